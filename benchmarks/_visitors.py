@@ -26,6 +26,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from elastream import Dataflow, latest, parquet
 from elastream.model.endpoints import ArrivalPattern, records
 from elastream.spark.dataflow.sources import HOLD, open_source
+from elastream.spark.dataflow.steering import Steering
 
 STATE_PARTITIONS = 4
 """One a host of the peak: more would cost each batch of every side, fewer would leave hosts without."""
@@ -123,8 +124,9 @@ def start_plain(
 
     (operator,) = as_dataflow(load, out).graph.sources
     commits, batch_seconds = root / "checkpoint", trigger if batch_seconds is None else batch_seconds
+    steering = Steering(operator.name, control / "wanted.json", SOURCE_TASKS)
     lines = open_source(
-        spark, operator, control=control, checkpoint=commits, partitions=SOURCE_TASKS, batch_seconds=batch_seconds
+        spark, operator, control=control, checkpoint=commits, steering=steering, batch_seconds=batch_seconds
     )
     seen = lines.select("value").mapInPandas(run, RETURNS)
     totals = seen.groupBy("visitor").agg(F.count("*").alias("requests"), F.sum("bytes").alias("bytes"))

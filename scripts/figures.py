@@ -39,11 +39,15 @@ SOURCES = (
     Source("demo", "The demo within its service level", SPARK, "python benchmarks/demo.py"),
     Source("overhead", "Throughput beside plain PySpark", SPARK, "python benchmarks/overhead.py"),
     Source("fusion", "A fan-out and fan-in as one stage", SPARK, "python benchmarks/fusion.py", "explanation/spark.md"),
+    Source("dynamic", "What alternates, a choice, guards and key tables cost a record", SPARK,
+           "python benchmarks/dynamic.py", "how-to/key-tables.md"),
     Source("release", "Giving hosts back under load", SPARK, "python benchmarks/release.py", "explanation/spark.md"),
     Source("reaction", "From a load step to the service level", SPARK, "python benchmarks/reaction.py"),
     Source("start", "From lease to first task", SPARK, "python benchmarks/start.py",
            "how-to/hosts.md#how-long-a-host-takes"),
     Source("nstorm", "Moving state partitions, N-Storm", SPARK, "elastream experiment nstorm", "explanation/nstorm.md"),
+    Source("switching", "Random switches with faults among them", SPARK, "python benchmarks/switching.py",
+           "explanation/consistency.md"),
     Source("churn", "Random moves, kills and decommissions", SPARK, "python benchmarks/churn.py", "explanation/nstorm.md"),
     Source("autopilot-growth", "Autopilot: one executor grows to four", SPARK,
            "python benchmarks/autopilot.py --part growth", "how-to/autopilot.md"),
@@ -55,12 +59,16 @@ SOURCES = (
     Source("otd-spark", "OTD on Spark", SPARK, "elastream experiment otd --plant spark", "explanation/otd.md"),
     Source("elastic-allocator-spark", "Elastic Allocator on Spark", SPARK,
            "elastream experiment elastic-allocator --plant spark", "explanation/elastic-allocator.md"),
+    Source("dynamic-dataflow-spark", "Dynamic dataflows on Spark", SPARK,
+           "elastream experiment dynamic-dataflow --plant spark", "explanation/demand-response.md"),
     Source("promise", "The default policy on recorded and made loads", SIMULATED, "python benchmarks/promise.py"),
     Source("visp", "VISP", SIMULATED, "elastream experiment visp", "explanation/visp.md"),
     Source("e2df", "E2DF", SIMULATED, "elastream experiment e2df", "explanation/e2df.md"),
     Source("otd", "OTD", SIMULATED, "elastream experiment otd", "explanation/otd.md"),
     Source("elastic-allocator", "Elastic Allocator", SIMULATED, "elastream experiment elastic-allocator",
            "explanation/elastic-allocator.md"),
+    Source("dynamic-dataflow", "Dynamic dataflows: forecasts by the method that suits (synthetic readings)", SIMULATED,
+           "elastream experiment dynamic-dataflow", "explanation/demand-response.md"),
     Source("autopilot-skew", "Autopilot: skewed keys, 64 partitions", SIMULATED,
            "python benchmarks/autopilot.py --part skew", "how-to/autopilot.md"),
     Source("calibration", "The simulator beside recorded runs", SIMULATED, "elastream simulate --calibrate RUN",
@@ -74,6 +82,8 @@ SOURCES = (
            "explanation/e2df.md"),
     Source("placement", "Planning rounds of placement", PLANNING, "python benchmarks/placement.py",
            "explanation/otd.md"),
+    Source("guards", "Guards beside plain Python functions", PLANNING, "python benchmarks/guards.py",
+           "reference/guards.md"),
 )  # fmt: skip
 """In the order of the page; each group of figures has one origin, so that none stands beside one of another."""
 
@@ -142,6 +152,14 @@ HEADLINES = (
         "host time below static",
     ),
     Headline("OTD: what CPU use gains on even placement, as a share of that", "otd", "where both have settled"),
+    Headline(
+        "a round of 10,000 guards over 1,000 signals, over the same conditions as plain Python functions, the worst case",
+        "guards",
+        "over the plain functions",
+    ),
+    Headline(
+        "the same round where one signal changed, over one where all did, the worst case", "guards", "one signal changed"
+    ),
 )
 """Most of these are bars that are reached; bars that are missed are among them."""
 

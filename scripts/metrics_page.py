@@ -10,8 +10,9 @@ from elastream.services.metrics import EXPORTED, gauge_name
 INTRODUCTION = """\
 # Metrics
 
-What an `Observation` holds, by rows: the application, operators, hosts, tasks and links. A metric that a plant does not
-measure is *unknown* there, never 0. Rates and fractions are means over the last monitoring period or the last batches.
+What an `Observation` holds, by rows: the application, operators, their alternates, hosts, tasks and links. A metric that
+a plant does not measure is *unknown* there, never 0. Rates and fractions are means over the last monitoring period or the
+last batches.
 
 This page is written from the table in `elastream.model.metrics` (`scripts/metrics_page.py`), and the conformance
 suite holds every plant to it: what is promised here is known while a dataflow runs, and nothing else is.
@@ -39,7 +40,8 @@ def page() -> Iterator[str]:
 
 def where(rows: Rows, promise: Promise) -> str:
     """Kinds of operator and conditions that a promise holds for."""
-    kinds = [f"{kind}s" for kind in Kind if kind in promise.kinds] if rows is Rows.OPERATOR else []
+    of_operators = rows in (Rows.OPERATOR, Rows.ALTERNATE)
+    kinds = [f"{kind}s" for kind in Kind if kind in promise.kinds] if of_operators else []
     all_of_them = len(kinds) in (0, len(Kind))
     said = "" if all_of_them else ", ".join(kinds).replace("keyeds", "keyed operators")
     return "; ".join([*([said] if said else []), *promise.given])

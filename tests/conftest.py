@@ -54,6 +54,9 @@ if CACHE is None:  # the first process; its workers, and what they start, inheri
 
 SHARING = (
     "tests/spark/queries/test_compile.py",
+    "tests/spark/queries/test_switches.py",
+    "tests/spark/queries/test_patterns_on_spark.py",
+    "tests/spark/dataflow/test_keyed.py",
     "tests/spark/dataflow/test_sources.py",
     "tests/docs/test_blocks_on_spark.py",
 )

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from elastream.api.autopilot import Autopilot
+    from elastream.api.key_tables import key_tables
     from elastream.api.result import RunResult
     from elastream.api.run import run
     from elastream.clouds.local.local import Local
@@ -23,10 +24,12 @@ if TYPE_CHECKING:
     from elastream.model.errors import ElastreamError
     from elastream.model.flow import Dataflow
     from elastream.model.graph import Alternate, Graph
+    from elastream.model.key_table import KeyTable
     from elastream.planning.policies.btu import Btu
     from elastream.planning.policies.by_load import ByLoad
     from elastream.planning.policies.e2df import E2df
     from elastream.planning.policies.elastic_allocator import ElasticAllocator
+    from elastream.planning.policies.highest_value import HighestValue
     from elastream.planning.policies.otd import Otd
     from elastream.planning.policies.queue_threshold import QueueThreshold
     from elastream.planning.policies.static import Static
@@ -38,6 +41,7 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "elastream.api.autopilot": ("Autopilot",),
+    "elastream.api.key_tables": ("key_tables",),
     "elastream.api.result": ("RunResult",),
     "elastream.api.run": ("run",),
     "elastream.experiments.prices": ("read_prices",),
@@ -48,10 +52,12 @@ _HOMES = {
     "elastream.model.errors": ("ElastreamError",),
     "elastream.model.flow": ("Dataflow",),
     "elastream.model.graph": ("Alternate", "Graph"),
+    "elastream.model.key_table": ("KeyTable",),
     "elastream.planning.policies.by_load": ("ByLoad",),
     "elastream.planning.policies.btu": ("Btu",),
     "elastream.planning.policies.e2df": ("E2df",),
     "elastream.planning.policies.elastic_allocator": ("ElasticAllocator",),
+    "elastream.planning.policies.highest_value": ("HighestValue",),
     "elastream.planning.policies.otd": ("Otd",),
     "elastream.planning.policies.queue_threshold": ("QueueThreshold",),
     "elastream.planning.policies.static": ("Static",),

@@ -2,8 +2,9 @@
 
 import pytest
 
-from elastream import Dataflow, QueueThreshold, collect, constant, files
+from elastream import Dataflow, Local, QueueThreshold, collect, constant, files, run
 from elastream.api.admission import admit
+from elastream.model.composing import Consistency
 from elastream.model.errors import ElastreamError
 
 
@@ -26,3 +27,19 @@ def test_a_policy_that_only_adds_instances_is_refused_where_no_query_can_have_mo
 def test_it_is_taken_where_the_width_of_a_source_is_ours(tmp_path):
     (tmp_path / "some.json").write_text('{"word": "a"}\n')
     admit(words(tmp_path, load=constant("5/s", lasts="10s")), policy=QueueThreshold())
+
+
+def test_a_consistency_that_the_dataflow_cannot_keep_to_is_refused(tmp_path):
+    (tmp_path / "some.json").write_text('{"word": "a"}\n')
+    flow = Dataflow("words")
+    stream = flow.source(files(tmp_path, "word string", "json")).durable()
+    stream.map(plain, returns="word string").sink(collect("words"))
+    admit(flow.graph, consistency=Consistency.WAVE)
+    with pytest.raises(ElastreamError, match="'drain' holds sources back, and the source 'source' has no load"):
+        admit(flow.graph, consistency=Consistency.DRAIN)
+
+
+def test_a_consistency_that_is_none_is_refused_before_a_run_begins(tmp_path):
+    with pytest.raises(ElastreamError, match="consistency 'often' is none of batch, wave, drain"):
+        run(words(tmp_path), policy=QueueThreshold(), cloud=Local(), consistency="often", runs=tmp_path / "runs")
+    assert not (tmp_path / "runs").exists()

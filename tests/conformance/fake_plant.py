@@ -27,6 +27,7 @@ from elastream.model.action import (
     TaskId,
 )
 from elastream.model.cloud import Billing, HostState, HostType, Lease, total_cost
+from elastream.model.composing import refusal, switched
 from elastream.model.flow import Dataflow
 from elastream.model.observation import Composition, Context, Frame, Metric, Observation, Sample, TaskFrame
 from elastream.model.stages import lay_out
@@ -83,7 +84,8 @@ class FakePlant:
         self.time_limit = time_limit
         self.applied: list[Action] = []
         self.closed = 0
-        self._composition = Composition.default(layout.graph, {stage.name: 1 for stage in layout.stages})
+        self._composition = self._effective = Composition.default(layout.graph, {stage.name: 1 for stage in layout.stages})
+        self._composed_at = -math.inf
         self._leases = {
             f"h{n}": Lease(f"h{n}", SMALL, 0.0).to(HostState.STARTING, 0.0).to(HostState.RUNNING, 0.0)
             for n in range(1, hosts + 1)
@@ -134,6 +136,7 @@ class FakePlant:
             ),
             leases=active,
             composition=self._composition,
+            effective={segment.name: self._effective for segment in self.context.layout.segments},
             history=tuple(sample for sample in self._history if sample.time < now),
             next_host=1 + max((int(host[1:]) for host in self._leases if host[1:].isdigit()), default=0),
         )
@@ -148,7 +151,25 @@ class FakePlant:
         return self._apply(action)
 
     def switch(self, switches: Sequence[Switch]) -> tuple[Outcome, ...]:
-        return tuple(self.apply(switch) for switch in switches)
+        self.applied.extend(switches)
+        return self._switch(switches)
+
+    def _switch(self, switches: Sequence[Switch]) -> tuple[Outcome, ...]:
+        self._pass_time(self.clock.now())
+        if self.closed:
+            return tuple(Outcome(each, Status.REFUSED, "the plant is closed") for each in switches)
+        refused = {each: self._refusal(each) for each in switches}
+        self._take(switched(self._composition, [each for each in switches if not refused[each]]))
+        done = Status.DONE if self._effective is self._composition else Status.ACCEPTED
+        return tuple(
+            Outcome(each, Status.REFUSED, refused[each]) if refused[each] else Outcome(each, done, "with the next batch")
+            for each in switches
+        )
+
+    def _refusal(self, switch: Switch) -> str:
+        if isinstance(switch, SetKeyTable) and switch.table:
+            return refusal(self.context.graph, switch) or f"there is no key table of version {switch.table}"
+        return refusal(self.context.graph, switch)
 
     def close(self) -> None:
         self.closed += 1
@@ -163,18 +184,10 @@ class FakePlant:
         self._empty(host)
 
     def _apply(self, action: Action) -> Outcome:
-        graph, now, composition = self.context.graph, self.clock.now(), self._composition
+        now, composition = self.clock.now(), self._composition
         match action:
-            case SwitchAlternate(operator, alternate):
-                if operator not in graph.by_name or alternate not in {a.name for a in graph.by_name[operator].alternates}:
-                    return Outcome(action, Status.REFUSED, f"{operator} has no alternate {alternate}")
-                return self._compose(action, alternates={**composition.alternates, operator: alternate})
-            case SwitchEdge(choice, target):
-                if target not in graph.choices.get(choice, ()):
-                    return Outcome(action, Status.REFUSED, f"there is no choice {choice} with a target {target}")
-                return self._compose(action, choices={**composition.choices, choice: target})
-            case SetKeyTable(operator):
-                return Outcome(action, Status.REFUSED, f"{operator} does not choose its alternate by key")
+            case SwitchAlternate() | SwitchEdge() | SetKeyTable():
+                return self._switch((action,))[0]
             case SetParallelism(operator, instances):
                 if operator not in self.context.scalable or instances < 1:
                     return Outcome(action, Status.REFUSED, f"{operator} cannot have {instances} instances")
@@ -222,8 +235,12 @@ class FakePlant:
     def _compose(self, action: Action, **changes: dict) -> Outcome:
         changed = replace(self._composition, **changes)
         if changed != self._composition:
-            self._composition = replace(changed, version=self._composition.version + 1)
+            self._take(replace(changed, version=self._composition.version + 1))
         return Outcome(action, Status.DONE)
+
+    def _take(self, composition: Composition) -> None:
+        if composition is not self._composition:
+            self._composition, self._composed_at = composition, self.clock.now()
 
     def _works(self, host: str) -> bool:
         return self._is(host, HostState.RUNNING) or self._is(host, HostState.DRAINING)
@@ -241,6 +258,8 @@ class FakePlant:
                 self._where[task] = ""
 
     def _pass_time(self, now: float) -> None:
+        if now > self._composed_at:
+            self._effective = self._composition
         for host, lease in self._leases.items():
             if lease.state is HostState.REQUESTED and now > lease.since:
                 lease = lease.to(HostState.STARTING, now)

@@ -6,7 +6,7 @@ A plant's tests say `TestFake = conformance_suite(PlantCase("fake", FakePlant))`
 import string
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
@@ -14,6 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from elastream.control.arbitration import arbitrate
 from elastream.control.progress import in_force
 from elastream.model.action import (
     KINDS,
@@ -25,13 +26,19 @@ from elastream.model.action import (
     Outcome,
     ReleaseHost,
     RenewHost,
+    SetKeyTable,
     SetParallelism,
     Status,
+    Switch,
     SwitchAlternate,
     SwitchEdge,
     TaskId,
 )
 from elastream.model.cloud import ACTIVE, TRANSITIONS, HostState
+from elastream.model.composing import holder, switched
+from elastream.model.decision import Proposal
+from elastream.model.graph import Graph, Operator
+from elastream.model.guarding import Standing
 from elastream.model.metrics import Metric
 from elastream.model.observation import Composition, Context, Frame, Observation
 from elastream.model.plant import Plant, Policy
@@ -114,6 +121,7 @@ def any_action(context: Context) -> st.SearchStrategy[Action]:
     return st.one_of(
         st.builds(SwitchAlternate, operators, st.sampled_from(alternates or [""]) | nonsense),
         st.builds(SwitchEdge, st.sampled_from([*context.graph.choices, "x"]), st.sampled_from([*targets, "x"])),
+        st.builds(SetKeyTable, operators, st.integers(-1, 3)),
         st.builds(
             SetParallelism,
             operators,
@@ -172,9 +180,34 @@ def sensible_actions(observation: Observation, kind: str) -> list[Action]:
     return found[:2]
 
 
-def chosen(composition: Composition) -> tuple[dict[str, str], dict[str, str], dict[str, int]]:
+def possible_switches(observation: Observation) -> list[Switch]:
+    """A switch of each dynamic element, to what is not wanted of it now."""
+    graph, now = observation.context.graph, observation.composition
+    found: list[Switch] = []
+    for operator in graph.operators:
+        others = [each.name for each in operator.alternates if each.name != now.alternates.get(operator.name)]
+        found += [SwitchAlternate(operator.name, name) for name in others[:1]]
+    for choice, targets in graph.choices.items():
+        found += [SwitchEdge(choice, target) for target in targets if target != now.choices.get(choice)][:1]
+    return found
+
+
+def everywhere(observation: Observation) -> bool:
+    """Whether what is wanted is in effect in every query that has processed records."""
+    wanted = chosen(replace(observation.composition, parallelism={}))
+    return all(chosen(replace(each, parallelism={})) == wanted for each in observation.effective.values())
+
+
+def in_effect(switch: Switch, observation: Observation) -> bool:
+    """Whether the last records that the query of `switch` processed met what it chooses."""
+    composition = observation.effective.get(holder(observation.context.layout, switch))
+    return composition is not None and switched(composition, [switch]) is composition
+
+
+def chosen(composition: Composition) -> tuple[dict[str, str], dict[str, str], dict[str, int], dict[str, int]]:
     """What a composition composes, its version apart."""
-    return dict(composition.alternates), dict(composition.choices), dict(composition.parallelism)
+    tables = {operator: table for operator, table in composition.tables.items() if table}
+    return dict(composition.alternates), dict(composition.choices), dict(composition.parallelism), tables
 
 
 def check_frame(frame: Frame) -> None:
@@ -187,8 +220,18 @@ def check_frame(frame: Frame) -> None:
 def promises_of(observation: Observation, kind: PlantKind, rows: Rows, metric: Metric) -> list[tuple[int, Promise]]:
     """(row, promise) for what the table promises; of every row where rows are no operators."""
     frame, graph = observation.frames[rows], observation.context.graph
-    operators = [graph.by_name[name] if rows is Rows.OPERATOR else None for name in frame.ids]
+    operators = [operator_of(graph, rows, name) for name in frame.ids]
     return [(row, each) for row, operator in enumerate(operators) for each in metric.promised(rows, kind, operator)]
+
+
+def operator_of(graph: Graph, rows: Rows, name: str) -> Operator | None:
+    """The operator that a row is about; None where it is about none."""
+    match rows:
+        case Rows.OPERATOR:
+            return graph.by_name[name]
+        case Rows.ALTERNATE:
+            return graph.by_alternate[name][0]
+    return None
 
 
 def unpromised(observation: Observation, kind: PlantKind) -> list[str]:
@@ -212,7 +255,7 @@ def missing(observation: Observation, case: PlantCase) -> list[str]:
                 continue
             due: dict[int, bool] = {}
             for row, promise in promises_of(observation, case.kind, rows, metric):
-                operator = context.graph.by_name[frame.ids[row]] if rows is Rows.OPERATOR else None
+                operator = operator_of(context.graph, rows, frame.ids[row])
                 held = [given.holds(context.layout, context.target_latency, operator) for given in promise.given]
                 if all(held) or promise.given == (Given.UP,):
                     due[row] = bool(np.isnan(frame.column(metric)[row]))
@@ -230,6 +273,7 @@ def check_observation(plant: Plant, observation: Observation, kind: PlantKind) -
     surplus = unpromised(observation, kind)
     assert not surplus, f"known, and not promised by the table of metrics: {surplus}"
     assert set(observation.operators.ids) == set(observation.context.graph.by_name)
+    check_dynamic(observation)
     assert observation.hosts.ids == tuple(observation.leases), "a row per active lease, in the order of the leases"
     assert all(lease.active for lease in observation.leases.values())
     tasks = observation.tasks
@@ -243,6 +287,19 @@ def check_observation(plant: Plant, observation: Observation, kind: PlantKind) -
     assert set(observation.leases) <= names, "a host that is not in the ledger is used"
     assert not {observation.host_name(), observation.host_name(1)} & names
     check_ledger(plant)
+
+
+def check_dynamic(observation: Observation) -> None:
+    """Compositions in effect, alternates and signals are those of the dataflow."""
+    context = observation.context
+    assert set(observation.effective) <= {segment.name for segment in context.layout.segments}
+    assert all(each.version <= observation.composition.version for each in observation.effective.values())
+    alternates = {f"{o.name}.{a.name}" for o in context.graph.operators for a in o.alternates}
+    assert set(observation.alternates.ids) <= alternates
+    for name, reading in observation.signals.items():
+        assert reading.taken <= observation.time
+        declared = context.graph.signals[name]
+        assert reading.value is None or declared.kind.admits(reading.value), f"{name} is {reading.value!r}"
 
 
 def check_ledger(plant: Plant) -> None:
@@ -351,6 +408,114 @@ def conformance_suite(case: PlantCase) -> type:
                 plant.apply(drain)
                 observation = wait_for(plant, case, lambda o: in_force(drain, o) and not holds_tasks(o, drain.host))
             return observation
+
+        def test_all_switches_of_a_plan_are_one_composition_and_again_they_are_none(self, shared):
+            with self.plant(shared) as plant:
+                before = plant.observe()
+                plan = possible_switches(before)
+                if not plan:
+                    pytest.skip("nothing in this dataflow can be switched")
+                outcomes = plant.switch(plan)
+                assert [outcome.action for outcome in outcomes] == plan
+                assert all(outcome.succeeded for outcome in outcomes), outcomes
+                after = plant.observe()
+                assert after.composition.version == before.composition.version + 1
+                assert switched(after.composition, plan) is after.composition
+                assert all(outcome.succeeded for outcome in plant.switch(plan))
+                assert plant.observe().composition == after.composition
+                assert plant.switch([]) == ()
+
+        def test_a_switch_is_accepted_until_records_were_processed_under_it(self, shared):
+            with self.plant(shared) as plant:
+                settled = wait_for(plant, case, lambda o: bool(o.effective) and everywhere(o))
+                plan = possible_switches(settled)
+                if not plan:
+                    pytest.skip("nothing in this dataflow can be switched")
+                outcomes = plant.switch(plan)
+                at_once = plant.observe()
+                for switch, outcome in zip(plan, outcomes, strict=True):
+                    check_outcome(switch, outcome)
+                    assert outcome.status is Status.ACCEPTED, "no record was processed under it yet"
+                    assert switched(at_once.composition, [switch]) is at_once.composition, "it is wanted from now on"
+                after = wait_for(plant, case, lambda o: all(in_effect(switch, o) for switch in plan))
+                for switch in plan:
+                    assert in_effect(switch, after), f"{switch} was accepted and is not in effect"
+                    assert plant.apply(switch).status is Status.DONE
+                    ran = next(iter(after.effective.values()))
+                    assert ran.version <= after.composition.version
+                check_observation(plant, plant.observe(), case.kind)
+
+        def test_a_switch_back_overtakes_one_that_is_not_in_effect_yet(self, shared):
+            with self.plant(shared) as plant:
+                settled = wait_for(plant, case, lambda o: bool(o.effective) and everywhere(o))
+                plan = possible_switches(settled)[:1]
+                if not plan:
+                    pytest.skip("nothing in this dataflow can be switched")
+                back = possible_switches(replace(settled, composition=switched(settled.composition, plan)))[:1]
+                assert all(outcome.succeeded for outcome in (*plant.switch(plan), *plant.switch(back)))
+                assert switched(plant.observe().composition, back) is plant.observe().composition
+                after = wait_for(plant, case, lambda o: everywhere(o) and in_effect(back[0], o))
+                assert in_effect(back[0], after)
+
+        def test_a_switch_that_is_refused_does_not_hold_up_the_others(self, shared):
+            with self.plant(shared) as plant:
+                before = plant.observe()
+                plan = possible_switches(before)[:1]
+                nonsense: list[Switch] = [
+                    SwitchAlternate("no such operator", "x"),
+                    SwitchEdge("no such choice", "x"),
+                    SetKeyTable("no such operator", 1),
+                    *(SetKeyTable(o.name, 10**6) for o in before.context.graph.operators if o.alternates),
+                ]
+                outcomes = plant.switch([*nonsense, *plan])
+                for switch, outcome in zip([*nonsense, *plan], outcomes, strict=True):
+                    check_outcome(switch, outcome)
+                    assert outcome.succeeded == (switch in plan), outcome
+                after = plant.observe().composition
+                assert after.version == before.composition.version + len(plan)
+                assert chosen(after) == chosen(switched(before.composition, plan))
+
+        def test_a_switch_outside_what_guards_allow_is_refused_before_the_plant_sees_it(self, shared):
+            with self.plant(shared) as plant:
+                seen = plant.observe()
+                for switch in possible_switches(seen):
+                    element, target = (
+                        (switch.operator, switch.alternate)
+                        if isinstance(switch, SwitchAlternate)
+                        else (switch.choice, switch.target)  # type: ignore[union-attr]
+                    )
+                    for allowed, refused in (((), True), ((target,), False), (("another",), True)):
+                        standing = Standing(element, allowed)
+                        guarded = replace(seen, standings={element: standing})
+                        (answer,) = arbitrate([Proposal(switch, "test")], guarded)
+                        assert bool(answer.refused) == refused, answer
+
+        def test_each_alternate_that_has_run_has_figures_of_its_own(self, shared):
+            with self.plant(shared) as plant:
+                figure = (Rows.ALTERNATE, Metric.SERVICE_TIME)
+                promised = Metric.SERVICE_TIME.promised(Rows.ALTERNATE, case.kind)
+                if not promised or (case.measures is not None and figure not in case.measures):
+                    pytest.skip("this plant has no figures of alternates")
+                graph = plant.context.graph
+                dynamic = [o for o in graph.operators if len(o.alternates) > 1]
+                if not dynamic:
+                    pytest.skip("no operator of this dataflow has alternates")
+                for alternate in dynamic[0].alternates:
+                    plant.switch([SwitchAlternate(dynamic[0].name, alternate.name)])
+                    row = f"{dynamic[0].name}.{alternate.name}"
+                    seen = wait_for(plant, case, lambda o, row=row: row in o.alternates)
+                    assert seen.alternates.value(row, Metric.SERVICE_TIME) > 0
+                    assert seen.alternates.value(row, Metric.SELECTIVITY) >= 0
+
+        def test_domain_signals_have_values_taken_when_records_reached_their_branches(self, shared):
+            with self.plant(shared) as plant:
+                signals = list(plant.context.graph.signals)
+                if not signals:
+                    pytest.skip("this dataflow gives no signals")
+                first = wait_for(plant, case, lambda o: all(name in o.signals for name in signals))
+                assert all(first.signals[name].value is not None for name in signals)
+                newer = wait_for(plant, case, lambda o: all(o.signals[n].taken > first.signals[n].taken for n in signals))
+                assert all(newer.signals[name].taken > first.signals[name].taken for name in signals)
 
         @settings(
             max_examples=examples(case.examples),

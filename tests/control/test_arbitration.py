@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from conformance.fake_plant import FakePlant
 from conformance.suite import any_action
-from elastream.control.arbitration import arbitrate, subject
+from elastream.control.arbitration import COMPATIBLE, arbitrate, subject
 from elastream.model.action import (
     CancelDrain,
     DrainHost,
@@ -66,10 +66,10 @@ def test_the_second_of_two_that_do_not_go_together_is_refused(actions, reason):
 @pytest.mark.parametrize(
     ("action", "reason"),
     [
-        (SwitchAlternate("nobody", "x"), "no operator nobody"),
-        (SwitchAlternate("words", "x"), "words has no alternate x"),
+        (SwitchAlternate("nobody", "x"), "no operator 'nobody'"),
+        (SwitchAlternate("words", "x"), "operator 'words' has no alternate 'x'"),
         (SwitchAlternate("words", "split"), "runs so already"),
-        (SwitchEdge("where", "nowhere"), "no choice where with a target nowhere"),
+        (SwitchEdge("where", "nowhere"), "choice 'where' has no target 'nowhere'"),
         (SetParallelism("count", 2), "parallelism of count cannot be changed"),
         (SetParallelism("source", 0), "at least one"),
         (SetParallelism("source", 1), "that parallelism already"),
@@ -147,3 +147,58 @@ def test_what_is_granted_is_part_of_what_was_proposed_and_never_contradicts_itse
     leased = len(observation.leases) + sum(isinstance(action, LeaseHost) for action in granted)
     assert leased <= observation.context.max_hosts
     assert [p.refused for p in arbitrate([Proposal(a, "again") for a in granted], observation)] == [""] * len(granted)
+
+
+HOSTS = [f"h{number}" for number in range(1, 6)]
+TASKS = [TaskId("count", index) for index in range(3)]
+actions = st.lists(
+    st.one_of(
+        st.builds(LeaseHost, st.sampled_from(HOSTS), st.sampled_from(["small", "big"])),
+        st.builds(RenewHost, st.sampled_from(HOSTS)),
+        st.builds(DrainHost, st.sampled_from(HOSTS)),
+        st.builds(CancelDrain, st.sampled_from(HOSTS)),
+        st.builds(ReleaseHost, st.sampled_from(HOSTS)),
+        st.builds(MoveTask, st.sampled_from(TASKS), st.sampled_from(HOSTS)),
+        st.builds(
+            SetParallelism,
+            st.just("source"),
+            st.integers(1, 4),
+            st.lists(st.sampled_from(HOSTS), max_size=2).map(tuple),
+            st.lists(st.sampled_from(TASKS), max_size=2).map(tuple),
+        ),
+        st.builds(SwitchAlternate, st.just("words"), st.sampled_from(["split", "split_fast"])),
+        st.builds(SwitchEdge, st.just("where"), st.sampled_from(["table", "archive"])),
+    ),
+    max_size=12,
+)
+
+
+def contradicted(action, granted) -> bool:
+    """Whether `action` contradicts one of `granted`, each looked at in turn."""
+
+    def puts_on(other, host):
+        return (isinstance(other, MoveTask) and other.host == host) or (
+            isinstance(other, SetParallelism) and host in other.on
+        )
+
+    def removes(one, moved):
+        return isinstance(one, SetParallelism) and isinstance(moved, MoveTask) and moved.task in one.without
+
+    return any(
+        (subject(other) == subject(action) and (type(other), type(action)) not in COMPATIBLE)
+        or (isinstance(action, DrainHost | ReleaseHost) and puts_on(other, action.host))
+        or removes(other, action)
+        or removes(action, other)
+        for other in granted
+    )
+
+
+@given(plan=actions)
+def test_whatever_the_plan_what_is_granted_contradicts_nothing_and_what_is_refused_for_it_does(plan):
+    granted = []
+    for action, reason in zip(plan, reasons(plan), strict=True):
+        if not reason:
+            assert not contradicted(action, granted)
+            granted.append(action)
+        elif "contradicts" in reason:
+            assert contradicted(action, granted)

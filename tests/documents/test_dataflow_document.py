@@ -249,6 +249,10 @@ MISTAKES = {
         "target_latency:", "target_latancy:",
         "flow.yaml:2: target_latancy: there is no such key, did you mean 'target_latency'?",
     ),
+    "an unknown consistency": (
+        "target_latency: 2s", "consistency: often",
+        "flow.yaml:2: consistency: 'often' is not one of batch, wave, drain, rewired",
+    ),
     "an unknown key of a host type": (
         "    btu: 10 min", "    bandwith: 10mbit",
         "flow.yaml:33: host_types.small.bandwith: there is no such key, did you mean 'bandwidth'?",

@@ -291,7 +291,7 @@ def test_the_policy_and_the_cloud_of_the_command_replace_those_of_the_program(fo
 
     given = []
 
-    def before(graph, policy, cloud, target):
+    def before(graph, policy, cloud, *further):
         given.append((policy, cloud))
         raise Stop
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from elastream.experiments.assumptions import assumed, assumption_table, scaled, values, variations
+from elastream.experiments.assumptions import assumed, assumption_table, drawn, scaled, values, variations
 
 
 @dataclass(frozen=True)
@@ -33,3 +33,10 @@ def test_each_is_halved_and_doubled_in_turn():
 def test_they_are_listed_with_unit_and_reason():
     assert values(Given()) == {"work": 3.0, "share": 0.6}
     assert assumption_table(Given()).rows[0] == ("work", "3", "s", "a guess")
+
+
+def test_all_are_drawn_at_once_within_half_of_their_values():
+    draws = [drawn(Given(), seed) for seed in range(200)]
+    assert drawn(Given(), 3) == draws[3]
+    assert all(1.5 <= each.work <= 4.5 and 0.3 <= each.share <= 0.9 for each in draws)
+    assert max(each.work for each in draws) > 4.4 > 1.6 > min(each.work for each in draws)

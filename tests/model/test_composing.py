@@ -5,11 +5,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from elastream.model.action import SetKeyTable, SwitchAlternate, SwitchEdge
-from elastream.model.composing import Consistency, consistency_of, holder, refusal, switched
-from elastream.model.errors import InputError
+from elastream.model.composing import (
+    Consistency,
+    changed_operators,
+    consistency_of,
+    holder,
+    refusal,
+    refuse_inconsistent,
+    switched,
+)
+from elastream.model.endpoints import KafkaTopic
+from elastream.model.errors import DataflowError, InputError
+from elastream.model.flow import Dataflow
 from elastream.model.graph import Alternate, Edge, Form, Graph, Kind, Operator
 from elastream.model.observation import Composition
-from elastream.model.stages import lay_out
+from elastream.model.stages import Layout, lay_out
+from elastream.workload import constant
 
 
 def by_customer() -> Graph:
@@ -93,3 +104,51 @@ def test_a_mode_of_consistency_is_found_by_its_name():
     assert consistency_of("rewired", simulated=True) is Consistency.REWIRED
     with pytest.raises(InputError, match="consistency 'rewired' is none of batch, wave, drain"):
         consistency_of("rewired")
+
+
+def over(durable: str | None, source: KafkaTopic | None = None) -> Layout:
+    flow = Dataflow("over")
+    stream = flow.source(source, load=constant(1) if source is None else None)
+    (stream if durable is None else stream.durable(durable)).map(len, returns="n long", name="last").sink(None)
+    return lay_out(flow.graph)
+
+
+def merged(source: KafkaTopic | None) -> Layout:
+    """Two sources, each behind an edge of its own, and one of them behind two, meet in one query."""
+    flow = Dataflow("merged")
+    left = flow.source(source, load=constant(1) if source is None else None, name="left").durable()
+    left = left.map(len, returns="n long", name="passing").durable()
+    right = flow.source(None, load=constant(1), name="right").durable()
+    left.merge(right).map(len, returns="n long", name="last").sink(None)
+    return lay_out(flow.graph)
+
+
+@pytest.mark.parametrize(
+    ("layout", "mode", "says"),
+    [
+        (over("parquet"), "rewired", "'rewired' is simulated only"),
+        (over("kafka"), "wave", "the edge source -> last is a Kafka topic, whose records do not tell their version"),
+        (over("kafka"), "drain", "make it 'parquet', or use 'batch'"),
+        (over("parquet", KafkaTopic("t", "h:1")), "drain", "the source 'source' has no load of ours"),
+        (merged(KafkaTopic("t", "h:1")), "wave", "cannot merge 'passing' with others over durable edges"),
+        (merged(None), "wave", ""),
+        (over("kafka"), "batch", ""),
+        (over(None, KafkaTopic("t", "h:1")), "drain", ""),
+        (over("parquet", KafkaTopic("t", "h:1")), "wave", ""),
+    ],
+)
+def test_a_dataflow_that_cannot_keep_to_a_mode_is_refused_with_the_way_out(layout, mode, says):
+    if not says:
+        refuse_inconsistent(layout, Consistency(mode))
+        return
+    with pytest.raises(DataflowError, match=says) as refused:
+        refuse_inconsistent(layout, Consistency(mode))
+    assert refused.value.at == ("consistency",)
+
+
+def test_operators_change_with_their_alternate_their_table_and_the_choice_behind_them():
+    graph = by_customer()
+    before = Composition.default(graph)
+    for switch in (SwitchAlternate("forecast", "b"), SetKeyTable("forecast", 1), SwitchEdge("way", "right")):
+        assert changed_operators(graph, before, switched(before, [switch])) == {"forecast"}
+    assert changed_operators(graph, before, before) == frozenset()

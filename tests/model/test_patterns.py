@@ -14,12 +14,14 @@ from elastream.model.endpoints import DomainSignal, Fold, Nothing, Trace, collec
 from elastream.model.errors import DataflowError, ElastreamError
 from elastream.model.flow import Dataflow, Stream
 from elastream.model.graph import Alternate, Edge, Form, Graph, Kind, Operator
+from elastream.model.operators import GROUPED
 from elastream.model.signals import SignalKind
 from elastream.model.stages import lay_out
 from elastream.model.windows import Pairs, Timeout, Window, WindowKind
 from properties import examples
 
-ROWS = records([{"customer": "a", "load": 1.0, "last": False}], "customer string, load double, last boolean")
+SCHEMA = "customer string, load double, time timestamp, last boolean"
+ROWS = records([{"customer": "a", "load": 1.0, "time": 0, "last": False}], SCHEMA)
 
 
 def started(name: str = "source", flow: Dataflow | None = None) -> Stream:
@@ -440,6 +442,11 @@ REFUSED: dict[str, tuple[Callable[[], object], str, tuple[str, ...]]] = {
         "operator 'f' is sequential, its calls cannot overlap: leave out `waits`",
         ("operators", "f", "sequential"),
     ),
+    "a pull that waits": (
+        lambda: of(started().map_stream(list, returns="n int", name="f", waits=True)),
+        "operator 'f' pulls, its calls cannot overlap: leave out `waits`, or write it as map_arrow",
+        ("operators", "f", "waits"),
+    ),
 }
 
 
@@ -539,50 +546,56 @@ def test_a_window_that_can_be_made_holds_every_record_a_bounded_number_of_times(
 FUNCTIONS = {Form.COLUMNS: {"n": "load"}, Form.AGGREGATE: {"n": "count(*)"}, Form.NONE: None, Form.ZIP: None}
 
 
+def rarely(usual: object, *others: object) -> st.SearchStrategy:
+    """Mostly `usual`, so that what is drawn is not refused for the first of many reasons."""
+    return st.sampled_from([usual] * 4 + list(others))
+
+
 @st.composite
 def assembled(draw: st.DrawFn) -> tuple[tuple[Operator, ...], tuple[Edge, ...]]:
     """Operators and edges of every kind, put together at random."""
-    columns = st.lists(st.sampled_from(["customer", "load", "n"]), max_size=2).map(tuple)
     operators = [Operator("s", Kind.SOURCE, reads=ROWS, sequential=draw(st.booleans()))]
-    for name in draw(st.sampled_from([("a",), ("a", "b"), ("a", "b", "c")])):
+    for name in "abc"[: draw(st.integers(1, 3))]:
         form = draw(st.sampled_from(list(Form)))
-        labels = draw(st.sampled_from([("x",), ("x", "y")]))
-        function = FUNCTIONS.get(form, stateful)
-        alternates = tuple(
-            Alternate(label, function, form, state=draw(st.sampled_from([None, "n int"]))) for label in labels
-        )
+        keyed = draw(rarely(form in GROUPED, form not in GROUPED))
+        function = Pairs(("customer",)) if form is Form.JOIN else FUNCTIONS.get(form, stateful)
+        state, own = draw(rarely(None, "n int")), draw(rarely(False, True))
+        windows = [Window(count=2), Window(seconds=2, by="time"), Window(landmark="last"), Window(seconds=2, by="load")]
+        windowed = form in (Form.WINDOW, Form.JOIN)
         operators.append(
             Operator(
                 name,
-                draw(st.sampled_from([Kind.TRANSFORM, Kind.KEYED])),
-                alternates,
-                draw(st.sampled_from(["", "n int", "customer string, load double"])),
-                draw(columns),
-                state=draw(st.sampled_from([None, "n int"])),
-                own_state=draw(st.booleans()),
-                selects=draw(columns),
-                window=draw(
-                    st.sampled_from([None, Window(count=2), Window(seconds=2, by="load"), Window(landmark="last")])
-                ),
-                timeout=draw(st.sampled_from([None, Timeout(1.0), Timeout(1.0, "load")])),
-                sequential=draw(st.booleans()),
-                waits=draw(st.booleans()),
+                Kind.KEYED if keyed else Kind.TRANSFORM,
+                tuple(Alternate(label, function, form, state=state) for label in draw(rarely("x", "xy", "xyz"))),
+                draw(rarely(SCHEMA, "n int", "", "customer string, load double")),
+                draw(rarely(("customer",), (), ("load", "n"))) if keyed else (),
+                state=draw(rarely("n int" if form is Form.STATE else None, None, "n int")),
+                own_state=own,
+                selects=draw(rarely((), ("customer",), ("n",))),
+                window=draw(st.sampled_from(windows)) if draw(rarely(windowed, not windowed)) else None,
+                timeout=draw(rarely(None, Timeout(1.0), Timeout(1.0, "time"))),
+                sequential=draw(rarely(False, True)),
+                waits=draw(rarely(False, True)),
             )
         )
-    writes = [collect("x"), Nothing(), DomainSignal("m", Fold.MEAN, "load"), None]
-    operators += [Operator(name, Kind.SINK, writes=draw(st.sampled_from(writes))) for name in ("t", "u")]
+    writes = [collect("y"), collect("z"), Nothing(), DomainSignal("m", Fold.MEAN, "load")]
+    operators += [
+        Operator("t", Kind.SINK, writes=collect("x")),
+        Operator("u", Kind.SINK, writes=draw(st.sampled_from(writes))),
+    ]
     names = [operator.name for operator in operators]
-    edge = st.builds(
-        Edge,
-        st.sampled_from(names),
-        st.sampled_from(names),
-        durable=st.sampled_from([None, "parquet"]),
-        choice=st.sampled_from([None, None, "way"]),
-        value=st.sampled_from([1.0, 1.0, 0.5]),
-        port=st.sampled_from([0, 0, 1]),
-    )
-    chain = [Edge(before, after) for before, after in itertools.pairwise(names) if after != "u"]
-    return tuple(operators), tuple(chain + draw(st.lists(edge, min_size=1, max_size=5)))
+    pairs = {(before, after) for before, after in itertools.pairwise(names) if before != "t"}
+    pairs |= {(draw(st.sampled_from(names[:-2])), "u")}
+    for before, after in draw(st.lists(st.tuples(st.sampled_from(names), st.sampled_from(names)), max_size=3)):
+        if names.index(before) < names.index(after) or draw(rarely(False, True)):
+            pairs.add((before, after))
+    dynamic = draw(st.sampled_from([None, *names[:-2]]))
+    durable = st.sampled_from([None, "parquet"])
+    edges = [
+        Edge(before, after, durable=draw(durable), choice="way" if before == dynamic else None, port=draw(rarely(0, 1)))
+        for before, after in sorted(pairs)
+    ]
+    return tuple(operators), tuple(edges)
 
 
 @settings(max_examples=examples(300))

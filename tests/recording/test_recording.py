@@ -214,7 +214,7 @@ def test_a_header_describes_the_dataflow_and_what_can_be_leased():
 
 
 def test_micro_batches_are_recorded_with_what_is_unknown_of_them(tmp_path):
-    batches = (MicroBatch("source", 1.0, 0.5, 0.0), MicroBatch("source", 2.0, 0.25, 100.0, 1.5, 0.25))
+    batches = (MicroBatch("source", 1.0, 0.5, 0.0), MicroBatch("source", 2.0, 0.25, 100.0, 1.5, 0.25, 7.0, 3.0))
     *_, observation = (event for event in example_events() if isinstance(event, Observation))
     recorder = Recorder(tmp_path)
     recorder.started(example_header())

@@ -10,14 +10,17 @@ import numpy as np
 import pytest
 from test_microbatches import ONE, plant
 
-from elastream.model.action import LeaseHost
+from elastream.model.action import LeaseHost, SwitchAlternate
+from elastream.model.decision import Decision
 from elastream.model.errors import InputError
+from elastream.model.flow import Dataflow
+from elastream.model.graph import Alternate
 from elastream.model.observation import Metric, MicroBatch
 from elastream.model.stages import lay_out
 from elastream.recording.observer import Ending, describe_run
 from elastream.recording.recorder import Collector, Recording
 from elastream.recording.series import Series
-from elastream.simulation import Emissions, Settings, calibrate, drift_of, recorded_plant, replay
+from elastream.simulation import Emissions, Settings, calibrate, drift_of, make_plant, recorded_plant, replay
 
 DATA = Path(__file__).parent / "data" / "word_count.jsonl.gz"
 
@@ -77,6 +80,39 @@ def test_the_cost_of_records_is_found_in_what_hosts_work():
     cost = {constant.name: constant.value for constant in found.constants}
     assert cost["a record from the source"] == pytest.approx(0.003, rel=0.1)
     assert cost["cores that tasks get"] == pytest.approx(1.0, abs=0.1)
+
+
+def test_each_alternate_that_ran_gets_the_cost_that_was_its_own():
+    flow = Dataflow("switching")
+    alternates = [
+        Alternate("exact", str.lower, cost=0.004),
+        Alternate("quick", str.lower, cost=0.001),
+        Alternate("never", str),
+    ]
+    flow.source(None).map(alternates, returns="word string", name="parse").sink(None)
+    reality = make_plant(
+        lay_out(flow.graph),
+        host_types=[ONE],
+        loads={"source": Emissions.every(1.0, [60 + 40 * (second // 20 % 2) for second in range(240)], spread=True)},
+        settings=Settings(monitor=1.0, batch_overhead=0.05),
+    )
+    collector = started(reality)
+    for second in range(1, 241):
+        reality.advance(float(second))
+        if second == 160:
+            (outcome,) = reality.switch([SwitchAlternate("parse", "quick")])
+            assert outcome.succeeded
+        collector.observed(reality.observe())
+    collector.ended(Ending("finished", 240.0, ledger=tuple(reality.ledger)))
+    recording = collector.recording
+    for number in range(len(recording.times)):  # as the meter on Spark, which tells it of operators inside a stage
+        told = {"processed_rate": [80.0], "emitted_rate": [80.0], "service_time": [0.004 if number < 160 else 0.001]}
+        recording.series.operators.add(number, ["parse"], told)
+    found = calibrate(recording, reality.context.layout, [ONE]).settings.services["parse"]
+    assert set(found.alternates) == {"exact", "quick"}
+    assert found.alternates["quick"][0] == pytest.approx(found.alternates["exact"][0] / 4)
+    assert found.alternates["exact"][0] == pytest.approx(0.004, rel=0.2)
+    assert found.alternates["exact"][1] == pytest.approx(1.0)
 
 
 def test_what_starting_hosts_cost_batches_is_found():
@@ -179,3 +215,29 @@ def test_a_recording_gives_its_batches_and_where_tasks_were(measured):
     assert set(measured.tasks("count")[-1]) == {0, 1, 2, 3}
     assert measured.tasks("count")[0] == {}
     assert np.isfinite(measured.host("h1", Metric.CPU)).any()
+
+
+def test_a_replay_makes_the_switches_of_a_plan_one_composition():
+    flow = Dataflow("two")
+    both = [Alternate("a", str.lower, cost=0.002), Alternate("b", str.lower, cost=0.001)]
+    flow.source(None).map(both, returns="v string", name="one").map(both, returns="v string", name="other").sink(None)
+
+    def two():
+        return make_plant(
+            lay_out(flow.graph), host_types=[ONE], loads={"source": Emissions.every(1.0, [50] * 60, spread=True)}
+        )
+
+    reality = two()
+    collector = started(reality)
+    plan = (SwitchAlternate("one", "b"), SwitchAlternate("other", "b"))
+    for second in range(1, 31):
+        reality.advance(float(second))
+        collector.observed(reality.observe())
+        if second == 10:
+            collector.decided(Decision(1, 10.0, "test", outcomes=reality.switch(plan)))
+    collector.ended(Ending("finished", 30.0, ledger=tuple(reality.ledger)))
+    again = two()
+    before = again.composition.version
+    replay(collector.recording, again, 0.0)
+    assert again.composition.version == before + 1
+    assert again.composition.alternates == {"one": "b", "other": "b"}

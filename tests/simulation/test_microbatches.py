@@ -19,7 +19,7 @@ from elastream.model.observation import Metric
 from elastream.model.promises import PlantKind
 from elastream.model.stages import lay_out
 from elastream.simulation import Emissions, HostFailure, Settings, make_plant
-from elastream.simulation.microbatch import dealt, landed
+from elastream.simulation.partitions import dealt, landed
 
 ONE = HostType("one", cores=1.0, start=8.0, stop=2.0)
 
@@ -170,3 +170,24 @@ def test_a_run_is_the_same_however_time_is_cut():
         cut.advance(float(time))
     cut.advance(30.0)
     assert cut.result().committed == pytest.approx(whole.result().committed, rel=0.02)
+
+
+@given(speed=st.sampled_from([0.25, 0.5, 1.0, 2.0, 4.0]), apart=st.booleans())
+def test_what_is_busy_are_cores_of_the_hosts_whatever_their_speed_and_however_operators_run(speed, apart):
+    flow = Dataflow("speed")
+    flow.source(None).map([Alternate("work", str.lower, cost=0.002)], returns="word string", name="work").sink(None)
+    plant = make_plant(
+        lay_out(flow.graph, fused=not apart),
+        host_types=[HostType("one", cores=4.0, speed=speed)],
+        loads={"source": Emissions.every(1.0, [100] * 60, spread=True)},
+        settings=Settings(monitor=1.0, variation=0.0),
+        parallelism={} if apart else {"source": 4},
+    )
+    plant.advance(30.0)
+    seen = plant.observe()
+    (name,) = ["work"] if apart else ["source"]
+    busy = seen.operators.value(name, Metric.BUSY_CORES)
+    assert busy == pytest.approx(100 * 0.002 / speed, rel=0.1)
+    assert seen.operators.value(name, Metric.SERVICE_TIME) * speed == pytest.approx(0.002, rel=0.05)
+    assert seen.hosts.value("h1", Metric.CPU) * 4.0 == pytest.approx(busy, rel=0.15)
+    assert busy * seen.mean_speed == pytest.approx(0.2, rel=0.1)

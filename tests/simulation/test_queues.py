@@ -16,7 +16,7 @@ from elastream.model.observation import Metric
 from elastream.model.qos import waiting_time
 from elastream.model.stages import lay_out
 from elastream.simulation import Distribution, Emissions, Service, Settings, Travel, make_plant
-from elastream.simulation.network import whole_items
+from elastream.simulation.arrivals import whole_items
 from elastream.simulation.stations import Items
 
 EXPONENTIAL = Settings(monitor=5000.0, services={"work": Service(Distribution.EXPONENTIAL)}, latency=0.0)

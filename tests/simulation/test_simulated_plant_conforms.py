@@ -14,7 +14,7 @@ BIG = HostType("big", cores=4.0, memory=4000.0, price=3.0, start=4.0, stop=2.0)
 
 
 def words() -> Dataflow:
-    """source > words (two alternates) > count > either of two sinks."""
+    """source > words (two alternates, counted by a signal) > count > either of two sinks."""
     flow = Dataflow("words")
     lines = flow.source(None)
     split = lines.map(
@@ -22,6 +22,7 @@ def words() -> Dataflow:
         returns="word string",
         name="words",
     )
+    split.signal("words_seen", "count()", trace=lambda now: 20.0 * now)
     counts = split.key_by("word").count(cores=0.5, memory=200).choice("where")
     counts.sink(None, name="table")
     counts.sink(None, name="archive")

@@ -90,9 +90,9 @@ class World:
             _jsparkSession=SimpleNamespace(streams=object),
         )
         self.alarms = Alarms(self.clock.now)
-        self.mover = Mover(
-            self.spark, self.driver, SimpleNamespace(live=live), self.hosts, self.placing, self.clock.now, self.alarms
-        )
+        self.draining = False
+        queries = SimpleNamespace(live=live, settle=lambda: self.draining)
+        self.mover = Mover(self.spark, self.driver, queries, self.hosts, self.placing, self.clock.now, self.alarms)
         self.mover._release, self.mover._acts = self.release, True
 
     def release(self, action: ReleaseHost) -> Outcome:
@@ -129,6 +129,15 @@ def test_while_a_host_comes_it_looks_more_often():
     world = World("h1")
     world.hosts.lease("h2", SMALL)
     assert world.look() == pytest.approx(HOST_STEP)
+
+
+def test_while_records_drain_so_that_the_composition_can_change_it_looks_often():
+    world = World("h1")
+    world.draining = True
+    assert world.look() == STEP
+    assert world.mover.step() == STEP
+    world.draining = False
+    assert world.mover.step() > STEP
 
 
 def test_a_wish_is_sent_at_the_end_of_a_batch_and_lands_with_the_next():

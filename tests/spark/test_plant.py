@@ -53,6 +53,7 @@ def plant(folder):
     flow = Dataflow("letters")
     lines = flow.source(records([{"value": line} for line in LINES], "value string"), load=constant("500/s"))
     words = lines.flat_map({"words": words_of, "letters": letters_of}, returns="word string", name="split")
+    words.signal("seen", "count()")
     words.key_by("word").count().sink(parquet(folder / "out"))
     directory = RunDirectory.create(folder / "runs", "letters")
     plant = start_plant(flow.graph, Local(TINY, max_hosts=3), directory, target_latency=2.0, state_partitions=4)
@@ -123,6 +124,13 @@ def test_what_runs_is_observed_and_what_was_not_measured_is_unknown(plant):
     assert tasks_on(observed(plant, lambda o: len(o.tasks) == 4), "h1") == 4
 
 
+def test_a_signal_has_a_value_of_each_batch_taken_when_that_was_committed(plant):
+    first = observed(plant, lambda o: "seen" in o.signals).signals["seen"]
+    newer = observed(plant, lambda o: o.signals["seen"].taken > first.taken)
+    assert newer.signals["seen"].taken == pytest.approx(newer.batches[-1].end)
+    assert newer.signals["seen"].value == 3 * newer.batches[-1].records
+
+
 def test_a_leased_host_joins_the_running_query_and_takes_state(plant):
     run = plant.queries.running[0].query.runId
     assert plant.apply(LeaseHost("h2", "tiny")).status is Status.ACCEPTED
@@ -139,11 +147,19 @@ def test_a_leased_host_joins_the_running_query_and_takes_state(plant):
 
 def test_an_alternate_is_switched_without_restart(plant):
     run = plant.queries.running[0].query.runId
+    assert plant.apply(SwitchAlternate("split", "letters")).status is Status.ACCEPTED
+    seen = plant.observe()
+    assert seen.composition.alternates["split"] == "letters"
+    seen = observed(plant, lambda o: o.effective["source"].alternates["split"] == "letters")
+    assert seen.effective["source"].version == seen.composition.version
     assert plant.apply(SwitchAlternate("split", "letters")).status is Status.DONE
     rate = Metric.EMITTED_RATE
     observed(plant, lambda o: o.operators.value("split", rate) < 2.2 * o.operators.value("split", Metric.PROCESSED_RATE))
-    plant.apply(SwitchAlternate("split", "words"))
+    several = [SwitchAlternate("split", "words"), SwitchAlternate("nobody", "words")]
+    assert [each.status for each in plant.switch(several)] == [Status.ACCEPTED, Status.REFUSED]
+    assert plant.observe().composition.version == seen.composition.version + 1
     assert plant.queries.running[0].query.runId == run
+    assert plant.queries.updates[0].latency >= 0.0
 
 
 def test_hosts_outlive_the_process_that_their_daemons_were_forked_from(plant):

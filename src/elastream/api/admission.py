@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from elastream.model.cloud import HostType
 from elastream.model.compiling import refuse_uncompilable
+from elastream.model.composing import Consistency, refuse_inconsistent
 from elastream.model.errors import about
 from elastream.model.fitting import refuse_unworkable
 from elastream.model.graph import Graph
@@ -17,7 +18,7 @@ from elastream.model.stages import lay_out
 from elastream.spark.dataflow.shipping import pickled
 from elastream.spark.dataflow.sinks import check_sink
 from elastream.spark.dataflow.sources import check_source
-from elastream.spark.queries.compiler import scalable_operators
+from elastream.spark.queries.segments import scalable_operators
 from elastream.spark.worker.composition import CompositionCodec
 
 __all__ = ["admit"]
@@ -30,6 +31,7 @@ def admit(
     policy: Policy | None = None,
     target_latency: float | None = None,
     max_hosts: int = 1_000_000,
+    consistency: Consistency = Consistency.BATCH,
 ) -> None:
     """Raise ElastreamError, with the field at fault, for the first thing that keeps `graph` from running on Spark.
 
@@ -37,6 +39,7 @@ def admit(
     """
     layout = lay_out(graph)
     plans = refuse_uncompilable(layout)
+    refuse_inconsistent(layout, consistency)
     CompositionCodec(graph).encode(Composition.default(graph))
     for operator in graph.operators:
         if operator.alternates:
@@ -46,10 +49,10 @@ def admit(
         with about("operators", source.name, "source"):
             check_source(source)
     for segment in layout.segments:
-        key = plans[segment.name].keyed
+        changes = plans[segment.name].updates != ()
         for name in segment.operators:
             with about("operators", name, "sink"):
-                check_sink(graph.operator(name).writes, changes=key is not None)
+                check_sink(graph.operator(name).writes, changes=changes)
     refuse_unworkable(
         layout,
         types,

@@ -67,7 +67,7 @@ class RunResult:
 
     @cached_property
     def frames(self) -> Frames:
-        """The recording as pandas DataFrames: application, operators, hosts, leases, decisions, batches, alarms."""
+        """The recording as pandas DataFrames: application, operators, hosts, leases, decisions, batches, signals, ..."""
         return Frames(self.recording)
 
     @cached_property

@@ -8,7 +8,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import asdict, is_dataclass, replace
 from pathlib import Path
 from types import FrameType
@@ -19,19 +19,28 @@ from elastream.api.options import current_options
 from elastream.api.result import RunResult
 from elastream.api.showing import shown
 from elastream.clouds.provider import Cloud
+from elastream.control.guarding import Guarding
 from elastream.control.journal import Journal
+from elastream.control.key_tables import KeyTabling
 from elastream.control.loop import Loop
+from elastream.documents.guards import load_guards
+from elastream.model.composing import consistency_of
 from elastream.model.endpoints import Collected, Files, TextFiles
 from elastream.model.errors import ElastreamError, InputError, in_one_line
 from elastream.model.flow import Dataflow
 from elastream.model.graph import Graph
+from elastream.model.key_table import KeyTable, selection_of, selections_of
 from elastream.model.observation import Context
 from elastream.model.plant import Policy
 from elastream.model.stages import lay_out
 from elastream.model.units import duration
 from elastream.recording.directory import RunDirectory
+from elastream.recording.guard_log import GuardLog
+from elastream.recording.key_tables import KeyTableLog
 from elastream.recording.observer import Ending, Observer, describe_run
 from elastream.recording.recorder import Recorder
+from elastream.services.external import pollable
+from elastream.services.pollers import Pollers
 from elastream.spark.dataflow.sinks import tables_collected
 from elastream.spark.jvm.session import StateStore
 from elastream.spark.start import pace_of, start_plant
@@ -56,6 +65,9 @@ def run(
     observers: Sequence[Observer] = (),
     ports: range | None = None,
     settings: Mapping[str, str] | None = None,
+    guards: Path | str | None = None,
+    tables: Sequence[KeyTable] = (),
+    consistency: str = "batch",
     runs: Path | str = "runs",
     show: bool = True,
 ) -> RunResult:
@@ -69,22 +81,38 @@ def run(
     largest cluster). state_store: `"memory"`, in the executors' heap, or `"disk"` for more state than fits there. batch:
     target duration of a micro-batch. monitor, period: seconds between observations, and between plans. warm_up: whether
     new executors are warmed up before they get tasks. ports: the first two are those of the master and its web page.
-    settings: further Spark settings. runs: folder in which the run's own is made.
+    settings: further Spark settings. guards: a file of guards, which say which alternates and branches may run; others can
+    be given while it runs (`elastream guards set`). tables: key tables, which say which alternate runs for which key;
+    others can be given, too (`elastream tables set`, `key_tables`). consistency: what records meet that are between two
+    queries while the composition changes: `"batch"`, `"wave"` or `"drain"` (`elastream.model.composing.Consistency`). runs:
+    folder in which the run's own is made.
 
     Raises ElastreamError for errors that a user can correct, with nothing left running; Ctrl-C and SIGTERM end the run in
     order.
     """
     options = current_options()
-    policy, cloud = options.policy or policy, options.cloud or cloud
+    policy, cloud, guards = options.policy or policy, options.cloud or cloud, options.guards or guards
+    consistency = options.consistency or consistency
     graph = _with_input(flow.graph if isinstance(flow, Dataflow) else flow, options.input)
     target = None if target_latency is None else duration(target_latency)
     if options.before is not None:
-        options.before(graph, policy, cloud, target)
-    admit(graph, types=cloud.types, policy=policy, target_latency=target, max_hosts=cloud.max_hosts)
+        options.before(graph, policy, cloud, target, guards, consistency)
+    mode = consistency_of(consistency)
+    admit(graph, types=cloud.types, policy=policy, target_latency=target, max_hosts=cloud.max_hosts, consistency=mode)
+    document = None if guards is None else pollable(load_guards(Path(guards), graph))
+    selections = selections_of(graph)
+    for table in tables:
+        table.check(selection_of(graph, table.operator))
     pace = pace_of(target) if batch is None else duration(batch)
     directory = RunDirectory.create(options.runs or Path(runs), graph.name)
     copies = [] if options.record is None else [Recorder(options.record)]
     recorders = [Recorder(directory.recording), *copies]
+    versions = GuardLog(directory.guards)
+    if document is not None:
+        versions.append(document.text, document.path, "run")
+    table_log = KeyTableLog(directory, selections)
+    for table in tables:
+        table_log.append(table, "run")
     with _logged(directory.log), shown(graph, directory, options, show) as views, _ending_in_order() as stop:
         environment: dict[str, Any] = {
             "machine": platform.platform(),
@@ -93,6 +121,7 @@ def run(
             "cores": os.cpu_count(),
             "period": duration(period),
             "batch seconds": pace,
+            "consistency": str(mode),
             "policy": asdict(policy) if is_dataclass(policy) else {},
         }
         with _recorded_if_it_fails(recorders, graph, policy, target, environment):
@@ -107,23 +136,27 @@ def run(
                 warm=warm_up,
                 ports=ports,
                 settings=settings,
+                consistency=mode,
             )
         try:
             environment |= {"spark": plant.spark.version, "hosts": plant.confinement}
-            loop = Loop(
-                plant,
-                policy,
-                monitor=duration(monitor),
-                period=duration(period),
-                observers=[*recorders, *views, *options.observers, *observers],
-                journal=Journal(directory.journal),
-                observe_only=options.observe_only,
-                limit=options.limit,
-                facts=plant.facts,
-                header=describe_run(plant.context, policy=policy.name, plant="spark", environment=environment),
-            )
-            stop.then(loop.stop, plant.clock.wake)
-            ending = loop.run()
+            with closing(Pollers(plant.clock.now)) as pollers:
+                loop = Loop(
+                    plant,
+                    policy,
+                    monitor=duration(monitor),
+                    period=duration(period),
+                    observers=[*recorders, *views, *options.observers, *observers],
+                    journal=Journal(directory.journal),
+                    observe_only=options.observe_only,
+                    limit=options.limit,
+                    facts=plant.facts,
+                    header=describe_run(plant.context, policy=policy.name, plant="spark", environment=environment),
+                    guarding=Guarding(versions, pollers),
+                    tabling=KeyTabling(table_log),
+                )
+                stop.then(loop.stop, plant.clock.wake)
+                ending = loop.run()
         finally:
             plant.close()
         if ending.status == "failed":

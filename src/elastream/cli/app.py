@@ -15,6 +15,7 @@ from elastream.cli.check import check
 from elastream.cli.experiment import experiment
 from elastream.cli.explain import explain
 from elastream.cli.guards import guards
+from elastream.cli.key_tables import tables
 from elastream.cli.manager import manager
 from elastream.cli.report import report
 from elastream.cli.run import run
@@ -53,6 +54,7 @@ app = typer.Typer(
 for command in COMMANDS:
     app.command()(command)
 app.add_typer(guards)
+app.add_typer(tables)
 
 
 def _version(wanted: bool) -> None:

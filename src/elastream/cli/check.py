@@ -39,6 +39,10 @@ def check(
     replaced = [key for key, text in (("policy", policy), ("cloud", cloud)) if text is not None]
     with given.placing(*replaced):
         only_simulated = refuse(given)
+    if given.guards is not None:
+        from elastream.documents.guards import load_guards
+
+        load_guards(given.guards, given.graph)
     said = [*unknown_to(given.policy, given.graph, given.target_latency), *needed(given, only_simulated is None)]
     said += beyond(given)
     if only_simulated is not None:
@@ -50,6 +54,7 @@ def refuse(given: "Declared") -> "ElastreamError | None":
     """Raise ElastreamError for what `run` would refuse, or `simulate` where it cannot run; returns why it cannot."""
     from elastream.clouds.pool import Pool
     from elastream.model.compiling import simulated_only
+    from elastream.model.composing import consistency_of
     from elastream.model.fitting import refuse_unworkable
     from elastream.model.stages import lay_out
 
@@ -60,7 +65,14 @@ def refuse(given: "Declared") -> "ElastreamError | None":
     if reason is None:
         from elastream.api.admission import admit
 
-        admit(given.graph, types=types, policy=given.policy, target_latency=given.target_latency, max_hosts=most)
+        admit(
+            given.graph,
+            types=types,
+            policy=given.policy,
+            target_latency=given.target_latency,
+            max_hosts=most,
+            consistency=consistency_of(given.consistency),
+        )
         return None
     layout = lay_out(given.graph, fused=not given.host_types)
     refuse_unworkable(

@@ -22,7 +22,8 @@ class Declared:
     """A validated dataflow with its run settings. policy, cloud, target_latency (seconds): None if not declared.
 
     host_types: those that a document declares. cloud: a provider of hosts, such as `elastream.Local`. placing: puts file,
-    line and field before errors raised inside; its arguments are keys in whose place something else is used.
+    line and field before errors raised inside; its arguments are keys in whose place something else is used. guards: file.
+    consistency: name of the mode.
     """
 
     graph: "Graph"
@@ -31,6 +32,8 @@ class Declared:
     target_latency: float | None = None
     host_types: "tuple[HostType, ...]" = ()
     placing: Callable[..., AbstractContextManager[None]] = lambda *replaced: nullcontext()
+    guards: Path | None = None
+    consistency: str = "batch"
 
     @property
     def types(self) -> "tuple[HostType, ...]":
@@ -64,8 +67,16 @@ class Stopped(BaseException):
         self.declared = declared
 
 
-def _stop_before(graph: "Graph", policy: Any = None, cloud: Any = None, target_latency: float | None = None) -> None:
-    raise Stopped(Declared(graph, policy, cloud, target_latency))
+def _stop_before(
+    graph: "Graph",
+    policy: Any = None,
+    cloud: Any = None,
+    target_latency: float | None = None,
+    guards: Any = None,
+    consistency: str = "batch",
+) -> None:
+    file = None if guards is None else Path(guards)
+    raise Stopped(Declared(graph, policy, cloud, target_latency, guards=file, consistency=consistency))
 
 
 def _of_document(file: Path) -> Declared:
@@ -74,4 +85,13 @@ def _of_document(file: Path) -> Declared:
     document = load_document(file)
     policy, cloud = (None if each is None else each.build() for each in (document.policy, document.cloud))
     types = tuple(document.host_types.values())
-    return Declared(document.graph, policy, cloud, document.target_latency, types, document.placing)
+    return Declared(
+        document.graph,
+        policy,
+        cloud,
+        document.target_latency,
+        types,
+        document.placing,
+        document.guards,
+        document.consistency or "batch",
+    )

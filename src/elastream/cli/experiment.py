@@ -33,7 +33,10 @@ Plant = Annotated[
 
 
 def experiment(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="The paper: visp, e2df, nstorm, otd or elastic-allocator.")],
+    name: Annotated[
+        str,
+        typer.Argument(metavar="NAME", help="The paper: visp, e2df, nstorm, otd, elastic-allocator or dynamic-dataflow."),
+    ],
     plant: Plant = None,
     quick: Annotated[bool, typer.Option("--quick", help="Run the smallest part only, in seconds.")] = False,
     sensitivity: Annotated[bool, typer.Option("--sensitivity", help="Also halve and double every assumption.")] = False,
@@ -104,6 +107,10 @@ PAGES: Mapping[str, Mapping[str, str]] = {
         "spark": "placing.page:run_elastic_allocator_spark",
     },
     "nstorm": {"spark": "nstorm.page:run_nstorm"},
+    "dynamic-dataflow": {
+        "simulated": "dynamic_dataflow.page:run_dynamic_dataflow",
+        "spark": "dynamic_dataflow.on_spark:run_dynamic_dataflow_spark",
+    },
 }
 """Experiment -> {plant: its function, as module:name}; imported when used."""
 

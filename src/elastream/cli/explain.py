@@ -9,6 +9,8 @@ from elastream.cli.options import Recorded, as_seconds
 from elastream.model.errors import InputError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from rich.console import Console
     from rich.text import Text
 
@@ -115,7 +117,9 @@ def _row(decision: "Decision", summary: str) -> "Text":
 
 
 def _newest(recording: "Recording", console: "Console") -> None:
-    """The metrics of the newest observation, as far as they are known."""
+    """The metrics of the newest observation, as far as they are known, and what guards could not decide."""
+    from rich.text import Text
+
     from elastream.model.latency import basis_text
     from elastream.model.metrics import Metric
     from elastream.model.wording import clock, quantity
@@ -129,6 +133,9 @@ def _newest(recording: "Recording", console: "Console") -> None:
         console.print(
             f"newest metrics, at {clock(recording.times[-1])}: {', '.join(said)}", highlight=False, soft_wrap=True
         )
+    for standing in recording.standings_at(float(recording.times[-1])).values():
+        if standing.why:
+            console.print(Text(f"guards: {standing.why}", style="yellow"), soft_wrap=True)
     if recording.latency_basis:
         console.print(f"latency is measured: {basis_text(recording.latency_basis)}", highlight=False, soft_wrap=True)
     if recording.header.target_latency is not None:
@@ -162,6 +169,7 @@ def _tell(recording: "Recording", decision: "Decision", console: "Console") -> N
         line(f"latency is measured: {basis_text(recording.latency_basis)}")
     for lacking in decision.unknown:
         line(str(lacking), "yellow")
+    _tell_guards(recording, decision, heading, line)
     heading("proposed")
     for proposal in decision.proposals:
         why = f" - {proposal.action.why}" if proposal.action.why else ""
@@ -194,3 +202,32 @@ def _tell(recording: "Recording", decision: "Decision", console: "Console") -> N
     for alarm in stood:
         line(f"{alarm.source}: {alarm.said} (since {alarm.since:.1f} s)", "red")
         trace(alarm.traceback)
+
+
+def _tell_guards(
+    recording: "Recording", decision: "Decision", heading: "Callable[[str], None]", line: "Callable[..., None]"
+) -> None:
+    """What the guards allowed in a round, why, what ran, and the signals that they read."""
+    from elastream.model.wording import duration_text, signal_text
+
+    standings = recording.standings_at(decision.time)
+    if not standings:
+        return
+    compositions = recording.compositions_at(decision.time)
+    wanted = compositions[""]
+    heading(f"guards, version {decision.guards}")
+    for element, standing in standings.items():
+        runs = wanted.running(element)
+        effective = compositions.get(recording.query_of(element))
+        ran = runs if effective is None else effective.running(element)
+        yet = f" (the last committed batch ran {ran})" if ran != runs else ""
+        allowed = ", ".join(standing.allowed) or "nothing else"
+        line(f"{element} runs {runs}{yet}; may run: {allowed}", "" if standing.allowed else "yellow")
+        for alternate, text in standing.texts.items():
+            value = standing.values[alternate]
+            missing = f"; unknown: {', '.join(standing.unknown[alternate])}" if alternate in standing.unknown else ""
+            line(f"  {alternate}, value {'unknown' if value != value else f'{value:.3g}'}: {text}{missing}", "dim")
+    signals = recording.signals_at(decision.time)
+    heading("signals")
+    for name, reading in sorted(signals.items()):
+        line(f"{name}: {signal_text(reading.value)}, {duration_text(decision.time - reading.taken)} old")

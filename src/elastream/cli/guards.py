@@ -1,15 +1,31 @@
-"""`elastream guards check FILE`: validates a guard file without a run."""
+"""`elastream guards check|set|show`: validates a guard file, gives it to a run that goes on, shows what came of it."""
 
+import time
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from elastream.cli.options import Recorded
+from elastream.model.errors import InputError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+    from elastream.guards.program import Program
+    from elastream.recording.recorder import Recording
+
 __all__ = ["guards"]
+
+SILENT = 120.0
+"""Seconds without an observation after which a run without an end counts as dead: so long an action may be under way."""
 
 guards = typer.Typer(
     name="guards", no_args_is_help=True, help="Guards: what says which alternates and branches of a dataflow may run."
 )
+
+File = Annotated[Path, typer.Argument(metavar="FILE", help="A YAML file of guards.")]
 
 
 @guards.callback()
@@ -19,7 +35,7 @@ def _group() -> None:
 
 @guards.command()
 def check(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A YAML file of guards.")],
+    file: File,
     dataflow: Annotated[
         Path | None, typer.Option(metavar="FILE", help="The program or document that declares the dataflow.")
     ] = None,
@@ -29,17 +45,12 @@ def check(
     Exit status 2, with one sentence, for what is wrong.
     """
     from rich.console import Console
-    from rich.table import Table
 
     from elastream.cli.declared import declared
     from elastream.documents.guards import load_guards
-    from elastream.model.wording import counted
 
-    found = load_guards(file, None if dataflow is None else declared(dataflow).graph)
-    console, program = Console(), found.program
-    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
-    for column in ("element", "alternate", "active by", "value", "signals"):
-        table.add_column(column, overflow="fold")
+    program = load_guards(file, None if dataflow is None else declared(dataflow).graph).program
+    console, table = Console(), _table("element", "alternate", "active by", "value", "signals")
     for name, rules in zip(program.elements, program.rules, strict=True):
         for rule in rules:
             formulas = [number for number in (rule.activate, rule.deactivate, rule.value) if number >= 0]
@@ -47,5 +58,124 @@ def check(
             by = "always" if rule.activate < 0 else "when" if rule.deactivate < 0 else "on, off"
             table.add_row(name, rule.alternate, by, "signals" if rule.value >= 0 else f"{rule.fixed:g}", ", ".join(read))
     console.print(table)
-    size = f"{counted(sum(map(len, program.rules)), 'guard')} of {counted(len(program.elements), 'element')}"
-    console.print(f"{file}: the guards are valid: {size}", markup=False, highlight=False, soft_wrap=True)
+    console.print(f"{file}: the guards are valid: {_size(program)}", markup=False, highlight=False, soft_wrap=True)
+
+
+@guards.command("set")
+def give(run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run that goes on.")], file: File) -> None:
+    """Give RUN the guards in FILE, in place of those that it has: they are in force from its next round on.
+
+    They are checked against the dataflow that runs first. Exit status 2, with one sentence, for what is wrong, and for a
+    run that has ended: the run is not touched.
+    """
+    from elastream.documents.guards import load_guards
+    from elastream.guards.subject import Subject
+    from elastream.recording.directory import RunDirectory
+    from elastream.recording.guard_log import GuardLog
+    from elastream.recording.recorder import Recording
+
+    recording = Recording.outline(run)
+    _refuse_ended(run, recording)
+    try:
+        subject = Subject.recorded(recording.header)
+    except (KeyError, TypeError, ValueError) as error:
+        raise InputError(f"{run} does not describe its dataflow: {error!r}") from None
+    document = load_guards(file, subject)
+    version = GuardLog(RunDirectory(run).guards).append(document.text, file, "elastream guards set")
+    typer.echo(f"{file}: version {version.number} of the guards of {run}, in force from its next round on: "
+               f"{_size(document.program)}")  # fmt: skip
+
+
+@guards.command()
+def show(run: Recorded) -> None:
+    """Show the versions of RUN's guards, what they allow, what runs, and the signals with their ages."""
+    from rich.console import Console
+
+    from elastream.recording.directory import RunDirectory
+    from elastream.recording.guard_log import GuardLog
+    from elastream.recording.recorder import Recording
+
+    recording, console = Recording.read(run), Console()
+    versions = GuardLog(RunDirectory(run).guards).versions if run.is_dir() else ()
+    if not versions and not recording.series.guards:
+        raise InputError(f"{run} has no guards: give it some with 'elastream guards set {run} FILE'")
+    begun = {version: recording.series.times[number] for number, version in reversed(recording.series.guards)}
+    table = _table("version", "given", "by", "from", "in force")
+    last = recording.series.guards[-1][1] if recording.series.guards else 0
+    for each in versions:
+        begins = begun.get(each.number)
+        since = f"from {_clock(begins)}" if begins is not None else "refused" if each.number < last else "not yet"
+        given = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(each.time))
+        table.add_row(str(each.number), given, each.by, each.file, since)
+    console.print(table)
+    if len(recording.times):
+        _show_standings(recording, console)
+        _show_signals(recording, console)
+
+
+def _refuse_ended(run: Path, recording: "Recording") -> None:
+    """Raise InputError unless the run in the folder `run` goes on."""
+    from elastream.model.units import format_duration
+    from elastream.recording.directory import RunDirectory
+
+    ending = recording.ending
+    if ending is not None:
+        why = f", {ending.reason}" if ending.reason else ""
+        raise InputError(f"{run} has {ending.status} at {_clock(ending.time)}{why}: guards are for a run that goes on")
+    if not run.is_dir():
+        raise InputError(f"{run} is no run's folder: guards are given to the run, not to a recording of it")
+    silent = time.time() - RunDirectory(run).recording.stat().st_mtime
+    if silent > SILENT:
+        silence = format_duration(round(silent))
+        raise InputError(f"{run} has recorded nothing for {silence}: it died without an end, or hangs")
+
+
+def _show_standings(recording: "Recording", console: "Console") -> None:
+    at = float(recording.times[-1])
+    wanted = recording.compositions_at(at)[""]
+    table = _table("element", "runs", "alternate", "may run", "value", "guard")
+    for element, standing in recording.standings_at(at).items():
+        runs = wanted.running(element) or ""
+        for number, (alternate, text) in enumerate(standing.texts.items()):
+            value = standing.values[alternate]
+            unknown = f"; unknown: {', '.join(standing.unknown[alternate])}" if alternate in standing.unknown else ""
+            table.add_row(
+                *((element, runs) if not number else ("", "")),
+                alternate,
+                "yes" if alternate in standing.allowed else "",
+                "unknown" if value != value else f"{value:.3g}",
+                f"{text}{unknown}",
+            )
+    console.print(f"\nat {_clock(at)}:", highlight=False)
+    console.print(table)
+
+
+def _show_signals(recording: "Recording", console: "Console") -> None:
+    from elastream.model.wording import duration_text, signal_text
+
+    at = float(recording.times[-1])
+    table = _table("signal", "value", "age")
+    for name, reading in sorted(recording.signals_at(at).items()):
+        table.add_row(name, signal_text(reading.value), duration_text(at - reading.taken))
+    console.print(table)
+
+
+def _table(*columns: str) -> "Table":
+    from rich.table import Table
+
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    return table
+
+
+def _size(program: "Program") -> str:
+    from elastream.model.wording import counted
+
+    return f"{counted(sum(map(len, program.rules)), 'guard')} of {counted(len(program.elements), 'element')}"
+
+
+def _clock(seconds: float) -> str:
+    from elastream.model.wording import clock
+
+    return clock(seconds)

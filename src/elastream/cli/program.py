@@ -41,9 +41,17 @@ def _run_document(file: Path, options: "RunOptions") -> None:
     cloud = options.cloud or _setting(document, "cloud").build()
     from elastream.api.run import run
 
-    replaced = [key for key, given in (("policy", options.policy), ("cloud", options.cloud)) if given is not None]
+    given = {"policy": options.policy, "cloud": options.cloud, "consistency": options.consistency}
+    replaced = [key for key, value in given.items() if value is not None]
     with with_options(options), document.placing(*replaced):
-        run(document.flow, policy=policy, cloud=cloud, target_latency=document.target_latency)
+        run(
+            document.flow,
+            policy=policy,
+            cloud=cloud,
+            target_latency=document.target_latency,
+            guards=document.guards,
+            consistency=document.consistency or "batch",
+        )
 
 
 def _setting(document: "Document", key: str) -> "Setting":

@@ -35,6 +35,15 @@ Policy = Annotated[
 Cloud = Annotated[
     str | None, typer.Option(metavar="NAME[:key=value,...]", help="Cloud to use instead of the file's, or file.py:Class.")
 ]
+Guards = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="Guards to use instead of the file's: which alternates may run.")
+]
+Consistency = Annotated[
+    str | None,
+    typer.Option(
+        metavar="MODE", help="What records meet between two queries while alternates change: batch, wave or drain."
+    ),
+]
 Report = Annotated[Path | None, typer.Option(metavar="FILE", help="File of the report; default: in the run's folder.")]
 
 
@@ -49,6 +58,8 @@ def run(
     limit: Limit = None,
     live: Live = True,
     report: Report = None,
+    guards: Guards = None,
+    consistency: Consistency = None,
 ) -> None:
     """Run a dataflow with a live view, and write a report."""
     from elastream.api.options import RunOptions
@@ -57,7 +68,9 @@ def run(
     ends = Ends()
     decides = None if policy is None else named_by(policy, "policy", file)
     leases = None if cloud is None else named_by(cloud, "cloud", file)
-    options = RunOptions(input, observe_only, runs, record, limit, (ends,), None, decides, leases, live, report)
+    options = RunOptions(
+        input, observe_only, runs, record, limit, (ends,), None, decides, leases, live, report, guards, consistency
+    )
     if (names := execute(file, options)) is not None:
         without_run(file, names)
     if ends.interrupted(limit):

@@ -61,6 +61,12 @@ Fused = Annotated[
     ),
 ]
 
+Guards = Annotated[Path | None, typer.Option(metavar="FILE", help="Guards to use instead of the file's.")]
+Consistency = Annotated[
+    str | None,
+    typer.Option(metavar="MODE", help="What records under way meet when alternates change: batch, wave, drain or rewired."),
+]
+
 
 def simulate(
     file: Program = None,
@@ -82,6 +88,8 @@ def simulate(
     ] = None,
     fused: Fused = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of all random numbers.")] = 1,
+    guards: Guards = None,
+    consistency: Consistency = None,
     html: Html = None,
     json_file: Json = None,
 ) -> None:
@@ -112,7 +120,11 @@ def simulate(
         own = measured(calibrate, given.graph)[1]
     if fused is None:
         fused = calibrate is not None or (prices is None and not given.host_types)
-    replaced = [*(["policy"] if policy else []), *(["host_types", "cloud"] if prices is not None else [])]
+    replaced = [
+        *(["policy"] if policy else []),
+        *(["consistency"] if consistency else []),
+        *(["host_types", "cloud"] if prices is not None else []),
+    ]
     with given.placing(*replaced):
         comparison = compared(
             given.graph,
@@ -127,6 +139,8 @@ def simulate(
             fused=fused,
             period=period,
             seed=seed,
+            guards=guards or given.guards,
+            consistency=consistency or given.consistency,
         )
     print_table(console, comparison.table())
     console.print(comparison.verdict, highlight=False, markup=False, soft_wrap=True)
@@ -142,15 +156,19 @@ def _finish(outcome: "Findings", html: Path | None, json_file: Path | None, cons
 def _replay(run: Path, against: Path | None, wanted: list[str], seed: int, console: "Console") -> "Findings":
     """Replay a recorded run and print the drift. wanted: policies to compare with the recorded one."""
     from elastream.experiments.drift import replayed
+    from elastream.recording.directory import RunDirectory
+    from elastream.recording.guard_log import GuardLog
     from elastream.recording.recorder import Recording
 
-    recording = Recording.read(against or run)
+    place = against or run
+    recording = Recording.read(place)
+    guards = GuardLog(RunDirectory(place).guards).versions if place.is_dir() else ()
     source = None if against is None else Recording.read(run)
     policies = _recorded_policy(recording) | {text: named_by(text, "policy") for text in wanted}
     from elastream.dashboard.progress import progress_bar
 
     with progress_bar(console) as progress:
-        found = replayed(recording, policies, source=source, place=str(against or run), seed=seed, progress=progress)
+        found = replayed(recording, policies, source=source, place=str(place), seed=seed, guards=guards, progress=progress)
     print_table(console, found.constants())
     print_table(console, found.table())
     print_table(console, found.phases())

@@ -5,9 +5,9 @@ proposers (E2DF, section 3: higher levels steer), both before what an earlier co
 """
 
 from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
-from elastream.control.progress import parallelism
+from elastream.control.progress import parallelism, wanted
 from elastream.model.action import (
     Action,
     CancelDrain,
@@ -20,9 +20,11 @@ from elastream.model.action import (
     SetParallelism,
     SwitchAlternate,
     SwitchEdge,
+    TaskId,
     describe,
 )
 from elastream.model.cloud import HostState
+from elastream.model.composing import refusal
 from elastream.model.decision import Proposal
 from elastream.model.observation import Observation
 from elastream.model.wording import counted
@@ -38,16 +40,17 @@ def arbitrate(
 ) -> tuple[Proposal, ...]:
     """The same proposals in the same order, `refused` filled in where one may not be tried.
 
-    Refused is what the plant cannot do, what names a thing that is not there, what is in force or under way already,
-    what is repeated in the plan or contradicts an earlier part of it, and what would leave more than `max_hosts` leased
-    or fewer than `min_hosts` working. `under_way`: actions accepted earlier and not in force yet.
+    Refused is what the plant cannot do, what names a thing that is not there, a switch outside the allowed set of its
+    guards, what is in force or under way already, what is repeated in the plan or contradicts an earlier part of it, and
+    what would leave more than `max_hosts` leased or fewer than `min_hosts` working. `under_way`: actions accepted earlier
+    and not in force yet.
     """
-    plan = _Plan(observation, frozenset(under_way))
+    plan = _Plan(observation, under_way)
     answered = []
     for proposal in proposals:
         refused = proposal.refused or next((reason for rule in RULES if (reason := rule(proposal.action, plan))), "")
         if not refused:
-            plan.granted.append(proposal.action)
+            plan.grant(proposal.action)
         answered.append(replace(proposal, refused=refused))
     return tuple(answered)
 
@@ -69,13 +72,53 @@ def subject(action: Action) -> tuple[Hashable, ...]:
             return ("host", host)
 
 
-@dataclass(slots=True)
 class _Plan:
-    """The part of a plan granted so far, and what it is granted against."""
+    """The part of a plan granted so far, and what it is granted against; kept by what later parts may contradict."""
 
-    observation: Observation
-    under_way: frozenset[Action]
-    granted: list[Action] = field(default_factory=list)
+    def __init__(self, observation: Observation, under_way: Collection[Action]) -> None:
+        self.observation = observation
+        self.under_way = frozenset(under_way)
+        self.granted: dict[Action, int] = {}
+        self._about: dict[tuple[Hashable, ...], list[Action]] = {}
+        self._onto: dict[str, Action] = {}
+        self._of_task: dict[TaskId, list[Action]] = {}
+        self._leaving: set[str] = set()
+        self._released: set[str] = set()
+        self.leased: set[str] = set()
+
+    def grant(self, action: Action) -> None:
+        """Make `action` part of the plan."""
+        self.granted[action] = len(self.granted)
+        self._about.setdefault(subject(action), []).append(action)
+        match action:
+            case MoveTask(task, host):
+                self._onto.setdefault(host, action)
+                self._of_task.setdefault(task, []).append(action)
+            case SetParallelism(on=hosts, without=tasks):
+                for host in hosts:
+                    self._onto.setdefault(host, action)
+                for task in tasks:
+                    self._of_task.setdefault(task, []).append(action)
+            case LeaseHost(host):
+                self.leased.add(host)
+            case DrainHost(host):
+                self._leaving.add(host)
+            case ReleaseHost(host):
+                self._leaving.add(host)
+                self._released.add(host)
+
+    def contradicting(self, action: Action) -> Action | None:
+        """The first action granted that `action` contradicts; None if there is none."""
+        found = [other for other in self._about.get(subject(action), ()) if (type(other), type(action)) not in COMPATIBLE]
+        match action:
+            case DrainHost(host) | ReleaseHost(host) if host in self._onto:
+                found.append(self._onto[host])
+            case MoveTask(task):
+                found += [other for other in self._of_task.get(task, ()) if isinstance(other, SetParallelism)]
+            case SetParallelism(without=tasks):
+                others = (other for task in tasks for other in self._of_task.get(task, ()))
+                found += [other for other in others if isinstance(other, MoveTask)]
+        return min(found, key=self.granted.__getitem__, default=None)
 
     def state(self, host: str) -> HostState | None:
         lease = self.observation.leases.get(host)
@@ -83,16 +126,13 @@ class _Plan:
 
     def takes_tasks(self, host: str) -> bool:
         """Whether `host` will take tasks once the plan is done."""
-        state = self.state(host)
-        leaving = any(isinstance(a, DrainHost | ReleaseHost) and a.host == host for a in self.granted)
-        return not leaving and (state is HostState.RUNNING or CancelDrain(host) in self.granted)
+        running = self.state(host) is HostState.RUNNING
+        return host not in self._leaving and (running or CancelDrain(host) in self.granted)
 
     def will_take_tasks(self, host: str) -> bool:
         """The same, or `host` is on its way up."""
         coming = self.state(host) in (HostState.REQUESTED, HostState.STARTING)
-        leased = any(isinstance(a, LeaseHost) and a.host == host for a in self.granted)
-        released = any(isinstance(a, ReleaseHost) and a.host == host for a in self.granted)
-        return self.takes_tasks(host) or ((coming or leased) and not released)
+        return self.takes_tasks(host) or ((coming or host in self.leased) and host not in self._released)
 
 
 def _cannot(action: Action, plan: _Plan) -> str:
@@ -104,15 +144,8 @@ def _unknown(action: Action, plan: _Plan) -> str:
     context, leases = plan.observation.context, plan.observation.leases
     operators = context.graph.by_name
     match action:
-        case SwitchAlternate(operator, alternate):
-            if operator not in operators:
-                return f"there is no operator {operator}"
-            if alternate not in {a.name for a in operators[operator].alternates}:
-                return f"{operator} has no alternate {alternate}"
-        case SwitchEdge(choice, target) if target not in context.graph.choices.get(choice, ()):
-            return f"there is no choice {choice} with a target {target}"
-        case SetKeyTable(operator) if operator not in operators or not operators[operator].selects:
-            return f"{operator} does not choose its alternate by key"
+        case SwitchAlternate() | SwitchEdge() | SetKeyTable():
+            return refusal(context.graph, action)
         case SetParallelism(operator):
             if operator not in operators:
                 return f"there is no operator {operator}"
@@ -127,6 +160,16 @@ def _unknown(action: Action, plan: _Plan) -> str:
     return ""
 
 
+def _not_allowed(action: Action, plan: _Plan) -> str:
+    standings = plan.observation.standings
+    match action:
+        case SwitchAlternate(element, target) | SwitchEdge(element, target) if element in standings:
+            return standings[element].refusal(target)
+        case SetKeyTable(element) if element in standings and not standings[element].allowed:
+            return standings[element].why
+    return ""
+
+
 def _repeated(action: Action, plan: _Plan) -> str:
     if action in plan.granted:
         return "the plan has it already"
@@ -134,38 +177,16 @@ def _repeated(action: Action, plan: _Plan) -> str:
 
 
 def _contradicted(action: Action, plan: _Plan) -> str:
-    about = subject(action)
-    for other in plan.granted:
-        if subject(other) == about and (type(other), type(action)) not in COMPATIBLE:
-            return f"it contradicts '{describe(other)}'"
-        if isinstance(action, DrainHost | ReleaseHost) and _puts_on(other, action.host):
-            return f"it contradicts '{describe(other)}'"
-        if _removes(other, action) or _removes(action, other):
-            return f"it contradicts '{describe(other)}'"
-    return ""
-
-
-def _puts_on(action: Action, host: str) -> bool:
-    match action:
-        case MoveTask(_, target):
-            return target == host
-        case SetParallelism(on=hosts):
-            return host in hosts
-    return False
-
-
-def _removes(action: Action, moved: Action) -> bool:
-    return isinstance(action, SetParallelism) and isinstance(moved, MoveTask) and moved.task in action.without
+    other = plan.contradicting(action)
+    return "" if other is None else f"it contradicts '{describe(other)}'"
 
 
 def _senseless(action: Action, plan: _Plan) -> str:
     match action:
-        case SwitchAlternate(operator, alternate):
-            return "it runs so already" if plan.observation.composition.alternates.get(operator) == alternate else ""
-        case SwitchEdge(choice, target):
-            return "it is sent there already" if plan.observation.composition.choices.get(choice) == target else ""
-        case SetKeyTable(operator, table):
-            return "it runs so already" if plan.observation.composition.tables.get(operator, 0) == table else ""
+        case SwitchAlternate() | SetKeyTable():
+            return "it runs so already" if wanted(action, plan.observation) else ""
+        case SwitchEdge():
+            return "it is sent there already" if wanted(action, plan.observation) else ""
         case SetParallelism(operator, instances):
             if instances < 1:
                 return f"{instances} instances: an operator needs at least one"
@@ -196,7 +217,7 @@ def _out_of_bounds(action: Action, plan: _Plan) -> str:
     observation, context = plan.observation, plan.observation.context
     match action:
         case LeaseHost():
-            leased = len(observation.leases) + sum(isinstance(a, LeaseHost) for a in plan.granted)
+            leased = len(observation.leases) + len(plan.leased)
             return f"at most {counted(context.max_hosts, 'host')} may be leased" if leased >= context.max_hosts else ""
         case DrainHost(host) | ReleaseHost(host):
             # A working host may only go while enough others work; one that is coming may also lean on others coming.
@@ -212,6 +233,7 @@ def _out_of_bounds(action: Action, plan: _Plan) -> str:
 RULES: Sequence[Callable[[Action, _Plan], str]] = (
     _cannot,
     _unknown,
+    _not_allowed,
     _repeated,
     _contradicted,
     _senseless,

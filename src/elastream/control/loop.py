@@ -6,19 +6,22 @@ order journal - plant - journal and the policy's memory, and continues when one 
 
 import logging
 import math
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from elastream.control.arbitration import arbitrate, subject
+from elastream.control.guarding import Guarding, owed
 from elastream.control.journal import ActionState, Entry, Journal
-from elastream.control.progress import progress
-from elastream.control.safety import BackOff, checked
-from elastream.model.action import Action, LeaseHost, Outcome, Status, describe
+from elastream.control.key_tables import KeyTabling
+from elastream.control.progress import progress, wanted
+from elastream.control.safety import BackOff, Lacked, checked
+from elastream.model.action import Action, LeaseHost, Outcome, Status, Switch, describe
 from elastream.model.alarms import Alarms
 from elastream.model.cloud import Lease
-from elastream.model.decision import Decision, Fault, Proposal, Unknown
+from elastream.model.decision import Decision, Fault, Proposal
 from elastream.model.errors import ElastreamError, in_one_line
+from elastream.model.guarding import Standing
 from elastream.model.observation import Observation
 from elastream.model.plant import Clock, Plan, Plant, Policy
 from elastream.model.wording import counted
@@ -41,10 +44,12 @@ class Loop:
     """Runs `policy` against `plant` until the load is done, the limit is reached, or `stop` is called.
 
     monitor, period: seconds between observations and between planning rounds. Rounds that come due while an earlier one
-    still runs are skipped; none is begun once the limit is reached. observers: receive every event; one that raises
-    receives no more, and an alarm sounds. observe_only: actions are planned and recorded, not applied. limit: seconds
-    after which the run is stopped. to_the_limit: whether it goes on until then where the load is done before. header: what
-    observers receive at the start. facts: called when the plant is closed, for the ending's further figures.
+    still runs are skipped; none is begun once the limit is reached; where guards come to forbid what runs, one is held at
+    once. observers: receive every event; one that raises receives no more, and an alarm sounds. observe_only: actions
+    are planned and recorded, not applied. limit: seconds after which the run is stopped. to_the_limit: whether it goes on
+    until then where the load is done before. header: what observers receive at the start. guarding: the guards
+    of the run; None where none can be given. tabling: its key tables; None where there can be none. facts: called when the
+    plant is closed, for the ending's further figures.
     """
 
     def __init__(
@@ -61,6 +66,8 @@ class Loop:
         limit: float | None = None,
         to_the_limit: bool = False,
         header: Header | None = None,
+        guarding: Guarding | None = None,
+        tabling: KeyTabling | None = None,
         facts: Callable[[], Mapping[str, float | str]] = dict,
     ) -> None:
         self._plant = plant
@@ -74,6 +81,8 @@ class Loop:
         self._limit = math.inf if limit is None else limit
         self._to_the_limit = to_the_limit
         self._header = header or describe_run(plant.context, policy=policy.name, plant="simulated", started=0.0)
+        self._guarding, self._tabling = guarding, tabling
+        self._stood: Mapping[str, Standing] = {}
         self._facts = facts
         self._stopped = ""
         self._round = 0
@@ -82,7 +91,7 @@ class Loop:
         self._figured: tuple[Observation, dict[str, float]] | None = None
         self._notes: list[str] = []
         self._faults: list[Fault] = []
-        self._lacked: dict[Hashable, tuple[float, int]] = {}
+        self._lacked = Lacked()
         self._alarms = Alarms(self._clock.now)
         self._blind = 0
         self._leases: Mapping[str, Lease] = {}
@@ -142,8 +151,10 @@ class Loop:
             over = self._finished or bool(self._stopped) or self._clock.now() >= end
             if observation is not None:
                 self._follow(observation)
-                if self._clock.now() >= plan_at and not over:
+                due = self._clock.now() >= plan_at
+                if (due or self._pressing(observation)) and not over:
                     self._plan(observation)
+                if due and not over:
                     plan_at = self._next(plan_at, self._period, "planning round")
             if over:
                 break
@@ -158,6 +169,10 @@ class Loop:
     @property
     def _finished(self) -> bool:
         return not self._to_the_limit and self._plant.finished
+
+    def _pressing(self, observation: Observation) -> bool:
+        """Whether guards came to forbid what runs since the last round: that switch does not wait for the next."""
+        return observation.standings != self._stood and bool(owed(observation, ()))
 
     def _next(self, due: float, every: float, what: str) -> float:
         """The first multiple of `every` behind `due` that is not past; missed ones are skipped, not queued, and noted."""
@@ -180,6 +195,8 @@ class Loop:
                 ) from error
             return None
         self._blind = 0
+        if self._guarding is not None:
+            observation = self._guarding.update(observation, self._alarms)
         if standing := self._alarms.standing:
             observation = replace(observation, alarms=(*observation.alarms, *standing))
         self._emit("observed", observation)
@@ -191,7 +208,8 @@ class Loop:
         for action, entry in list(self._under_way.items()):
             outcome = progress(action, observation, self._leases)
             since = entry.history[-1][0]
-            if outcome is None and now - since > (patience := self._patience(action)):
+            waits = isinstance(action, Switch) and wanted(action, observation)  # an idle query has no batch: no failure
+            if outcome is None and not waits and now - since > (patience := self._patience(action)):
                 outcome = Outcome(action, Status.FAILED, f"it did not come into force within {patience:.0f} s")
             if outcome is not None:
                 del self._under_way[action]
@@ -208,17 +226,20 @@ class Loop:
 
     def _plan(self, observation: Observation) -> None:
         self._complete(observation)
+        self._stood = observation.standings
         began = self._clock.now()
         plan = self._ask(observation)
         took = self._clock.now() - began
         proposals = [Proposal(action, self._policy.name) for action in plan.actions]
         proposals += [replace(p, refused=p.refused or "it was not granted") for p in plan.refused]
+        proposals += [Proposal(action, "guards") for action in owed(observation, plan.actions)]
+        proposals += self._tabling.proposals(observation, self._alarms) if self._tabling is not None else ()
         proposals += [Proposal(action, "journal") for action in self._left_over]
         waiting = [replace(p, refused=p.refused or self._backoff.refusal(p.action, began)) for p in proposals]
         decided = arbitrate(waiting, observation, self._under_way)
         if self._observe_only:
             decided = tuple(replace(p, refused=p.refused or "observe only") for p in decided)
-        outcomes = tuple(self._try(p) for p in decided if not p.refused)
+        outcomes = self._carry_out([p for p in decided if not p.refused])
         self._drop_left_over(decided)
         self._round += 1
         self._last = Decision(
@@ -232,20 +253,12 @@ class Loop:
             seconds=took,
             note="; ".join([*self._notes, *plan.remarks]),
             faults=tuple(self._faults),
-            unknown=self._lasting(plan.unknown, observation.time),
+            unknown=self._lacked.after(plan.unknown, observation.time),
+            guards=observation.guards,
         )
         self._notes.clear()
         self._faults.clear()
         self._emit("decided", self._last)
-
-    def _lasting(self, unknown: Sequence[Unknown], now: float) -> tuple[Unknown, ...]:
-        """What the policy lacks in this round, each with for how long it has."""
-        begun = {each.key: self._lacked.get(each.key, (now, 0)) for each in unknown}
-        self._lacked = {key: (since, rounds + 1) for key, (since, rounds) in begun.items()}
-        return tuple(
-            replace(each, seconds=now - (lacked := self._lacked[each.key])[0], rounds=lacked[1])
-            for each in dict.fromkeys(unknown)
-        )
 
     def _ask(self, observation: Observation) -> Plan:
         """The policy's plan; if the policy fails, one without actions, and its memory is unchanged."""
@@ -266,21 +279,47 @@ class Loop:
         self._memory = plan.memory
         return plan
 
-    def _try(self, proposal: Proposal) -> Outcome:
-        """Journal, apply, journal. An accepted action replaces earlier ones on the same subject."""
-        action, now = proposal.action, self._clock.now()
-        entry = self._left_over.pop(action, None)
+    def _carry_out(self, granted: Sequence[Proposal]) -> tuple[Outcome, ...]:
+        """Do all in this order, all switches together where the first of them stands: they are one composition."""
+        switches = [each for each in granted if isinstance(each.action, Switch)]
+        outcomes: list[Outcome] = []
+        for proposal in granted:
+            if not isinstance(proposal.action, Switch):
+                outcomes += self._try([proposal])
+            elif proposal is switches[0]:
+                outcomes += self._try(switches)
+        return tuple(outcomes)
+
+    def _try(self, proposals: Sequence[Proposal]) -> list[Outcome]:
+        """Journal one action, or all switches of a plan; apply; journal what came of each."""
+        entries = [self._tried(proposal, self._clock.now()) for proposal in proposals]
+        actions = [proposal.action for proposal in proposals]
+        try:
+            switches = [action for action in actions if isinstance(action, Switch)]
+            outcomes = list(self._plant.switch(switches)) if switches else [self._plant.apply(actions[0])]
+            if [outcome.action for outcome in outcomes] != actions:
+                raise TypeError(f"{counted(len(outcomes), 'outcome')} of {counted(len(actions), 'action')}")
+        except Exception as error:
+            outcomes = [Outcome(action, Status.FAILED, in_one_line(error)) for action in actions]
+            said = f"{' and '.join(map(describe, actions))} raised {in_one_line(error)}"
+            self._fault("plant", said, error, noted=False)
+        now = self._clock.now()
+        for entry, outcome in zip(entries, outcomes, strict=True):
+            self._tell(entry, outcome, now)
+        return outcomes
+
+    def _tried(self, proposal: Proposal, now: float) -> Entry:
+        """The entry of an action that is about to be tried, on disk."""
+        entry = self._left_over.pop(proposal.action, None)
         if entry is None:
-            entry = self._journal.grant(action, proposal.by, now)
+            entry = self._journal.grant(proposal.action, proposal.by, now)
         else:
             entry = self._journal.step(entry, ActionState.GRANTED, now)
-        entry = self._journal.step(entry, ActionState.TRIED, now)
-        try:
-            outcome = self._plant.apply(action)
-        except Exception as error:
-            outcome = Outcome(action, Status.FAILED, in_one_line(error))
-            self._fault("plant", f"{describe(action)} raised {in_one_line(error)}", error, noted=False)
-        now = self._clock.now()
+        return self._journal.step(entry, ActionState.TRIED, now)
+
+    def _tell(self, entry: Entry, outcome: Outcome, now: float) -> None:
+        """Journal what came of an action. One that was accepted is under way, in place of earlier ones on its subject."""
+        action = outcome.action
         entry = self._journal.step(entry, ActionState(outcome.status.value), now, outcome.reason)
         if outcome.succeeded:
             for other in [other for other in self._under_way if subject(other) == subject(action)]:
@@ -289,7 +328,6 @@ class Loop:
         if outcome.status is Status.ACCEPTED:
             self._under_way[action] = entry
         self._learn(outcome, now)
-        return outcome
 
     def _learn(self, outcome: Outcome, now: float) -> None:
         if outcome.status is Status.FAILED:

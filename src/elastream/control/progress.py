@@ -15,25 +15,23 @@ from elastream.model.action import (
     SetKeyTable,
     SetParallelism,
     Status,
+    Switch,
     SwitchAlternate,
     SwitchEdge,
 )
 from elastream.model.cloud import HostState, Lease
-from elastream.model.observation import Metric, Observation
+from elastream.model.composing import holder, refusal
+from elastream.model.observation import Composition, Metric, Observation
 
-__all__ = ["in_force", "progress"]
+__all__ = ["in_force", "progress", "wanted"]
 
 
 def in_force(action: Action, observation: Observation) -> bool:
     """Whether `observation` shows the effect of `action`."""
-    composition, leases = observation.composition, observation.leases
+    leases = observation.leases
     match action:
-        case SwitchAlternate(operator, alternate):
-            return composition.alternates.get(operator) == alternate
-        case SwitchEdge(choice, target):
-            return composition.choices.get(choice) == target
-        case SetKeyTable(operator, table):
-            return composition.tables.get(operator, 0) == table
+        case SwitchAlternate() | SwitchEdge() | SetKeyTable():
+            return _effective(action, observation)
         case SetParallelism(operator, instances):
             return parallelism(observation, operator) == instances
         case MoveTask(task, host):
@@ -51,11 +49,42 @@ def in_force(action: Action, observation: Observation) -> bool:
             return host in leases
 
 
+def wanted(action: Switch, observation: Observation) -> bool:
+    """Whether the composition that is wanted has `action`, be it in effect or not."""
+    return _has(observation.composition, action)
+
+
+def _effective(action: Switch, observation: Observation) -> bool:
+    """Whether the last committed batch of the query that holds the element ran under `action`.
+
+    A plant that does not report what is in effect does its switches at once: there the composition wanted is it.
+    """
+    if not observation.effective:
+        return wanted(action, observation)
+    layout = observation.context.layout
+    if refusal(layout.graph, action):
+        return False
+    composition = observation.effective.get(holder(layout, action))
+    return composition is not None and _has(composition, action)
+
+
+def _has(composition: Composition, action: Switch) -> bool:
+    match action:
+        case SwitchAlternate(operator, alternate):
+            return composition.alternates.get(operator) == alternate
+        case SwitchEdge(choice, target):
+            return composition.choices.get(choice) == target
+        case SetKeyTable(operator, table):
+            return composition.tables.get(operator, 0) == table
+
+
 def progress(action: Action, observation: Observation, before: Mapping[str, Lease]) -> Outcome | None:
     """DONE where `action` is in force, FAILED where it cannot come into force any more, None while it is under way.
 
     before: leases of the last observation, which tell a host that never came from one that was lost.
     """
+    if isinstance(action, Switch) and not observation.effective:
+        return None  # it was accepted, so the plant does report what is in effect: no batch was committed yet
     if in_force(action, observation):
         return Outcome(action, Status.DONE)
     match action:

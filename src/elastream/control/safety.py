@@ -1,10 +1,10 @@
-"""Guards of the control loop: back-off for actions that keep failing, and a type check of plans.
+"""What keeps the control loop safe: back-off for actions that keep failing, and a type check of plans.
 
 Arbitration checks a plan against the observation; back-off against the failures of earlier plans.
 """
 
-from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from numbers import Real
 from typing import Any, get_type_hints
 
@@ -12,7 +12,7 @@ from elastream.model.action import KINDS, Action, LeaseHost, TaskId
 from elastream.model.decision import Proposal, Unknown
 from elastream.model.plant import Plan
 
-__all__ = ["BackOff", "checked"]
+__all__ = ["BackOff", "Lacked", "checked"]
 
 
 @dataclass(slots=True)
@@ -53,6 +53,22 @@ class BackOff:
 def _what(action: Action) -> Hashable:
     """Key of failures: for a lease its type and region, because each attempt names another host."""
     return ("lease", action.type, action.region) if isinstance(action, LeaseHost) else action
+
+
+class Lacked:
+    """Counts for how long, and in how many rounds in a row, a policy has lacked each metric."""
+
+    def __init__(self) -> None:
+        self._since: dict[Hashable, tuple[float, int]] = {}
+
+    def after(self, unknown: Iterable[Unknown], now: float) -> tuple[Unknown, ...]:
+        """What the policy lacks in this round, each once and with its time."""
+        each = {one.key: one for one in unknown}
+        begun = {key: self._since.get(key, (now, 0)) for key in each}
+        self._since = {key: (since, rounds + 1) for key, (since, rounds) in begun.items()}
+        return tuple(
+            replace(one, seconds=now - self._since[key][0], rounds=self._since[key][1]) for key, one in each.items()
+        )
 
 
 def checked(plan: Any) -> Plan:

@@ -112,7 +112,7 @@ class Screen:
         if seen is None:
             return Group(head, Text("waiting for the first observation", style="dim"))
         figures = self._figures(seen, width)
-        alarms = _alarms(seen)
+        alarms = [*_alarms(seen), *_closed(seen)]
         # Remaining lines go to operators first (except one for a decision), then to decisions.
         left = height - figures.row_count - BETWEEN - len(alarms)
         operators = seen.context.graph.operators[: max(0, left - 1)]
@@ -176,7 +176,7 @@ class Screen:
             p99, level = seen.operators.value(operator.name, Metric.DURATION_P99), operator.max_duration
             more = (duration_text(level), of(Metric.PARALLELISM)) if wide else ()
             table.add_row(
-                operator.name,
+                _running(seen, operator),
                 of(Metric.ARRIVAL_RATE),
                 of(Metric.DURATION_P50),
                 Text(of(Metric.DURATION_P99), style=style_of(p99, level)),
@@ -229,6 +229,7 @@ class PlainView:
         self._round = 0
         self._last: Decision | None = None
         self._standing: dict[str, str] = {}
+        self._closed: dict[str, str] = {}
         self._target: float | None = None
         self._sofar = SoFar()
 
@@ -279,6 +280,11 @@ class PlainView:
         for source in self._standing.keys() - now.keys():
             self._print(f"{clock(observation.time):>7}  alarm cleared  {source}")
         self._standing = now
+        closed = {name: each.why for name, each in observation.standings.items() if not each.allowed}
+        for element, why in closed.items():
+            if self._closed.get(element) != why:
+                self._print(f"{clock(observation.time):>7}  guards  {element}: {why}")
+        self._closed = closed
 
     def _print(self, line: str) -> None:
         self._console.print(line, markup=False, highlight=False, soft_wrap=True)
@@ -291,6 +297,27 @@ def _alarms(seen: Observation) -> list[Text]:
     if len(shown) < len(seen.alarms):
         lines.append(f"and {len(seen.alarms) - len(shown)} more alarms")
     return [Text(line, style="bold red", overflow="ellipsis", no_wrap=True) for line in lines]
+
+
+def _closed(seen: Observation) -> list[Text]:
+    """A line for elements of which nothing may run, or what may run is unknown; of several, the first is shown."""
+    said = [standing.why for standing in seen.standings.values() if not standing.allowed]
+    if not said:
+        return []
+    more = f" (and {len(said) - 1} more)" if len(said) > 1 else ""
+    return [Text(f"guards: {said[0]}{more}", style="yellow", overflow="ellipsis", no_wrap=True)]
+
+
+def _running(seen: Observation, operator: Operator) -> Text:
+    """An operator's name, with what it runs where it has several alternates, and where its records go by choice."""
+    text, composition = Text(operator.name), seen.composition
+    if len(operator.alternates) > 1:
+        text.append(f" as {composition.alternate(operator).name}", style="cyan")
+    choices = dict.fromkeys(edge.choice for edge in seen.context.graph.outputs[operator.name] if edge.choice is not None)
+    for choice in choices:
+        target = composition.running(choice)
+        text.append(f" to {target or seen.context.graph.choices[choice][0]}", style="cyan")
+    return text
 
 
 def sparkline(values: Sequence[float] | deque[float], width: int) -> str:

@@ -13,7 +13,8 @@
     cloud: {local: {host_type: small, max_hosts: 6}}
 
 Paths and `file.py:name` are relative to the document; a policy, cloud, source or sink may be a class of the user's,
-`module:Class` or `file.py:Class`. Every error names file, line and field in one sentence.
+`module:Class` or `file.py:Class`. A file of guards stands beside it, `guards: guards.yaml`. Every error names file,
+line and field in one sentence.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -91,7 +92,8 @@ class Setting:
 class Document:
     """A document, checked: the dataflow, and how it wants to be run where it says so (else None).
 
-    target_latency: seconds. host_types: those declared in the document, by name.
+    target_latency: seconds. host_types: those declared in the document, by name. guards: their file.
+    consistency: the mode's name.
     """
 
     path: Path
@@ -101,6 +103,8 @@ class Document:
     target_latency: float | None = None
     host_types: Mapping[str, HostType] = field(default_factory=dict)
     file: Located | None = field(default=None, repr=False)
+    guards: Path | None = None
+    consistency: str | None = None
 
     @contextmanager
     def placing(self, *replaced: str) -> Iterator[None]:
@@ -140,6 +144,8 @@ def load_document(path: Path | str) -> Document:
         target_latency=keys.target_latency,
         host_types=host_types,
         file=file,
+        guards=None if keys.guards is None else file.path.parent / keys.guards,
+        consistency=keys.consistency,
     )
 
 

@@ -338,6 +338,8 @@ class DocumentKeys(Keys):
     target_latency: Annotated[Duration, Field(gt=0)] | None = None
     policy: Setting | None = None
     cloud: Setting | None = None
+    guards: str | None = None
+    consistency: Literal["batch", "wave", "drain", "rewired"] | None = None
     host_types: dict[str, HostTypeKeys] = Field(default_factory=dict)
 
     @field_validator("policy", "cloud")

@@ -3,6 +3,7 @@
 This module handles reading, duplicate keys and syntax errors; `elastream.documents.schema` defines the keys.
 """
 
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,12 +14,12 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 from ruamel.yaml import YAML
 from ruamel.yaml.constructor import DuplicateKeyError
-from ruamel.yaml.error import MarkedYAMLError, YAMLError
+from ruamel.yaml.error import MarkedYAMLError, ReusedAnchorWarning, YAMLError
 
 from elastream.documents.user_code import near
-from elastream.model.errors import DataflowError, ElastreamError, InputError, first_line
+from elastream.model.errors import DataflowError, ElastreamError, InputError, first_line, in_one_line
 
-__all__ = ["Loc", "Located", "read_yaml"]
+__all__ = ["Loc", "Located", "parse_yaml", "read_yaml", "text_of"]
 
 Loc: TypeAlias = tuple[str | int, ...]
 """Path of a value in a document: keys and list positions from the top."""
@@ -26,19 +27,26 @@ Loc: TypeAlias = tuple[str | int, ...]
 
 @dataclass(frozen=True)
 class Located:
-    """A parsed YAML file; data: its top mapping, as ruamel objects with line numbers."""
+    """A parsed YAML file; data: its top mapping, as ruamel objects with line numbers.
+
+    text: what was parsed. columns: whether errors name a column besides the line.
+    """
 
     path: Path
     data: Mapping[str, Any]
+    text: str = ""
+    columns: bool = False
 
     def line(self, loc: Loc) -> int:
         """Line, from 1, of the value at `loc`, or of the nearest enclosing value in the file."""
-        return ([1] + [line for _, line in self._walk(loc)])[-1]
+        return self.place(loc)[0]
 
     def error(self, loc: Loc, sentence: str) -> DataflowError:
-        """The error `file:line: field: sentence`."""
+        """The error `file:line: field: sentence`, or `file:line:column: ...`."""
         field = ".".join(str(step) for step in loc)
-        return DataflowError(f"{self.path}:{self.line(loc)}: {field + ': ' if field else ''}{sentence}")
+        line, column = self.place(loc)
+        place = f"{line}:{column}" if self.columns else f"{line}"
+        return DataflowError(f"{self.path}:{place}: {field + ': ' if field else ''}{sentence}")
 
     @contextmanager
     def at(self, loc: Loc) -> Iterator[None]:
@@ -52,14 +60,18 @@ class Located:
         """The part of `loc` that exists in the file: normalised values have steps that were not written."""
         return tuple(step for step, _ in self._walk(loc))
 
-    def _walk(self, loc: Loc) -> Iterator[tuple[str | int, int]]:
-        """The steps of `loc` that exist in the file, each with its line."""
+    def place(self, loc: Loc) -> tuple[int, int]:
+        """Line and column, from 1, of the key at `loc`, or of the nearest enclosing one in the file."""
+        line, column = ([(0, 0)] + [place for _, place in self._walk(loc)])[-1]
+        return line + 1, column + 1
+
+    def _walk(self, loc: Loc) -> Iterator[tuple[str | int, tuple[int, int]]]:
+        """The steps of `loc` that exist in the file, each with its line and column, from 0."""
         node: Any = self.data
         for step in loc:
-            if isinstance(node, Mapping) and step in node:
-                yield step, node.lc.key(step)[0] + 1  # type: ignore[attr-defined]
-            elif isinstance(node, list) and isinstance(step, int) and step < len(node):
-                yield step, node.lc.item(step)[0] + 1  # type: ignore[attr-defined]
+            there = range(len(node)) if isinstance(node, list) else node if isinstance(node, Mapping) else ()
+            if step in there:
+                yield step, _begin(node, step)
             elif isinstance(step, int):
                 continue  # a single value written in place of a list
             else:
@@ -107,35 +119,65 @@ class Located:
         return self.error(self.written(loc), sentence)
 
 
+def _begin(node: Any, step: str | int) -> tuple[int, int]:
+    """Line and column, from 0, at which a key or an item of `node` stands; those of `node` if it was merged into it."""
+    lines = node.lc
+    try:
+        found: tuple[int, int] | None = lines.item(step) if isinstance(node, list) else lines.key(step)
+    except (KeyError, TypeError):
+        found = None
+    return found or (lines.line, lines.col)
+
+
 def read_yaml(path: Path, form: str = "a dataflow is a mapping with the keys 'dataflow' and 'operators'") -> Located:
     """Read the mapping in the YAML file `path`. Raises InputError for an unreadable file, DataflowError for its syntax.
 
     form: description of a valid document, for the error if it is not a mapping.
     """
+    return parse_yaml(text_of(path), path, form)
+
+
+def text_of(path: Path) -> str:
+    """The text of the file `path`. Raises InputError where it cannot be read, or is no text."""
     try:
-        text = path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
         raise InputError(f"{path} is not UTF-8 text: byte {error.start} is not") from None
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror or error}") from None
+
+
+def parse_yaml(text: str, path: Path, form: str, *, columns: bool = False) -> Located:
+    """The mapping that `text` is, which was read from `path`; arguments and errors as for `read_yaml`.
+
+    columns: whether errors name a column besides the line.
+    """
     try:
-        data = YAML(typ="rt").load(text)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ReusedAnchorWarning)
+            data = YAML(typ="rt").load(text)
     except DuplicateKeyError as error:
         first = next((part for part in str(error.problem).split('"')[1:2]), "")
-        raise DataflowError(f"{path}:{_line(error)}: the key {first!r} is given twice") from None
+        raise DataflowError(f"{path}:{_mark(error, columns)}: the key {first!r} is given twice") from None
     except MarkedYAMLError as error:
         problem = " ".join(str(part) for part in (error.context, error.problem) if part)
-        raise DataflowError(f"{path}:{_line(error)}: this is not YAML: {problem}") from None
+        raise DataflowError(f"{path}:{_mark(error, columns)}: this is not YAML: {problem}") from None
     except YAMLError as error:
-        raise DataflowError(f"{path}: this is not YAML: {first_line(error)}") from None
+        at = text[: getattr(error, "position", 0) or 0]
+        place = f":{at.count(chr(10)) + 1}:{len(at) - at.rfind(chr(10))}" if columns else ""
+        raise DataflowError(f"{path}{place}: this is not YAML: {first_line(error)}") from None
+    except Exception as error:  # what the reader makes of odd texts, such as keys that are lists, raises all sorts
+        place = ":1:1" if columns else ""
+        raise DataflowError(f"{path}{place}: this cannot be read as YAML: {in_one_line(error)}") from error
     if not isinstance(data, Mapping):
-        raise DataflowError(f"{path}:1: {form}")
-    return Located(path, data)
+        raise DataflowError(f"{path}:{'1:1' if columns else 1}: {form}")
+    return Located(path, data, text, columns)
 
 
-def _line(error: MarkedYAMLError) -> int:
+def _mark(error: MarkedYAMLError, columns: bool) -> str:
     mark = error.problem_mark or error.context_mark
-    return mark.line + 1 if mark else 1
+    line, column = (mark.line + 1, mark.column + 1) if mark else (1, 1)
+    return f"{line}:{column}" if columns else f"{line}"
 
 
 def _shown(value: Any) -> str:

@@ -39,6 +39,7 @@ POLICY = Registry(
     {
         "threshold": "elastream.planning.policies.threshold:Threshold",
         "static": "elastream.planning.policies.static:Static",
+        "highest_value": "elastream.planning.policies.highest_value:HighestValue",
         "queue_threshold": "elastream.planning.policies.queue_threshold:QueueThreshold",
         "btu": "elastream.planning.policies.btu:Btu",
         "e2df": "elastream.planning.policies.e2df:E2df",
@@ -63,6 +64,8 @@ PARTS: Mapping[str, str] = {
 """Parameters that are a mapping in a document and an object of their own in Python."""
 
 
+WITHIN: Mapping[str, Registry] = {"sizing": POLICY}
+"""Parameters that are named themselves: by a short name or a class, with parameters below it in a document."""
 PLAIN: Mapping[str, str] = {"static": "hosts"}
 """Parameters that may be given on a command line by their value alone, by policy: `static:4`, `static:peak`."""
 
@@ -122,12 +125,29 @@ def made(
         raise refusal((), f"there is no {registry.what} {name!r}{near(name, registry.known)}")
     factory = references.find(name, registry.what) if own else imported(registry.known[name])
     with references.user_code():
-        found = _built(factory, parameters, (), refusal)
+        found = _built(factory, parameters, (), refusal, references)
         # Our own are held by their tests; and a pool's properties ask the pool, which a check must not need.
         wrong = _unfit(found, registry) if own else ""
     if wrong:
         raise refusal((), f"{name} is no {registry.what}: {wrong}")
     return found
+
+
+def _named(registry: Registry, value: str | Mapping[str, Any], references: References, refusal: Refusal) -> Any:
+    """What a parameter names: `threshold`, `static:4`, or `{threshold: {spare: 1}}`."""
+    if isinstance(value, str):
+        return made(registry, *named_in(value, registry), references, refusal)
+    if len(value) != 1:
+        raise refusal((), f"{len(value)} names are given; exactly one is needed, with its parameters below it")
+    ((name, parameters),) = value.items()
+    if parameters is not None and not isinstance(parameters, Mapping):
+        raise refusal((str(name),), f"{parameters!r} is not a mapping of parameters")
+    return made(registry, str(name), parameters or {}, references, _below(refusal, str(name)))
+
+
+def _below(refusal: Refusal, *path: str) -> Refusal:
+    """The same for what stands below `path`."""
+    return lambda below, sentence: refusal((*path, *below), sentence)
 
 
 def _unfit(found: Any, registry: Registry) -> str:
@@ -151,7 +171,13 @@ def _unfit(found: Any, registry: Registry) -> str:
     return ""
 
 
-def _built(factory: Callable[..., Any], parameters: Mapping[str, Any], path: tuple[str, ...], refusal: Refusal) -> Any:
+def _built(
+    factory: Callable[..., Any],
+    parameters: Mapping[str, Any],
+    path: tuple[str, ...],
+    refusal: Refusal,
+    references: References,
+) -> Any:
     known, hints = inspect.signature(factory).parameters, _hints(factory)
     anything = any(each.kind is each.VAR_KEYWORD for each in known.values())
     arguments = {}
@@ -159,7 +185,9 @@ def _built(factory: Callable[..., Any], parameters: Mapping[str, Any], path: tup
         if name not in known and not anything:
             raise refusal((*path, name), f"there is no such parameter{near(name, known)}")
         if name in PARTS and isinstance(value, Mapping):
-            arguments[name] = _built(imported(PARTS[name]), value, (*path, name), refusal)
+            arguments[name] = _built(imported(PARTS[name]), value, (*path, name), refusal, references)
+        elif name in WITHIN and isinstance(value, str | Mapping) and str not in _kinds(hints.get(name)):
+            arguments[name] = _named(WITHIN[name], value, references, _below(refusal, *path, name))
         else:
             arguments[name] = _fitting(value, hints.get(name), (*path, name), refusal)
     needed = [each.name for each in known.values() if each.default is each.empty and each.kind not in _VARIADIC]
@@ -183,9 +211,14 @@ def _hints(factory: Callable[..., Any]) -> Mapping[str, Any]:
         return {}
 
 
+def _kinds(hint: Any) -> set[Any]:
+    """Types that a parameter annotated `hint` takes."""
+    return set(get_args(hint)) or {hint}
+
+
 def _fitting(value: Any, hint: Any, path: tuple[str, ...], refusal: Refusal) -> Any:
     """`value` as a parameter annotated `hint` takes it: numbers may be written as durations."""
-    wanted = set(get_args(hint)) or {hint}
+    wanted = _kinds(hint)
     if str in wanted or not wanted & {int, float}:
         return value
     if isinstance(value, str) and float in wanted:

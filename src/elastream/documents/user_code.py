@@ -14,12 +14,11 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-import elastream
 from elastream.model.errors import ElastreamError
 
 __all__ = ["ProgramError", "References", "blame", "importing_from", "near", "placed"]
 
-_OURS = Path(elastream.__file__).parent
+_OURS = Path(__file__).parents[1]
 
 
 class ProgramError(ElastreamError):

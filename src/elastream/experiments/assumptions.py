@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from dataclasses import field, fields, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import numpy as np
+
 from elastream.experiments.page import Table
 
 if TYPE_CHECKING:
@@ -17,6 +19,8 @@ A = TypeVar("A", bound="DataclassInstance")
 
 FACTORS = (0.5, 2.0)
 """Factors by which each assumption is multiplied in turn."""
+AROUND = 0.5
+"""Part of its value within which each assumption is drawn, where all are drawn at once."""
 
 
 def assumed(default: float, unit: str, why: str, *, most: float | None = None) -> Any:
@@ -38,6 +42,14 @@ def values(assumptions: "DataclassInstance") -> dict[str, float]:
 def variations(assumptions: A) -> Mapping[tuple[str, float], A]:
     """`assumptions` with each one halved and doubled in turn; keys: (name, factor)."""
     return {(name, factor): scaled(assumptions, name, factor) for name in values(assumptions) for factor in FACTORS}
+
+
+def drawn(assumptions: A, seed: int) -> A:
+    """`assumptions` with each one drawn anew, evenly within `AROUND` of its value; equal for equal seeds."""
+    rng = np.random.default_rng(seed)
+    for name in values(assumptions):
+        assumptions = scaled(assumptions, name, rng.uniform(1 - AROUND, 1 + AROUND))
+    return assumptions
 
 
 def assumption_table(assumptions: "DataclassInstance") -> Table:

@@ -39,7 +39,7 @@ def _graph(recording: Recording, place: str) -> Graph:
         operators = tuple(
             Operator(
                 **{
-                    **each,
+                    **{name: value for name, value in each.items() if name != "values"},
                     "kind": Kind(each["kind"]),
                     "alternates": tuple(Alternate(name) for name in each["alternates"]),
                     "key": ("key",) if each["kind"] == Kind.KEYED else (),

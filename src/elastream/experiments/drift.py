@@ -6,13 +6,14 @@ figure is the median.
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 
 from elastream.control.loop import Loop
+from elastream.control.replaying import guarding_again
 from elastream.experiments.calibrated import calibration_of
 from elastream.experiments.findings import Check, Findings, environment
 from elastream.experiments.page import Block, Heading, Page, Plot, Prose, Table, line
@@ -21,6 +22,7 @@ from elastream.model.errors import InputError
 from elastream.model.observation import Floats, Metric
 from elastream.model.plant import Policy
 from elastream.model.stages import Layout
+from elastream.recording.guard_log import GuardVersion
 from elastream.recording.observer import Ending, describe_run
 from elastream.recording.recorder import Collector, Recording
 from elastream.simulation import Calibration, Drift, drift_of, recorded_plant, replay
@@ -301,12 +303,13 @@ def replayed(
     place: str = "the recording",
     seed: int = 1,
     runs: int = 7,
+    guards: Sequence[GuardVersion] = (),
     progress: Callable[[str, int, int], None] = lambda *_: None,
 ) -> Replayed:
     """Simulate the load of a recorded run, under its own decisions and under each of `policies`, `runs` times each.
 
-    source: the run that constants are taken from, this one where it is not given. Raises InputError as `calibration_of`
-    does, and where `source` is a run of another dataflow.
+    source: the run that constants are taken from, this one where it is not given. guards: versions of the run's, at work
+    again where a policy decides. Raises InputError as `calibration_of` does, and where `source` is of another dataflow.
     """
     calibration, layout = calibration_of(recording, place)
     if source is not None:
@@ -322,7 +325,7 @@ def replayed(
         found = []
         for number in range(runs):
             progress(name, done, every)
-            found.append(_simulated(recording, layout, calibration, policy, seed + number))
+            found.append(_simulated(recording, layout, calibration, policy, seed + number, guards))
             done += 1
         drifts = tuple(drift_of(recording, run, recording.sources, origin=calibration.origin) for run in found)
         ways.append(Way(name, tuple(found), drifts))
@@ -331,7 +334,12 @@ def replayed(
 
 
 def _simulated(
-    recording: Recording, layout: Layout, calibration: Calibration, policy: Policy | None, seed: int
+    recording: Recording,
+    layout: Layout,
+    calibration: Calibration,
+    policy: Policy | None,
+    seed: int,
+    guards: Sequence[GuardVersion],
 ) -> Recording:
     header = recording.header
     plant = recorded_plant(
@@ -359,6 +367,7 @@ def _simulated(
             period=_period(recording) if period is None else float(period),
             observers=[collector],
             limit=LIMIT * recording.end,
+            guarding=guarding_again(recording, guards, plant.clock.now, calibration.origin),
         ).run()
     return collector.recording
 

@@ -12,10 +12,12 @@ from rich.console import Console
 
 from elastream.clouds.provider import Cloud
 from elastream.dashboard.progress import progress_bar
+from elastream.documents.guards import load_guards
 from elastream.experiments.calibrated import calibration_of
 from elastream.experiments.compare import compare
 from elastream.experiments.comparison import Comparison
 from elastream.model.cloud import HostType
+from elastream.model.composing import consistency_of
 from elastream.model.endpoints import ArrivalPattern
 from elastream.model.errors import CloudError, InputError
 from elastream.model.flow import Dataflow
@@ -50,6 +52,8 @@ def simulate(
     calibrate: Path | str | None = None,
     fused: bool | None = None,
     period: float | str | None = None,
+    guards: Path | str | None = None,
+    consistency: str = "batch",
     seed: int = 1,
     show: bool = True,
 ) -> Comparison:
@@ -60,8 +64,9 @@ def simulate(
     pattern, a CSV file of counts, a YAML file, or text such as `"50/s"`, for every source in place of what it declares.
     limit: how long to simulate; by default until the load ends. target: fraction of records that must be in time.
     calibrate: folder of a run on Spark whose measured costs and hosts are used. fused: micro-batches of fused stages, or a
-    queue for each operator, in place of what the hosts say. period: time between two plans. seed: of all random numbers.
-    show: say how far it is, on a terminal with a bar, elsewhere with a line every ten seconds.
+    queue for each operator, in place of what the hosts say. period: time between two plans. guards: a file of guards.
+    consistency: what records under way meet when alternates change, as of `run`, or `"rewired"`: what comes first. seed:
+    of all random numbers. show: say how far it is, on a terminal with a bar, elsewhere with a line every ten seconds.
 
     Raises InputError for a load without end and no `limit`, CloudError without hosts, and whatever cannot be simulated.
     """
@@ -90,6 +95,8 @@ def simulate(
             seed=seed,
             fused=as_spark,
             settings=settings,
+            guards=None if guards is None else load_guards(Path(guards), graph),
+            consistency=consistency_of(consistency, simulated=True),
             progress=progress,
         )
 

@@ -9,12 +9,16 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from elastream.control.guarding import Guarding
 from elastream.control.loop import Loop
+from elastream.documents.guards import GuardDocument
 from elastream.model.decision import Decision, Unknown, longest_lacked
 from elastream.model.errors import ElastreamError
 from elastream.model.observation import Observation
 from elastream.model.plant import Policy
+from elastream.recording.guard_log import GuardLog
 from elastream.recording.observer import Ending, Header
+from elastream.services.external import ReadOnce
 from elastream.simulation import Result, SimulatedPlant
 
 
@@ -47,16 +51,25 @@ def simulated(
     period: float,
     until: float,
     look: Callable[[Observation], None] = lambda _: None,
+    guards: GuardDocument | None = None,
 ) -> SimulatedRun:
     """Let `policy` plan every `period` seconds, first when a whole period has passed, and close the plant at `until`.
 
-    look: receives every observation, one a period, that at `until` included. Raises ElastreamError where the plant or the
-    policy fails, and whatever `look` raises.
+    look: receives every observation, one a period, that at `until` included. guards: in force all the time; external
+    signals stay as they are at the start. Raises ElastreamError where the plant or the policy fails, and whatever `look`
+    raises.
     """
     plant.advance(plant.time + period)
     watch = _Watch(look)
+    versions, outside = GuardLog(), ReadOnce(plant.clock.now)
+    if guards is not None:
+        outside.follow(guards.signals)
+        versions.append(guards.text, guards.path, "simulate")
     limit = until - plant.time
-    loop = Loop(plant, policy, monitor=period, period=period, observers=[watch], limit=limit, to_the_limit=True)
+    loop = Loop(
+        plant, policy, monitor=period, period=period, observers=[watch], limit=limit, to_the_limit=True,
+        guarding=Guarding(versions, outside),
+    )  # fmt: skip
     watch.stop = loop.stop
     with _unlogged():
         ending = loop.run()

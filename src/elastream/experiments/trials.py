@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from elastream.documents.guards import GuardDocument
 from elastream.experiments.cases import Tell
 from elastream.experiments.comparison import Trial
 from elastream.experiments.simulated import simulated
@@ -37,6 +38,7 @@ class Scene:
     max_hosts: int
     period: float
     seed: int
+    guards: GuardDocument | None = None
 
     @property
     def costs(self) -> Costs:
@@ -69,7 +71,9 @@ class Scene:
 def tried(scene: Scene, name: str, policy: Policy, tell: Tell) -> Trial:
     """What `policy` comes to; `tell` is called with the simulated time as it passes."""
     plant, policy = scene.set_up(policy)
-    run = simulated(plant, policy, period=scene.period, until=scene.seconds, look=lambda seen: tell(seen.time))
+    run = simulated(
+        plant, policy, period=scene.period, until=scene.seconds, look=lambda seen: tell(seen.time), guards=scene.guards
+    )
     waiting = sum(operator.queued for operator in run.result.operators.values())
     late = _overdue(scene.layout, run.result, scene.loads, scene.seconds, scene.records, scene.target_latency)
     kept = _compliance(run.result, scene.target_latency, late)

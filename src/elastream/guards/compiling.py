@@ -13,7 +13,7 @@ from elastream.guards.language import OVERLOADS
 from elastream.guards.tree import Call, Literal, Node, Read
 from elastream.model.signals import SignalValue
 
-__all__ = ["UNKNOWN", "Compiled", "Slots", "compiled", "quick"]
+__all__ = ["COMPARED", "UNKNOWN", "Compiled", "Slots", "compiled", "quick"]
 
 Slots: TypeAlias = Sequence[SignalValue | None]
 Compiled: TypeAlias = Callable[[Slots], Any]
@@ -21,7 +21,7 @@ Compiled: TypeAlias = Callable[[Slots], Any]
 WHOLE = 2**63
 """Whole numbers of CEL are below it and at least its negative; a result outside is an error: unknown."""
 
-_COMPARED: Mapping[str, type[ast.cmpop]] = {
+COMPARED: Mapping[str, type[ast.cmpop]] = {
     "_<_": ast.Lt, "_<=_": ast.LtE, "_>_": ast.Gt, "_>=_": ast.GtE, "_==_": ast.Eq, "_!=_": ast.NotEq,
 }  # fmt: skip
 _COMPUTED: Mapping[str, type[ast.operator]] = {"_+_": ast.Add, "_-_": ast.Sub, "_*_": ast.Mult}
@@ -103,7 +103,7 @@ def _quick(tree: Node, slots: Mapping[Node, int]) -> ast.expr | None:
         case "!_":
             return ast.UnaryOp(ast.Not(), known[0])
         case "_<_" | "_<=_" | "_>_" | "_>=_":
-            return ast.Compare(known[0], [_COMPARED[function]()], [known[1]])
+            return ast.Compare(known[0], [COMPARED[function]()], [known[1]])
     return None
 
 
@@ -202,8 +202,8 @@ def _applied(overload: str, values: list[ast.expr]) -> ast.expr:
     """An operator or function on known operands."""
     entry = OVERLOADS[overload]
     function, whole = entry.function, entry.result == "int"
-    if function in _COMPARED:
-        return ast.Compare(values[0], [_COMPARED[function]()], [values[1]])
+    if function in COMPARED:
+        return ast.Compare(values[0], [COMPARED[function]()], [values[1]])
     if function in _COMPUTED:
         if "int" in entry.operands and not whole:
             values = [

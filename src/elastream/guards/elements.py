@@ -4,7 +4,7 @@ An element is an operator with several alternates or a choice with several branc
 to activate and to deactivate (p. 49, step 4), a value, or both.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from elastream.guards.tree import Call, Literal, Node
 
@@ -17,12 +17,14 @@ class Guard:
 
     activate: condition under which it becomes active, None: it always is. deactivate: under which it ceases to be; None:
     where `activate` is false. value: a number in [0, 1], or an expression whose values are set in relation to the best.
+    text: its conditions as they were written, for people.
     """
 
     alternate: str
     activate: Node | None = None
     deactivate: Node | None = None
     value: Node | float = 1.0
+    text: str = field(default="", compare=False)
 
 
 def guard_of(
@@ -33,14 +35,15 @@ def guard_of(
     off: Node | None = None,
     for_: float = 0.0,
     value: Node | float = 1.0,
+    text: str = "",
 ) -> Guard:
     """A guard in its two patterns: `when` alone, or `on` and `off` with bounds of their own; `for_`: seconds for which the
     condition must have held without a break before it activates."""
     begins = when if on is None else on
     if begins is None or not for_:
-        return Guard(alternate, begins, off, value)
+        return Guard(alternate, begins, off, value, text)
     held = Call("held", (begins, Literal("string", f"{for_!r} s")), begins.at)
-    return Guard(alternate, held, off, value)
+    return Guard(alternate, held, off, value, text)
 
 
 @dataclass(frozen=True, slots=True)

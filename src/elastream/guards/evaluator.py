@@ -5,6 +5,7 @@ recorded run gives the same ones again.
 """
 
 import math
+from bisect import bisect_left, bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
@@ -59,18 +60,24 @@ class Evaluator:
             {rule.alternate: rule.fixed for rule in rules} if all(rule.value < 0 for rule in rules) else None
             for rules in program.rules
         ]
+        self._texts = [{rule.alternate: rule.text for rule in rules} for rules in program.rules]
         self._functions = [quick or function for quick, function in zip(program.quick, program.formulas, strict=True)]
         self._results: list[object] = [_NEVER] * len(program.formulas)
         self._active: list[list[bool]] = [[rule.activate < 0 for rule in rules] for rules in program.rules]
         if before is not None:
             self._keep_active(before)
-        # (time, part, -1) where time alone may change a part, (time, -1, signal) where a value becomes stale
+        # (time, part, -1) where time alone may change a part, (time, -1, signal) where a value may become stale: at most
+        # one of each that matters, the time of which is kept besides.
+        self._due = [math.inf if memory is None else memory.due for memory in self._memories]
+        self._ages_at = [math.inf] * len(program.signals)
         self._wakes: list[tuple[float, int, int]] = [
-            (memory.due, number, -1)
-            for number, memory in enumerate(self._memories)
-            if memory is not None and memory.due < math.inf
+            (due, number, -1) for number, due in enumerate(self._due) if due < math.inf
         ]
         heapify(self._wakes)
+        self._touched = list(
+            zip(program.readers, program.formulas_of, program.always, program.bounds, program.bounded, strict=True)
+        )
+        self._flipped: set[int] = set()
         self._fresh = True
 
     def _keep_active(self, before: "Evaluator") -> None:
@@ -122,23 +129,45 @@ class Evaluator:
             if stale < math.inf:
                 if at + stale <= now:
                     value = None
-                else:
+                elif at + stale < self._ages_at[number]:
+                    self._ages_at[number] = at + stale
                     heappush(self._wakes, (at + stale, -1, number))
             if value != slots[number] or type(value) is not type(slots[number]):
                 self._set(number, value, parts, formulas)
 
     def _set(self, slot: int, value: SignalValue | None, parts: set[int], formulas: set[int]) -> None:
+        """Set a slot to another value; adds the parts and the formulas that it may change."""
+        last = self._slots[slot]
         self._slots[slot] = value
-        parts.update(self.program.readers[slot])
-        formulas.update(self.program.formulas_of[slot])
+        readers, every, always, bounds, bounded = self._touched[slot]
+        if readers:
+            parts.update(readers)
+        if last is None or value is None:
+            formulas.update(every)
+            self._flipped.update(every)
+            return
+        if always:
+            formulas.update(always)
+        if bounds:
+            low, high = (last, value) if last <= value else (value, last)  # type: ignore[operator]
+            formulas.update(bounded[bisect_left(bounds, low) : bisect_right(bounds, high)])
 
     def _wake(self, now: float, parts: set[int], formulas: set[int]) -> None:
         wakes = self._wakes
         while wakes and wakes[0][0] <= now:
-            _, part, signal = heappop(wakes)
+            due, part, signal = heappop(wakes)
             if part >= 0:
+                if due == self._due[part]:
+                    self._due[part] = math.inf
                 parts.add(part)
-            elif self._taken[signal] + self.program.signals[signal].stale <= now and self._slots[signal] is not None:
+                continue
+            ends = self._taken[signal] + self.program.signals[signal].stale
+            if ends > now:  # a newer value came meanwhile
+                self._ages_at[signal] = ends
+                heappush(wakes, (ends, -1, signal))
+                continue
+            self._ages_at[signal] = math.inf
+            if self._slots[signal] is not None:
                 self._set(signal, None, parts, formulas)
 
     def _advance(self, now: float, parts: set[int], formulas: set[int]) -> int:
@@ -158,7 +187,8 @@ class Evaluator:
                 value = memory.advance(now, part.inputs[0](self._slots))
             else:
                 value = memory.advance(now, part.inputs[0](self._slots), part.inputs[1](self._slots))
-            if memory is not None and memory.due < math.inf:
+            if memory is not None and memory.due < self._due[number]:
+                self._due[number] = memory.due
                 heappush(self._wakes, (memory.due, number, -1))
             if value != self._slots[part.slot]:
                 more: set[int] = set()
@@ -179,6 +209,10 @@ class Evaluator:
             if result is not results[number] and result != results[number]:
                 results[number] = result
                 elements.add(owner[number])
+        for number in self._flipped:  # undecided as before, perhaps, but for want of other signals
+            if results[number] is None:
+                elements.add(owner[number])
+        self._flipped.clear()
         return elements
 
     def _stand(self, number: int) -> bool:
@@ -207,7 +241,7 @@ class Evaluator:
         last = self.standings.get(name)
         if last is not None and last.allowed == allowed and last.unknown == unknown and last.values == values:
             return False
-        self.standings[name] = Standing(name, allowed, values, unknown)
+        self.standings[name] = Standing(name, allowed, values, unknown, self._texts[number])
         return True
 
     def _missing(self, formula: int) -> tuple[str, ...]:

@@ -17,7 +17,7 @@ from elastream.model import units
 from elastream.model.errors import ElastreamError
 from elastream.model.signals import Signal, SignalKind
 
-__all__ = ["LONGEST_WINDOW", "OVERLOADS", "GuardError", "Language", "Overload", "seconds_of"]
+__all__ = ["LONGEST_WINDOW", "OVERLOADS", "GuardError", "Language", "Overload", "is_name", "refuse_name", "seconds_of"]
 
 LONGEST_TEXT = 10_000
 """Characters of one expression."""
@@ -162,6 +162,17 @@ RESERVED = frozenset(
 """Words of CEL that no signal can have as a part of its name."""
 
 
+def is_name(name: str) -> bool:
+    """Whether a signal can be called so."""
+    return _NAME.match(name) is not None and not RESERVED & set(name.split("."))
+
+
+def refuse_name(name: str) -> None:
+    """Raise GuardError where no signal can be called so."""
+    if not is_name(name):
+        raise GuardError(f"a signal cannot be called {name!r}: letters, digits and _, parts joined with '.'")
+
+
 class Language:
     """Guards' CEL over the signals `signals`: `expression` parses and checks a text.
 
@@ -173,8 +184,7 @@ class Language:
         for signal in signals:
             if signal.name in self.signals:
                 raise GuardError(f"two signals are called {signal.name!r}")
-            if not _NAME.match(signal.name) or RESERVED & set(signal.name.split(".")):
-                raise GuardError(f"a signal cannot be called {signal.name!r}: letters, digits and _, parts joined with '.'")
+            refuse_name(signal.name)
             self.signals[signal.name] = signal
         overloads: dict[str, list[Any]] = {}
         for each in OVERLOADS.values():

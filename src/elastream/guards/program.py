@@ -3,10 +3,10 @@
 What several guards share (a window, a persistence) is kept and computed once.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from elastream.guards.compiling import Compiled, compiled, quick
+from elastream.guards.compiling import COMPARED, Compiled, compiled, quick
 from elastream.guards.elements import Element, GuardSet
 from elastream.guards.language import OF_SIGNALS, OVERLOADS, seconds_of
 from elastream.guards.tree import Call, Literal, Node, Read, nodes
@@ -35,13 +35,14 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A guard by numbers of formulas: of its two patterns and of its value, -1 where it has none."""
+    """A guard by numbers of formulas: of its two patterns and of its value, -1 where it has none; text: as written."""
 
     alternate: str
     activate: int
     deactivate: int
     value: int
     fixed: float
+    text: str = ""
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,9 @@ class Program:
     rules: tuple[tuple[Rule, ...], ...]
     readers: tuple[tuple[int, ...], ...]
     formulas_of: tuple[tuple[int, ...], ...]
+    always: tuple[tuple[int, ...], ...]
+    bounds: tuple[tuple[float, ...], ...]
+    bounded: tuple[tuple[int, ...], ...]
     owner: tuple[int, ...]
     signals_of: tuple[tuple[str, ...], ...]
 
@@ -99,11 +103,13 @@ class _Builder:
                         self._formula(guard.deactivate, number),
                         self._formula(None if isinstance(guard.value, float | int) else guard.value, number),
                         float(guard.value) if isinstance(guard.value, float | int) else 0.0,
+                        guard.text,
                     )
                     for guard in element.guards
                 )
             )
         count = len(self.signals) + len(self.parts)
+        always, bounds = self._compared(count)
         return Program(
             self.signals,
             tuple(self.parts),
@@ -113,9 +119,24 @@ class _Builder:
             tuple(rules),
             _inverted(self.part_inputs, count),
             _inverted(self.inputs, count),
+            always,
+            tuple(tuple(constant for constant, _ in each) for each in bounds),
+            tuple(tuple(formula for _, formula in each) for each in bounds),
             tuple(self.owner),
             tuple(tuple(dict.fromkeys(n.signal for n in nodes(tree) if isinstance(n, Read))) for tree in self.trees),
         )
+
+    def _compared(self, count: int) -> tuple[tuple[tuple[int, ...], ...], list[list[tuple[float, int]]]]:
+        """(formulas that any other value may change, constants with the formulas that compare with them), by slot."""
+        always: list[set[int]] = [set() for _ in range(count)]
+        bounds: list[list[tuple[float, int]]] = [[] for _ in range(count)]
+        for number, tree in enumerate(self.trees):
+            others: set[int] = set()
+            for slot, constant in _comparisons(tree, self.slots, others):
+                bounds[slot].append((constant, number))
+            for slot in others:
+                always[slot].add(number)
+        return tuple(tuple(sorted(each)) for each in always), [sorted(each) for each in bounds]
 
     def _formula(self, tree: Node | None, owner: int) -> int:
         if tree is None:
@@ -156,6 +177,25 @@ class _Builder:
         self.parts.append(part)
         self.part_inputs.append(inputs)
         return part.slot
+
+
+def _comparisons(tree: Node, slots: Mapping[Node, int], others: set[int]) -> Iterator[tuple[int, float]]:
+    """The comparisons of a slot with a constant in `tree`; slots that it reads in any other way are put into `others`."""
+    if (slot := slots.get(tree)) is not None:
+        others.add(slot)
+        return
+    if not isinstance(tree, Call):
+        return
+    function = OVERLOADS[tree.overload].function
+    if function in COMPARED and len(tree.args) == 2:
+        left, right = tree.args
+        term, constant = (left, right) if isinstance(right, Literal) else (right, left)
+        slot = slots.get(term)
+        if slot is not None and isinstance(constant, Literal) and constant.kind in ("int", "double"):
+            yield slot, constant.value  # type: ignore[misc]  # a whole number as it is: large ones are no floats
+            return
+    for each in tree.args:
+        yield from _comparisons(each, slots, others)
 
 
 def _inverted(inputs: list[set[int]], count: int) -> tuple[tuple[int, ...], ...]:

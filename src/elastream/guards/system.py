@@ -1,29 +1,45 @@
 """System signals: the metrics of an observation that guards can read by name."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from elastream.guards.language import RESERVED
-from elastream.model.graph import Graph
+from elastream.guards.subject import Subject
+from elastream.model.graph import Operator
 from elastream.model.metrics import Metric
+from elastream.model.observation import Observation
 from elastream.model.promises import PLANTS, Rows
-from elastream.model.signals import Signal
+from elastream.model.signals import Signal, SignalReading
 
-__all__ = ["system_signals"]
+__all__ = ["system_readings", "system_signals"]
 
 _PART = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
+_METRICS = {metric.value: metric for metric in Metric}
 
 
-def system_signals(graph: Graph | None = None) -> Iterator[Signal]:
-    """`latency_p99`, `backlog`, ... of the application, and with `graph` `OPERATOR.METRIC` of every operator whose name is
-    one in CEL, too."""
+def system_signals(subject: Subject | None = None) -> Iterator[Signal]:
+    """`latency_p99`, `backlog`, ... of the application, and with `subject` `OPERATOR.METRIC` of every operator whose name
+    is one in CEL, too."""
     plants = tuple(PLANTS.values())
     for metric in Metric:
         if any(metric.promised(Rows.APPLICATION, plant) for plant in plants):
             yield Signal(metric.value)
-    for operator in graph.operators if graph is not None else ():
-        if not _PART.match(operator.name) or operator.name in RESERVED:
+    for name, kind in subject.operators.items() if subject is not None else ():
+        if not _PART.match(name) or name in RESERVED:
             continue
         for metric in Metric:
-            if any(metric.promised(Rows.OPERATOR, plant, operator) for plant in plants):
-                yield Signal(f"{operator.name}.{metric.value}")
+            if any(metric.promised(Rows.OPERATOR, plant, Operator(name, kind)) for plant in plants):
+                yield Signal(f"{name}.{metric.value}")
+
+
+def system_readings(observation: Observation, names: Iterable[str]) -> dict[str, SignalReading]:
+    """Readings of the system signals among `names`: the metrics of `observation`, each as old as it is there."""
+    found, application = {}, observation.application
+    whole = application.ids[0] if application.ids else ""
+    for name in names:
+        operator, _, last = name.rpartition(".")
+        if (metric := _METRICS.get(last)) is None or (operator and operator not in observation.operators):
+            continue
+        reading = observation.operators.reading(operator, metric) if operator else application.reading(whole, metric)
+        found[name] = SignalReading(reading.value, observation.time - reading.age)
+    return found

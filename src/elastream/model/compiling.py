@@ -11,6 +11,7 @@ from elastream.model.endpoints import DomainSignal, Files, Fold, KafkaTopic, Par
 from elastream.model.errors import DataflowError
 from elastream.model.graph import Edge, Form, Graph, Kind, Operator
 from elastream.model.grouping import check_column, grouped
+from elastream.model.key_table import KEYS
 from elastream.model.regions import FusedRegion, Inlet, SegmentPlan, plan_segment
 from elastream.model.schema import Columns, columns_of, in_words
 from elastream.model.sql import check_expressions
@@ -167,7 +168,7 @@ def _walked(graph: Graph, region: FusedRegion, arriving: Sequence[Columns]) -> l
         into = [edge for edge in emitted if edge.target == operator.name]
         before = _merged(graph, into, emitted)
         for column in operator.selects:
-            check_column(operator.name, before, column, (), f"operator {operator.name!r} selects by", "select_by")
+            check_column(operator.name, before, column, KEYS, f"operator {operator.name!r} selects by", "select_by")
         emitted.update(dict.fromkeys(graph.outputs[operator.name], _emits(operator, before)))
     leaving = []
     for outlet in region.outlets:

@@ -97,7 +97,7 @@ class Decision:
     seen: the few numbers that the decision rests on, by name; NaN where unknown. predicted, actual: the same kind of
     numbers, as expected for the next round and as they then were. seconds: what planning took. note: what else needs
     saying: why nothing was done, what went wrong, what the policy remarks. faults: what raised since the last round.
-    unknown: metrics that the policy lacked, each with for how long.
+    unknown: metrics that the policy lacked, each with for how long. guards: version of the guards in force, 0 without.
     """
 
     round: int
@@ -112,6 +112,7 @@ class Decision:
     note: str = ""
     faults: tuple[Fault, ...] = ()
     unknown: tuple[Unknown, ...] = ()
+    guards: int = 0
 
     @property
     def standing(self) -> tuple[Unknown, ...]:
@@ -166,6 +167,7 @@ class Decision:
             "note": self.note,
             "faults": [asdict(fault) for fault in self.faults],
             "unknown": [asdict(each) for each in self.unknown],
+            "guards": self.guards,
         }
 
 

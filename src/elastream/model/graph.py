@@ -84,6 +84,11 @@ class Graph:
         return {o.writes.name: o.writes.declared for o in self.sinks if isinstance(o.writes, DomainSignal)}
 
     @cached_property
+    def by_alternate(self) -> Mapping[str, tuple[Operator, Alternate]]:
+        """Operator and alternate by the id of their row in observations, `"operator.alternate"`."""
+        return {f"{o.name}.{a.name}": (o, a) for o in self.operators for a in o.alternates}
+
+    @cached_property
     def choices(self) -> Mapping[str, tuple[str, ...]]:
         """Selectable sets of out-edges: name of the choice -> targets, the first being the default."""
         found: dict[str, list[str]] = {}

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from elastream.model.errors import DataflowError, about
 from elastream.model.graph import Form, Operator
+from elastream.model.key_table import KEYS
 from elastream.model.schema import Columns, columns_of, kind_of
 from elastream.model.sql import check_expressions
 from elastream.model.windows import Pairs, WindowKind
@@ -70,7 +71,7 @@ def _check_arriving(operator: Operator, side: str, columns: Columns, forms: set[
     for column in operator.key:
         check_column(name, columns, column, (), f"operator {name!r}{side} is keyed by", field)
     for column in operator.selects:
-        check_column(name, columns, column, (), f"operator {name!r} selects by", "select_by")
+        check_column(name, columns, column, KEYS, f"operator {name!r} selects by", "select_by")
     if window is not None and window.by:
         kinds = TIMES if window.kind is WindowKind.TIME else ()
         check_column(name, columns, window.by, kinds, f"the window of operator {name!r}{side} goes by", "window", "by")

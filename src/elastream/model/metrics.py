@@ -15,6 +15,7 @@ __all__ = ["FIGURES", "Metric", "Needs", "quantity_of"]
 
 _BATCHES = "the batches of the last 3 s"
 _METER = f"meter in the Python stage, {_BATCHES}"
+_OWN = f"meter in the Python stage, of its function alone, {_BATCHES} in which it ran; it stays until it runs again"
 _METER_AND_REST = "meter, and an equal part of what hosts use and no meter saw"
 _TAKEN = f"records taken by {_BATCHES}"
 _LATELY = "records of the batches of the last 10 s, at least two, over the time between them"
@@ -85,6 +86,17 @@ service_time seconds | Core-seconds that an operator works on one record.
   operator S source walked | the same
   operator A working | counted in the monitoring period
   operator F reading first | counted in the monitoring period
+  alternate S python | {_OWN}
+  alternate A | as its operator's is counted; of several that run at once, in the ratio of their costs
+  alternate F | as declared or calibrated, on hosts as fast as those of the moment
+selectivity count | Records that an alternate emits for each that it takes.
+  alternate S python | {_OWN}
+  alternate A | as its operator's is counted; of several that run at once, in the ratio of theirs
+  alternate F | as declared or calibrated
+age seconds | Time since what is known of an alternate was taken: since records of it were committed last.
+  alternate S python | since the end of the newest batch in which it ran
+  alternate A | since the end of the newest monitoring period in which it ran
+  alternate F | since the newest commit of its query, while it runs there
 utilisation fraction | Of an operator: busy core-seconds over what its instances had. Of a task: part of the time for \
 which it was busy.
   operator S transform python | {_METER}, over all usable cores
@@ -175,6 +187,14 @@ batch_duration seconds | Duration of a micro-batch.
   application S | median of {_BATCHES}
   application W | last batch of the slowest query
   application F | median of {_BATCHES}
+update_latency seconds | From the request of a change of alternates, branches or key tables until the last batch under an \
+older composition was committed (thesis, p. 50): of the newest change that is in force.
+  application S updated | over the queries that hold what it changes
+  application AF updated | over all queries
+mixed_records records | Records so far that passed one changed operator under an older composition and another under a \
+newer.
+  application S updated | followed over durable edges by the batches that wrote them
+  application AF updated | counted at the change, of what is under way
 cost money | Money paid for hosts since the start.
   application SWAF | leases in whole billing time units, or what a pool charges
 """)
@@ -212,6 +232,8 @@ class Metric(StrEnum):
     DURATION_P50 = auto()
     DURATION_P99 = auto()
     SERVICE_TIME = auto()
+    SELECTIVITY = auto()
+    AGE = auto()
     UTILISATION = auto()
     BUSY_CORES = auto()
     BUSY_CORES_ERROR = auto()
@@ -230,6 +252,8 @@ class Metric(StrEnum):
     THROUGHPUT = auto()
     COMPLIANCE = auto()
     BATCH_DURATION = auto()
+    UPDATE_LATENCY = auto()
+    MIXED_RECORDS = auto()
     COST = auto()
 
 
@@ -240,6 +264,9 @@ FIGURES: Mapping[str, Quantity] = {
     "usable_cores": Quantity.CORES,
     "longest batch": Quantity.SECONDS,
     "owed": Quantity.MONEY,
+    "update latency": Quantity.SECONDS,
+    "longest update": Quantity.SECONDS,
+    "mixed records": Quantity.RECORDS,
 }
 """Figures of decisions and runs that are no metric, by name; every other that is no metric is a plain number."""
 

@@ -305,6 +305,10 @@ class Composition:
         """The alternate of `operator` that runs: its first where nothing is said."""
         return operator.alternate(self.alternates.get(operator.name, operator.alternates[0].name))
 
+    def running(self, element: str) -> str | None:
+        """The alternate of the operator, or the branch of the choice, called `element`; None where nothing is said."""
+        return self.alternates.get(element, self.choices.get(element))
+
 
 @dataclass(frozen=True)
 class Context:
@@ -347,7 +351,8 @@ class MicroBatch(NamedTuple):
 
     start: seconds on the clock of the run. seconds: from there to its commit. records: taken from the source. oldest,
     newest: seconds from being due to the commit, of its first record and its last; NaN where it is not known when they
-    were due.
+    were due. number: of the batch in its segment. version: of the composition that it ran under. Both NaN where the plant
+    does not tell.
     """
 
     segment: str
@@ -356,6 +361,8 @@ class MicroBatch(NamedTuple):
     records: float
     oldest: float = math.nan
     newest: float = math.nan
+    number: float = math.nan
+    version: float = math.nan
 
     @property
     def end(self) -> float:
@@ -376,7 +383,8 @@ class Observation:
     not for policies. latency_basis: what the application's latency is measured from, by source; empty while unknown.
     composition: the one wanted. effective: by query (segment), that of its last committed batch; left out before the first.
     alternates: a row per alternate that has run, `"operator.alternate"`: its own cost and selectivity. signals: the newest
-    reading of each. standings: by dynamic element, what its guards allow; an element without guards is left out.
+    reading of each. standings: by dynamic element, what its guards allow; an element without guards is left out. guards:
+    version of the guards in force, 0 without.
     """
 
     time: float
@@ -399,6 +407,7 @@ class Observation:
     alternates: Frame = field(default_factory=Frame)
     signals: Signals = field(default_factory=dict)
     standings: Mapping[str, Standing] = field(default_factory=dict)
+    guards: int = 0
 
     def series(self, operator: str, metric: Metric, last: int | None = None) -> tuple[Floats, Floats]:
         """(times, values) of one operator's metric, oldest first, this observation last; at most `last` of them."""
@@ -416,6 +425,7 @@ class Observation:
         return {
             Rows.APPLICATION: self.application,
             Rows.OPERATOR: self.operators,
+            Rows.ALTERNATE: self.alternates,
             Rows.HOST: self.hosts,
             Rows.TASK: self.tasks,
             Rows.LINK: self.links,
@@ -450,6 +460,12 @@ class Observation:
             speed = measured[rows[host]] if host in rows else math.nan
             found[host] = speed if speed == speed else lease.type.speed
         return found
+
+    @cached_property
+    def mean_speed(self) -> float:
+        """Speed of the usable hosts' cores on average, 1 without any; busy cores are theirs, whatever their speed."""
+        cores = math.fsum([self.leases[host].type.cores for host in self.usable])
+        return math.fsum([self.capacities[host] for host in self.usable]) / cores if cores > 0 else 1.0
 
     @cached_property
     def coming(self) -> tuple[str, ...]:

@@ -40,6 +40,7 @@ class Rows(StrEnum):
 
     APPLICATION = "application"
     OPERATOR = "operator"
+    ALTERNATE = "alternate"
     HOST = "host"
     TASK = "task"
     LINK = "link"
@@ -86,6 +87,7 @@ class Given(StrEnum):
     MEASURED = "the provider of hosts measures it"
     NETWORKS = "hosts have networks of their own"
     QUEUES = "each instance has a queue of its own"
+    UPDATED = "alternates, branches or key tables have changed while it ran"
 
     def holds(self, layout: Layout, target_latency: float | None, operator: Operator | None = None) -> bool | None:
         """Whether it is met, for `operator` or for the application; None where only the running plant can tell."""

@@ -3,14 +3,33 @@
 Planners and the simulator share these equations, so that utilisation and capacity mean the same in both. Pure functions.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from elastream.model.graph import Delivery, Graph
+from elastream.model.graph import Delivery, Edge, Graph
 from elastream.model.observation import Composition, Floats
 
-__all__ = ["erlang_c", "offered_rates", "waiting_time"]
+__all__ = ["erlang_c", "live_edges", "offered_rates", "rates_over", "waiting_time"]
+
+
+def live_edges(graph: Graph, composition: Composition | None = None) -> dict[str, list[tuple[Edge, float]]]:
+    """Edges that carry records, by the operator that they leave, each with the part of its records that goes over it.
+
+    Duplicate and keyed edges carry all emitted records, round-robin edges share them, and in a choice only the selected
+    edge carries records.
+    """
+    chosen = composition.choices if composition else {}
+    found = {}
+    for name, edges in graph.outputs.items():
+        live = [
+            edge
+            for edge in edges
+            if edge.choice is None or chosen.get(edge.choice, graph.choices[edge.choice][0]) == edge.target
+        ]
+        dealt = sum(edge.delivery is Delivery.ROUND_ROBIN for edge in live)
+        found[name] = [(edge, 1 / dealt if edge.delivery is Delivery.ROUND_ROBIN else 1.0) for edge in live]
+    return found
 
 
 def offered_rates(
@@ -21,21 +40,23 @@ def offered_rates(
 ) -> dict[str, float]:
     """Records/s that arrive at each operator if no queue holds records back.
 
-    source_rates: by source. selectivity: records out per record in, by operator, default 1. Duplicate and keyed edges carry
-    all emitted records, round-robin edges share them, and in a choice only the selected edge carries records.
+    source_rates: by source. selectivity: records out per record in, by operator, default 1.
     """
-    chosen = composition.choices if composition else {}
+    return rates_over(graph, live_edges(graph, composition), source_rates, selectivity)
+
+
+def rates_over(
+    graph: Graph,
+    live: Mapping[str, Sequence[tuple[Edge, float]]],
+    source_rates: Mapping[str, float],
+    selectivity: Mapping[str, float],
+) -> dict[str, float]:
+    """The same over the edges `live`, for who asks several times under one composition."""
     arriving = {name: source_rates.get(name, 0.0) for name in graph.by_name}
     for name in graph.order:
         emitted = arriving[name] * selectivity.get(name, 1.0)
-        live = [
-            edge
-            for edge in graph.outputs[name]
-            if edge.choice is None or chosen.get(edge.choice, graph.choices[edge.choice][0]) == edge.target
-        ]
-        dealt = sum(edge.delivery is Delivery.ROUND_ROBIN for edge in live)
-        for edge in live:
-            arriving[edge.target] += emitted / dealt if edge.delivery is Delivery.ROUND_ROBIN else emitted
+        for edge, part in live[name]:
+            arriving[edge.target] += emitted * part
     return arriving
 
 

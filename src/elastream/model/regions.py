@@ -9,11 +9,15 @@ and the compiler on Spark builds what they return.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from elastream.model.endpoints import DomainSignal, Nothing
 from elastream.model.errors import DataflowError
 from elastream.model.graph import Delivery, Edge, Form, Graph, Kind, Operator
 from elastream.model.stages import Segment
 
-__all__ = ["FusedRegion", "Inlet", "Outlet", "SegmentPlan", "plan_segment", "region"]
+__all__ = ["FusedRegion", "Inlet", "Outlet", "SegmentPlan", "emits_once", "plan_segment", "region"]
+
+IN_ORDER = frozenset({Form.WINDOW, Form.JOIN, Form.ZIP})
+"""Forms of keyed operators that go by the order of their records."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +51,23 @@ class Outlet:
         """The operator that the records are for."""
         return self.target.target if isinstance(self.target, Edge) else self.target.name
 
+    @property
+    def signal(self) -> DomainSignal | None:
+        """The signal that the records are folded into, inside the walk; None: they leave it."""
+        writes = self.target.writes if isinstance(self.target, Operator) else None
+        return writes if isinstance(writes, DomainSignal) else None
+
+    @property
+    def ordered(self) -> bool:
+        """Whether the operator that the records are for goes by their order."""
+        return isinstance(self.target, Operator) and any(each.form in IN_ORDER for each in self.target.alternates)
+
 
 @dataclass(frozen=True, slots=True)
 class FusedRegion:
-    """The stateless part of one stage. steps: operators of its walk, in topological order; empty if all are native."""
+    """The stateless part of one stage. steps: operators of its walk, in topological order; empty if all are native.
+    No outlet leads to an empty branch: what is sent there ends in the walk.
+    """
 
     inlets: tuple[Inlet, ...]
     steps: tuple[Operator, ...]
@@ -61,7 +78,14 @@ class FusedRegion:
         """Whether records pass from one inlet to one outlet without a walk."""
         feeds = [edge for inlet in self.inlets for edge in inlet.feeds]
         simple = all(edge.choice is None and edge.delivery is not Delivery.ROUND_ROBIN for edge in feeds)
-        return not self.steps and simple and len(self.outlets) == len(self.inlets) == len(feeds) == 1
+        walks = any(outlet.signal is not None or outlet.ordered for outlet in self.outlets)
+        single = len(self.outlets) == len(self.inlets) == len(feeds) == 1
+        return not self.steps and simple and single and not walks
+
+    @property
+    def written(self) -> tuple[Outlet, ...]:
+        """Outlets by which records leave."""
+        return tuple(outlet for outlet in self.outlets if outlet.signal is None)
 
 
 def region(graph: Graph, operators: Sequence[str], inputs: Sequence[Edge]) -> FusedRegion:
@@ -107,12 +131,19 @@ def region(graph: Graph, operators: Sequence[str], inputs: Sequence[Edge]) -> Fu
     for edge in emitting:
         natives_behind = trailing.get(edge.target, ()) if edge.durable is None and edge.target not in followed else ()
         way = graph.outputs[natives_behind[-1].name][0] if natives_behind else edge
-        if not natives_behind and not _leaves(graph, edge):
+        if (not natives_behind and not _leaves(graph, edge)) or _empty(graph, way.target):
             continue
         key = edge if edge.durable else (edge.target, edge.port)
         before = outlets[key].inputs if key in outlets else ()
         target = way if way.durable else graph.operator(way.target)
         outlets[key] = Outlet((*before, edge), natives_behind, target, way.port)
+    for outlet in outlets.values():
+        if outlet.signal is not None and outlet.natives:
+            raise DataflowError(
+                f"dataflow {graph.name!r}: the column expressions of {outlet.natives[0].name!r} are between a function and "
+                f"the signal {outlet.signal.name!r}, which is folded where the function runs: use map_arrow",
+                ("operators", outlet.natives[0].name, "select"),
+            )
     return FusedRegion(tuple(inlets), steps, tuple(sorted(outlets.values(), key=lambda each: each.port)))
 
 
@@ -123,6 +154,16 @@ class SegmentPlan:
     before: FusedRegion
     keyed: Operator | None = None
     behind: FusedRegion | None = None
+
+    @property
+    def updates(self) -> tuple[str, ...]:
+        """The key by which its results update earlier ones; empty: each is final."""
+        return self.keyed.key if self.keyed is not None and not emits_once(self.keyed) else ()
+
+
+def emits_once(operator: Operator) -> bool:
+    """Whether what the keyed `operator` emits is final: that of complete windows, and of a zip."""
+    return operator.window is not None or any(alternate.form in IN_ORDER for alternate in operator.alternates)
 
 
 def plan_segment(graph: Graph, segment: Segment) -> SegmentPlan:
@@ -149,9 +190,10 @@ def plan_segment(graph: Graph, segment: Segment) -> SegmentPlan:
         )
     first = region(graph, before, segment.inputs)
     ports = {edge.port for edge in graph.inputs[operator.name]}
-    if len(first.outlets) != len(ports) or any(outlet.target is not operator for outlet in first.outlets):
-        besides = [outlet.name for outlet in first.outlets if outlet.target is not operator]
-        besides += [outlet.natives[0].name for outlet in first.outlets if outlet.target is operator and outlet.natives]
+    written = first.written
+    if len(written) != len(ports) or any(outlet.target is not operator for outlet in written):
+        besides = [outlet.name for outlet in written if outlet.target is not operator]
+        besides += [outlet.natives[0].name for outlet in written if outlet.target is operator and outlet.natives]
         raise DataflowError(
             f"dataflow {graph.name!r}: one query would feed {' and '.join(map(repr, besides))} besides the keyed "
             f"{operator.name!r}: put a durable edge before {operator.name!r}",
@@ -181,6 +223,10 @@ def _arriving(edge: Edge) -> Edge:
 def _only_way(graph: Graph, edge: Edge, native: set[str]) -> bool:
     plain = edge.choice is None and edge.delivery is not Delivery.ROUND_ROBIN and edge.durable is None
     return plain and edge.target in native and len(graph.inputs[edge.target]) == 1
+
+
+def _empty(graph: Graph, name: str) -> bool:
+    return isinstance(graph.operator(name).writes, Nothing)
 
 
 def _leaves(graph: Graph, edge: Edge) -> bool:

@@ -41,8 +41,9 @@ class Window:
 
     seconds: length of a time window. Windows are half open, [start, start + seconds), and aligned to whole multiples of
         `every` since 1970-01-01 UTC. A record is in those that hold the value of its column `by`. A window is complete when
-        the watermark reaches its end: the newest value of `by` that any record of the query's input had in an *earlier*
-        micro-batch, less `late` seconds. A record that comes when its windows are complete is dropped and counted.
+        the watermark reaches its end: the newest value of `by` that any record had in an *earlier* micro-batch, less
+        `late` seconds; of a join, that of the input that is behind. A record that comes when its windows are
+        complete is dropped and counted.
     count: records of the key in a count window. Windows start `every` records apart; the k-th (from 0) holds the records
         k * every to k * every + count - 1 of its key, in the order of arrival, and is complete with its last record.
     landmark: a column of type boolean. A record where it is true ends the window of *its own key*, and is its last record;
@@ -50,8 +51,8 @@ class Window:
     every: distance between the starts of windows, in seconds or records; None: they follow each other without overlap. At
         most the length: records between windows would be in none.
     by: for a time window the column of type timestamp that it goes by. For count and landmark windows the column that
-        orders the records of a key within one micro-batch, ties by the other columns; empty: order of arrival, which a
-        replay of the batch keeps where records come from one task only (`sequential`).
+        orders the records of a key within one micro-batch, equal ones in the order of arrival; empty: order of arrival,
+        that of the source, batch by batch, whichever task reads a record. Windows of time have them in the order of `by`.
     late: seconds by which records of a time window may come late.
 
     A replayed batch ends the same windows: what they hold is Spark's state, which is that after the batch before.

@@ -9,6 +9,7 @@ from typing import TypeGuard
 
 from elastream.model.metrics import quantity_of
 from elastream.model.promises import Quantity
+from elastream.model.signals import SignalValue
 from elastream.model.units import format_duration, format_rate
 
 __all__ = [
@@ -24,6 +25,7 @@ __all__ = [
     "quantities",
     "quantity",
     "rate_text",
+    "signal_text",
 ]
 
 UNKNOWN = "–"
@@ -42,6 +44,15 @@ def amount(value: float | None) -> str:
     if value == round(value) or abs(value) >= 1000:
         return f"{value:,.0f}"
     return f"{value:.2f}" if abs(value) >= 1 else f"{value:.3g}"
+
+
+def signal_text(value: SignalValue | None) -> str:
+    """A value of a signal: `"0.31"`, `"true"`, `"high"`."""
+    if value is None or value != value:
+        return "unknown"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return value if isinstance(value, str) else f"{value:.6g}"
 
 
 def hosts_text(hosts: float) -> str:

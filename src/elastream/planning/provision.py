@@ -244,7 +244,8 @@ class Work:
         """Take an observation of a run that goes on."""
         hosts, operators, leases = observation.hosts, observation.operators, observation.leases
         of_hosts = [hosts.value(name, Metric.CPU) * leases[name].type.cores * leases[name].type.speed for name in hosts]
-        of_operators = [operators.value(name, Metric.BUSY_CORES) for name in operators]
+        speed = observation.mean_speed
+        of_operators = [speed * operators.value(name, Metric.BUSY_CORES) for name in operators]
         offered, processed = observation.overall(Metric.ARRIVAL_RATE), observation.overall(Metric.THROUGHPUT)
         self.add(observation.time, offered, processed, _most(known_sum(of_hosts), known_sum(of_operators)))
 
@@ -281,7 +282,8 @@ def _busy(recording: Recording) -> Floats:
     of_hosts = _summed(
         recording.host(lease.host, Metric.CPU) * lease.type.cores * lease.type.speed for lease in recording.hosts
     )
-    of_operators = _summed(recording.operator(name, Metric.BUSY_CORES) for name in recording.operators)
+    speed = float(np.mean([lease.type.speed for lease in recording.hosts])) if recording.hosts else 1.0
+    of_operators = speed * _summed(recording.operator(name, Metric.BUSY_CORES) for name in recording.operators)
     return np.where(np.isnan(of_hosts), of_operators, np.fmax(of_hosts, of_operators))
 
 

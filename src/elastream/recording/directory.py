@@ -55,8 +55,13 @@ class RunDirectory:
         return self.root / "checkpoint" / segment
 
     def control(self, segment: str) -> Path:
-        """Requested composition of `segment`."""
+        """What the sources of `segment` keep, and its composition by batch where they do not carry it."""
         return self.root / "control" / segment
+
+    @property
+    def wanted(self) -> Path:
+        """The composition wanted of all queries, which their sources and edges read before each batch."""
+        return self.root / "control" / "wanted.json"
 
     def edge(self, source: str, target: str) -> Path:
         """Records in transit over a durable edge."""
@@ -73,9 +78,28 @@ class RunDirectory:
         return self.root / "journal.jsonl"
 
     @property
+    def guards(self) -> Path:
+        """Versions of the guards; absent while there are none."""
+        return self.root / "guards.jsonl"
+
+    @property
     def allocation(self) -> Path:
         """Planned host of each task."""
         return self.root / "allocation.jsonl"
+
+    @property
+    def key_table_log(self) -> Path:
+        """Versions of key tables, a line each."""
+        return self.root / "tables.jsonl"
+
+    def key_tables(self, operator: str) -> Path:
+        """The key tables of `operator`, a file for each version."""
+        return self.root / "tables" / "versions" / operator
+
+    @property
+    def tables_in_use(self) -> Path:
+        """Key tables that batches may run under, where workers find them by operator and digit of the composition."""
+        return self.root / "tables" / "in-use"
 
     @property
     def log(self) -> Path:

@@ -8,19 +8,22 @@ from typing import Any
 from elastream.model.action import Action, Outcome, Status, from_json
 from elastream.model.cloud import Billing, HostState, HostType, Lease
 from elastream.model.decision import Decision, Fault, Proposal, Unknown
+from elastream.model.guarding import Standing
 from elastream.model.latency import Basis
 from elastream.model.metrics import Metric
-from elastream.model.observation import Frame, Observation
+from elastream.model.observation import Composition, Frame, Observation
 from elastream.model.promises import Rows
 from elastream.recording.observer import Ending, Header, Json
 
 __all__ = [
     "host_types",
     "read_basis",
+    "read_composition",
     "read_decision",
     "read_ending",
     "read_header",
     "read_lease",
+    "read_standing",
     "without_nan",
     "written_ending",
     "written_observation",
@@ -46,7 +49,8 @@ def _columns(frame: Frame) -> Json:
     return {metric.value: frame.column(metric).tolist() for metric in frame.metrics}
 
 
-def written_observation(observation: Observation) -> Json:
+def written_observation(observation: Observation, before: Observation | None = None) -> Json:
+    """An entry of an observation. Signals, standings and compositions in effect stand in it where they have changed."""
     tasks = observation.tasks
     return {
         "kind": "observation",
@@ -66,7 +70,53 @@ def written_observation(observation: Observation) -> Json:
         "batches": [list(batch) for batch in observation.batches],
         "alarms": [asdict(alarm) for alarm in observation.alarms],
         "latency_basis": {source: basis.value for source, basis in observation.latency_basis.items()},
+        **({"alternates": _frame(observation.alternates)} if len(observation.alternates) else {}),
+        **_guarded(observation, before),
     }
+
+
+def _guarded(observation: Observation, before: Observation | None) -> Json:
+    """The guards' part of an entry. gone: signals that there is no reading of any more, and elements without guards."""
+    signals, standings = observation.signals, observation.standings
+    were, stood = ({}, {}) if before is None else (before.signals, before.standings)
+    read = {name: each for name, each in signals.items() if were.get(name) != each}
+    stand = [each for name, each in standings.items() if each is not stood.get(name) and each != stood.get(name)]
+    written: Json = {
+        "signals": {name: [each.value, each.taken] for name, each in read.items()},
+        "signals_gone": [name for name in were if name not in signals],
+        "standings": [
+            {**asdict(each), **({"texts": None} if _texts(stood.get(each.element)) == each.texts else {})} for each in stand
+        ],
+        "standings_gone": [name for name in stood if name not in standings],
+        "effective": {
+            query: asdict(each)
+            for query, each in observation.effective.items()
+            if before is None or before.effective.get(query) != each
+        },
+    }
+    if observation.guards != (0 if before is None else before.guards):
+        written["guards"] = observation.guards
+    return {name: each for name, each in written.items() if each or name == "guards"}
+
+
+def _texts(standing: Standing | None) -> Mapping[str, str] | None:
+    return None if standing is None else standing.texts
+
+
+def read_standing(fields: Mapping[str, Any], before: Standing | None) -> Standing:
+    """A standing as it was recorded; before: the one that the element had, whose texts it keeps where it has none."""
+    return Standing(
+        fields["element"],
+        tuple(fields["allowed"]),
+        {name: math.nan if value is None else value for name, value in fields["values"].items()},
+        {name: tuple(missing) for name, missing in fields["unknown"].items()},
+        fields["texts"] or (before.texts if before is not None else {}),
+    )
+
+
+def read_composition(fields: Mapping[str, Any]) -> Composition:
+    """A composition as it was recorded."""
+    return Composition(**fields)
 
 
 def read_basis(written: Mapping[str, str]) -> dict[str, Basis]:
@@ -97,8 +147,8 @@ def written_ending(ending: Ending) -> Json:
 
 
 def read_header(fields: Json) -> Header:
-    for name in ("operators", "edges", "stages", "host_types"):
-        fields[name] = tuple(fields[name])
+    for name in ("operators", "edges", "stages", "host_types", "signals"):
+        fields[name] = tuple(fields.get(name, ()))
     return Header(**fields)
 
 
@@ -148,4 +198,5 @@ def read_decision(fields: Mapping[str, Any]) -> Decision:
             Unknown(**{**each, "metric": Metric(each["metric"]), "rows": Rows(each["rows"])})
             for each in fields.get("unknown", ())
         ),
+        fields.get("guards", 0),
     )

@@ -12,7 +12,9 @@ import numpy as np
 
 from elastream.model.action import describe
 from elastream.model.cloud import HostState
+from elastream.model.guarding import Standing
 from elastream.model.observation import Floats, Metric, MicroBatch
+from elastream.recording.form import read_standing
 from elastream.recording.recorder import Recording
 from elastream.recording.series import Columns
 
@@ -95,20 +97,23 @@ class Frames:
                 "done": "; ".join(describe(outcome.action) for outcome in each.done),
                 "refused": "; ".join(f"{describe(p.action)}: {p.refused}" for p in each.proposals if p.refused),
                 "note": each.note,
+                "guards": each.guards,
                 "planning_seconds": each.seconds,
                 **{f"{kind}.{n}": v for kind in ("seen", "predicted", "actual") for n, v in getattr(each, kind).items()},
             }
             for each in self.recording.decisions
         ]
-        first = ["round", "time", "done", "refused", "note", "planning_seconds"]
+        first = ["round", "time", "done", "refused", "note", "guards", "planning_seconds"]
         return (pd.DataFrame(rows) if rows else pd.DataFrame(columns=first)).set_index("round")
 
     @cached_property
     def batches(self) -> "pd.DataFrame":
-        """A row per micro-batch: query, start, seconds, records, latency of its oldest and of its newest record."""
+        """A row per micro-batch: query, start, seconds, records, latency of its oldest and of its newest record, number of
+        the batch in its query, version of the composition that it ran under."""
         import pandas as pd
 
-        columns = {"segment": "query", **{name: name for name in ("start", "seconds", "records", "oldest", "newest")}}
+        same = ("start", "seconds", "records", "oldest", "newest", "number", "version")
+        columns = {"segment": "query", **{name: name for name in same}}
         batches: tuple[MicroBatch, ...] = self.recording.batches
         return pd.DataFrame({shown: [getattr(each, name) for each in batches] for name, shown in columns.items()})
 
@@ -122,6 +127,69 @@ class Frames:
             for alarm, cleared in self.recording.alarms
         ]
         return pd.DataFrame(rows, columns=["source", "said", "since", "cleared"])
+
+    @cached_property
+    def alternates(self) -> "pd.DataFrame":
+        """A row per observation and alternate that has run (index `time`, `alternate`), such as `forecast.arima`."""
+        return self._rows(self.recording.series.alternates, "alternate", everywhere=False)
+
+    @cached_property
+    def signals(self) -> "pd.DataFrame":
+        """A row per new reading of a signal (index `time` of the observation, `signal`): value, `taken`, its `age` then.
+
+        The value is None where it is unknown, and so is the time where there is no reading any more.
+        """
+        import pandas as pd
+
+        times = self.recording.series.times
+        rows = [
+            (times[number], name, value, taken, times[number] - taken)
+            for number, name, value, taken in self.recording.series.signals.rows()
+        ]
+        frame = pd.DataFrame(rows, columns=["time", "signal", "value", "taken", "age"])
+        return frame.astype({"value": object}).set_index(["time", "signal"])
+
+    @cached_property
+    def standings(self) -> "pd.DataFrame":
+        """A row whenever the guards of an element came to say something else (index `time`, `element`).
+
+        guards: version in force. allowed: what may run. values: relative values. why: what is unknown, or why nothing may.
+        """
+        import pandas as pd
+
+        series = self.recording.series
+        rows: list[tuple[Any, ...]] = []
+        stood: dict[str, Standing] = {}
+        for number, element, fields in series.standings:
+            version = next((each for at, each in reversed(series.guards) if at <= number), 0)
+            if fields is None:
+                stood.pop(element, None)
+                rows.append((series.times[number], element, version, (), {}, "it has no guards any more"))
+                continue
+            stood[element] = now = read_standing(fields, stood.get(element))
+            rows.append((series.times[number], element, version, now.allowed, dict(now.values), now.why))
+        columns = ["time", "element", "guards", "allowed", "values", "why"]
+        return pd.DataFrame(rows, columns=columns).set_index(["time", "element"])
+
+    @cached_property
+    def compositions(self) -> "pd.DataFrame":
+        """A row per element whenever a composition is another one (index `time`, `query`, `element`): version, what runs.
+
+        The query is empty for the composition that is wanted, else that in whose last committed batch it was in effect.
+        """
+        import pandas as pd
+
+        rows = [
+            (self.recording.series.times[number], query, element, composition["version"], runs)
+            for number, query, composition in self.recording.series.compositions
+            for element, runs in {
+                **composition["alternates"],
+                **composition["choices"],
+                **{f"{name} by key": f"table {table}" for name, table in composition.get("tables", {}).items()},
+            }.items()
+        ]
+        columns = ["time", "query", "element", "version", "runs"]
+        return pd.DataFrame(rows, columns=columns).set_index(["time", "query", "element"])
 
     def _rows(self, columns: Columns, name: str, *, everywhere: bool) -> "pd.DataFrame":
         """A frame of (time, row); without `everywhere`, times at which nothing of a row is known are left out."""

@@ -7,6 +7,7 @@ from typing import Any, Protocol, TypeAlias
 
 from elastream.model.cloud import Lease
 from elastream.model.decision import Decision
+from elastream.model.key_table import key_columns
 from elastream.model.observation import Context, Observation
 
 __all__ = ["Ending", "Header", "Json", "Observer", "describe_run", "described_further"]
@@ -18,8 +19,8 @@ Json: TypeAlias = dict[str, Any]
 class Header:
     """Description of a run before its start, JSON-ready.
 
-    plant: "spark" or "simulated". operators, edges, stages, host_types: a dict each, as `describe_run` builds them.
-    started: epoch seconds of time 0. environment: machine and software versions.
+    plant: "spark" or "simulated". operators, edges, stages, host_types, signals (of the dataflow): a dict each, as
+    `describe_run` builds them. started: epoch seconds of time 0. environment: machine and software versions.
     """
 
     flow: str
@@ -33,6 +34,7 @@ class Header:
     host_types: tuple[Json, ...] = ()
     started: float = 0.0
     environment: Mapping[str, Any] = field(default_factory=dict)
+    signals: tuple[Json, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +91,8 @@ def describe_run(
             {
                 "kind": operator.kind.value,
                 "alternates": [alternate.name for alternate in operator.alternates],
+                "values": [alternate.value for alternate in operator.alternates],
+                "selects": key_columns(graph, operator),
                 **{name: getattr(operator, name) for name in ("name", "max_duration", "cores", "memory", "waits")},
             }
             for operator in graph.operators
@@ -98,6 +102,7 @@ def describe_run(
         host_types=tuple(asdict(host_type) for host_type in context.host_types.values()),
         started=time.time() if started is None else started,
         environment=dict(environment or {}),
+        signals=tuple({"name": each.name, "kind": each.kind.value, "stale": each.stale} for each in graph.signals.values()),
     )
 
 
@@ -114,6 +119,7 @@ def described_further(header: Header, context: Context, leases: Iterable[Lease])
         edges=_joined(header.edges, now.edges, "source", "target"),
         stages=_joined(header.stages, now.stages, "name"),
         host_types=_joined(header.host_types, (*now.host_types, *types.values()), "name"),
+        signals=_joined(header.signals, now.signals, "name"),
     )
 
 

@@ -8,6 +8,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -18,16 +19,20 @@ from elastream.model.cloud import ACTIVE, HostState, HostType, Lease
 from elastream.model.decision import Decision
 from elastream.model.errors import EnvironmentProblem, InputError
 from elastream.model.graph import Kind
+from elastream.model.guarding import Standing
 from elastream.model.latency import Basis, weakest
-from elastream.model.observation import Floats, Metric, MicroBatch, Observation
+from elastream.model.observation import Composition, Floats, Metric, MicroBatch, Observation
+from elastream.model.signals import SignalReading, Signals
 from elastream.model.stages import Layout
 from elastream.recording.form import (
     host_types,
     read_basis,
+    read_composition,
     read_decision,
     read_ending,
     read_header,
     read_lease,
+    read_standing,
     without_nan,
     written_ending,
     written_observation,
@@ -52,6 +57,7 @@ class _Entries:
         self._layout: Layout | None = None
         self._hosts: frozenset[str] = frozenset()
         self._described = False
+        self._last: Observation | None = None
 
     def started(self, header: Header) -> None:
         self._header = header
@@ -67,7 +73,8 @@ class _Entries:
                 self._describe(further)
             self._header = further
         if self._described:
-            self._write(written_observation(observation))
+            self._write(written_observation(observation, self._last))
+            self._last = observation
 
     def decided(self, decision: Decision) -> None:
         if self._described:
@@ -153,14 +160,25 @@ class Recording:
         A torn last line, left by a run killed while writing, is skipped. Raises InputError with file and line for any other
         damage.
         """
+        return cls._read(path)
+
+    @classmethod
+    def _read(cls, path: Path | str, without: tuple[str, ...] = ()) -> "Recording":
+        """without: how the lines begin that are left out."""
         file = _file(Path(path))
         try:
             with file.open(encoding="utf-8", newline="\n") as lines:
-                return cls.of(_entries(lines, file), str(file))
+                kept = (line for line in lines if not line.startswith(without)) if without else lines
+                return cls.of(_entries(kept, file), str(file))
         except OSError as error:
             raise InputError(f"there is no recording at {file}: {error.strerror or error}") from error
         except UnicodeDecodeError as error:
             raise InputError(f"{file} is not a recording: byte {error.start} is not UTF-8") from error
+
+    @classmethod
+    def outline(cls, path: Path | str) -> "Recording":
+        """A recording's header and ending alone, quickly found however long the run was. Raises InputError, as `read`."""
+        return cls._read(path, ('{"kind":"observation"', '{"kind":"decision"'))
 
     @classmethod
     def of(cls, entries: Iterable[Mapping[str, Any]], place: str = "the recording") -> "Recording":
@@ -215,6 +233,10 @@ class Recording:
         if not np.isnan(whole).all():
             return whole
         return sum((self.operator(name, metric) for name in self.sources), start=0 * self.times)
+
+    def alternate(self, name: str, metric: Metric) -> Floats:
+        """`metric` of one alternate, `"operator.alternate"`, over time, NaN until it has run."""
+        return self.series.alternates.column(name, metric.value, len(self.times))
 
     def host(self, name: str, metric: Metric) -> Floats:
         """`metric` of one host over time, NaN while it is not leased."""
@@ -275,6 +297,57 @@ class Recording:
     def latency_basis(self) -> Mapping[str, Basis]:
         """What the latency of the whole run was measured from, by source: the least exact basis of each."""
         return weakest(map(read_basis, self.series.bases))
+
+    def signal_rounds(self) -> Iterator[tuple[float, int, Signals]]:
+        """Of each observation its time, the version of the guards in force, and the newest reading of each signal."""
+        return ((time, version, dict(signals)) for time, version, signals in self._rounds())
+
+    def _rounds(self) -> Iterator[tuple[float, int, dict[str, SignalReading]]]:
+        """The same; the readings are one dict that changes."""
+        rows, versions = self.series.signals.rows(), iter(self.series.guards)
+        row, version = next(rows, None), next(versions, None)
+        now: dict[str, SignalReading] = {}
+        in_force = 0
+        for number, time in enumerate(self.series.times):
+            while row is not None and row[0] <= number:
+                _, name, value, taken = row
+                if taken == taken:
+                    now[name] = SignalReading(value, taken)
+                else:
+                    now.pop(name, None)
+                row = next(rows, None)
+            while version is not None and version[0] <= number:
+                in_force, version = version[1], next(versions, None)
+            yield time, in_force, now
+
+    def signals_at(self, time: float) -> Signals:
+        """The newest reading of each signal at the last observation by `time`."""
+        found: Signals = {}
+        for _, _, signals in islice(self._rounds(), int(np.searchsorted(self.times, time, side="right"))):
+            found = signals
+        return dict(found)
+
+    def standings_at(self, time: float) -> Mapping[str, Standing]:
+        """What the guards said of each element at the last observation by `time`."""
+        found: dict[str, Standing] = {}
+        for number, element, fields in self.series.standings:
+            if self.series.times[number] > time:
+                break
+            if fields is None:
+                found.pop(element, None)
+            else:
+                found[element] = read_standing(fields, found.get(element))
+        return found
+
+    def compositions_at(self, time: float) -> Mapping[str, Composition]:
+        """By query the composition in effect at the last observation by `time`, and under "" the one that was wanted."""
+        rows = (row for row in self.series.compositions if self.series.times[row[0]] <= time)
+        return {query: read_composition(fields) for _, query, fields in rows}
+
+    def query_of(self, element: str) -> str:
+        """The query (segment) in which an operator runs, or in which a choice decides."""
+        operator = next((edge["source"] for edge in self.header.edges if edge.get("choice") == element), element)
+        return next((stage["segment"] for stage in self.header.stages if operator in stage["operators"]), "")
 
     @property
     def host_types(self) -> tuple[HostType, ...]:

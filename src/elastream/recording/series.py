@@ -6,7 +6,7 @@ times the memory, so each entry is taken apart as it is read.
 
 from array import array
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -15,7 +15,7 @@ import numpy as np
 from elastream.model.cloud import HostState
 from elastream.model.observation import Floats, MicroBatch
 
-__all__ = ["Columns", "Series"]
+__all__ = ["Columns", "Readings", "Series"]
 
 Json: TypeAlias = dict[str, Any]
 NAN = float("nan")
@@ -60,6 +60,32 @@ class Columns:
         return found
 
 
+class Readings:
+    """Readings of signals as they were recorded, a row each, in order: whenever a newer one was there, or none any more."""
+
+    def __init__(self) -> None:
+        self.names: dict[str, int] = {}
+        self._numbers, self._of, self._taken = array("q"), array("q"), array("d")
+        self._values: list[float | bool | str | None] = []
+
+    def add(self, number: int, read: Mapping[str, Sequence[Any]], gone: Sequence[str]) -> None:
+        """Take what is new at observation `number`: value and time by name, and names without a reading from now on."""
+        for name, (value, taken) in (*read.items(), *((name, (None, NAN)) for name in gone)):
+            self._numbers.append(number)
+            self._of.append(self.names.setdefault(name, len(self.names)))
+            self._taken.append(taken)
+            self._values.append(value)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def rows(self) -> Iterator[tuple[int, str, float | bool | str | None, float]]:
+        """Number of the observation, name, value and time of each; the time is NaN where there is no reading any more."""
+        names = list(self.names)
+        for number, of, value, taken in zip(self._numbers, self._of, self._values, self._taken, strict=True):
+            yield number, names[of], value, taken
+
+
 @dataclass
 class Series:
     """All observations of a run; `add` takes the next.
@@ -68,7 +94,9 @@ class Series:
     "parallelism". placed: of each observation, the host of each placed task by (row of its operator, its index); one value
     as long as nothing moves. states: of each observation, how many hosts are in each state. leases: the last entry of each
     host. alarms: (time, alarms) whenever those that stand have changed. bases: what latency was measured from, by source,
-    whenever that has changed.
+    whenever that has changed. alternates: metrics of each, `"operator.alternate"`. signals: what guards could read.
+    standings, guards, compositions: (number of the observation, ...) whenever the standing of an element (None: it has none
+    any more), the version of the guards, or the composition wanted (query "") or in effect in a query is another one.
     """
 
     times: Numbers = field(default_factory=lambda: array("d"))
@@ -83,12 +111,18 @@ class Series:
     batches: list[MicroBatch] = field(default_factory=list)
     alarms: list[tuple[float, list[Json]]] = field(default_factory=list)
     bases: list[Mapping[str, str]] = field(default_factory=list)
+    alternates: Columns = field(default_factory=Columns)
+    signals: Readings = field(default_factory=Readings)
+    standings: list[tuple[int, str, Json | None]] = field(default_factory=list)
+    guards: list[tuple[int, int]] = field(default_factory=list)
+    compositions: list[tuple[int, str, Json]] = field(default_factory=list)
+    _wanted: Json | None = None
 
     def add(self, entry: Mapping[str, Any]) -> None:
         """Take an entry. Raises KeyError, TypeError or ValueError where it is no observation."""
         number, time = len(self.times), float(entry["time"])
-        for name in ("application", "operators", "hosts", "links"):
-            frame = entry.get(name, {}) if name == "links" else entry[name]
+        for name in ("application", "operators", "hosts", "links", "alternates"):
+            frame = entry.get(name, {}) if name in ("links", "alternates") else entry[name]
             if frame:
                 getattr(self, name).add(number, frame["ids"], frame["values"])
         wanted = entry["composition"]["parallelism"]
@@ -104,7 +138,19 @@ class Series:
             self.alarms.append((time, alarms))
         if (basis := entry.get("latency_basis", {})) != (self.bases[-1] if self.bases else {}):
             self.bases.append(basis)
+        self._guard(number, entry)
         self.times.append(time)
+
+    def _guard(self, number: int, entry: Mapping[str, Any]) -> None:
+        if (wanted := entry["composition"]) != self._wanted:
+            self._wanted = wanted
+            self.compositions.append((number, "", wanted))
+        self.compositions += [(number, query, each) for query, each in entry.get("effective", {}).items()]
+        self.signals.add(number, entry.get("signals", {}), entry.get("signals_gone", ()))
+        self.standings += [(number, each["element"], each) for each in entry.get("standings", ())]
+        self.standings += [(number, element, None) for element in entry.get("standings_gone", ())]
+        if "guards" in entry:
+            self.guards.append((number, int(entry["guards"])))
 
     def _place(self, tasks: Mapping[str, Sequence[int]], hosts: Sequence[str]) -> None:
         of, index, at = tasks["operator"], tasks["index"], tasks["host"]

@@ -36,6 +36,7 @@ from elastream.model.wording import (
 from elastream.planning.provision import TARGET_UTILISATION
 from elastream.recording.directory import write_text
 from elastream.recording.recorder import Recording
+from elastream.report.dynamic import ran
 from elastream.report.summary import Summary, mixture_quantile, summarise
 from elastream.report.timeline import timeline
 
@@ -81,7 +82,7 @@ def render(recording: Recording, summary: Summary | None = None) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    texts = (amount, clock, describe, duration_text, money, quantities, quantity, rate_text)
+    texts = (amount, clock, describe, duration_text, money, percent, quantities, quantity, rate_text)
     environment.filters |= {text.__name__: text for text in texts}
     summary, header = summary or summarise(recording), recording.header
     decisions = list(_quiet_or_not(recording.decisions))
@@ -111,6 +112,7 @@ def render(recording: Recording, summary: Summary | None = None) -> str:
         unknown=UNKNOWN,
         operators=[_operator_row(recording, operator) for operator in header.operators],
         facts=_facts(recording),
+        dynamic=ran(recording),
     )
 
 

@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from elastream.model.endpoints import ArrivalPattern
 from elastream.model.errors import InputError
 from elastream.model.observation import Floats
+from elastream.simulation.stations import Items, each_one
 from elastream.workload.pattern import counts
 
 
@@ -118,3 +119,19 @@ def cohorts(times: Floats, counts: NDArray[np.int64], span: float, piece: float)
     parts = math.ceil(span / piece)
     cut = (times[:, None] + (np.arange(parts) + 0.5) * (span / parts)).ravel()
     return np.sort(cut), np.repeat(shares / parts, parts)
+
+
+def whole_items(flow: Items, part: float) -> tuple[Items, float]:
+    """Convert cohorts to whole items, each at the arrival of its last part; returns them and the remaining fraction.
+
+    part: fraction of an item remaining from earlier cohorts.
+    """
+    reach = part + np.cumsum(flow.counts)
+    due = math.floor(float(reach[-1]) + 1e-9)
+    rows = np.minimum(np.searchsorted(reach, np.arange(1, due + 1) - 1e-9), reach.size - 1)
+    return Items(flow.times[rows], flow.born[rows], each_one(due)), max(0.0, float(reach[-1]) - due)
+
+
+def share(flow: Items, first: int, of: int) -> Items:
+    """Every `of`-th item from item `first` on."""
+    return Items(*(column[first::of] for column in flow))

@@ -22,7 +22,7 @@ from elastream.model.observation import (
 )
 from elastream.simulation.batching import ARRIVED, BUSY, DELAY, DONE, IN_TIME, LATE, LEFT, MIDDLE, WITHIN, rates_at
 from elastream.simulation.fused import FusedNetwork, Periods
-from elastream.simulation.microbatch import StageStation
+from elastream.simulation.partitions import StageStation
 from elastream.simulation.pool import SimulatedHosts
 from elastream.simulation.settings import Settings
 from elastream.simulation.watching import AT, Watch
@@ -76,7 +76,7 @@ class BatchWatch(Watch):
         kept = self._compliance(closed)
         waiting = sum(table[:, LEFT] for table in closed.tables.values())
         instances = float(sum(len(station.crew) for station in self.fused.stations))
-        finished = sum(table[:, DONE] * self.fused.result_share[name] for name, table in closed.tables.items())
+        finished = sum(table[:, DONE] * self.fused.segments[name].demand.results for name, table in closed.tables.items())
         whole = np.column_stack([closed.ends, offered, active, np.full(count, instances), waiting, kept, finished])
         self.series += [tuple(row) for row in whole.tolist()]
 
@@ -89,9 +89,9 @@ class BatchWatch(Watch):
         for number, station in enumerate(self.fused.stations):
             segment = self.fused.segments[station.stage.segment]
             seen, (rate, known) = closed.tables[station.stage.segment], rates[station.stage.segment]
-            total = sum(segment.work.values())
-            part = segment.work[station.name] / total if total > 0 else 1 / len(segment.stations)
-            volume = segment.volume[station.name]
+            total = sum(segment.demand.work.values())
+            part = segment.demand.work[station.name] / total if total > 0 else 1 / len(segment.stations)
+            volume = segment.demand.volume[station.name]
             leads = station is segment.leader
             busy[:, number] = seen[:, BUSY] * part / period
             done = seen[:, DONE] * volume
@@ -150,7 +150,7 @@ class BatchWatch(Watch):
         aimed = self.context.target_latency is not None
         kept, judged = np.zeros(closed.ends.size), np.zeros(closed.ends.size)
         for name, segment in self.fused.segments.items():
-            if segment.leader.operator.max_duration is not None if not aimed else self.fused.result_share[name] > 0:
+            if segment.leader.operator.max_duration is not None if not aimed else segment.demand.results > 0:
                 kept += closed.tables[name][:, IN_TIME if aimed else WITHIN]
                 judged += closed.tables[name][:, DONE]
         shares: Floats = np.divide(kept, judged, out=np.full(kept.size, np.nan), where=judged > 0)
@@ -159,6 +159,7 @@ class BatchWatch(Watch):
     def observation(self, now: float, composition: Composition) -> Observation:
         """The state at `now`; the application's figures are those of the last whole period."""
         self.application = self._figures()
+        self._alternates.ran(self.fused.ran, self.pool.mean_speed(now))
         return super().observation(now, composition)
 
     def _figures(self) -> dict[Metric, float]:

@@ -24,7 +24,7 @@ STARTS, ENDS, FREE, CHARGED, TAKEN, ALLOWANCE, PLANNED, SINCE, WAITING, PART_TIM
 the last batch ended; the governor's limit and the batch it has yet to learn of (records, 0 for none; start); records
 that arrived in closed periods and wait; the row of which the batch took only a part (time, origin, records of it)."""
 ARRIVED, DONE, DELAY, BUSY, LEFT, WORKING, MIDDLE, LATE, IN_TIME, WITHIN = range(10)
-"""Columns of a period: records arrived and done, sum of their delays, core-seconds of speed 1; at its end records waiting
+"""Columns of a period: records arrived and done, sum of their delays, core-seconds of the hosts; at its end records waiting
 and in work; median and 99th percentile of the delays, records within the target latency, then within each service level."""
 DUST = 1e-9
 """Smaller amounts of records, and of seconds, are rounding error, treated as 0."""
@@ -109,7 +109,7 @@ def run_batches(
     state, and core-seconds of speed 1 a second; share is 0 everywhere where no host runs the stage. speed: of the hosts.
     floor: cores that a host uses in any case, by host. work: core-seconds a record, by stage. constants: seconds a batch,
     core-seconds a batch, core-seconds to load a task's state, more seconds a batch, least seconds between starts, the
-    governor's aim. charged, charges, busy: of the batch in work, hosts and core-seconds of each; its work at speed 1.
+    governor's aim. charged, charges, busy: of the batch in work, hosts and core-seconds of each; their sum.
     period_ends: of the open period and those after it, the last one inf. careful: return after each batch, because the next
     one runs on other hosts. table, worked: by period, figures and core-seconds of hosts, added to. batches: rows (start,
     seconds, records, oldest, newest), filled. done: rows (commit, born, records), filled unless it has no rows.
@@ -208,8 +208,8 @@ def run_batches(
                     effort = taken * work[stage] * share[stage, k] + state_load * loading[stage, k]
                     longest = max(longest, effort / pace[stage, k])
                     effort += batch_work / stages * share[stage, k]
-                    busy[0] += effort
                     charges[k] += effort / speed[k]
+                    busy[0] += effort / speed[k]
             lasts += longest
         for k in range(hosts):
             charged[k] = rows[k]

@@ -13,19 +13,18 @@ import numpy as np
 
 from elastream.model.cloud import HostState, HostType
 from elastream.model.errors import InputError
-from elastream.model.graph import Kind
+from elastream.model.graph import Kind, Operator
 from elastream.model.observation import Floats, Metric, MicroBatch
 from elastream.model.stages import Layout
 from elastream.recording.recorder import Recording
 from elastream.simulation.arrivals import Emissions
 from elastream.simulation.circumstances import circumstances_of, state_at
+from elastream.simulation.lines import line_through
 from elastream.simulation.microbatch import COMING
 from elastream.simulation.settings import Settings
 
 FEWEST = 10
 """Least number of non-empty batches that a calibration needs."""
-MOST = 400
-"""Most points of which pairs are formed; of more points, every n-th is used."""
 STEP = 0.1
 """Resolution of a replayed load, seconds: arrivals are spread evenly over each step."""
 CPU_WINDOW = 3.0
@@ -114,8 +113,11 @@ def calibrate(
     services = dict(base.services)
     for name, part in parts.items():
         cost = costs.record * part.share / part.came if part.came > 0 else 0.0
-        services[name] = base.service(name).costing(cost, part.selectivity)
+        own = _own(recording, layout.graph.by_name[name], cost / part.seconds) if part.seconds > 0 else {}
+        services[name] = base.service(name).costing(cost, part.selectivity, own)
         notes.found(f"a record at {name}", cost, "core-s", "share of a source record's cost, by recorded service times")
+        for alternate, (each, _) in own.items():
+            notes.found(f"a record at {name} as {alternate}", each or 0.0, "core-s", "the same, in the ratio of its own")
         if part.selectivity is not None:
             notes.found(f"records out of {name}", part.selectivity, "a record in", "records emitted over records processed")
     boost, hosts = _boost(recording, base.settling_batches)
@@ -167,11 +169,15 @@ class Costs:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """An operator's part in a source record: `share` of its cost, records it gets per source record, records out per in."""
+    """An operator's part in a source record: `share` of its cost, records it gets per source record, records out per in.
+
+    seconds: its recorded service time, core-seconds; 0 where unknown.
+    """
 
     share: float
     came: float
     selectivity: float | None
+    seconds: float
 
 
 def _batch_costs(
@@ -283,11 +289,26 @@ def _parts(recording: Recording, layout: Layout, notes: Notes) -> dict[str, Part
             each = each[np.isfinite(each)]
             if not each.size or not came > 0:
                 notes.unknown.append(f"the cost of {operator.name}")
-            spent[operator.name] = came * float(np.median(each)) if each.size else 0.0
+            seconds = float(np.median(each)) if each.size else 0.0
+            spent[operator.name] = came * seconds
             selectivity = went / came if came > 0 and went > 0 else None
-            parts[operator.name] = Part(0.0, came / taken if taken > 0 else 0.0, selectivity)
+            parts[operator.name] = Part(0.0, came / taken if taken > 0 else 0.0, selectivity, seconds)
     whole = math.fsum(spent.values())
     return {name: replace(part, share=spent[name] / whole if whole > 0 else 1 / len(parts)) for name, part in parts.items()}
+
+
+def _own(recording: Recording, operator: Operator, ratio: float) -> dict[str, tuple[float | None, float | None]]:
+    """(core-seconds a record, records out per in) of the alternates that ran, as recorded last.
+
+    ratio: of the first to what was told: a fused stage's machinery is part of what a record costs, of no service time.
+    """
+    found: dict[str, tuple[float | None, float | None]] = {}
+    for alternate in operator.alternates:
+        row = f"{operator.name}.{alternate.name}"
+        seconds, emitted = (_last(recording.alternate(row, each)) for each in (Metric.SERVICE_TIME, Metric.SELECTIVITY))
+        if seconds is not None:
+            found[alternate.name] = (ratio * seconds, emitted)
+    return found if len(found) > 1 else {}  # the only one that ran is what was told of the operator
 
 
 def _host_type(recording: Recording, kind: HostType, notes: Notes) -> HostType:
@@ -353,33 +374,11 @@ def _loads(recording: Recording, layout: Layout, batches: Sequence[MicroBatch], 
     return found
 
 
+def _last(values: Floats) -> float | None:
+    known = values[np.isfinite(values)]
+    return float(known[-1]) if known.size else None
+
+
 def _first(values: Floats) -> float:
     known = values[np.isfinite(values)]
     return float(known[0]) if known.size else math.nan
-
-
-def line_through(x: Floats, y: Floats) -> tuple[float, float]:
-    """Fit a line: (value at 0, slope), neither negative. x, y: shape (points,), at least one point, x >= 0.
-
-    Theil-Sen estimator with pairs weighted by their distance (Jaeckel 1972): the slope is the weighted median of the
-    slopes of all pairs of points, the value at 0 the median residual.
-    """
-    step = -(-x.size // MOST)
-    x, y = x[::step], y[::step]
-    first, second = np.triu_indices(x.size, 1)
-    apart = x[second] - x[first]
-    distinct = apart != 0
-    each = 0.0
-    if distinct.any():
-        slopes = (y[second] - y[first])[distinct] / apart[distinct]
-        each = max(0.0, _weighted_median(slopes, np.abs(apart[distinct])))
-    fixed = float(np.median(y - each * x))
-    if fixed < 0:
-        fixed, each = 0.0, max(0.0, _weighted_median(y[x > 0] / x[x > 0], x[x > 0]))
-    return fixed, each
-
-
-def _weighted_median(values: Floats, weights: Floats) -> float:
-    order = np.argsort(values)
-    reached = np.cumsum(weights[order])
-    return float(values[order][np.searchsorted(reached, reached[-1] / 2)])

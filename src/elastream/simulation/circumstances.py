@@ -10,7 +10,8 @@ from elastream.model.cloud import HostState, Lease
 from elastream.model.observation import MicroBatch
 from elastream.model.stages import Layout
 from elastream.recording.recorder import Recording
-from elastream.simulation.microbatch import COMING, dealt, landed
+from elastream.simulation.microbatch import COMING
+from elastream.simulation.partitions import dealt, landed
 
 WARMING = 3
 """Batches at the start of a run, or of a host, whose duration is dominated by compilation."""

@@ -8,22 +8,23 @@ processes, as costs measured on Spark do.
 """
 
 import math
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from elastream.model.cloud import HostState
-from elastream.model.graph import Operator
-from elastream.model.observation import Floats, MicroBatch
-from elastream.model.stages import Segment, Stage
+from elastream.model.observation import Composition, Floats, MicroBatch
+from elastream.model.stages import Segment
 from elastream.planning.algorithms.governor import REMEMBERED, Governor
 from elastream.simulation import batching
+from elastream.simulation.costs import Demand
 from elastream.simulation.draws import uniform
+from elastream.simulation.partitions import StageStation, dealt
 from elastream.simulation.pool import SimulatedHosts
 from elastream.simulation.settings import Settings
-from elastream.simulation.stations import NOTHING, Items, Station, neighbours
+from elastream.simulation.stations import NOTHING, Items, joined, neighbours
 
 DUST = 1e-9
 """Smaller amounts of records, and of seconds, are rounding error, treated as 0."""
@@ -68,84 +69,33 @@ class Turn(NamedTuple):
     interval: int
 
 
-class StageStation(Station):
-    """A stage, whose instances are partitions; those of a keyed stage are placed on hosts but reserve no capacity."""
+class Committed(NamedTuple):
+    """Batches that a query committed under one composition: records taken, times of the first and the last commit, and
+    records done, which carry the time of their commit and are listed only where another query reads them."""
 
-    def __init__(self, stage: Stage, stream: int, limit: float | None, settings: Settings, seed: int) -> None:
-        super().__init__(Operator(stage.name, max_duration=limit, cores=1.0), stream, settings, seed)
-        self.stage = stage
-        self.due = math.nan
-        self.served = False
-        self.working = 0.0
-        self.where: Mapping[int, int] = {}
-        self.fresh: Mapping[int, int] = {}
-        self.interrupted = False
-
-    @property
-    def needs(self) -> tuple[float, float]:
-        """A token amount of cores: reserves nothing, but makes the pool spread partitions evenly."""
-        return 1e-6, 0.0
-
-    @property
-    def placed(self) -> bool:
-        """Whether its partitions hold state and are therefore placed on hosts."""
-        return self.stage.keyed
-
-    @property
-    def backlog(self) -> float:
-        """Records due and not taken; NaN before the first batch and for all stages but the first of a segment."""
-        return self.due if self.served else math.nan
-
-    @property
-    def queued(self) -> float:
-        """`backlog`, with 0 for unknown."""
-        return 0.0 if math.isnan(self.due) else self.due
-
-    @property
-    def in_service(self) -> float:
-        return self.working
-
-    @property
-    def unfinished(self) -> bool:
-        return self.queued > 1e-6 or self.working > 1e-6
-
-    @property
-    def settled(self) -> bool:
-        """Whether its partitions are where they are wanted, and have their state."""
-        if not self.placed:
-            return True
-        wanted = {int(i): int(host) for i, host in zip(self.crew.index, self.crew.host, strict=True) if host >= 0}
-        return self.where == wanted and self.fresh == wanted
-
-    def settle(self) -> None:
-        """End a batch: in the next one, moved partitions run on their new hosts, as far as `landed` allows."""
-        wanted = {int(i): int(host) for i, host in zip(self.crew.index, self.crew.host, strict=True) if host >= 0}
-        self.where, self.fresh = landed(self.where, wanted), self.where
-
-    def locate(self, up: NDArray[np.bool_]) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-        """Hosts of its partitions, partitions on each, and those of them that must load state; shape (hosts,) each."""
-        if not self.where:
-            self.settle()
-        now = {}
-        for i, host in zip(self.crew.index.tolist(), self.crew.host.tolist(), strict=True):
-            place = self.where.get(i, -1)
-            place = place if place >= 0 and up[place] else host
-            if place >= 0:
-                now[i] = place
-        hosts, tasks = np.unique(np.array(list(now.values()), dtype=np.int64), return_counts=True)
-        came = [host for i, host in now.items() if self.fresh.get(i, host) != host]
-        return hosts, tasks, np.array([came.count(host) for host in hosts.tolist()], dtype=np.int64)
-
-    def dismiss(self, rows: NDArray[np.int64], *, lost: bool) -> None:
-        """Remove partitions from a host; if it was lost, the current batch starts again."""
-        self.interrupted = self.interrupted or lost
+    demand: Demand
+    records: float
+    since: float
+    until: float
+    done: Items
 
 
 class FusedSegment:
-    """One query: its queue of records, its current batch, and its stages."""
+    """One query: its queue of records, its current batch, and its stages.
+
+    demand: of the next batches. running: of the batch in work, or of the last one. effective: what the last committed batch
+    ran under, None before the first. later: records that came under a newer composition than the next batches have, each
+    flow with its epoch; they count as arrived, and wait.
+    """
 
     def __init__(
-        self, segment: Segment, stations: Mapping[str, StageStation], settings: Settings, seed: int, stream: int
+        self,
+        segment: Segment,
+        stations: Mapping[str, StageStation],
+        settings: Settings,
+        seed: int,
+        stream: int,
+        demand: Demand,
     ) -> None:
         self.segment = segment
         self.settings = settings
@@ -161,8 +111,9 @@ class FusedSegment:
         self.charged, self.charges, self.busy = np.zeros(0, dtype=np.int64), np.zeros(0), np.zeros(1)
         self.open = np.zeros(batching.WITHIN + self.leader.limits.size)
         self.log = np.zeros((0, 5))
-        self.work: dict[str, float] = {}
-        self.volume: dict[str, float] = {}
+        self.demand = self.running = demand
+        self.effective: Composition | None = None
+        self.later: list[tuple[int, Items]] = []
         self.served: dict[int, int] = {}
         self.ratios = np.array(settings.batch_ratios, dtype=np.float64)
         # Slow batches occur in runs (interference on the machine): the order is kept, the start is random.
@@ -177,41 +128,48 @@ class FusedSegment:
         self.marks[batching.KNOWN] = -1
 
     def advance(
-        self, begin: float, end: float, flow: Items, pool: SimulatedHosts, turn: "Turn", target: float, version: int
-    ) -> tuple[Floats, Items]:
-        """Execute batches in [begin, end) with the records of `flow` arriving; returns (figures by period, records done).
+        self,
+        begin: float,
+        end: float,
+        flows: Sequence[tuple[int, Items]],
+        pool: SimulatedHosts,
+        turn: "Turn",
+        target: float,
+    ) -> tuple[Floats, list["Committed"]]:
+        """Execute batches in [begin, end) with the records of `flows` arriving, each under the composition of its epoch.
 
-        target: seconds, inf for none. version: of the composition. Records done carry the time of their commit; none are
-        listed where no other query reads them.
+        target: seconds, inf for none. Returns the figures by period, and what was committed under each composition.
         """
         marks, state, settings = self.marks, self.state, self.settings
-        self._receive(flow)
-        if marks[batching.RUNNING] and any(station.interrupted for station in self.stations):
+        in_work, known = bool(marks[batching.RUNNING]), self.log.shape[0]
+        if in_work and any(station.interrupted for station in self.stations):
             state[batching.STARTS], state[batching.ENDS] = begin, begin + (state[batching.ENDS] - state[batching.STARTS])
             state[batching.CHARGED] = begin
         for station in self.stations:
             station.interrupted = False
         table = np.zeros((turn.ends.size, self.open.size))
         table[0] = self.open
+        self._receive(flows, table)
         marks[batching.PERIOD] = 0
         logged, sent = [self.log], []
-        again = True
+        work = np.array([self.demand.work[station.name] for station in self.stations])
+        again, any_begun = True, 0
         while again:
-            burdens = self._burdened(pool, turn, version)
+            burdens = self._burdened(pool, turn)
             self._make_room(burdens.hosts.size)
             rows = int(marks[batching.TAIL] - marks[batching.FIRST]) + BATCHES_A_CALL
-            batches, done = np.empty((BATCHES_A_CALL, 5)), np.empty((rows if self.segment.outputs else 0, 3))
+            batches, gave = np.empty((BATCHES_A_CALL, 5)), np.empty((rows if self.segment.outputs else 0, 3))
             again, begun, committed, gone = batching.run_batches(
                 *self.queue, marks, state, self.remembered, self.spent,
-                burdens.hosts, burdens.share, burdens.loading, burdens.pace, burdens.speed, burdens.floor,
-                np.array([self.work[station.name] for station in self.stations]),
+                burdens.hosts, burdens.share, burdens.loading, burdens.pace, burdens.speed, burdens.floor, work,
                 (settings.batch_overhead, settings.batch_work, settings.state_load,
                  settings.start_delay * burdens.coming, settings.batch_interval, settings.batch_seconds),
                 self.ratios, self.first_ratio, self.charged, self.charges, self.busy, begin, end, turn.ends,
-                self.leader.limits, target, burdens.careful, table, turn.worked, batches, done,
+                self.leader.limits, target, burdens.careful, table, turn.worked, batches, gave,
             )  # fmt: skip
             logged.append(batches[:committed])
-            sent.append(done[:gone])
+            sent.append(gave[:gone])
+            any_begun += begun
             if burdens.careful and begun:
                 for row in np.flatnonzero(pool.up[: len(pool)]).tolist():
                     self.served[row] = self.served.get(row, 0) + 1
@@ -221,20 +179,78 @@ class FusedSegment:
                         station.settle()
         self.log = np.concatenate(logged)
         self.open = table[-1].copy()
+        done = Items(*np.concatenate(sent).T) if self.segment.outputs else NOTHING
+        parts = self._parted(self.log[known:], done, in_work)
+        if parts:
+            self.effective = parts[-1].demand.composition
+        if any_begun:
+            self.running = self.demand
         self._tell()
-        return table, Items(*np.concatenate(sent).T) if self.segment.outputs else NOTHING
+        return table, parts
+
+    def _parted(self, batches: Floats, done: Items, in_work: bool) -> list["Committed"]:
+        """What was committed, that of a batch which was `in_work` before under its own composition."""
+        if not batches.shape[0]:
+            return []
+        ends = batches[:, 0] + batches[:, 1]
+        if not in_work or self.running is self.demand:
+            return [Committed(self.demand, float(batches[:, 2].sum()), float(ends[0]), float(ends[-1]), done)]
+        cut = int(done.times.searchsorted(done.times[0], side="right")) if done.times.size else 0
+        before, after = Items(*(column[:cut] for column in done)), Items(*(column[cut:] for column in done))
+        found = [Committed(self.running, float(batches[0, 2]), float(ends[0]), float(ends[0]), before)]
+        if batches.shape[0] > 1:
+            rest = float(batches[1:, 2].sum())
+            found.append(Committed(self.demand, rest, float(ends[1]), float(ends[-1]), after))
+        return found
+
+    @property
+    def oldest(self) -> int:
+        """Epoch of the oldest composition under which it may still commit records that are here."""
+        return min(self.running.epoch, self.demand.epoch) if self.marks[batching.RUNNING] else self.demand.epoch
+
+    @property
+    def waits(self) -> bool:
+        """Whether a record waits for the next batch."""
+        return bool(self.marks[batching.HEAD] < self.marks[batching.TAIL])
+
+    def turn(self, demand: Demand, *, at_once: bool = False) -> None:
+        """Run the next batches under `demand`, with the records that came under it; at_once: the batch in work, too."""
+        self.demand = demand
+        if at_once:
+            self.running = demand
+        if self.later:
+            released = [flow for epoch, flow in self.later if epoch <= demand.epoch]
+            self.later = [each for each in self.later if each[0] > demand.epoch]
+            self._append(joined(released))
+            self.marks[batching.SEEN] = self.marks[batching.TAIL]  # they were counted when they came
+
+    def hold(self, epoch: int) -> None:
+        """Keep the records that wait for the next batch until they can be taken under the composition of `epoch`."""
+        marks = self.marks
+        rows = slice(int(marks[batching.HEAD]), int(marks[batching.TAIL]))
+        if rows.stop > rows.start:
+            self.later.append((epoch, Items(*(column[rows].copy() for column in self.queue))))
+        marks[batching.TAIL] = marks[batching.SEEN] = marks[batching.HEAD]
 
     def _tell(self) -> None:
         """Update the figures of the stages that hold at any time."""
         marks, state = self.marks, self.state
-        if marks[batching.HEAD] == marks[batching.TAIL]:
+        if marks[batching.HEAD] == marks[batching.TAIL] and not self.later:
             state[batching.WAITING] = -self.open[batching.ARRIVED]  # rounding must not add up over a long run
         self.leader.due = max(0.0, state[batching.WAITING] + self.open[batching.ARRIVED])
         self.leader.served = self.leader.served or self.log.shape[0] > 0
         for station in self.stations:
-            station.working = state[batching.TAKEN] * self.volume[station.name]
+            station.working = state[batching.TAKEN] * self.running.volume[station.name]
 
-    def _receive(self, flow: Items) -> None:
+    def _receive(self, flows: Sequence[tuple[int, Items]], table: Floats) -> None:
+        """Queue the records of `flows`; those of a newer composition than the next batches have wait for theirs."""
+        for epoch, flow in flows:
+            if epoch > self.demand.epoch and flow.times.size:
+                self.later.append((epoch, flow))
+                table[0, batching.ARRIVED] += flow.total
+        self._append(joined([flow for epoch, flow in flows if epoch <= self.demand.epoch]))
+
+    def _append(self, flow: Items) -> None:
         """Append `flow` to the queue; a long one is kept in at most MOST_ROWS rows, neighbours together."""
         marks, size = self.marks, flow.times.size
         if not size:
@@ -264,9 +280,9 @@ class FusedSegment:
             self.charges = np.pad(self.charges, (0, more))
             self.charged = np.pad(self.charged, (0, more))
 
-    def _burdened(self, pool: SimulatedHosts, turn: "Turn", version: int) -> "Burdens":
-        """Where the stages' tasks are; kept until hosts, tasks, their state or the composition change."""
-        seen = (pool.changes, pool.placements, version, turn.interval, *(len(station.crew) for station in self.stations))
+    def _burdened(self, pool: SimulatedHosts, turn: "Turn") -> "Burdens":
+        """Where the stages' tasks are; kept until hosts, tasks or their state change."""
+        seen = (pool.changes, pool.placements, turn.interval, *(len(station.crew) for station in self.stations))
         if self._burdens is None or self._burdens[0] != seen or self._burdens[1].careful:
             self._burdens = (seen, self._locate(pool, turn.speed))
         return self._burdens[1]
@@ -317,7 +333,8 @@ class FusedSegment:
     def unfinished(self) -> bool:
         """Whether a record waits or is in work."""
         waiting = self.queue.counts[self.marks[batching.HEAD] : self.marks[batching.TAIL]]
-        return bool(self.marks[batching.RUNNING]) or (waiting.size > 0 and float(waiting.sum()) > 1e-6)
+        in_work = bool(self.marks[batching.RUNNING]) or bool(self.later)
+        return in_work or (waiting.size > 0 and float(waiting.sum()) > 1e-6)
 
 
 def paired(flow: Items) -> Items:
@@ -328,27 +345,3 @@ def paired(flow: Items) -> Items:
     weights = np.maximum(counts, DUST)
     whole = np.add.reduceat(weights, firsts)
     return Items(np.add.reduceat(times * weights, firsts) / whole, np.add.reduceat(born * weights, firsts) / whole, total)
-
-
-def landed(where: Mapping[int, Any], wanted: Mapping[int, Any]) -> dict[int, Any]:
-    """Host of each task in the next batch. where: hosts in the last batch; wanted: requested hosts.
-
-    Each host receives at most one moved task per batch, as on Spark (`spark.placement.placing`); a new task starts on the
-    requested host.
-    """
-    taking: set[Any] = set()
-    found = {}
-    for task, host in wanted.items():
-        before = where.get(task, host)
-        found[task] = before if before != host and host in taking else host
-        if before != host:
-            taking.add(host)
-    return found
-
-
-def dealt(tasks: int, slots: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Number of tasks per host, dealt one by one, hosts with free slots first; shape (hosts,)."""
-    dealt = np.zeros(slots.size, dtype=np.int64)
-    for _ in range(tasks if slots.size else 0):
-        dealt[np.lexsort((dealt, dealt // slots))[0]] += 1
-    return dealt

@@ -1,90 +1,68 @@
 """Simulates a dataflow with a queue per operator: sources, stations, sinks, and the items in transit between them.
 
-Each time window is processed in topological order, so that an operator's inputs are complete before it runs.
+Each time window is processed in topological order, so that an operator's inputs are complete before it runs. In waves,
+items that an operator cannot take yet, because they are of a newer composition, wait aside.
 """
 
 import math
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import numpy as np
 
-from elastream.model.errors import DataflowError
+from elastream.model.composing import Consistency
+from elastream.model.endpoints import DomainSignal
 from elastream.model.graph import Delivery, Edge, Graph, Kind, Operator
+from elastream.model.key_table import KeyTables
 from elastream.model.observation import Composition, Floats, MicroBatch
-from elastream.model.qos import offered_rates
+from elastream.model.qos import live_edges
 from elastream.model.stages import Layout
-from elastream.simulation.arrivals import Emissions, Load, cohorts, emissions, items
+from elastream.simulation.arrivals import Emissions, Load, share, whole_items
 from elastream.simulation.cohorts import CohortStation
+from elastream.simulation.costs import Cost, Shares, costs_of, greatest_selectivity, shares_in
 from elastream.simulation.exchanging import EdgeTraffic
+from elastream.simulation.fluid import DUST
 from elastream.simulation.pool import SimulatedHosts
 from elastream.simulation.serving import paced
 from elastream.simulation.settings import Settings, Travel
-from elastream.simulation.stations import NOTHING, Items, ItemStation, Station, each_one, joined
-
-AHEAD = 1 << 14
-"""Approximate number of records that a source generates at once."""
-PIECES = 64
-"""Cohorts per monitoring period for evenly spaced arrivals; a computed wait is off by at most one such piece."""
+from elastream.simulation.sources import PIECES, Source, load_of
+from elastream.simulation.stations import Items, ItemStation, Station
+from elastream.simulation.updates import Update, Updates, ahead, changed_operators, passed
 
 
-class Source:
-    """Emits the records of a load as time passes: one by one or, given `piece` seconds, in cohorts of that length."""
+class Terms(NamedTuple):
+    """A composition in use. costs: of a record at each operator; live: edges over which each operator sends."""
 
-    def __init__(self, load: Emissions, piece: float | None = None) -> None:
-        self.load = load
-        self.piece = piece
-        self.total = load.total
-        self.next = 0
-        self.ready = NOTHING
-        self.offered = 0.0
-        self.held = 0.0
-
-    @property
-    def emitted(self) -> float:
-        """Records emitted, without those held back before the first operator."""
-        return self.offered - self.held
-
-    def until(self, end: float) -> Items:
-        """Emit the records that arrive before `end` and were not emitted yet."""
-        ready = self.ready
-        if self.next < self.load.times.size and self.load.times[self.next] < end:
-            self.ready = ready = self._laid_out(end)
-        cut = int(ready.times.searchsorted(end))
-        flow, self.ready = Items(*(a[:cut] for a in ready)), Items(*(a[cut:] for a in ready))
-        self.offered += flow.total if self.piece is not None else cut
-        return flow
-
-    def _laid_out(self, end: float) -> Items:
-        """The ready records plus those of all emissions that begin before `end`, and some more to amortise the cost."""
-        load = self.load
-        stop = int(np.searchsorted(load.times, end, side="left"))
-        if self.piece is None:
-            stop = max(stop, int(np.searchsorted(load.reach, load.reach[self.next] + AHEAD)))
-        else:
-            stop = min(max(stop, self.next + AHEAD // PIECES), load.times.size)
-        times, counts = load.times[self.next : stop], load.counts[self.next : stop]
-        self.next = stop
-        if self.piece is None:
-            times = items(times, counts, load.span)
-            return joined([self.ready, Items(times, times, each_one(times.size))])
-        times, shares = cohorts(times, counts, load.span, self.piece)
-        return joined([self.ready, Items(times, times, shares)])
-
-    @property
-    def ended(self) -> bool:
-        return self.offered >= self.total - 1e-6 * max(1, self.total)
+    composition: Composition
+    shares: Shares
+    costs: Mapping[str, Cost]
+    live: Mapping[str, list[Edge]]
 
 
 class QueueNetwork:
-    """All queues of a dataflow, one per operator. stations: operators between sources and sinks, topologically sorted."""
+    """All queues of a dataflow, one per operator. stations: operators between sources and sinks, topologically sorted.
 
-    def __init__(self, layout: Layout, loads: Mapping[str, Load], settings: Settings, seed: int, seconds: float) -> None:
-        self.layout, self.graph = layout, layout.graph
+    epoch: number of the newest composition; taken: by operator, that under which it works. changing: whether an operator
+    has yet to take the newest, so that time is to be advanced by no more than `step` seconds at once.
+    """
+
+    def __init__(
+        self,
+        layout: Layout,
+        loads: Mapping[str, Load],
+        settings: Settings,
+        seed: int,
+        seconds: float,
+        tables: KeyTables,
+    ) -> None:
+        self.layout = layout
+        self.graph = layout.graph
         self.settings = settings
+        self.tables = tables
         given = {source.name: load_of(source, loads, seconds) for source in self.graph.sources}
         self.crowded = crowded(self.graph, given, settings)
         self.cohorts = bool(self.crowded)
-        piece = settings.monitor / PIECES
+        self.step = piece = settings.monitor / PIECES
         self.sources = {name: Source(load, piece if name in self.crowded else None) for name, load in given.items()}
         self.stations = tuple(
             self._station(self.graph.by_name[name], stream, settings, seed)
@@ -109,38 +87,167 @@ class QueueNetwork:
         self.means: dict[str, Floats] = {}
         self._measured: tuple[int, int, int] = (-1, -1, -1)
         self._rated: tuple[int, int, int] = (-1, -1, -1)
-        self.compose(Composition.default(self.graph))
+        self.signals = {s.name: s.writes.name for s in self.graph.sinks if isinstance(s.writes, DomainSignal)}
+        self.signalled: dict[str, float] = {}
+        self.updates = Updates()
+        self.epoch = 0
+        self.terms = {0: self._terms(Composition.default(self.graph))}
+        self.taken: dict[str, int] = {}
+        self.effective: dict[str, Composition] = {}
+        self.settled = False
+        self.held_back: dict[str, list[Items]] = {name: [] for name in self.sources}
+        self.workers = tuple(name for name in self.graph.order if self.graph.by_name[name].kind is not Kind.SINK)
+        for name in self.workers:
+            self._take(name, 0)
 
     def _station(self, operator: Operator, stream: int, settings: Settings, seed: int) -> Station:
         inputs = len(self.graph.inputs[operator.name]) if operator.name in settings.joins else 1
         kind = CohortStation if operator.name in self.crowded else ItemStation
         return kind(operator, stream, settings, seed, inputs)
 
-    def compose(self, composition: Composition) -> None:
-        """Apply a composition from now on."""
-        self.version = composition.version
-        for name, (cost, selectivity) in alternate_costs(self.graph, self.settings, composition).items():
-            self.by_name[name].work = cost
-            self.by_name[name].selectivity = selectivity
-        self.live = {
-            name: [edge for edge in edges if edge.choice is None or composition.choices[edge.choice] == edge.target]
-            for name, edges in self.graph.outputs.items()
-        }
+    # -- compositions --------------------------------------------------------------------------------------------------
+
+    @property
+    def wanted(self) -> Composition:
+        """The newest composition."""
+        return self.terms[self.epoch].composition
+
+    @property
+    def changing(self) -> bool:
+        return any(epoch < self.epoch for epoch in self.taken.values())
+
+    def follows(self, query: str) -> bool:
+        """Whether all operators of `query` work under the newest composition."""
+        taken = [self.taken[name] for name in self.workers if self.layout.stage_of[name].segment == query]
+        return min(taken, default=self.epoch) == self.epoch
+
+    def resize(self, composition: Composition) -> None:
+        """Take `composition`, which differs from the wanted one in its parallelism only."""
+        self.terms[self.epoch] = self.terms[self.epoch]._replace(composition=composition)
+        self.settled = False
+
+    def compose(self, composition: Composition, now: float) -> None:
+        """Request another composition at `now`; when each operator takes it, follows from the consistency."""
+        mode = self.settings.consistency
+        update = Update(self.epoch + 1, composition.version, now)
+        changed = changed_operators(self.graph, self.wanted, composition)
+        update.waiting = {self.layout.stage_of[name].segment for name in changed}
+        if mode in (Consistency.BATCH, Consistency.REWIRED):
+            update.mixed = self._mixed(changed, composition)
+        self.updates.request(update)
+        oldest = min(self.taken.values())
+        self.terms = {epoch: terms for epoch, terms in self.terms.items() if epoch >= oldest}
+        self.epoch += 1
+        self.terms[self.epoch] = self._terms(composition)
+        for name in self.workers:
+            if mode in (Consistency.BATCH, Consistency.REWIRED) or (mode is Consistency.WAVE and name in self.sources):
+                self._take(name, self.epoch)
+
+    def _terms(self, composition: Composition) -> Terms:
+        live = {name: [edge for edge, _ in edges] for name, edges in live_edges(self.graph, composition).items()}
+        shares = shares_in(self.graph, self.settings, composition, self.tables)
+        return Terms(composition, shares, costs_of(self.graph, self.settings, shares), live)
+
+    def _take(self, name: str, epoch: int) -> None:
+        """Let an operator work under the composition of `epoch` from now on."""
+        terms = self.terms[epoch]
+        self.taken[name] = epoch
+        self.live[name] = terms.live[name]
+        if name in self.by_name:
+            self.by_name[name].work, self.by_name[name].selectivity = terms.costs[name]
+        self.version += 1
+        self.settled = False
+
+    def runs(self, name: str) -> Mapping[str, float]:
+        """Part of the records of an operator that each of its alternates processes now."""
+        return self.terms[self.taken[name]].shares[name]
+
+    def _mixed(self, changed: frozenset[str], after: Composition) -> float:
+        """Records under way that passed a changed operator as it was and will pass one as it will be."""
+        rates = {name: max(source.offered, DUST) for name, source in self.sources.items()}
+        selectivity = {name: cost.selectivity for name, cost in self.terms[self.epoch].costs.items()}
+        met = passed(self.graph, rates, selectivity, self.wanted, changed)
+        before = ahead(self.graph, after, changed)
+        mixed = 0.0
+        for station in self.stations:
+            if station.name in before:
+                coming = sum(flow.total for port in station.inbox for flow in port)
+                mixed += met.arriving[station.name] * (station.queued + coming)
+            if any(edge.target in before for edge in self.live[station.name]):
+                mixed += met.leaving[station.name] * station.in_service
+        return mixed
+
+    def _follow(self, name: str, now: float) -> bool:
+        """Whether an operator takes a newer composition now: nothing of an older one is left here or comes any more."""
+        station = self.by_name[name]
+        newest = min(self.taken[edge.source] for edge in self.graph.inputs[name])
+        if newest <= self.taken[name] or station.unfinished:
+            return False
+        coming = min((epoch for epoch, _, _ in station.aside if epoch <= newest), default=newest)
+        if len(station.waiting) > 1:  # what a join still has without a partner finds one among the new
+            for update in self.updates.running:
+                update.mixed += station.queued if self.taken[name] < update.epoch <= coming else 0.0
+        self.updates.committed(self.layout.stage_of[name].segment, self.taken[name], now, now)
+        self._take(name, coming)
+        released = [(port, flow) for epoch, port, flow in station.aside if epoch <= coming]
+        station.aside = [each for each in station.aside if each[0] > coming]
+        for port, flow in released:
+            station.receive(Items(np.maximum(flow.times, now), flow.born, flow.counts), port)
+        return True
+
+    def _drain(self, now: float) -> None:
+        """Let everything take the newest composition, and what was held back go on, once nothing is under way."""
+        if any(station.unfinished for station in self.stations):
+            return
+        for segment in self.layout.segments:
+            self.updates.committed(segment.name, min(self.taken.values()), now, now)
+        for name in self.workers:
+            self._take(name, self.epoch)
+        for name, flows in self.held_back.items():
+            self.sources[name].held = 0.0
+            for flow in flows:
+                self._deliver(name, Items(np.maximum(flow.times, now), flow.born, flow.counts))
+            self.held_back[name] = []
+
+    def _note_effective(self, now: float) -> None:
+        """Note which compositions are in effect once time has passed under them: by query, that of all its operators."""
+        for segment in self.layout.segments:
+            oldest = min((self.taken[name] for name in segment.operators if name in self.taken), default=self.epoch)
+            self.effective[segment.name] = self.terms[oldest].composition
+            self.updates.committed(segment.name, oldest, now, now)
+        self.updates.settle(min(self.taken.values()))
+        self.settled = True
+
+    # -- time ----------------------------------------------------------------------------------------------------------
 
     def advance(self, begin: float, end: float, pool: SimulatedHosts) -> None:
+        changing = self.changing
+        if changing and self.settings.consistency is Consistency.DRAIN:
+            self._drain(begin)
+        held = changing and self.changing and self.settings.consistency is Consistency.DRAIN
         self._rate(begin, pool)
         self._measure_links(pool)
         lasts = end - begin
         for name in self.graph.order:
             if name in self.sources:
-                self._deliver(name, self.sources[name].until(end))
+                flow = self.sources[name].until(end)
+                if held and flow.times.size:
+                    self.held_back[name].append(flow)
+                    self.sources[name].held += flow.total
+                else:
+                    self._deliver(name, flow)
             elif name in self.by_name:
                 station = self.by_name[name]
+                if changing and not held and self._follow(name, begin):
+                    self._rate(begin, pool)
+                    self._measure_links(pool)
                 station.period.given += len(station.crew) * lasts
                 if isinstance(station, CohortStation):
                     station.comes = self._variation(name)
                     station.grain = max(self._grain(edge.source) for edge in self.graph.inputs[name])
                 self._deliver(name, station.advance(begin, end, self.means[name]))
+        if not self.settled:
+            self._note_effective(begin)
 
     def _rate(self, begin: float, pool: SimulatedHosts) -> None:
         """Update every instance's mean service time (s) if instances, costs or speeds have changed."""
@@ -193,7 +300,14 @@ class QueueNetwork:
             if edge.target in self.by_name:
                 if name in self.crowded and edge.target not in self.crowded:
                     part, self.parts[edge] = whole_items(part, self.parts.get(edge, 0.0))
-                self.by_name[edge.target].receive(self._travelled(edge, part), self.ports[edge])
+                target, part = self.by_name[edge.target], self._travelled(edge, part)
+                if self.taken[edge.target] < self.taken[name] and part.times.size:
+                    target.aside.append((self.taken[name], self.ports[edge], part))
+                else:
+                    target.receive(part, self.ports[edge])
+            elif edge.target in self.signals:
+                if part.times.size:
+                    self.signalled[self.signals[edge.target]] = float(part.times[-1])
             else:
                 self.committed += part.total
                 self.latencies.append(Items(part.times - part.born, part.born, part.counts))
@@ -262,62 +376,25 @@ class QueueNetwork:
     @property
     def empty(self) -> bool:
         """Whether all arrivals have been processed; a join's unmatched items do not count."""
-        return all(source.ended for source in self.sources.values()) and not any(s.unfinished for s in self.stations)
+        held = any(self.held_back.values()) or any(station.aside for station in self.stations)
+        ended = all(source.ended for source in self.sources.values())
+        return ended and not held and not any(station.unfinished for station in self.stations)
 
 
 def crowded(graph: Graph, loads: Mapping[str, Emissions], settings: Settings) -> frozenset[str]:
-    """Sources and operators whose items travel in cohorts: those above `cohorts_above` items in the busiest period."""
+    """Sources and operators whose items travel in cohorts: those above `cohorts_above` items in the busiest period.
+
+    Whatever the composition: of a choice each branch may be the one, of an operator the alternate that emits most.
+    """
     if settings.travel is Travel.SINGLE:
         return frozenset()
     if settings.travel is Travel.TASKS:
         return frozenset(graph.by_name)
-    composition = Composition.default(graph)
-    selectivity = {name: each for name, (_, each) in alternate_costs(graph, settings, composition).items()}
-    peaks = {name: load.busiest(settings.monitor) for name, load in loads.items()}
-    arriving = offered_rates(graph, peaks, selectivity, composition)
-    return frozenset(name for name, items in arriving.items() if items > settings.cohorts_above)
-
-
-def whole_items(flow: Items, part: float) -> tuple[Items, float]:
-    """Convert cohorts to whole items, each at the arrival of its last part; returns them and the remaining fraction.
-
-    part: fraction of an item remaining from earlier cohorts.
-    """
-    reach = part + np.cumsum(flow.counts)
-    due = math.floor(float(reach[-1]) + 1e-9)
-    rows = np.minimum(np.searchsorted(reach, np.arange(1, due + 1) - 1e-9), reach.size - 1)
-    return Items(flow.times[rows], flow.born[rows], each_one(due)), max(0.0, float(reach[-1]) - due)
-
-
-def share(flow: Items, first: int, of: int) -> Items:
-    """Every `of`-th item from item `first` on."""
-    return Items(*(column[first::of] for column in flow))
-
-
-def alternate_costs(graph: Graph, settings: Settings, composition: Composition) -> dict[str, tuple[float, float]]:
-    """(core-seconds per record, records out per record in) of every non-source, non-sink operator under `composition`.
-
-    Measured values override those that the alternate declares. Raises DataflowError if neither has a cost.
-    """
-    found = {}
-    for operator in graph.operators:
-        if operator.kind in (Kind.TRANSFORM, Kind.KEYED):
-            alternate = operator.alternate(composition.alternates[operator.name])
-            measured = settings.service(operator.name)
-            cost = measured.cost if measured.cost is not None else alternate.cost
-            selectivity = measured.selectivity if measured.selectivity is not None else alternate.selectivity
-            if cost is None:
-                raise DataflowError(
-                    f"operator {operator.name!r} has no cost for alternate {alternate.name!r}; the simulation needs "
-                    "core-seconds per record: declare `cost`, or calibrate with a recorded run"
-                )
-            found[operator.name] = (cost, 1.0 if selectivity is None else selectivity)
-    return found
-
-
-def load_of(source: Operator, loads: Mapping[str, Load], seconds: float) -> Emissions:
-    """The load of a source: the one in `loads`, else its declared one; raises DataflowError if it has neither."""
-    load = loads.get(source.name) or source.load
-    if load is None:
-        raise DataflowError(f"source {source.name!r} has no load; the simulation needs one: declare `load` at the source")
-    return emissions(load, until=seconds)
+    selectivity = greatest_selectivity(graph, settings)
+    most = {name: loads[name].busiest(settings.monitor) if name in loads else 0.0 for name in graph.by_name}
+    for name in graph.order:
+        dealt = sum(edge.delivery is Delivery.ROUND_ROBIN and edge.choice is None for edge in graph.outputs[name])
+        for edge in graph.outputs[name]:
+            shared = edge.delivery is Delivery.ROUND_ROBIN and edge.choice is None
+            most[edge.target] += most[name] * selectivity.get(name, 1.0) / (dealt if shared else 1)
+    return frozenset(name for name, items in most.items() if items > settings.cohorts_above)

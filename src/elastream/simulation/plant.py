@@ -7,7 +7,7 @@ with room.
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import replace
 
 import numpy as np
 
@@ -30,14 +30,17 @@ from elastream.model.action import (
     TaskId,
 )  # fmt: skip
 from elastream.model.cloud import HostState, HostType, Lease
+from elastream.model.composing import holder, refusal, switched
 from elastream.model.errors import CloudError, DataflowError
 from elastream.model.fitting import refuse_misfit
+from elastream.model.key_table import KeyTableBook, KeyTables
 from elastream.model.observation import Composition, Context, Observation
 from elastream.model.stages import Layout
 from elastream.model.wording import counted
 from elastream.planning.provision import first
 from elastream.simulation.arrivals import Load
 from elastream.simulation.batch_watch import BatchWatch
+from elastream.simulation.costs import unsimulated
 from elastream.simulation.fused import FusedNetwork
 from elastream.simulation.network import QueueNetwork
 from elastream.simulation.pool import Event, SimulatedHosts
@@ -46,6 +49,7 @@ from elastream.simulation.settings import Settings, Travel
 from elastream.simulation.staffing import Staffing
 from elastream.simulation.stations import Station
 from elastream.simulation.tasks import TaskNetwork
+from elastream.simulation.updates import Update
 from elastream.simulation.watching import Watch
 
 PERIODS_AT_ONCE = 1000
@@ -97,6 +101,11 @@ class SimulatedPlant:
         return self.staffing.migrations
 
     @property
+    def updates(self) -> Sequence[Update]:
+        """Every change of the composition by switches, with how long it took and which records met both."""
+        return self.network.updates.all
+
+    @property
     def finished(self) -> bool:
         """Whether the load has ended and every queue is empty."""
         return self.network.empty
@@ -139,6 +148,8 @@ class SimulatedPlant:
     def _horizon(self) -> float:
         """How far time can be advanced at once: over many monitoring periods where nothing changes between them."""
         network = self.network
+        if network.changing:
+            return min(self.watch.next_tick, self.time + network.step)
         if (
             isinstance(network, FusedNetwork)
             and self.pool.steady
@@ -166,17 +177,34 @@ class SimulatedPlant:
                 status, reason = self._cancel_drain(action.host)
             case ReleaseHost():
                 status, reason = self._release(action.host)
-            case SwitchAlternate():
-                status, reason = self._switch_alternate(action)
-            case SwitchEdge():
-                status, reason = self._switch_edge(action)
-            case SetKeyTable():
-                status, reason = Status.REFUSED, f"operator {action.operator!r} does not choose its alternate by key"
+            case SwitchAlternate() | SwitchEdge() | SetKeyTable():
+                (outcome,) = self.switch((action,))
+                return outcome
         return Outcome(action, status, reason)
 
     def switch(self, switches: Sequence[Switch]) -> tuple[Outcome, ...]:
         """Do all of these that are possible as one new composition; an outcome each."""
-        return tuple(self.apply(switch) for switch in switches)
+        if self.closed:
+            return tuple(Outcome(each, Status.REFUSED, "the simulation is closed") for each in switches)
+        refused = {each: self._refusal(each) for each in switches}
+        composition = switched(self.composition, [each for each in switches if not refused[each]])
+        if composition is not self.composition:
+            self.composition = composition
+            self.network.compose(composition, self.time)
+        return tuple(self._outcome(each, refused[each]) for each in switches)
+
+    def _refusal(self, switch: Switch) -> str:
+        graph = self.context.graph
+        return refusal(graph, switch) or unsimulated(graph, switch, self.settings, self.network.tables)
+
+    def _outcome(self, switch: Switch, refused: str) -> Outcome:
+        if refused:
+            return Outcome(switch, Status.REFUSED, refused)
+        query = holder(self.context.layout, switch)
+        effective = self.network.effective.get(query)
+        if effective is not None and self.network.follows(query) and switched(effective, [switch]) is effective:
+            return Outcome(switch, Status.DONE)
+        return Outcome(switch, Status.ACCEPTED, f"in force once {query} has processed records under it")
 
     def _happen(self, event: Event) -> None:
         pool = self.pool
@@ -213,7 +241,7 @@ class SimulatedPlant:
         station.scalings += abs(change)
         self.staffing.upscalings += max(0, change)
         self.staffing.downscalings += max(0, -change)
-        self._recompose(parallelism={**self.composition.parallelism, station.name: len(station.crew)})
+        self._resize({**self.composition.parallelism, station.name: len(station.crew)})
         return (Status.DONE, "") if change < 0 else (Status.ACCEPTED, "instances are starting")
 
     def _move(self, task: TaskId, host: str) -> tuple[Status, str]:
@@ -281,26 +309,10 @@ class SimulatedPlant:
         self.pool.to(row, HostState.RELEASING, self.time)
         return Status.ACCEPTED, "the host is shutting down"
 
-    def _switch_alternate(self, action: SwitchAlternate) -> tuple[Status, str]:
-        operator = self.context.graph.by_name.get(action.operator)
-        if operator is None or action.alternate not in {alternate.name for alternate in operator.alternates}:
-            return Status.REFUSED, f"operator {action.operator!r} has no alternate {action.alternate!r}"
-        if self.composition.alternates[operator.name] != action.alternate:
-            self._recompose(alternates={**self.composition.alternates, operator.name: action.alternate})
-        return Status.DONE, ""
-
-    def _switch_edge(self, action: SwitchEdge) -> tuple[Status, str]:
-        if action.target not in self.context.graph.choices.get(action.choice, ()):
-            return Status.REFUSED, f"choice {action.choice!r} has no edge to {action.target!r}"
-        if self.composition.choices[action.choice] != action.target:
-            self._recompose(choices={**self.composition.choices, action.choice: action.target})
-        return Status.DONE, ""
-
-    def _recompose(self, **changes: Any) -> None:
-        now = self.composition
-        parts = {"alternates": now.alternates, "choices": now.choices, "parallelism": now.parallelism, **changes}
-        self.composition = Composition(now.version + 1, **parts)
-        self.network.compose(self.composition)
+    def _resize(self, parallelism: Mapping[str, int]) -> None:
+        """Make a composition of this parallelism, in force with the next batches."""
+        self.composition = replace(self.composition, version=self.composition.version + 1, parallelism=parallelism)
+        self.network.resize(self.composition)
 
     def staff(self, parallelism: Mapping[str, int]) -> None:
         """Place the initial instances, ready at once; raises CloudError if the first hosts have no room for them."""
@@ -316,7 +328,7 @@ class SimulatedPlant:
                 f"{refused}: the run must start with {counted(sum(counts.values()), 'instance')} on "
                 f"{counted(len(self.pool), 'host')}"
             )
-        self._recompose(parallelism={station.name: len(station.crew) for station in self.network.stations})
+        self._resize({station.name: len(station.crew) for station in self.network.stations})
 
 
 def make_plant(
@@ -332,6 +344,7 @@ def make_plant(
     min_hosts: int = 1,
     target_latency: float | None = None,
     seconds: float = math.inf,
+    tables: KeyTables | None = None,
 ) -> SimulatedPlant:
     """Build a simulated plant for `layout` at time 0, with its first hosts running and instances of all operators placed.
 
@@ -340,9 +353,10 @@ def make_plant(
 
     hosts: number of initial hosts of the first type, or the type of each; None: at least `min_hosts`, and as many as one
     instance of every operator needs, of the first type that holds each. loads: by source, override declared loads.
-    parallelism: initial instances by operator, default 1. seconds: length limit of loads. Raises DataflowError for a
-    source without a load or a load without a source, CloudError if no host type can hold an operator or the first hosts
-    have too little room, InputError for an invalid load.
+    parallelism: initial instances by operator, default 1. seconds: length limit of loads. tables: key tables of
+    the run, also those that come while it lasts. Raises DataflowError for a source without a load or a load without a
+    source, CloudError if no host type can hold an operator or the first hosts have too little room, InputError for an
+    invalid load.
     """
     settings = settings or Settings()
     types = {kind.name: kind for kind in host_types}
@@ -351,7 +365,9 @@ def make_plant(
     if unknown := set(loads or {}) - {source.name for source in layout.graph.sources}:
         raise DataflowError(f"load for {min(unknown)!r}: dataflow {layout.graph.name!r} has no such source")
     kind = FusedNetwork if not layout.apart else TaskNetwork if settings.travel is Travel.TASKS else QueueNetwork
-    network: QueueNetwork | FusedNetwork = kind(layout, loads or {}, settings, seed, seconds)
+    network: QueueNetwork | FusedNetwork = kind(
+        layout, loads or {}, settings, seed, seconds, KeyTableBook() if tables is None else tables
+    )
     refuse_misfit(layout.graph, types.values(), apart=layout.apart)
     context = Context(
         layout, types, target_latency, max_hosts, min_hosts,

@@ -235,6 +235,12 @@ class SimulatedHosts:
                     per_byte[i, j] = 1 / min(slowest, link.bandwidth or math.inf)
         return latency, per_byte
 
+    def mean_speed(self, now: float) -> float:
+        """Core speed of the hosts that are up, on average by their cores; 1 without any."""
+        up = self.up[: len(self)]
+        cores = self.cores[: len(self)][up]
+        return float(cores @ self.speeds(now)[up]) / float(cores.sum()) if cores.size else 1.0
+
     @property
     def steady(self) -> bool:
         """Whether host speeds are constant."""

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from elastream.model.action import Switch
 from elastream.model.cloud import Lease
 from elastream.model.observation import Floats, Metric, Observation
 from elastream.model.stages import Layout
@@ -77,8 +78,11 @@ def replay(
         if decision is None:
             watch(plant.observe())
         else:
-            for outcome in decision.done:
-                plant.apply(outcome.action)
+            done = [outcome.action for outcome in decision.done]
+            plant.switch([action for action in done if isinstance(action, Switch)])
+            for action in done:
+                if not isinstance(action, Switch):
+                    plant.apply(action)
     plant.advance(recording.end - origin)
 
 

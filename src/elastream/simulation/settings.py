@@ -11,8 +11,10 @@ from enum import StrEnum
 
 import numpy as np
 
+from elastream.model.composing import Consistency
 from elastream.model.errors import InputError
 from elastream.model.graph import Operator
+from elastream.model.key_table import Key
 from elastream.model.observation import Floats
 
 
@@ -31,7 +33,8 @@ class Service:
 
     variation: coefficient of variation, used by LOGNORMAL only. samples: measured service times for EMPIRICAL, in any
     unit, because they are divided by their mean. cost, selectivity: measured core-seconds per item and items out per item
-    in; they override those that the alternates declare.
+    in; they override those that the alternates declare. alternates: the same by alternate, where each was measured; it
+    overrides both.
     """
 
     distribution: Distribution = Distribution.LOGNORMAL
@@ -39,6 +42,7 @@ class Service:
     samples: tuple[float, ...] = ()
     cost: float | None = None
     selectivity: float | None = None
+    alternates: Mapping[str, tuple[float | None, float | None]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.variation < 0:
@@ -48,9 +52,14 @@ class Service:
         ):
             raise InputError("an empirical service time needs samples >= 0, at least one of them above 0")
 
-    def costing(self, cost: float, selectivity: float | None = None) -> "Service":
-        """Return a copy with a measured mean of `cost` core-seconds and a measured selectivity."""
-        return replace(self, cost=cost, selectivity=selectivity)
+    def costing(
+        self,
+        cost: float,
+        selectivity: float | None = None,
+        alternates: Mapping[str, tuple[float | None, float | None]] | None = None,
+    ) -> "Service":
+        """Return a copy with a measured mean of `cost` core-seconds, a measured selectivity, and both by alternate."""
+        return replace(self, cost=cost, selectivity=selectivity, alternates=alternates or {})
 
     @property
     def squared_variation(self) -> float:
@@ -129,7 +138,9 @@ class Settings:
     a source in flight at once, the others wait at the source (Storm's max.spout.pending).
 
     batch_ratios: recorded over expected duration of micro-batches, in order; simulated batches cycle through them from a
-    random start.
+    random start. consistency: what records under way meet when the composition changes. Operators apart have no batches:
+    in `BATCH` each changes between two records, which is `REWIRED` but for the records in service. key_weights: by
+    operator, how frequent each key of its key tables is, relative to the others; none: equally.
     """
 
     monitor: float = 15.0
@@ -179,6 +190,8 @@ class Settings:
     cohorts_above: int = 1024
     """Items a monitoring period. Assumed: below, cohorts are no cheaper, and random variation matters more."""
     travel: Travel = Travel.SINGLE
+    consistency: Consistency = Consistency.BATCH
+    key_weights: Mapping[str, Mapping[Key, float]] = field(default_factory=dict)
     services: Mapping[str, Service] = field(default_factory=dict)
     messaging: Mapping[str, Messaging] = field(default_factory=dict)
     joins: frozenset[str] = frozenset()
@@ -206,6 +219,8 @@ class Settings:
                 raise InputError(f"the simulator's {name.replace('_', ' ')} is negative ({getattr(self, name):g})")
         if self.speed_trace is not None and not (self.speed_trace.ndim == 2 and (self.speed_trace > 0).all()):
             raise InputError("a speed trace must have a row a host and a column an interval, with values above 0")
+        if self.consistency is Consistency.WAVE and self.travel is Travel.TASKS:
+            raise InputError("Travel.TASKS keeps no records apart: its consistency is batch, drain or rewired, not wave")
         if self.joins and self.travel is Travel.TASKS:
             raise InputError(f"operator {min(self.joins)!r} joins its inputs; Travel.TASKS does not support joins")
 

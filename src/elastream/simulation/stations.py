@@ -182,7 +182,8 @@ class Station:
     """Base of the stations. inputs: number of inputs that it joins; 1: it merges them.
 
     limits: largest duration allowed, seconds, by factor of the service level; inf without one. single: whether `durations`
-    are those of single items.
+    are those of single items. aside: items of a newer composition than the operator has taken, each flow with its epoch and
+    input.
     """
 
     single = False
@@ -206,6 +207,7 @@ class Station:
         self.period = Counters(np.zeros(self.limits.size))
         self.total = Counters(np.zeros(self.limits.size))
         self.durations: list[Items] = []
+        self.aside: list[tuple[int, int, Items]] = []
 
     @property
     def limit(self) -> float:
@@ -238,7 +240,7 @@ class Station:
     @property
     def backlog(self) -> float:
         """Items reported as backlog; NaN if the operator has no queue of its own."""
-        return self.queued
+        return self.queued + sum(flow.total for _, _, flow in self.aside)
 
     @property
     def needs(self) -> tuple[float, float]:

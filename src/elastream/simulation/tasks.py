@@ -13,13 +13,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elastream.model.graph import Delivery, Edge, Operator
-from elastream.model.observation import Composition, Floats, Integers
+from elastream.model.key_table import KeyTables
+from elastream.model.observation import Floats, Integers
 from elastream.model.qos import offered_rates
 from elastream.model.stages import Layout
 from elastream.simulation.arrivals import Load
-from elastream.simulation.network import QueueNetwork, Source, alternate_costs
+from elastream.simulation.network import QueueNetwork
 from elastream.simulation.pool import SimulatedHosts
 from elastream.simulation.settings import Settings
+from elastream.simulation.sources import Source
 from elastream.simulation.stations import Items, Station
 
 STEPS = 20
@@ -112,31 +114,46 @@ class Placement:
 class TaskNetwork(QueueNetwork):
     """Drop-in for `QueueNetwork`, with a queue per instance."""
 
-    def __init__(self, layout: Layout, loads: Mapping[str, Load], settings: Settings, seed: int, seconds: float) -> None:
-        super().__init__(layout, loads, settings, seed, seconds)
+    def __init__(
+        self,
+        layout: Layout,
+        loads: Mapping[str, Load],
+        settings: Settings,
+        seed: int,
+        seconds: float,
+        tables: KeyTables,
+    ) -> None:
+        super().__init__(layout, loads, settings, seed, seconds, tables)
         self.step = settings.monitor / STEPS
         # One cohort per step, so that a step's arrivals lie in its middle.
         self.sources = {name: Source(source.load, self.step) for name, source in self.sources.items()}
         self.scale: Floats = np.ones(0)
         self.held = dict.fromkeys(self.sources, (0.0, 0.0))
-        self.groups = _groups(self)
-        self.before = [(0.0, 0.0)] * len(self.groups)
+        self._grouped(self.epoch)
         self._placement: tuple[tuple[int, ...], Placement] | None = None
 
     def _station(self, operator: Operator, stream: int, settings: Settings, seed: int) -> Station:
         return TaskStation(operator, stream, settings)
 
-    def compose(self, composition: Composition) -> None:
-        super().compose(composition)
-        self._placement = None
+    def _grouped(self, epoch: int) -> None:
+        """Find which sources feed operators together under the composition of `epoch`."""
+        self.grouped = epoch
+        self.groups = _groups(self)
+        self.before = [(0.0, 0.0)] * len(self.groups)
 
     def advance(self, begin: float, end: float, pool: SimulatedHosts) -> None:
+        if self.changing:
+            self._drain(begin)  # in any other consistency it changes at once
+        if (working := min(self.taken.values())) != self.grouped:
+            self._grouped(working)
         steps = max(1, math.ceil((end - begin) / self.step - 1e-6))
         lasts = (end - begin) / steps
         for number in range(steps):
             self._step(begin + number * lasts, lasts, pool)
         for station in self.stations:
             station.period.given += len(station.crew) * (end - begin)
+        if not self.settled:
+            self._note_effective(begin)
 
     def _step(self, begin: float, lasts: float, pool: SimulatedHosts) -> None:
         """Simulate one step: admitted records flow through all operators, limited by the hosts' cores and links."""
@@ -178,7 +195,7 @@ class TaskNetwork(QueueNetwork):
             every = sum(amount for amount, _ in waiting.values())
             # Records finished within the step free room; estimated by those of the last step.
             passed = max(0.0, sum(self.before[number]) - under_way)
-            room = max(0.0, self.settings.pending * len(members) - under_way + passed)
+            room = 0.0 if self.changing else max(0.0, self.settings.pending * len(members) - under_way + passed)
             part = min(1.0, room / every) if every > DUST else 1.0
             self.before[number] = (under_way, every * part)
             for name, (amount, born) in waiting.items():
@@ -252,6 +269,9 @@ class TaskNetwork(QueueNetwork):
                 if edge.target not in self.by_name and emitted[station.name][0] > 0:
                     amount, born = emitted[station.name]
                     amount *= self._part(edge)
+                    if edge.target in self.signals:
+                        self.signalled[self.signals[edge.target]] = now
+                        continue
                     self.committed += amount
                     self.latencies.append(_one(max(0.0, now - born), amount))
         for name in self.sources:
@@ -323,9 +343,9 @@ class TaskNetwork(QueueNetwork):
 
 def _groups(network: QueueNetwork) -> list[tuple[list[str], dict[str, float]]]:
     """Groups of sources that reach a common operator, with the records at each operator per record of the group."""
-    graph, settings = network.graph, network.settings
-    composition = Composition.default(graph)
-    selectivity = {name: each for name, (_, each) in alternate_costs(graph, settings, composition).items()}
+    graph, terms = network.graph, network.terms[min(network.taken.values())]
+    composition = terms.composition
+    selectivity = {name: cost.selectivity for name, cost in terms.costs.items()}
     totals = {name: max(float(source.total), DUST) for name, source in network.sources.items()}
     reached = {}
     for name in network.sources:

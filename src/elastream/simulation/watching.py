@@ -30,6 +30,7 @@ from elastream.model.observation import (
 from elastream.simulation.exchanging import EdgeTraffic, crossing, exchange_of
 from elastream.simulation.fused import FusedNetwork
 from elastream.simulation.network import QueueNetwork
+from elastream.simulation.observing import AlternateWatch, SignalWatch
 from elastream.simulation.pool import SimulatedHosts
 from elastream.simulation.quantiles import weighted
 from elastream.simulation.settings import Settings
@@ -84,6 +85,8 @@ class Watch:
         self._placed: tuple[Any, ...] | None = None
         self._pairs: tuple[Sequence[str], Frame] = ((), Frame())
         self._images: tuple[int, Mapping[str, frozenset[str]]] = (-1, {})
+        self._signals = SignalWatch(context.graph, network)
+        self._alternates = AlternateWatch(context.graph, settings, self.rows)
 
     @property
     def next_tick(self) -> float:
@@ -115,10 +118,16 @@ class Watch:
                 kept, within = kept + station.period.judged, within + station.period.within[0]
                 self._note_delay(station, now)
             self._take(station, period)
+            if len(station.operator.alternates) > 1 and isinstance(self.network, QueueNetwork):
+                self._alternates.counted(station, self.network.taken[station.name], self.network.runs(station.name), now)
             station.total.add(station.period)
             station.period = Counters(np.zeros(station.limits.size))
             station.durations = []
         self.host_busy = busy / period
+        served, processed, emitted = (
+            self._table[AT[each]] for each in (Metric.SERVICE_TIME, Metric.PROCESSED_RATE, Metric.EMITTED_RATE)
+        )
+        self._alternates.period(served, processed, emitted, now)
         self._take_sources(period)
         self._take_application(period, kept, within)
         self._stream()
@@ -217,13 +226,14 @@ class Watch:
         leases, hosts = self._lease_frame()
         exchange = exchange_of(self.streams, self.network.stations, age)
         tasks = self._task_frame()
+        overall = {**self.application, **self.network.updates.figures, Metric.COST: self.pool.cost(now)}
         return Observation(
             time=now,
             context=self.context,
             operators=self._operators(),
             application=Frame(
                 (self.context.graph.name,),
-                {metric: [value] for metric, value in {**self.application, Metric.COST: self.pool.cost(now)}.items()},
+                {metric: [value] for metric, value in overall.items()},
                 dict.fromkeys(self.application, age),
             ),
             hosts=self._host_frame(hosts, now, crossing(exchange, tasks.host, len(hosts))),
@@ -237,6 +247,9 @@ class Watch:
             batches=self._batches(now),
             exchange=exchange,
             latency_basis=self._basis,
+            effective=dict(self.network.effective),
+            alternates=self._alternates.frame(now),
+            signals=self._signals.newest(now),
         )
 
     def _batches(self, now: float) -> tuple[MicroBatch, ...]:

@@ -9,6 +9,8 @@ what is wanted, in `placing` and `hosts`, and wakes the mover, which sees to it.
     a host drains or is released and holds tasks          they are wanted on the others, the heaviest first
     its owner recalls a host                              it is released; kept where nothing else could do its work
     a host registers, is warm, holds nothing, is gone     `Hosts.step` takes it to its next state
+    a change of the composition waits until
+    records under way are drained                         until they are, it looks (`CompiledQueries.settle`)
     a pass failed                                         its traceback is logged; FAULTS in a row sound an alarm
     the thread dies                                       an alarm sounds, which every observation has
 
@@ -203,6 +205,8 @@ class Mover:
             spent = self._driver.cpu_seconds() - spent
             self._next_look = now + (max(CALM, spent / SHARE) if self._hosts.settled else HOST_STEP)
         until = max(STEP, self._next_look - self._clock())
+        if self._queries.settle():
+            return STEP
         if not self._placing.wanted():
             return until
         return min(until, STEP if self._clock() - self._last_end < RECENTLY else LONG_STEP)

@@ -186,23 +186,28 @@ class SparkPlant(Generic[Q]):
 
     def apply(self, action: Action) -> Outcome:
         """Do one action, or say why not."""
-        if self._closing.is_set() or self._session_gone:
-            return Outcome(action, Status.REFUSED, "the run is over")
-        self._not_before = 0.0  # what it changes is to be seen
-        try:
-            return self._apply(action)
-        except ElastreamError as error:
-            log.info("%s failed", describe(action), exc_info=True)
-            return Outcome(action, Status.FAILED, in_one_line(error))
-        except (PySparkException, Py4JError, OSError) as error:
-            log.warning("%s failed", describe(action), exc_info=True)
-            return Outcome(action, Status.FAILED, in_one_line(error))
-        finally:
-            self.mover.wake()
+        (outcome,) = self._done([action], lambda: (self._apply(action),))
+        return outcome
 
     def switch(self, switches: Sequence[Switch]) -> tuple[Outcome, ...]:
         """Do all of these that are possible as one new composition; an outcome each."""
-        return tuple(self.apply(switch) for switch in switches)
+        return self._done(switches, lambda: self.queries.switch(switches))
+
+    def _done(self, actions: Sequence[Action], do: Callable[[], tuple[Outcome, ...]]) -> tuple[Outcome, ...]:
+        """What `do` answers to `actions`, or why it failed."""
+        if self._closing.is_set() or self._session_gone:
+            return tuple(Outcome(action, Status.REFUSED, "the run is over") for action in actions)
+        self._not_before = 0.0  # what it changes is to be seen
+        try:
+            return do()
+        except ElastreamError as error:
+            log.info("%s failed", "; ".join(map(describe, actions)), exc_info=True)
+            return tuple(Outcome(action, Status.FAILED, in_one_line(error)) for action in actions)
+        except (PySparkException, Py4JError, OSError) as error:
+            log.warning("%s failed", "; ".join(map(describe, actions)), exc_info=True)
+            return tuple(Outcome(action, Status.FAILED, in_one_line(error)) for action in actions)
+        finally:
+            self.mover.wake()
 
     def close(self) -> None:
         """End what was begun for it; may be called twice."""
@@ -289,6 +294,9 @@ class SparkPlant(Generic[Q]):
             exchange=UNMEASURED if traffic is None else traffic.exchange(tasks.tasks, wall),
             leases=leases,
             composition=self.queries.composition,
+            effective=self.queries.effective,
+            alternates=self.queries.alternates(wall),
+            signals=self.queries.signals,
             history=tuple(self._history),
             next_host=self.hosts.next_number,
             batches=tuple(batches),

@@ -15,6 +15,7 @@ from elastream.clouds.provider import Cloud, Provider
 from elastream.model.alarms import Alarms
 from elastream.model.cloud import HostState
 from elastream.model.compiling import refuse_uncompilable
+from elastream.model.composing import Consistency, refuse_inconsistent
 from elastream.model.endpoints import KafkaTopic
 from elastream.model.errors import CloudError, EnvironmentProblem
 from elastream.model.graph import Graph
@@ -22,6 +23,7 @@ from elastream.model.observation import Composition
 from elastream.model.stages import lay_out
 from elastream.recording.directory import RunDirectory
 from elastream.spark.dataflow.kafka import kafka_settings
+from elastream.spark.dataflow.key_tables import bringing_into_use
 from elastream.spark.hosts.hosts import Hosts
 from elastream.spark.hosts.warmup import warm_up
 from elastream.spark.jvm.driver_side import DriverSide, TaskLoads
@@ -32,8 +34,9 @@ from elastream.spark.placement.allocation import AllocationStore
 from elastream.spark.placement.placing import Placing
 from elastream.spark.plant import RunClock, Scope, SparkPlant
 from elastream.spark.queries.compiled import CompiledQueries
-from elastream.spark.queries.compiler import led_by_edges, start_queries
+from elastream.spark.queries.compiler import start_queries
 from elastream.spark.queries.query import Instruments
+from elastream.spark.queries.segments import led_by_edges
 from elastream.spark.queries.watched import WatchedQueries
 from elastream.spark.telemetry.links import LinkWatch
 from elastream.spark.telemetry.traffic import MapOutputs, Traffic
@@ -67,27 +70,43 @@ def start_plant(
     warm: bool = True,
     ports: range | None = None,
     settings: Mapping[str, str] | None = None,
+    consistency: Consistency = Consistency.BATCH,
 ) -> SparkPlant[CompiledQueries]:
     """Start cluster, session and the queries of `graph`; returns when the first host takes tasks.
 
     state_partitions: key groups of a keyed operator, fixed for the life of its checkpoint. state_store: where executors
     keep state, see `StateStore`. batch_seconds: how often a batch begins and how long it may take, by default `pace_of` the
-    target latency. settings: further Spark settings, which win.
+    target latency. settings: further Spark settings, which win. consistency: what records meet that are under way while the
+    composition changes.
 
     Raises ElastreamError, with nothing left running, where any of it fails.
     """
     layout = lay_out(graph)
     refuse_uncompilable(layout)
+    refuse_inconsistent(layout, consistency)
     wanted = {**_kafka(graph), **(settings or {})}
     with _on_hosts(graph.name, cloud, directory, ports, warm, state_partitions, state_store, wanted) as on:
         slots = len(on.hosts.usable) * on.provider.terms.types[0].slots
         composition = Composition.default(graph, dict.fromkeys({*graph.loads, *led_by_edges(layout)}, slots))
         pace = batch_seconds or pace_of(target_latency)
         running = start_queries(
-            on.spark, layout, directory, composition, state_partitions=on.partitions, batch_seconds=pace, interval=pace
+            on.spark,
+            layout,
+            directory,
+            composition,
+            state_partitions=on.partitions,
+            batch_seconds=pace,
+            interval=pace,
+            consistency=consistency,
         )
         queries = CompiledQueries(
-            on.instruments, layout, running, composition, partitions=on.partitions, target_latency=target_latency
+            on.instruments,
+            layout,
+            running,
+            partitions=on.partitions,
+            target_latency=target_latency,
+            consistency=consistency,
+            tables=bringing_into_use(graph, directory),
         )
         return on.plant(queries, target_latency)
 

@@ -1,13 +1,20 @@
 """Operators with instances of their own under the default policy, closed loop on the simulator."""
 
+import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from elastream.experiments.compare import compare
+from elastream.model.action import LeaseHost, SwitchAlternate
 from elastream.model.cloud import Billing, HostType
 from elastream.model.graph import Alternate, Edge, Graph, Kind, Operator
+from elastream.model.stages import lay_out
+from elastream.planning.policies import threshold
 from elastream.planning.policies.threshold import Threshold
-from elastream.simulation import Settings, Travel
+from elastream.simulation import Emissions, Settings, Travel, make_plant
 from elastream.workload import constant, steps
+from properties import examples
 
 BY_SECOND, BY_HOUR = Billing(1.0, 60.0), Billing(3600.0)
 
@@ -70,3 +77,64 @@ def test_where_no_more_may_be_leased_the_hosts_there_are_shared_by_need():
     found = trial(constant(10_000, "20min"), max_hosts=3)
     assert found.peak_hosts == 3
     assert found.result.series[-1, 3] == 6
+
+
+@settings(max_examples=examples(12), deadline=None)
+@given(
+    levels=st.lists(st.sampled_from([500, 4_000, 10_000, 20_000]), min_size=2, max_size=5),
+    cores=st.sampled_from([0.25, 0.5, 1.0]),
+    billing=st.sampled_from([BY_SECOND, BY_HOUR, Billing(300.0)]),
+    spare=st.sampled_from([0, 0, 1]),
+)
+def test_a_round_that_drafts_nothing_is_one_in_which_a_draft_would_change_nothing(levels, cores, billing, spare):
+    policy = Threshold(spare=spare)
+    plant = make_plant(
+        lay_out(two(cores), fused=False),
+        host_types=[HostType("small", 1.0, billing=billing, start=60.0)],
+        loads={"source": Emissions.every(600.0, [600 * level for level in levels], spread=True)},
+        settings=Settings(monitor=15.0, travel=Travel.COHORTS),
+        max_hosts=60,
+        target_latency=30.0,
+    )
+
+    memory = None
+    for time in np.arange(15.0, 600.0 * len(levels), 15.0).tolist():
+        plant.advance(time)
+        observation = plant.observe()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(threshold, "lacks", lambda *_: True)
+            always = policy.plan(observation, memory)
+        plan = policy.plan(observation, memory)
+        assert plan.actions == always.actions
+        memory = plan.memory
+        for action in plan.actions:
+            plant.apply(action)
+
+
+def test_after_a_switch_an_operator_is_sized_by_what_its_new_alternate_costs():
+    work = Operator("work", Kind.TRANSFORM, (Alternate("quick", cost=0.0001), Alternate("exact", cost=0.002)), cores=0.5)
+    graph = Graph(
+        "switched",
+        (Operator("source", Kind.SOURCE), work, Operator("sink", Kind.SINK, cores=0.0)),
+        (Edge("source", "work"), Edge("work", "sink")),
+    )
+    plant = make_plant(
+        lay_out(graph, fused=False),
+        host_types=[HostType("small", 1.0, billing=BY_SECOND, start=60.0)],
+        loads={"source": Emissions.every(60.0, [60 * 1000] * 30, spread=True)},
+        settings=Settings(monitor=15.0, travel=Travel.COHORTS),
+        max_hosts=20,
+        target_latency=30.0,
+    )
+    policy, memory = Threshold(), None
+    for time in range(15, 615, 15):
+        plant.advance(float(time))
+        plan = policy.plan(plant.observe(), memory)
+        memory = plan.memory
+        for action in plan.actions:
+            plant.apply(action)
+    assert len(plant.observe().leases) == 1
+    plant.switch([SwitchAlternate("work", "exact")])
+    plan = policy.plan(plant.observe(), memory)
+    # Two cores of work at 77 %: known from what is declared, before a record was processed so.
+    assert sum(isinstance(action, LeaseHost) for action in plan.actions) >= 2

@@ -8,8 +8,10 @@ import pyarrow.parquet as pq
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from elastream.spark.dataflow.edges import Channel, EdgeLog, EdgeReader
-from elastream.spark.worker.composition import COLUMN, write_wanted
+from elastream.spark.dataflow.edge_log import EdgeLog
+from elastream.spark.dataflow.edges import EdgeReader
+from elastream.spark.dataflow.steering import Steering
+from elastream.spark.worker.composition import COLUMN, Wanted, write_wanted
 from properties import examples
 
 SCHEMA = pa.schema([("n", pa.int64()), (COLUMN, pa.int64())])
@@ -26,8 +28,8 @@ def write(folder: Path, batch: int, *files: list[int], at: float = 1000.0) -> No
 
 
 def reader(folder: Path, partitions: int = 2, rows_each: int = 1, seconds: float = 1e6) -> EdgeReader:
-    channel = Channel(folder / "records", folder / "control")
-    return EdgeReader("a-b", channel, partitions, rows_each, seconds, SCHEMA, folder / "commits")
+    steering = Steering("a-b", folder / "wanted.json", partitions)
+    return EdgeReader(steering, folder / "records", rows_each, seconds, SCHEMA, folder / "commits")
 
 
 def rows_of(found: EdgeReader, start, end) -> list[list[int]]:
@@ -78,11 +80,11 @@ def test_a_batch_is_planned_from_what_is_written_and_nothing_new_is_no_batch(tmp
 
 def test_width_and_code_of_a_batch_are_those_of_its_offset_whatever_is_wanted_since(tmp_path):
     write(tmp_path / "records", 0, list(range(10)))
-    write_wanted(tmp_path / "control", version=3, code=7, partitions=5)
+    write_wanted(tmp_path / "wanted.json", Wanted(3, 7, {"a-b": 5}))
     found = reader(tmp_path)
     start = found.initialOffset()
     end = found.latestOffset(start)
-    write_wanted(tmp_path / "control", version=4, code=1, partitions=2)
+    write_wanted(tmp_path / "wanted.json", Wanted(4, 1, {"a-b": 2}))
     parts = found.partitions(start, end)
     assert [part.code for part in parts] == [7] * 5
     (batch,) = found.read(parts[0])

@@ -5,12 +5,14 @@ jars is missing, the tests that need them are skipped and say so.
 """
 
 import ctypes
+import json
 import os
 import shutil
 import signal
 import socket
 import subprocess
 import sys
+import time
 import uuid
 from base64 import urlsafe_b64encode
 from collections.abc import Iterator
@@ -23,9 +25,12 @@ from pyspark.sql import DataFrame, SparkSession
 from elastream.model.endpoints import KafkaTopic, kafka
 from elastream.model.graph import Kind, Operator
 from elastream.model.observation import Metric, Observation
+from elastream.model.signals import Feed, Signal, SignalReading
+from elastream.services.pollers import Pollers
 from elastream.spark.attach import attach
 from elastream.spark.dataflow.kafka import kafka_package, kafka_settings, sink_options, source_options
 from elastream.spark.dataflow.sources import check_source, open_source
+from elastream.spark.dataflow.steering import Steering
 from elastream.spark.jvm.capabilities import probe
 from spark_jvm import forget_jvm
 from waiting import wait_until
@@ -196,7 +201,8 @@ def test_every_record_of_a_topic_is_read_once_through_a_restart(spark: SparkSess
     check_source(operator)
     for first, last in ((0, 500), (500, 1200)):
         write(spark, topic, first, last)
-        stream = open_source(spark, operator, control=tmp_path / "control", partitions=2, batch_seconds=1.0)
+        steering = Steering(operator.name, tmp_path)
+        stream = open_source(spark, operator, control=tmp_path / "control", steering=steering, batch_seconds=1.0)
         assert stream.columns == ["key", "value", "timestamp"]
         found = drain(stream, tmp_path).collect()
         assert sorted(row["value"] for row in found) == sorted(f"line {n}" for n in range(last))
@@ -209,7 +215,8 @@ def test_a_stream_is_written_to_a_topic_and_found_there(spark: SparkSession, bro
     source, sink = kafka("before", broker), kafka("after", broker)
     write(spark, source, 0, 300)
     operator = Operator("before", Kind.SOURCE, reads=source)
-    stream = open_source(spark, operator, control=tmp_path / "control", partitions=2, batch_seconds=1.0)
+    steering = Steering(operator.name, tmp_path)
+    stream = open_source(spark, operator, control=tmp_path / "control", steering=steering, batch_seconds=1.0)
     query = (
         stream.selectExpr("key", "upper(value) as value")
         .writeStream.format("kafka")
@@ -253,3 +260,48 @@ def test_who_watches_a_query_over_a_topic_sees_its_partitions_and_what_it_is_beh
     finally:
         plant.close()
         query.stop()
+
+
+@pytest.mark.kafka
+def test_a_signal_is_the_newest_message_of_a_topic_at_its_time(broker: str) -> None:
+    from kafka import KafkaProducer
+
+    producer = KafkaProducer(bootstrap_servers=broker)
+
+    def send(price: int, minutes_ago: float, partition: int) -> None:
+        at = round((time.time() - 60 * minutes_ago) * 1000)
+        producer.send("prices", json.dumps({"price": price}).encode(), partition=partition, timestamp_ms=at).get(30)
+
+    producer.send("prices", b'{"price": 0}').get(30)  # which makes the topic
+    for number, partition in enumerate((0, 1, 2)):
+        send(number + 1, 10 - number, partition)
+    clock = time.monotonic
+    pollers = Pollers(clock)
+    try:
+        pollers.follow([Signal("price", feed=Feed("kafka", "prices", 0.05, "price", broker))])
+        wait_until(lambda: pollers.newest().get("price", SignalReading(None, 0.0)).value == 0.0)
+        send(7, 0, 1)
+        wait_until(lambda: pollers.newest()["price"].value == 7.0)
+        assert clock() - pollers.newest()["price"].taken < 60
+        send(5, 3, 2)  # older than what was heard
+        send(9, 0, 0)
+        wait_until(lambda: pollers.newest()["price"].value == 9.0)
+    finally:
+        pollers.close()
+        producer.close()
+
+
+@pytest.mark.kafka
+def test_a_topic_that_is_not_there_yet_is_polled_until_it_is(broker: str, caplog: pytest.LogCaptureFixture) -> None:
+    from kafka import KafkaProducer
+
+    pollers = Pollers(time.monotonic)
+    try:
+        pollers.follow([Signal("late", feed=Feed("kafka", "later", 0.05, "", broker))])
+        wait_until(lambda: "there is no topic 'later'" in caplog.text or pollers.newest() != {})
+        producer = KafkaProducer(bootstrap_servers=broker)
+        producer.send("later", b"3").get(30)
+        producer.close()
+        wait_until(lambda: "late" in pollers.newest() and pollers.newest()["late"].value == 3.0)
+    finally:
+        pollers.close()

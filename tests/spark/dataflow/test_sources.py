@@ -25,9 +25,10 @@ from elastream.model.errors import InputError
 from elastream.model.graph import Kind, Operator
 from elastream.spark.dataflow.corpus import freeze
 from elastream.spark.dataflow.pacing import committed
-from elastream.spark.dataflow.sources import HOLD, LOAD, ShapedReader, check_source, open_source
+from elastream.spark.dataflow.sources import HELD, HOLD, LOAD, ShapedReader, check_source, open_source
 from elastream.spark.dataflow.stamps import QUANTILES, observation_name
-from elastream.spark.worker.composition import COLUMN, code_in_offsets, latest_batch, write_wanted
+from elastream.spark.dataflow.steering import Steering
+from elastream.spark.worker.composition import COLUMN, Ran, Wanted, code_in_offsets, latest_batch, write_wanted
 from elastream.workload import constant, ramp
 from waiting import wait_until
 
@@ -39,11 +40,15 @@ def source(spec: SourceSpec) -> Operator:
     return Operator("lines", Kind.SOURCE, reads=spec)
 
 
-def reader(folder: Path, load: ArrivalPattern, partitions: int = 2) -> ShapedReader:
+def steered(folder: Path, partitions: int = 2) -> Steering:
+    return Steering("lines", folder / "wanted.json", partitions)
+
+
+def reader(folder: Path, load: ArrivalPattern, partitions: int = 2, steering: Steering | None = None) -> ShapedReader:
     """A reader as Spark would make it, without Spark."""
     freeze(Records(WORDS, "word string"), pa.schema([("word", pa.string())]), folder / "corpus.arrow")
     (folder / LOAD).write_bytes(cloudpickle.dumps(load))
-    return ShapedReader(folder, partitions, 1.0, SCHEMA)
+    return ShapedReader(folder, steering or steered(folder, partitions), 1.0, SCHEMA)
 
 
 def begun(seconds_ago: float) -> dict[str, Any]:
@@ -64,7 +69,7 @@ def test_a_range_of_offsets_gives_the_same_records_every_time(tmp_path: Path) ->
 
 @given(st.integers(0, 10**12), st.integers(1, 10**6), st.integers(1, 64))
 def test_partitions_are_even_contiguous_and_never_empty(first: int, count: int, width: int) -> None:
-    planner = ShapedReader(Path("."), 1, 1.0, SCHEMA)
+    planner = ShapedReader(Path("."), steered(Path(".")), 1.0, SCHEMA)
     parts = planner.partitions({"n": first}, {"n": first + count, "partitions": width, "code": 0})
     assert parts[0].first == first
     assert parts[-1].last == first + count
@@ -135,14 +140,43 @@ def test_a_composition_takes_effect_with_the_next_batch_and_not_before(tmp_path:
     planner, start = reader(tmp_path, constant("100/s", "3s"), partitions=3), begun(60)
     first = planner.latestOffset(start)
     assert (first["version"], first["code"], first["partitions"]) == (0, 0, 3)
-    write_wanted(tmp_path, version=4, code=11, partitions=8)
+    write_wanted(tmp_path / "wanted.json", Wanted(4, 11, {"lines": 8, "others": 3}))
     second = planner.latestOffset(first)
     assert (second["version"], second["code"], second["partitions"]) == (4, 11, 8)
     assert {row[COLUMN] for row in rows(planner, start, first)} == {0}
     last = planner.latestOffset(second)
-    write_wanted(tmp_path, version=5, code=12, partitions=8)
+    write_wanted(tmp_path / "wanted.json", Wanted(5, 12, {"lines": 8}))
     assert last["n"] == 300
     assert planner.latestOffset(last) == last
+
+
+def test_a_source_that_is_held_says_so_takes_nothing_and_shows_what_is_due(tmp_path: Path) -> None:
+    planner, start = reader(tmp_path, constant("10/s", "3s")), begun(60)
+    write_wanted(tmp_path / "wanted.json", Wanted(7, 1, held=True))
+    assert planner.latestOffset(start) == start
+    assert (tmp_path / HELD).read_text() == "7"
+    report = planner.reportLatestOffset()
+    assert report is not None
+    assert report["n"] == 30
+    write_wanted(tmp_path / "wanted.json", Wanted(8, 2))
+    end = planner.latestOffset(start)
+    assert (end["n"], end["version"], end["code"]) == (30, 8, 2)
+
+
+def test_where_records_keep_their_version_one_without_records_is_a_batch_all_the_same(tmp_path: Path) -> None:
+    steering = Steering("lines", tmp_path / "wanted.json", wave=True, checkpoint=tmp_path / "checkpoint", before=Ran(3, 1))
+    planner = reader(tmp_path, constant("10/s", "3s"), steering=Steering.of(steering.option()))
+    write_wanted(tmp_path / "wanted.json", Wanted(3, 1))
+    last = planner.latestOffset(begun(60))
+    (tmp_path / "checkpoint" / "offsets").mkdir(parents=True)
+    (tmp_path / "checkpoint" / "offsets" / "0").write_text("v1\n{}\n" + json.dumps(last))
+    assert planner.latestOffset(last) == last
+    write_wanted(tmp_path / "wanted.json", Wanted(4, 2))
+    told = planner.latestOffset(last)
+    assert told == {**last, "version": 4, "code": 2}
+    assert rows(planner, last, told) == []
+    (tmp_path / "checkpoint" / "offsets" / "1").write_text("v1\n{}\n" + json.dumps(told))
+    assert planner.latestOffset(told) == told
 
 
 def test_the_load_goes_by_when_it_began_and_not_by_when_the_reader_was_made(tmp_path: Path) -> None:
@@ -221,7 +255,7 @@ def test_counts_are_exact_through_restarts_and_no_batch_mixes_compositions(spark
     checkpoint, control, out = tmp_path / "checkpoint", tmp_path / "control", tmp_path / "out"
 
     def start() -> StreamingQuery:
-        stream = open_source(spark, source(spec), control=control, partitions=2, batch_seconds=1.0)
+        stream = open_source(spark, source(spec), control=control, steering=steered(control), batch_seconds=1.0)
         return stream.writeStream.format("parquet").option("checkpointLocation", str(checkpoint)).start(str(out))
 
     target = load.count(load.seconds)
@@ -235,7 +269,7 @@ def test_counts_are_exact_through_restarts_and_no_batch_mixes_compositions(spark
                 nonlocal seen, version
                 if latest_batch(checkpoint) > seen:
                     seen, version = latest_batch(checkpoint), version + 1
-                    write_wanted(control, version, code=100 + version, partitions=1 + version % 3)
+                    write_wanted(control / "wanted.json", Wanted(version, 100 + version, {"lines": 1 + version % 3}))
                 return taken(checkpoint) >= share * target
 
             wait_for(query, on_the_way)
@@ -255,7 +289,11 @@ def test_counts_are_exact_through_restarts_and_no_batch_mixes_compositions(spark
 def test_a_backlog_shows_in_the_progress_of_the_query(spark: SparkSession, tmp_path: Path) -> None:
     load = ramp("0/s", "4M/s", over="1s")  # the first batches may take a few hundred records
     stream = open_source(
-        spark, source(Records(WORDS, "word string", load)), control=tmp_path / "c", partitions=1, batch_seconds=0.5
+        spark,
+        source(Records(WORDS, "word string", load)),
+        control=tmp_path / "c",
+        steering=steered(tmp_path, 1),
+        batch_seconds=0.5,
     )
     query = stream.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "checkpoint")).start()
     try:
@@ -271,7 +309,7 @@ def test_a_backlog_shows_in_the_progress_of_the_query(spark: SparkSession, tmp_p
 
 def read_once(spark: SparkSession, spec: SourceSpec, folder: Path) -> list[dict[str, Any]]:
     """All rows of a source without a load, in no order; `_composition` must not be among its columns."""
-    stream = open_source(spark, source(spec), control=folder / "control", partitions=2, batch_seconds=1.0)
+    stream = open_source(spark, source(spec), control=folder / "control", steering=steered(folder), batch_seconds=1.0)
     query = (
         stream.writeStream.format("parquet")
         .option("checkpointLocation", str(folder / "checkpoint"))
@@ -311,7 +349,9 @@ def test_records_of_every_type_arrive_as_they_are_stored(spark: SparkSession, tm
         "parquet",
         constant("20/s", "1s"),
     )
-    stream = open_source(spark, source(spec), control=tmp_path / "control", partitions=2, batch_seconds=1.0).drop(COLUMN)
+    stream = open_source(
+        spark, source(spec), control=tmp_path / "control", steering=steered(tmp_path), batch_seconds=1.0
+    ).drop(COLUMN)
     query = (
         stream.writeStream.format("parquet").option("checkpointLocation", str(tmp_path / "cp")).start(str(tmp_path / "out"))
     )
@@ -337,7 +377,8 @@ class Ticks:
 
 @pytest.mark.spark
 def test_a_batch_reports_the_quantiles_of_its_records_time_stamps(spark: SparkSession, tmp_path: Path) -> None:
-    frame = open_source(spark, Operator("a b", Kind.SOURCE, reads=Ticks()), control=tmp_path, partitions=1, batch_seconds=1)
+    operator = Operator("a b", Kind.SOURCE, reads=Ticks())
+    frame = open_source(spark, operator, control=tmp_path, steering=steered(tmp_path), batch_seconds=1)
     writer = frame.writeStream.foreachBatch(lambda rows, _: rows.collect())
     query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
     try:
@@ -358,4 +399,4 @@ def test_a_batch_reports_the_quantiles_of_its_records_time_stamps(spark: SparkSe
 def test_a_source_whose_timestamp_is_no_column_of_it_is_refused(spark: SparkSession, tmp_path: Path) -> None:
     operator = Operator("s", Kind.SOURCE, reads=Ticks("when"))
     with pytest.raises(InputError, match="returned no column 'when', which its `timestamp` names"):
-        open_source(spark, operator, control=tmp_path, partitions=1, batch_seconds=1)
+        open_source(spark, operator, control=tmp_path, steering=steered(tmp_path), batch_seconds=1)

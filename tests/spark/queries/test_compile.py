@@ -3,7 +3,7 @@
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +20,10 @@ from elastream.model.observation import Composition
 from elastream.model.stages import lay_out
 from elastream.recording.directory import RunDirectory
 from elastream.spark.dataflow.sinks import collected, latest
-from elastream.spark.queries.compiler import RunningSegment, explain_failure, start_queries, switch
-from elastream.spark.worker.composition import CompositionCodec, code_in_offsets, latest_batch
+from elastream.spark.queries.compiler import explain_failure, start_queries
+from elastream.spark.queries.segments import RunningSegment
+from elastream.spark.queries.switching import switch
+from elastream.spark.worker.composition import CompositionCodec, Ran, code_in_offsets, latest_batch, ran_in_offsets
 from elastream.spark.worker.meter import MeterRow
 from elastream.workload import constant
 from waiting import wait_until
@@ -57,6 +59,9 @@ class Run:
         self.running = start_queries(
             self.spark, lay_out(self.flow.graph), self.directory, composition, state_partitions=2, batch_seconds=60
         )
+
+    def switch(self, composition: Composition) -> None:
+        switch(lay_out(self.flow.graph), self.running, composition)
 
     def until(self, done: Callable[[], bool]) -> None:
         def done_or_failed() -> bool:
@@ -209,7 +214,7 @@ def test_a_switch_never_mixes_a_batch_and_a_failed_batch_replays_under_its_own_c
     meter: list[MeterRow] = []
     for version in range(1, 6):
         wanted = Composition(version, {"stamp": "ab"[version % 2]}, parallelism={"source": 1 + version % 2})
-        switch(run.running, wanted)
+        run.switch(wanted)
         run.until(seen_under(segment, codec.encode(wanted), meter))
     trigger.touch()
     wait_until(lambda: not segment.query.isActive)
@@ -247,7 +252,7 @@ def test_a_foreign_source_switches_by_the_composition_log(spark, tmp_path):
     (segment,) = run.running
     assert not segment.own_source
     segment.query.processAllAvailable()
-    switch(run.running, Composition(1, {"stamp": "a"}))
+    run.switch(Composition(1, {"stamp": "a"}))
     for number in range(1, 4):
         drop(number)
         segment.query.processAllAvailable()
@@ -265,7 +270,7 @@ def test_a_stage_behind_a_shuffle_runs_under_the_composition_of_its_batch(spark,
     (segment,) = run.running
     meter: list[MeterRow] = []
     for version, tag in enumerate("bab", 1):
-        switch(run.running, Composition(version, {"stamp": tag}, parallelism={"source": 2}))
+        run.switch(Composition(version, {"stamp": tag}, parallelism={"source": 2}))
         run.until(seen_under(segment, int(tag == "b"), meter))
     meter += run.stop()
     for batch, codes in codes_by_batch([row for row in meter if row.operator == "stamp"]).items():
@@ -309,7 +314,7 @@ def test_the_stage_behind_a_durable_edge_runs_as_wide_as_the_composition_says(sp
     start = Composition.default(flow.graph, {"source": 2, "shout": 1})
     run = Run.start(spark, flow, tmp_path, start)
     run.until(lambda: run.taken() > 100)
-    switch(run.running, Composition(1, start.alternates, start.choices, {"source": 2, "shout": 3}))
+    run.switch(Composition(1, start.alternates, start.choices, {"source": 2, "shout": 3}))
     meter = run.finish(700)
     assert collected("wide").num_rows == 700
     widths = {batch: (offset["partitions"], offset["n"]) for batch, offset in batches_of(run, 1)}
@@ -317,6 +322,39 @@ def test_the_stage_behind_a_durable_edge_runs_as_wide_as_the_composition_says(sp
     tasks = {row.batch: row.tasks for row in meter if row.operator == "shout" and row.rows_in >= 3}
     assert all(tasks[batch] == widths[batch][0] for batch in tasks)
     assert {1, 3} == set(tasks.values())
+
+
+def test_a_branch_behind_a_durable_edge_sleeps_without_a_batch_until_it_is_chosen(spark, tmp_path):
+    flow = Dataflow("asleep")
+    ways = numbered(flow, 100_000, rate=200).map(lambda n: n, returns="n long", name="pass").choice("peak")
+    ways.nothing(name="asleep")
+    ways.durable().map(lambda n: n + 1, returns="n long", name="heavy").sink(collect("asleep"))
+    run = Run.start(spark, flow, tmp_path)
+    first, second = run.running
+    written = run.directory.edge("pass", "heavy")
+
+    def batches(more: int) -> None:
+        until = latest_batch(first.checkpoint) + more
+        run.until(lambda: latest_batch(first.checkpoint, "commits") >= until)
+
+    batches(4)
+    assert latest_batch(second.checkpoint) == 0  # the first batch of a query has no records and starts its workers
+    assert not list(written.rglob("*.parquet"))
+    awake = Composition(1, {"pass": "pass", "heavy": "heavy"}, {"peak": "heavy"}, {"source": 2})
+    run.switch(awake)
+    run.until(lambda: latest_batch(second.checkpoint, "commits") > 0)
+    run.switch(replace(awake, version=2, choices={"peak": "asleep"}))
+    batches(4)
+    second.query.processAllAvailable()
+    asleep = latest_batch(second.checkpoint)
+    batches(3)
+    assert latest_batch(second.checkpoint) == asleep
+    run.stop()
+    passed = 0
+    offsets = [(batch, offset["n"]) for batch, offset in batches_of(run, 0)]
+    for (_, before), (batch, n) in zip([(-1, 0), *offsets], offsets, strict=False):
+        passed += (n - before) * (ran_in_offsets(first.checkpoint, batch) == Ran(1, 1))
+    assert collected("asleep").num_rows == passed > 0
 
 
 def test_records_of_several_durable_edges_meet_in_one_query_and_are_switched_together(spark, tmp_path):
@@ -330,7 +368,7 @@ def test_records_of_several_durable_edges_meet_in_one_query_and_are_switched_tog
     assert not any(each.query.status["message"].startswith("Initializing") for each in run.running)
     run.until(lambda: (run.running[-1].query.lastProgress or {}).get("numInputRows", 0) > 0)
     before = Composition.default(flow.graph)
-    switch(run.running, Composition(1, {**before.alternates, "last": "none"}, before.choices, {"source": 2}))
+    run.switch(Composition(1, {**before.alternates, "last": "none"}, before.choices, {"source": 2}))
     more = next(each for each in run.running if each.segment.name == "more")
     run.until(lambda: more.query.lastProgress is not None and '"n": 500' in str(more.query.lastProgress["sources"][0]))
     run.finish(700)

@@ -15,7 +15,6 @@ from elastream.model.flow import Dataflow
 from elastream.model.latency import Basis
 from elastream.model.observation import Metric
 from elastream.model.stages import lay_out
-from elastream.spark.dataflow.edges import Channel
 from elastream.spark.queries.compiled_frames import Telemetry
 from elastream.spark.telemetry.batches import read_batch
 from elastream.spark.worker.meter import MeterRow
@@ -159,6 +158,41 @@ def test_the_meter_gives_each_operator_its_rate_cost_and_selectivity(tmp_path):
     assert not seen.reading("count", Metric.SERVICE_TIME).known
 
 
+def test_each_alternate_has_its_own_cost_and_selectivity_and_keeps_it_while_another_runs(tmp_path):
+    batches = batches_of((0, 1.0, 0.5, 0, 100), (1, 2.0, 0.5, 100, 200))
+    made = telemetry(tmp_path, batches[:1])
+    at = STARTED + 1.1
+    made.metered([MeterRow("source", 0, "split", 0, 100, 700, 0.2, at, at, 2, "quick")])
+    seen = made.alternates(STARTED + 2.0)
+    assert seen.ids == ("split.quick",)
+    assert seen.value("split.quick", Metric.SERVICE_TIME) == pytest.approx(0.002)
+    assert seen.value("split.quick", Metric.SELECTIVITY) == pytest.approx(7.0)
+    assert seen.value("split.quick", Metric.AGE) == pytest.approx(0.5)
+    made = telemetry(tmp_path, batches)
+    rows = [("quick", 60, 300, 0.03), ("exact", 40, 80, 0.4)]  # by a key table, in one batch
+    made.metered([MeterRow("source", 1, "split", 1, n, out, busy, at, at, 2, name) for name, n, out, busy in rows])
+    seen = made.alternates(STARTED + 5.0)
+    assert {name: round(seen.value(name, Metric.SERVICE_TIME), 6) for name in seen.ids} == {
+        "split.exact": 0.01, "split.quick": 0.0005
+    }  # fmt: skip
+    later = made.alternates(STARTED + 65.0)
+    assert later.value("split.exact", Metric.SERVICE_TIME) == pytest.approx(0.01)
+    assert later.value("split.exact", Metric.AGE) == pytest.approx(62.5)
+
+
+def test_the_way_into_python_is_the_operators_cost_and_no_record_of_its_and_no_alternates(tmp_path):
+    made = telemetry(tmp_path, batches_of((0, 1.0, 0.5, 0, 100)))
+    at = STARTED + 1.2
+    made.metered([
+        MeterRow("source", 0, "split", 0, 100, 700, 0.2, at, at, 2, "split"),
+        MeterRow("source", 0, "split", 0, 100, 100, 0.1, at, at, 2),
+    ])  # fmt: skip
+    seen = made.operators(STARTED + 2.0, {}, cores=2.0)
+    assert seen.value("split", Metric.PROCESSED_RATE) == pytest.approx(200)
+    assert seen.value("split", Metric.SERVICE_TIME) == pytest.approx(0.003)
+    assert made.alternates(STARTED + 2.0).value("split.split", Metric.SERVICE_TIME) == pytest.approx(0.002)
+
+
 def test_busy_cores_of_the_operators_add_up_to_those_of_the_hosts(tmp_path):
     made = telemetry(tmp_path, batches_of((0, 1.0, 0.5, 0, 100)))
     made.metered([MeterRow("source", 0, "split", 0, 100, 700, 0.2, STARTED + 1.1, STARTED + 1.3, 2)])
@@ -207,9 +241,8 @@ def behind_an_edge(tmp_path, *batches, written=()):
     lines.durable().map(str.upper, returns="value string", name="read").sink(collect("out"))
     layout = lay_out(flow.graph)
     (edge,) = (edge for edge in flow.graph.edges if edge.durable)
-    channel = Channel(tmp_path / "edge", tmp_path / "control")
     for number, (at, rows) in enumerate(written):
-        folder = channel.records / f"batch={number}"
+        folder = tmp_path / "edge" / f"batch={number}"
         folder.mkdir(parents=True)
         pq.write_table(pa.table({"value": ["A"] * rows}), folder / "part-0.parquet")
         os.utime(folder, (STARTED + at, STARTED + at))
@@ -218,7 +251,7 @@ def behind_an_edge(tmp_path, *batches, written=()):
     first, second = layout.segments
     running = [
         a_running(first, tmp_path / "none", reads=("lines",)),
-        a_running(second, checkpoint, reads=(edge,), edges={edge: channel}),
+        a_running(second, checkpoint, reads=(edge,), edges={edge: tmp_path / "edge"}),
     ]
     taken = [a_batch(number, *each, edge="lines-read") for number, each in enumerate(batches)]
     seen = {first.name: [replace(a_batch(0, 0.0, 0.5, 0, 10), query=first.name)], second.name: taken}

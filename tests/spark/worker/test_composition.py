@@ -14,9 +14,11 @@ from elastream.model.observation import Composition
 from elastream.spark.worker.composition import (
     CompositionCodec,
     CompositionLog,
+    Ran,
     Wanted,
     code_in_offsets,
     latest_batch,
+    ran_in_offsets,
     read_wanted,
     table_digit,
     write_wanted,
@@ -102,27 +104,28 @@ def test_a_composition_outside_the_graph_is_refused_by_name(composition, sentenc
 
 
 def test_what_is_wanted_is_read_as_it_was_written_last(tmp_path: Path):
-    path = tmp_path / "control" / "source"
-    write_wanted(path, 1, 0, 2)
-    write_wanted(path, 2, 5, 4)
-    assert read_wanted(path, Wanted(version=0, code=0, partitions=1)) == Wanted(version=2, code=5, partitions=4)
-    assert [each.name for each in path.iterdir()] == ["wanted.json"]
+    path = tmp_path / "control" / "wanted.json"
+    assert read_wanted(path) == Wanted()
+    write_wanted(path, Wanted(1, 0, {"source": 2}))
+    write_wanted(path, Wanted(2, 5, {"source": 4, "a-b": 1}, held=True))
+    assert read_wanted(path) == Wanted(2, 5, {"source": 4, "a-b": 1}, held=True)
+    assert [each.name for each in path.parent.iterdir()] == ["wanted.json"]
 
 
 @given(gaps=st.lists(st.tuples(st.integers(0, 5), st.integers(0, 2**63 - 1)), max_size=8), probe=st.integers(0, 45))
 def test_a_batch_runs_under_the_last_entry_that_reaches_it(tmp_path_factory, gaps, probe):
     log = CompositionLog(tmp_path_factory.mktemp("log"))
-    batch, expected = 0, 0
+    batch, expected = 0, Ran()
     for version, (gap, code) in enumerate(gaps):
         batch += gap
         log.append(batch, version, code)
         if batch <= probe:
-            expected = code
-    assert log.code(probe) == expected
+            expected = Ran(version, code)
+    assert log.ran(probe) == expected
 
 
 def test_an_empty_log_means_the_default_composition(tmp_path: Path):
-    assert CompositionLog(tmp_path / "nowhere").code(7) == 0
+    assert CompositionLog(tmp_path / "nowhere").ran(7) == Ran(0, 0)
 
 
 def planned(checkpoint: Path, batch: int, *offsets: str) -> None:
@@ -137,7 +140,17 @@ def test_a_switch_begins_two_batches_after_the_newest_one_planned(tmp_path: Path
     log = CompositionLog(tmp_path / "log")
     assert latest_batch(tmp_path) == 10
     assert log.switch(tmp_path, version=1, code=3) == 12
-    assert [log.code(batch) for batch in (11, 12)] == [0, 3]
+    assert [log.ran(batch) for batch in (11, 12)] == [Ran(0, 0), Ran(1, 3)]
+    assert log.newest() == Ran(1, 3)
+
+
+def test_entries_that_no_replay_can_need_are_deleted(tmp_path: Path):
+    log = CompositionLog(tmp_path / "log")
+    for version in range(1, 401):
+        planned(tmp_path, version, "{}")
+        log.switch(tmp_path, version, code=version % 7)
+    assert len(list((tmp_path / "log").iterdir())) < 250
+    assert [log.ran(batch).version for batch in (250, 300, 402)] == [248, 298, 400]
 
 
 def test_a_switch_that_the_query_overtook_is_not_called_done(tmp_path: Path):
@@ -157,3 +170,6 @@ def test_the_offset_log_tells_the_code_of_a_batch(tmp_path: Path):
     planned(tmp_path, 1, json.dumps({"logOffset": 5}))
     assert code_in_offsets(tmp_path, 0) == 7  # the newest: a source that has nothing new keeps its old offset
     assert code_in_offsets(tmp_path, 1) is None
+    assert ran_in_offsets(tmp_path, 0) == Ran(3, 7)
+    with pytest.raises(FileNotFoundError):  # not the default composition: it may have been another
+        code_in_offsets(tmp_path, 2)

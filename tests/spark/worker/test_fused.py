@@ -6,7 +6,7 @@ import subprocess
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -25,7 +25,8 @@ from elastream.model.observation import Composition
 from elastream.model.regions import region
 from elastream.spark.dataflow.fusing import wire
 from elastream.spark.worker.composition import COLUMN, CompositionCodec
-from elastream.spark.worker.fused import ENTRY, EXIT, Carrier, Walk, walked
+from elastream.spark.worker.fused import ENTRY, Carrier, Walk, walked
+from elastream.spark.worker.leaving import EXIT, ORDER
 from elastream.spark.worker.meter import MeterRow, merged
 from elastream.spark.worker.runner import OperatorFailed, explain_failure
 from properties import examples
@@ -105,6 +106,13 @@ def odd_frame(frame: pd.DataFrame) -> pd.DataFrame:
     return frame[frame["n"] % 2 == 1]
 
 
+def behind_the_first(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """All records of the task but its first, and never more than two at once."""
+    yield next(batches).slice(1)
+    for batch in batches:
+        yield from (batch.slice(at, 2) for at in range(0, batch.num_rows, 2))
+
+
 # Names are left to `free_name`, so that the same form can stand in a chain twice.
 FORMS: list[tuple[Callable[[Stream], Stream], Callable[[list[int]], list[int]]]] = [
     (lambda s: s.map(plus_one, returns="n long"), lambda rows: [n + 1 for n in rows]),
@@ -112,6 +120,7 @@ FORMS: list[tuple[Callable[[Stream], Stream], Callable[[list[int]], list[int]]]]
     (lambda s: s.filter(is_even), lambda rows: [n for n in rows if n % 2 == 0]),
     (lambda s: s.map_arrow(doubled_batch, returns="n long"), lambda rows: [2 * n for n in rows]),
     (lambda s: s.map_pandas(odd_frame, returns="n long"), lambda rows: [n for n in rows if n % 2 == 1]),
+    (lambda s: s.map_stream(behind_the_first, returns="n long"), lambda rows: rows[1:]),
 ]
 
 
@@ -370,17 +379,19 @@ def metered(walk: Walk, rows: Sequence[int]) -> dict[str, MeterRow]:
     counted: list[Any] = []
     batch = pa.RecordBatch.from_pydict({"n": rows}, schema=NUMBERS)
     list(walked(walk, Carrier(), 3, [batch], counted.extend))
-    return {row.operator: row for row in merged(counted)}
+    return {row.operator: row for row in merged(counted) if row.alternate}
 
 
-def test_an_operator_that_leads_its_stage_has_its_own_work_and_the_transport_and_each_record_once():
+def test_an_operator_that_leads_its_stage_has_a_row_of_its_own_work_and_one_of_the_transport():
     flow, stream = numbers_flow()
     stream.map(lambda n: sum(range(20_000)) * 0 + n, returns="n long", name="add").sink(None)
-    walk = walk_of(flow.graph)
-    apart, together = metered(walk, range(100)), metered(replace(walk, lead="add"), range(100))
-    assert set(together) == {"add"}
-    assert (together["add"].rows_in, together["add"].rows_out, together["add"].tasks) == (100, 100, 1)
-    assert together["add"].busy > 0.5 * apart["add"].busy > 0
+    counted: list[Any] = []
+    batch = pa.RecordBatch.from_pydict({"n": range(100)}, schema=NUMBERS)
+    list(walked(replace(walk_of(flow.graph), lead="add"), Carrier(), 3, [batch], counted.extend))
+    transport, own = merged(counted)
+    assert (transport.operator, transport.alternate, own.operator, own.alternate) == ("add", "", "add", "add")
+    assert (transport.rows_in, own.rows_in, own.rows_out, own.tasks) == (100, 100, 100, 1)
+    assert own.busy > transport.busy >= 0
 
 
 def spin(n: int) -> int:
@@ -426,3 +437,71 @@ def test_streams_of_different_columns_do_not_merge():
         DataflowError, match=r"'sink' merges streams with different columns: 'words' has word string|'add' has"
     ):
         walk_of(flow.graph)
+
+
+def test_a_pull_that_stops_early_or_fails_is_one_call_a_task(tmp_path):
+    def first_batch(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield next(batches)
+
+    def failing(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for _ in batches:
+            raise ValueError("no more")
+        yield from ()
+
+    flow, stream = numbers_flow()
+    stream.map_stream({"first": first_batch, "failing": failing}, returns="n long", name="pull").sink(None)
+    assert Ran(flow.graph, range(20)).values() == list(range(7))
+    assert Ran(flow.graph, range(20)).meter["pull"].rows_in == 20
+    with pytest.raises(OperatorFailed, match="no more"):
+        Ran(flow.graph, range(20), Composition(1, {"pull": "failing"}))
+
+
+def test_a_pull_that_emits_no_batches_is_named():
+    flow, stream = numbers_flow()
+    stream.map_stream(lambda batches: [7], returns="n long", name="pull").sink(None)
+    with pytest.raises(OperatorFailed, match=r"pull.*it emitted a int, not a pyarrow.RecordBatch"):
+        Ran(flow.graph, range(3))
+
+
+def test_records_for_a_signal_stay_in_the_walk_and_are_told_once_a_task():
+    flow, stream = numbers_flow()
+    odd = stream.filter(lambda n: n % 2 == 1, name="odd")
+    odd.signal("most", "max(n)")
+    odd.signal("seen", "count()")
+    stream.sink(None)
+    walk, told = walk_of(flow.graph), list[Any]()
+    batches = [pa.RecordBatch.from_pydict({"n": [n, n + 1]}, schema=NUMBERS) for n in range(0, 10, 2)]
+    left = list(walked(walk, Carrier(), 3, batches, lambda _: None, told.extend, 5))
+    assert [exit.name for exit in walk.exits] == ["sink"]
+    assert sum(batch.num_rows for batch in left) == 10
+    assert sorted(told) == [("source", 3, "most", 5, 5, 9.0), ("source", 3, "seen", 5, 5, 0.0)]
+    told.clear()
+    list(walked(walk, Carrier(), 4, [batches[0].slice(0, 1)], lambda _: None, told.extend, 5))
+    assert told == []
+
+
+def test_rows_say_which_place_they_have_where_an_operator_goes_by_their_order():
+    flow, stream = numbers_flow()
+    stream.window(count=2).group_by("n").apply(lambda key, rows: rows, returns="n long", name="pairs").sink(None)
+    walk = walk_of(flow.graph)
+    batches = [pa.RecordBatch.from_pydict({"n": [7, 8]}, schema=NUMBERS)] * 2
+    rows = [row for batch in walked(walk, Carrier(), 0, batches, lambda _: None, None, 3) for row in batch.to_pylist()]
+    assert [row["n"] for row in rows] == [7, 8, 7, 8]
+    assert [row[ORDER] - 3 * 2**40 for row in rows] == [0, 1, 2, 3]
+
+
+def test_one_task_that_reads_two_entries_in_turn_keeps_them_apart():
+    flow = Dataflow("two")
+    left, right = flow.source(None, name="left"), flow.source(None, name="right")
+    left.sink(None, name="lefts")
+    right.map(plus_one, returns="n long", name="up").sink(None, name="rights")
+    walk = walk_of(flow.graph, (NUMBERS, NUMBERS))
+    entries = [0, 0, 1, 0, 1, 1]
+    structs = [
+        pa.array([{"n": n} if entry == number else None for n, entry in enumerate(entries)], pa.struct(list(NUMBERS)))
+        for number in (0, 1)
+    ]
+    batch = pa.RecordBatch.from_arrays([pa.array(entries, pa.int32()), *structs], names=[ENTRY, "_0", "_1"])
+    rows = [row for each in walked(walk, Carrier(), 0, [batch], lambda _: None) for row in each.to_pylist()]
+    assert [row["_0"]["n"] for row in rows if row[EXIT] == 0] == [0, 1, 3]
+    assert [row["_1"]["n"] for row in rows if row[EXIT] == 1] == [3, 5, 6]

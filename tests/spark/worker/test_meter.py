@@ -15,6 +15,7 @@ rows = st.tuples(
     st.floats(0, 10),
     st.floats(100, 200),
     st.floats(200, 300),
+    st.sampled_from(["", "quick"]),
 )
 
 
@@ -25,14 +26,19 @@ def test_no_record_and_no_second_is_lost_or_counted_twice(reported):
     assert sum(row.rows_in for row in found) == sum(row[4] for row in reported)
     assert sum(row.rows_out for row in found) == sum(row[5] for row in reported)
     assert abs(sum(row.busy for row in found) - sum(row[6] for row in reported)) < 1e-6
-    assert len({(row.segment, row.batch, row.operator, row.code) for row in found}) == len(found)
+    assert len({(row.segment, row.batch, row.operator, row.code, row.alternate) for row in found}) == len(found)
 
 
 def test_tasks_of_one_batch_become_one_row_from_first_to_last():
-    reported = [("s", 4, "split", 0, 10, 30, 0.5, 101.0, 103.0), ("s", 4, "split", 0, 20, 60, 0.25, 100.0, 102.0)]
-    assert merged(reported) == [MeterRow("s", 4, "split", 0, 30, 90, 0.75, 100.0, 103.0, 2)]
+    reported = [("s", 4, "split", 0, 10, 30, 0.5, 101.0, 103.0, "a"), ("s", 4, "split", 0, 20, 60, 0.25, 100.0, 102.0, "a")]
+    assert merged(reported) == [MeterRow("s", 4, "split", 0, 30, 90, 0.75, 100.0, 103.0, 2, "a")]
 
 
 def test_two_compositions_in_one_batch_would_show():
-    reported = [("s", 4, "split", 0, 1, 1, 0.0, 1.0, 2.0), ("s", 4, "split", 1, 1, 1, 0.0, 1.0, 2.0)]
+    reported = [("s", 4, "split", code, 1, 1, 0.0, 1.0, 2.0, "") for code in (0, 1)]
     assert [row.code for row in merged(reported)] == [0, 1]
+
+
+def test_alternates_of_one_composition_are_counted_apart():
+    reported = [("s", 4, "split", 0, 1, 1, 0.0, 1.0, 2.0, name) for name in ("quick", "exact", "quick")]
+    assert [(row.alternate, row.rows_in) for row in merged(reported)] == [("exact", 1), ("quick", 2)]

@@ -14,22 +14,24 @@ from numpy.typing import NDArray
 from elastream.model.action import Action, ReleaseHost, TaskId
 from elastream.model.cloud import HostState
 from elastream.model.decision import Unknown
-from elastream.model.graph import Kind
+from elastream.model.graph import Kind, Operator
 from elastream.model.metrics import Metric
 from elastream.model.observation import Observation
 from elastream.model.promises import Rows
-from elastream.model.qos import offered_rates
+from elastream.model.qos import live_edges, rates_over
 from elastream.model.stages import Unit
 from elastream.model.wording import counted
 from elastream.planning.algorithms.billing import due_back
-from elastream.planning.algorithms.draft import Draft
+from elastream.planning.algorithms.draft import TAKES_INSTANCES, Draft
 from elastream.planning.algorithms.load import WITHIN
 
-__all__ = ["CoreNeed", "enlarge", "needs_of", "reduce"]
+__all__ = ["CoreNeed", "enlarge", "lacks", "may_reduce", "needs_of", "reduce"]
 
 
 ENOUGH = 100.0
 """Records from which their mean cost is taken: it is off by a tenth where single ones vary by their mean."""
+NEARLY = 1e-5
+"""Cores that sums of decimal fractions may be off by."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,10 +67,11 @@ def needs_of(
     if arriving == 0:
         rates = dict.fromkeys(rates, 0.0)
     per_source = {name: value for name, value in selectivity.items() if graph.by_name[name].kind is not Kind.SOURCE}
-    offered = offered_rates(graph, rates, per_source, observation.composition)
+    live = live_edges(graph, observation.composition)
+    offered = rates_over(graph, live, rates, per_source)
     backlogs = {unit.name: frame.value(unit.name, Metric.BACKLOG) for unit in units}
     waiting = {name: 0.0 if math.isnan(value) else value for name, value in backlogs.items()}
-    pending = offered_rates(graph, waiting, per_source, observation.composition)
+    pending = rates_over(graph, live, waiting, per_source)
     target = observation.context.target_latency
     found: dict[str, CoreNeed] = {}
     unknown: list[Unknown] = []
@@ -83,7 +86,8 @@ def needs_of(
             unknown.append(Unknown(Metric.SERVICE_TIME, Rows.OPERATOR, name))
             continue
         cores = 0.0 if math.isnan(cost) else offered[name] * cost
-        if pending[name] <= offered[name] and busy >= 0 and arriving > 0:
+        same = not _switches(observation, graph.by_name[name])
+        if same and pending[name] <= offered[name] and busy >= 0 and arriving > 0:
             # With no queue to speak of, what it works is what it needs: a join takes two records for one that it finishes.
             cores = min(cores, busy * growth)
         drain = 0.0
@@ -96,6 +100,31 @@ def needs_of(
             drain = late * cost / max(target, start)
         found[name] = CoreNeed(cores, drain, own)
     return found, tuple(unknown)
+
+
+def lacks(observation: Observation, wanted: Mapping[str, int], instances: Mapping[str, int], spare: int) -> bool:
+    """Whether `enlarge` could have anything to do: most rounds have nothing, and a draft costs more than this."""
+    taking = sum(lease.state in TAKES_INSTANCES for lease in observation.leases.values())
+    if spare > 0 or taking < observation.context.min_hosts:
+        return True
+    return any(count > instances[name] > 0 for name, count in wanted.items())
+
+
+def may_reduce(
+    observation: Observation,
+    units: Sequence[Unit],
+    instances: Mapping[str, int],
+    surplus: Mapping[str, int],
+    pace: float,
+) -> bool:
+    """Whether `reduce` could empty a host: one is due back, and by their cores in sum its instances fit on the others."""
+    leases = observation.leases.values()
+    if any(lease.state is HostState.DRAINING for lease in leases):
+        return True  # what is on those counts as free room as soon as they are empty
+    running = [lease for lease in leases if lease.state is HostState.RUNNING]
+    taken = sum((instances[unit.name] - surplus.get(unit.name, 0)) * unit.cores for unit in units)
+    free = math.fsum([lease.type.cores for lease in running]) - taken
+    return any(lease.type.cores <= free + NEARLY and due_back(lease, observation.time, pace) for lease in running)
 
 
 def enlarge(
@@ -239,7 +268,10 @@ def _speeds(observation: Observation) -> dict[str, tuple[float, float]]:
 
     Of its own hosts: of all, a need would change with every host that comes for another operator.
     """
-    tasks, speeds = observation.tasks, np.array([*observation.speeds.values()])
+    tasks, each = observation.tasks, [*observation.speeds.values()]
+    if each and min(each) == max(each):
+        return dict.fromkeys(observation.operators.ids, (each[0], each[0]))
+    speeds = np.array(each)
     found: dict[str, tuple[float, float]] = {}
     for row, name in enumerate(observation.operators.ids):
         at = tasks.host[(tasks.operator == row) & (tasks.host >= 0)]
@@ -255,9 +287,17 @@ def _mean_and_least(speeds: Sequence[float]) -> tuple[float, float]:
 def _cost(observation: Observation, name: str, speed: float) -> float:
     """Core-seconds of speed 1 per record: as measured over the newest samples, else as declared; NaN if neither is known.
 
-    Of as many samples as give `ENOUGH` records, since single records differ.
+    Of as many samples as give `ENOUGH` records, since single records differ. Of several alternates the own cost of the one
+    that is wanted counts: what the others cost says nothing.
     """
     operator = observation.context.graph.by_name[name]
+    if _switches(observation, operator):
+        wanted = observation.composition.alternate(operator)
+        own = observation.alternates.value(f"{name}.{wanted.name}", Metric.SERVICE_TIME) * speed
+        if not math.isnan(own):
+            return own
+        if wanted.cost is not None:
+            return wanted.cost
     times = [sample.time for sample in observation.history[-1:]]
     lasts = observation.time - times[0] if times else 1.0
     work = records = 0.0
@@ -275,9 +315,21 @@ def _cost(observation: Observation, name: str, speed: float) -> float:
     return share * (work / records * speed if records > 0 else 0.0) + (1 - share) * declared
 
 
+def _switches(observation: Observation, operator: Operator) -> bool:
+    """Whether one of several alternates runs for all records, so that its own figures are those of the operator."""
+    return len(operator.alternates) > 1 and not observation.composition.tables.get(operator.name, 0)
+
+
 def _selectivity(observation: Observation, name: str) -> float:
     """Records out per record in: as measured last, else as declared, else 1."""
     operator = observation.context.graph.by_name[name]
+    if _switches(observation, operator):
+        wanted = observation.composition.alternate(operator)
+        own = observation.alternates.value(f"{name}.{wanted.name}", Metric.SELECTIVITY)
+        if not math.isnan(own):
+            return own
+        if wanted.selectivity is not None:
+            return wanted.selectivity
     for frame in (observation.operators, *(sample.operators for sample in reversed(observation.history))):
         emitted, done = frame.value(name, Metric.EMITTED_RATE), frame.value(name, Metric.PROCESSED_RATE)
         if done > 0 and not math.isnan(emitted):

@@ -17,7 +17,7 @@ from elastream.model.observation import Floats, Metric, Observation
 from elastream.model.stages import Unit
 from elastream.planning.algorithms.placement import balance
 
-__all__ = ["Draft"]
+__all__ = ["TAKES_INSTANCES", "Draft", "observed_instances"]
 
 # Needs are sums of decimal fractions: rounding must not exclude a host that fits exactly.
 TOLERANCE = 1e-9
@@ -37,6 +37,15 @@ def _together(steps: Sequence[tuple[int, SetParallelism]]) -> SetParallelism:
     )
 
 
+def observed_instances(observation: Observation, unit: Unit) -> int:
+    """Observed parallelism of a unit: of the operator that names it, else of any of its operators; 0 if unknown."""
+    operators = observation.operators
+    for name in (unit.name, *unit.operators):
+        if not math.isnan(seen := operators.value(name, Metric.PARALLELISM)):
+            return round(seen)
+    return 0
+
+
 class Draft:
     """The working copy. Arrays are by host, in the order of `hosts`: leases that accept instances, oldest first.
 
@@ -53,7 +62,7 @@ class Draft:
         self.by_name = {unit.name: unit for unit in self.units}
         self.actions: list[Action] = []
         self._unit_of = {name: unit for unit in self.units for name in unit.operators}
-        self.instances = {unit.name: self._observed_instances(unit) for unit in self.units}
+        self.instances = {unit.name: observed_instances(observation, unit) for unit in self.units}
         self.leases: dict[str, Lease] = {
             host: lease for host, lease in observation.leases.items() if lease.state in TAKES_INSTANCES
         }
@@ -277,14 +286,6 @@ class Draft:
         values = [self.observation.operators.value(name, metric) for name in unit.operators]
         known = [value for value in values if not math.isnan(value)]
         return math.fsum(known) if known else math.nan
-
-    def _observed_instances(self, unit: Unit) -> int:
-        """Observed parallelism of a unit: of the operator that names it, else of any of its operators; 0 if unknown."""
-        operators = self.observation.operators
-        for name in (unit.name, *unit.operators):
-            if not math.isnan(seen := operators.value(name, Metric.PARALLELISM)):
-                return round(seen)
-        return 0
 
     @cached_property
     def _tasks(self) -> dict[str, list[TaskId]]:

@@ -357,22 +357,23 @@ class _Line:
 
 
 def _columns(observation: Observation, frames: Sequence[tuple[float, Frame]]) -> list[list[float]]:
-    """The columns of `Seen`, without the last; busy cores are those of operators that do not wait."""
+    """The columns of `Seen`, without the last; busy cores are those of operators that do not wait, and of speed 1."""
     graph = observation.context.graph
     sources = [source.name for source in graph.sources]
     working = [o.name for o in graph.operators if not o.waits]
     several = len(observation.context.layout.segments) > 1
+    speed = observation.mean_speed
     found: list[list[float]] = [[], [], [], [], []]
     for time, frame in frames:
         arriving, processed = (total_of(frame, each, sources) for each in (Metric.ARRIVAL_RATE, Metric.PROCESSED_RATE))
-        busy = sum_of(frame, Metric.BUSY_CORES, working)
-        finished = _finished(observation, frame, processed, busy) if several else processed
+        busy = speed * sum_of(frame, Metric.BUSY_CORES, working)
+        finished = _finished(observation, frame, processed, busy, speed) if several else processed
         for into, value in zip(found, (time, arriving, processed, finished, busy), strict=True):
             into.append(value)
     return found
 
 
-def _finished(observation: Observation, frame: Frame, processed: float, busy: float) -> float:
+def _finished(observation: Observation, frame: Frame, processed: float, busy: float, speed: float) -> float:
     """Source records/s that `busy` cores would finish in every query, in the mix that arrives.
 
     Where one query falls behind and others do not, busy cores over the records that the sources processed say little of the
@@ -396,7 +397,8 @@ def _finished(observation: Observation, frame: Frame, processed: float, busy: fl
         elif before := {layout.stage_of[edge.source].segment for edge in segment.inputs} & offered.keys() - {name}:
             passed = math.fsum(done[each] for each in before)
             offered[name] *= math.fsum(offered[each] for each in before) / passed if passed > 0 else math.nan
-        cores = sum_of(frame, Metric.BUSY_CORES, [each for each in segment.operators if not by_name[each].waits])
+        working = [each for each in segment.operators if not by_name[each].waits]
+        cores = speed * sum_of(frame, Metric.BUSY_CORES, working)
         if cores > 0:
             work += offered[name] * cores / done[name] if done[name] > 0 else math.nan
     return busy * total / work if work > 0 and total > 0 else processed

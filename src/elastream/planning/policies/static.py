@@ -14,6 +14,7 @@ from elastream.model.stages import Layout, Unit
 from elastream.model.wording import counted
 from elastream.planning.algorithms.draft import Draft
 from elastream.planning.algorithms.placement import balance
+from elastream.planning.policies.highest_value import HighestValue
 from elastream.planning.provision import At, Costs, declared, declared_cores, filled, first, width
 
 __all__ = ["Static", "missing_hosts", "places_only", "sized", "standing"]
@@ -80,10 +81,13 @@ def sized(
     window: float | None = None,
     costs: Costs | None = None,
 ) -> Policy:
-    """A `Static` with its hosts as a number, `"peak"` and `"mean"` sized from `loads`; any other policy as it is.
+    """A `Static` with its hosts as a number, `"peak"` and `"mean"` sized from `loads`, also as the sizing of another one.
 
     Arguments as for `planning.provision.declared`, and it raises what that raises.
     """
+    if isinstance(policy, HighestValue) and policy.sizing is not None:
+        inner = sized(policy.sizing, layout, host_types, loads, seconds=seconds, window=window, costs=costs)
+        return replace(policy, sizing=inner)
     if not isinstance(policy, Static):
         return policy
     return replace(

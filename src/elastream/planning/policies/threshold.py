@@ -23,8 +23,8 @@ from elastream.model.plant import Plan
 from elastream.model.promises import Rows
 from elastream.model.units import format_duration, format_rate
 from elastream.model.wording import counted
-from elastream.planning.algorithms.apart import CoreNeed, enlarge, needs_of, reduce
-from elastream.planning.algorithms.draft import Draft
+from elastream.planning.algorithms.apart import CoreNeed, enlarge, lacks, may_reduce, needs_of, reduce
+from elastream.planning.algorithms.draft import Draft, observed_instances
 from elastream.planning.algorithms.fused import drain_surplus, in_equal_parts, lease_missing, shared_capacity, threads
 from elastream.planning.algorithms.load import CERTAIN, ROUNDS, LoadFigures, Seen
 from elastream.planning.algorithms.measures import capacity, host_capacity, since_change, sum_of, tasks_on, unsized
@@ -329,8 +329,8 @@ class _Round:
 
     def _apart(self) -> Scaled:
         observation, policy = self.observation, self.policy
-        draft = Draft(observation)
-        units = draft.scalable
+        units = [unit for unit in observation.context.units if unit.scalable]
+        instances = {unit.name: observed_instances(observation, unit) for unit in units}
         ahead = self.kind.start if not observation.coming else 0.0
         arriving = float(self.seen.arriving[-1])
         needs, unknown = needs_of(observation, units, self.rate, arriving, self.kind.start, ahead)
@@ -341,7 +341,7 @@ class _Round:
         if self.load.late and not needs:
             for unit in units:
                 if not observation.coming:
-                    wanted[unit.name] = draft.instances[unit.name] + 1
+                    wanted[unit.name] = instances[unit.name] + 1
         if policy.max_parallelism is not None:
             wanted = {name: min(each, policy.max_parallelism) for name, each in wanted.items()}
         seen = self.seen
@@ -353,22 +353,34 @@ class _Round:
                 for unit, cores in zip(units, seen.highest, strict=True):
                     least = max(float(cores), needs[unit.name].cores * growing)
                     kept = CoreNeed(least, 0.0, needs[unit.name].per_instance).instances(self.most)
-                    surplus[unit.name] = max(0, draft.instances[unit.name] - max(kept, wanted[unit.name]))
-        why = {name: self._reason(name, needs.get(name), draft.instances[name]) for name in wanted}
-        leased = len(draft.hosts)
-        enlarge(draft, wanted, surplus, why, policy.host_type, policy.spare)
-        grown = len(draft.hosts) > leased or any(draft.instances[name] > 0 and draft.received for name in wanted)
+                    surplus[unit.name] = max(0, instances[unit.name] - max(kept, wanted[unit.name]))
+        shrinks = bool(surplus) and not observation.coming and since_change(observation) >= policy.cool_down
+        grown: list[Action] = []
         releases: list[Action] = []
-        if surplus and not grown and not observation.coming and since_change(observation) >= policy.cool_down:
-            releases = reduce(draft, surplus, self.pace, policy.spare)
+        if lacks(observation, wanted, instances, policy.spare) or (
+            shrinks and may_reduce(observation, units, instances, surplus, self.pace)
+        ):
+            grown, releases = self._drafted(wanted, needs, surplus, shrinks)
         empty = [
             ReleaseHost(host, why="it holds no more tasks")
             for host, lease in observation.leases.items()
             if lease.state is HostState.DRAINING and not tasks_on(observation, host)
         ]
-        actions = [*draft.plan, *empty, *releases]
+        actions = [*grown, *empty, *releases]
         total = math.fsum(need.cores for need in needs.values()) if needs else math.nan
         return Scaled(actions, (), seen, self._predicted(actions, total), unknown)
+
+    def _drafted(
+        self, wanted: Mapping[str, int], needs: Mapping[str, CoreNeed], surplus: Mapping[str, int], shrinks: bool
+    ) -> tuple[list[Action], list[Action]]:
+        """(actions towards `wanted` instances, releases where nothing grows); shrinks: whether hosts may go at all."""
+        policy, draft = self.policy, Draft(self.observation)
+        why = {name: self._reason(name, needs.get(name), draft.instances[name]) for name in wanted}
+        leased = len(draft.hosts)
+        enlarge(draft, wanted, surplus, why, policy.host_type, policy.spare)
+        grown = len(draft.hosts) > leased or any(draft.instances[name] > 0 and draft.received for name in wanted)
+        releases = reduce(draft, surplus, self.pace, policy.spare) if shrinks and not grown else []
+        return draft.plan, releases
 
     def _full(self, need: CoreNeed, upper: float) -> int:
         return CoreNeed(need.cores * upper, need.drain, need.per_instance).instances(1.0)

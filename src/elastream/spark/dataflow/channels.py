@@ -30,13 +30,14 @@ from elastream.spark.dataflow.sinks import (
     begin_change_log,
     collect_batch,
     forget_collected,
+    skip_batch,
     write_batch,
     write_changes,
 )
 from elastream.spark.dataflow.stamps import with_stamps
 from elastream.spark.jvm.gateway import jvm_of
-from elastream.spark.worker.composition import latest_batch
-from elastream.spark.worker.fused import EXIT
+from elastream.spark.worker.composition import Ran, latest_batch
+from elastream.spark.worker.leaving import EXIT
 
 __all__ = ["Outflow", "read_edge", "selected", "start_writing"]
 
@@ -45,13 +46,15 @@ __all__ = ["Outflow", "read_edge", "selected", "start_writing"]
 class Outflow:
     """Records that leave a region to a sink, a keyed operator or a durable edge.
 
-    exit: number of their rows in `frame`, if it holds several flows. natives: column expressions applied to them.
+    exit: number of their rows in `frame`, if it holds several flows. natives: column expressions applied to them. awake:
+    whether there can be any under the composition with a code; None: always.
     """
 
     target: Operator | Edge
     frame: DataFrame
     exit: int | None = None
     natives: tuple[Operator, ...] = ()
+    awake: Callable[[int], bool] | None = None
 
     @property
     def name(self) -> str:
@@ -111,30 +114,42 @@ def _make_topic(spark: SparkSession, topic: KafkaTopic) -> None:
 
 
 def start_writing(
-    graph: Graph, name: str, flows: Sequence[Outflow], key: tuple[str, ...], directory: RunDirectory, interval: float
+    graph: Graph,
+    name: str,
+    flows: Sequence[Outflow],
+    key: tuple[str, ...],
+    directory: RunDirectory,
+    interval: float,
+    *,
+    ran: Callable[[int], Ran],
+    noted: bool = False,
 ) -> StreamingQuery:
     """Start the query `name` that writes `flows`, which share one frame. key: key columns if rows are updates, else empty.
 
-    A batch starts when the previous one has ended, and at least `interval` seconds after its start. Raises
-    EnvironmentProblem if a sink cannot be written.
+    A batch starts when the previous one has ended, and at least `interval` seconds after its start. ran: what a batch runs
+    under, by its number. noted: whether records on durable edges keep that. Raises EnvironmentProblem if a sink cannot be
+    written.
     """
     checkpoint = directory.checkpoint(name)
     fresh = latest_batch(checkpoint) < 0
-    parts: dict[Edge | str, list[Outflow]] = {}
+    grouped: dict[Edge | str, list[Outflow]] = {}
     for flow in flows:
-        parts.setdefault(flow.target if isinstance(flow.target, Edge) else flow.target.name, []).append(flow)
-    writers = []
-    for group in parts.values():
+        grouped.setdefault(flow.target if isinstance(flow.target, Edge) else flow.target.name, []).append(flow)
+    parts = []
+    for group in grouped.values():
         target = group[0].target
         sink = _destination(graph, target, directory)
         _begin(sink, key if isinstance(target, Operator) else (), fresh)
-        writers.append((group, _batch_writer(target, sink, key)))
+        if isinstance(target, Edge) and isinstance(sink, ParquetSink):
+            parts.append(_edge_part(group, Path(sink.path), ran if noted else lambda batch: None))
+        else:
+            parts.append(_Part(tuple(group), _batch_writer(target, sink, key)))
     frame = flows[0].frame
     native = isinstance(sink, KafkaTopic) or (isinstance(sink, ParquetSink) and isinstance(target, Operator))
     if len(flows) == 1 and not key and native:
         writer = _native_writer(flows[0].part(frame), target, sink)
     else:
-        writer = frame.writeStream.outputMode("update" if key else "append").foreachBatch(_into_parts(writers))
+        writer = frame.writeStream.outputMode("update" if key else "append").foreachBatch(_into_parts(parts, ran))
     return (
         writer.queryName(f"{graph.name}.{name}")
         .option("checkpointLocation", str(checkpoint))
@@ -177,11 +192,29 @@ def _native_writer(frame: DataFrame, target: Operator | Edge, sink: SinkSpec) ->
 BatchWriter = Callable[[DataFrame, int], None]
 
 
+@dataclass(frozen=True)
+class _Part:
+    """What is written to one place. rest: what is done there in a batch under which all of its flows sleep."""
+
+    flows: tuple[Outflow, ...]
+    write: BatchWriter
+    rest: Callable[[int], None] = lambda batch: None
+
+
+def _edge_part(flows: Sequence[Outflow], records: Path, noted: Callable[[int], Ran | None]) -> _Part:
+    """Records on a durable edge of files. Readers find batches by their number, so that one that sleeps is there, too."""
+    return _Part(
+        tuple(flows),
+        lambda frame, batch: write_batch(frame, records, batch, noted(batch)),
+        lambda batch: skip_batch(records, batch, noted(batch)),
+    )
+
+
 def _batch_writer(target: Operator | Edge, sink: SinkSpec, key: tuple[str, ...]) -> BatchWriter:
-    """Function that writes one batch to `sink`: updates for an operator with a `key`, records on a durable edge."""
+    """Function that writes one batch to `sink`: updates for an operator with a `key`, records on an edge over Kafka."""
     match sink:
         case ParquetSink(path):
-            write = write_changes if key and isinstance(target, Operator) else write_batch
+            write: Callable[[DataFrame, Path, int], None] = write_changes if key else write_batch
             return lambda frame, batch: write(frame, Path(path), batch)
         case Collected(name):
             return lambda frame, batch: collect_batch(frame, name, batch)
@@ -194,17 +227,24 @@ def _batch_writer(target: Operator | Edge, sink: SinkSpec, key: tuple[str, ...])
             return sink.write
 
 
-def _into_parts(writers: Sequence[tuple[Sequence[Outflow], BatchWriter]]) -> BatchWriter:
+def _into_parts(parts: Sequence[_Part], ran: Callable[[int], Ran]) -> BatchWriter:
     def write(frame: DataFrame, batch: int) -> None:
+        code = ran(batch).code
+        awake = [[flow for flow in part.flows if flow.awake is None or flow.awake(code)] for part in parts]
         # Each part is a separate job; without persist each would execute the walk again.
-        several = sum(len(group) for group, _ in writers) > 1
+        several = sum(map(len, awake)) > 1
         whole = frame.persist() if several else frame
         try:
-            for group, writer in writers:
-                rows = group[0].part(whole)
-                for flow in group[1:]:
+            for part, flows in zip(parts, awake, strict=True):
+                if not flows:
+                    part.rest(batch)
+                    continue
+                rows = flows[0].part(whole)
+                for flow in flows[1:]:
                     rows = rows.unionByName(flow.part(whole))
-                writer(rows, batch)
+                part.write(rows, batch)
+            if not any(awake):  # operators before the choices run all the same, and state has a version for each batch
+                frame.write.format("noop").mode("overwrite").save()
         finally:
             if several:
                 whole.unpersist()

@@ -1,12 +1,11 @@
 """Reads a durable edge as a Spark data source: the downstream query takes the upstream query's records range by range.
 
 Spark's file source takes all files into one batch, in as many tasks as the cluster has cores, which leaves no backlog to
-measure and no parallelism to set. Here records are numbered in write order: a batch is a range, the rest is the edge's
-backlog, and the offset carries composition and parallelism, as that of a shaped load does (see `sources`).
+measure and no parallelism to set. Here records are numbered in write order (`edge_log`): a batch is a range, the rest is
+the edge's backlog, and the offset carries composition and parallelism, as that of a shaped load does (see `sources`).
 """
 
 import time
-from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,24 +20,17 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import LongType, StructType
 
 from elastream.model.graph import Edge
+from elastream.spark.dataflow.edge_log import EdgeLog, FilePiece
 from elastream.spark.dataflow.pacing import RangeReader, shares
+from elastream.spark.dataflow.steering import Steering
 from elastream.spark.worker.composition import COLUMN, freeze_imports
 from elastream.spark.worker.records import conformed
 
-__all__ = ["Channel", "EdgeLog", "EdgeReader", "EdgeSource", "FilePiece", "edge_name", "open_edge"]
+__all__ = ["EdgeReader", "EdgeSource", "edge_name", "open_edge"]
 
 FORMAT = "elastream_edge"
 ROWS = 10_000
 """Most records in an Arrow batch."""
-
-
-@dataclass(frozen=True, slots=True)
-class FilePiece:
-    """Records `first` to `first + rows` (exclusive) of the file at `path`."""
-
-    path: str
-    first: int
-    rows: int
 
 
 @dataclass(frozen=True)
@@ -49,120 +41,35 @@ class EdgeSlice(InputPartition):
     code: int
 
 
-@dataclass(frozen=True, slots=True)
-class Channel:
-    """Folders of an edge: its records, and the settings requested for the batches that read them."""
-
-    records: Path
-    control: Path
-
-
-class EdgeLog:
-    """The files of an edge in record order: by batch, within a batch by file name.
-
-    A batch's folder appears atomically (`sinks.write_batch`) and never changes, so that record numbers are the same in
-    every process. Every batch writes a folder, so that the next one is found by name, without listing folders again.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._batches = 0
-        self._files: list[str] = []
-        self._ends: list[int] = []
-        self._written: list[float] = []
-        self._batch: list[int] = []
-        self._forgotten = 0
-
-    def refresh(self) -> int:
-        """Register newly written files; returns the number of records written so far."""
-        while (batch := self._folder / f"batch={self._batches}").is_dir():
-            written = batch.stat().st_mtime
-            for file in sorted(batch.glob("[!._]*.parquet")):
-                if rows := pq.read_metadata(file).num_rows:
-                    self._ends.append(self.total + rows)
-                    self._files.append(str(file))
-                    self._written.append(written)
-                    self._batch.append(self._batches)
-            self._batches += 1
-        return self.total
-
-    @property
-    def total(self) -> int:
-        """Records written up to the last `refresh`."""
-        return self._ends[-1] if self._ends else self._forgotten
-
-    def forget(self, upto: int) -> None:
-        """Drop the files whose records all come before number `upto`."""
-        gone = bisect_right(self._ends, upto)
-        if gone:
-            self._forgotten = self._ends[gone - 1]
-            del self._ends[:gone], self._files[:gone], self._written[:gone], self._batch[:gone]
-
-    def written(self, number: int) -> float:
-        """Epoch seconds at which record `number` was written; NaN if not written yet, or forgotten."""
-        at = bisect_right(self._ends, number)
-        return self._written[at] if self._forgotten <= number and at < len(self._written) else float("nan")
-
-    def wrote(self, first: int, last: int) -> list[tuple[int, float, int]]:
-        """Records `first` to `last` (exclusive), as far as known: (batch that wrote them, when, how many) by file."""
-        found = []
-        first = max(first, self._forgotten)
-        at = bisect_right(self._ends, first)
-        while first < last and at < len(self._ends):
-            upto = min(last, self._ends[at])
-            found.append((self._batch[at], self._written[at], upto - first))
-            first, at = upto, at + 1
-        return found
-
-    def by(self, time: float) -> int:
-        """Records written by `time`, epoch seconds, forgotten ones included."""
-        at = bisect_right(self._written, time)
-        return self._ends[at - 1] if at else self._forgotten
-
-    def pieces(self, first: int, last: int) -> tuple[FilePiece, ...]:
-        """Records `first` to `last` (exclusive) by file; they must be written and not forgotten."""
-        found = []
-        at = bisect_right(self._ends, first)
-        while first < last:
-            begins = self._ends[at - 1] if at else self._forgotten
-            upto = min(last, self._ends[at])
-            found.append(FilePiece(self._files[at], first - begins, upto - first))
-            first, at = upto, at + 1
-        return tuple(found)
-
-
 def edge_name(edge: Edge) -> str:
-    """Name of an edge in offsets and control folders."""
+    """Name of an edge in offsets and in what is wanted."""
     return f"{edge.source}-{edge.target}"
 
 
 def open_edge(
     spark: SparkSession,
-    name: str,
     schema: StructType,
+    steering: Steering,
     *,
-    channel: Channel,
-    partitions: int,
+    records: Path,
     rows_each: int,
     batch_seconds: float,
     checkpoint: Path,
 ) -> DataFrame:
-    """Open the stream of records on `channel`, with an additional last column `_composition bigint`.
+    """Open the stream of the records in a folder, with an additional last column `_composition bigint`.
 
-    partitions: tasks per batch, unless wanted.json in the control folder sets another number; at most one per `rows_each`
-    records. batch_seconds: target duration of a batch, which limits its size. checkpoint: that of the reading query, whose
-    commit log has the commit time of each batch.
+    steering: says under which composition, and in how many tasks; at most one per `rows_each` records. batch_seconds:
+    target duration of a batch, which limits its size. checkpoint: that of the reading query, whose commit log has the
+    commit time of each batch.
     """
-    channel.records.mkdir(parents=True, exist_ok=True)
+    records.mkdir(parents=True, exist_ok=True)
     spark.dataSource.register(EdgeSource)
     return (
         spark.readStream.format(FORMAT)
         .schema(StructType([*schema.fields]).add(COLUMN, LongType()))
         .options(
-            name=name,
-            records=str(channel.records.resolve()),
-            control=str(channel.control.resolve()),
-            partitions=partitions,
+            steering=steering.option(),
+            records=str(records.resolve()),
             rows_each=rows_each,
             batch_seconds=batch_seconds,
             commits=str(checkpoint.resolve() / "commits"),
@@ -183,9 +90,8 @@ class EdgeSource(DataSource):
         """Create the reader, in the driver's or a worker's Python process."""
         options = self.options
         return EdgeReader(
-            options["name"],
-            Channel(Path(options["records"]), Path(options["control"])),
-            int(options["partitions"]),
+            Steering.of(options["steering"]),
+            Path(options["records"]),
             int(options["rows_each"]),
             float(options["batch_seconds"]),
             to_arrow_schema(schema, timezone="UTC"),
@@ -198,30 +104,38 @@ class EdgeReader(RangeReader):
 
     def __init__(
         self,
-        name: str,
-        channel: Channel,
-        partitions: int,
+        steering: Steering,
+        records: Path,
         rows_each: int,
         batch_seconds: float,
         schema: pa.Schema,
-        commits: Path,
+        commits: Path | None,
     ) -> None:
-        super().__init__(channel.control, partitions, batch_seconds, schema, commits)
-        self._name, self._rows_each, self._log = name, rows_each, EdgeLog(channel.records)
+        self._log = EdgeLog(records, versions=steering.wave)
+        super().__init__(steering, batch_seconds, schema, commits, self._log)
+        self._name, self._rows_each = steering.name, rows_each
 
     def initialOffset(self) -> dict[str, Any]:
         """The offset before the first record."""
+        self._course.look()
         return self._offset(edge=self._name, n=0)
 
     def latestOffset(self, start: dict[str, Any], limit: object = None) -> dict[str, Any]:
-        """The written records, up to the governor's limit; `start`, which means no batch, if there are none."""
+        """The written records, up to the governor's limit and the next change of version where records keep theirs.
+
+        `start`, which means no batch, if there are none.
+        """
         now = time.time()
         self._pacing.settle(now)
+        self._course.look()
         taken = int(start["n"])
         upto = min(self._log.refresh(), taken + self._pacing.allowance)
-        if upto <= taken:
+        if self._course.wave:
+            upto = min(upto, self._log.until(taken, self._course.next.version))
+        if upto > taken:
+            self._pacing.begin(upto - taken, now)
+        elif not self._course.announces:
             return dict(start)
-        self._pacing.begin(upto - taken, now)
         return self._offset(edge=self._name, n=upto)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[EdgeSlice]:

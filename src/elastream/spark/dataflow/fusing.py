@@ -12,8 +12,10 @@ from elastream.model.compiling import merge_refused
 from elastream.model.graph import Delivery, Edge, Graph
 from elastream.model.regions import FusedRegion
 from elastream.spark.worker.composition import CompositionCodec
-from elastream.spark.worker.fused import Exit, Route, Step, Walk, WalkEntry
+from elastream.spark.worker.fused import Route, Step, Walk, WalkEntry
+from elastream.spark.worker.leaving import Exit
 from elastream.spark.worker.runner import Implementation
+from elastream.spark.worker.signals import SignalTap
 
 __all__ = ["wire"]
 
@@ -32,12 +34,14 @@ def wire(
     operator that merges streams whose columns have different types: those of SQL expressions are known only now.
     """
     graph = codec.graph
-    nodes = [*(object() for _ in region.inlets), *region.steps, *region.outlets]
+    ends = [*region.written, *(outlet for outlet in region.outlets if outlet.signal is not None)]
+    nodes = [*(object() for _ in region.inlets), *region.steps, *ends]
     number = {step.name: nodes.index(step) for step in region.steps}
-    out_of = {edge: nodes.index(outlet) for outlet in region.outlets for edge in outlet.inputs}
+    out_of = {edge: nodes.index(outlet) for outlet in ends for edge in outlet.inputs}
 
     def routes(edges: Sequence[Edge]) -> tuple[Route, ...]:
-        return tuple(_route(edge, out_of.get(edge, number.get(edge.target, -1)), codec) for edge in edges)
+        ways = [(edge, out_of.get(edge, number.get(edge.target))) for edge in edges]
+        return tuple(_route(edge, to, codec) for edge, to in ways if to is not None)  # none leads into an empty branch
 
     emitted: dict[Edge, pa.Schema] = {}
     for inlet, schema in zip(region.inlets, arriving, strict=True):
@@ -56,16 +60,18 @@ def wire(
                 codec.widths.get(operator.name),
                 schema,
                 routes(graph.outputs[operator.name]),
+                codec.tables.get(operator.name),
             )
         )
     entries = [
         WalkEntry(inlet.origin, tuple(schema.names), routes(inlet.feeds))
         for inlet, schema in zip(region.inlets, arriving, strict=True)
     ]
-    exits = [
-        Exit(name := outlet.inputs[0].target, _merged(graph, name, outlet.inputs, emitted)) for outlet in region.outlets
-    ]
-    return Walk(segment, lead, tuple(entries), tuple(steps), tuple(exits))
+    schemas = [_merged(graph, outlet.inputs[0].target, outlet.inputs, emitted) for outlet in ends]
+    exits = tuple(Exit(outlet.inputs[0].target, schema) for outlet, schema in zip(region.written, schemas, strict=False))
+    taps = tuple(SignalTap(each.name, each.fold, each.column) for outlet in ends if (each := outlet.signal) is not None)
+    ordered = any(outlet.ordered for outlet in region.written)
+    return Walk(segment, lead, tuple(entries), tuple(steps), exits, taps, ordered)
 
 
 def _route(edge: Edge, to: int, codec: CompositionCodec) -> Route:

@@ -1,41 +1,64 @@
-"""Compiles the keyed operator of a query: a native aggregation, or a user function with state per key.
+"""Compiles the keyed operator of a query: a native aggregation, or user functions with state per key.
 
 Native aggregates are evaluated in the JVM. A function with state runs in `applyInPandasWithState`, which uses the same
-state store and partitions, so that both migrate in the same way.
+state store and partitions, so that both migrate in the same way. Spark never learns which alternate is active: that is the
+composition's, which the worker reads.
 """
 
 import contextlib
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, cast
 
-import pandas as pd
-from pyspark import Accumulator, TaskContext, cloudpickle
 from pyspark.errors import AnalysisException, ParseException
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from elastream.model.errors import DataflowError, first_line
 from elastream.model.graph import Form, Operator
+from elastream.model.windows import Timeout
 from elastream.spark.dataflow.shipping import pickled
-from elastream.spark.worker.composition import CompositionCodec, Digit
-from elastream.spark.worker.fused import Carrier, batch_number
-from elastream.spark.worker.meter import Meter, TaskRow
-from elastream.spark.worker.runner import Implementation, OperatorFailed
+from elastream.spark.worker.composition import CompositionCodec
+from elastream.spark.worker.fused import Carrier
+from elastream.spark.worker.meter import Meter
+from elastream.spark.worker.runner import Implementation
+from elastream.spark.worker.stateful import MOMENT, WATCHED, Choice, Keyed, state_function
+from elastream.spark.worker.states import States
+from elastream.spark.worker.windows import Grouping
 
-__all__ = ["keyed_frame"]
+__all__ = ["DELAY", "Wiring", "keyed_frame", "schema_from", "stateful_frame", "with_moments"]
+
+DELAY = "spark.watermarkDelayMs"
+"""Key of a column's metadata by which Spark knows the one with the watermark."""
+NEVER_LATE = 1 << 62
+"""A time, in microseconds since 1970, that no watermark reaches."""
 
 
-def keyed_frame(
-    frame: DataFrame, operator: Operator, segment: str, codec: CompositionCodec, carrier: Carrier, meter: Meter
-) -> DataFrame:
+@dataclass(frozen=True, slots=True)
+class Wiring:
+    """What the workers of a keyed operator need to know of the query that it is in."""
+
+    segment: str
+    codec: CompositionCodec
+    carrier: Carrier
+    meter: Meter
+
+
+def keyed_frame(frame: DataFrame, operator: Operator, wiring: Wiring) -> DataFrame:
     """Apply the keyed `operator` to `frame`, for a query in update mode.
 
     Raises DataflowError for aggregates whose types do not fit.
     """
     if operator.alternates[0].form is Form.STATE:
-        return _with_state(frame, operator, segment, codec, carrier, meter)
+        schemas = [
+            schema_from(operator.state_of(alternate), f"the state of operator {operator.name!r}")
+            for alternate in operator.alternates
+        ]
+        timeout = operator.timeout
+        timed = frame if timeout is None or not timeout.by else with_moments(frame, timeout, F.col(timeout.by))
+        returns = schema_from(operator.returns, f"what operator {operator.name!r} returns")
+        return stateful_frame(timed, operator, wiring, States(schemas, operator.own_state), operator.key, returns, "update")
     columns = operator.alternates[0].function
     assert isinstance(columns, Mapping)
     try:
@@ -44,21 +67,46 @@ def keyed_frame(
         raise DataflowError(f"the aggregates of operator {operator.name!r} are invalid: {first_line(error)}") from None
 
 
-def _with_state(
-    frame: DataFrame, operator: Operator, segment: str, codec: CompositionCodec, carrier: Carrier, meter: Meter
+def stateful_frame(
+    frame: DataFrame,
+    operator: Operator,
+    wiring: Wiring,
+    states: States | Grouping,
+    by: Sequence[str],
+    returns: StructType,
+    mode: str,
 ) -> DataFrame:
-    returns = schema_from(operator.returns, f"what operator {operator.name!r} returns")
-    state = schema_from(operator.state, f"the state of operator {operator.name!r}")
-    alternates = tuple(Implementation(a.name, a.form, cast(Any, a.function)) for a in operator.alternates)
-    function = state_function(
-        pickled(alternates, f"operator {operator.name!r}"),
-        segment,
+    """Apply the alternates of `operator` to `frame`, grouped `by` these columns: with what is kept as `states` say."""
+    codec, timeout = wiring.codec, operator.timeout
+    keyed = Keyed(
         operator.name,
-        codec.alternates.get(operator.name),
-        carrier,
-        meter.sink,
+        tuple(Implementation(a.name, a.form, cast(Any, a.function)) for a in operator.alternates),
+        states,
+        Choice(
+            codec.alternates.get(operator.name),
+            codec.tables.get(operator.name),
+            tuple(operator.key.index(column) for column in operator.selects),
+        ),
+        timeout,
     )
-    return frame.groupBy(*operator.key).applyInPandasWithState(function, returns, state, "update", "NoTimeout")
+    shipped = pickled(keyed, f"operator {operator.name!r}")
+    function = state_function(shipped, wiring.segment, operator.name, wiring.carrier, wiring.meter.sink)
+    by_time = isinstance(states, Grouping) and states.in_time
+    kind = "ProcessingTimeTimeout" if timeout is not None and not timeout.by else "EventTimeTimeout"
+    kind = "NoTimeout" if timeout is None and not by_time else kind
+    return frame.groupBy(*by).applyInPandasWithState(function, returns, states.schema, mode, kind)
+
+
+def with_moments(frame: DataFrame, timeout: Timeout, time: Column) -> DataFrame:
+    """`frame` with a watermark, and the `time` of each record in milliseconds since 1970, which no time zone changes.
+
+    Spark drops records by whose watermarked column they come late. So the column that counts as that one is another, and no
+    record is late by it.
+    """
+    delay = round(timeout.late * 1000)
+    watched = frame.withColumn(MOMENT, time.cast("timestamp")).withWatermark(MOMENT, f"{delay} milliseconds")
+    never = F.lit(NEVER_LATE).alias(WATCHED, metadata={DELAY: delay})
+    return watched.select(*(f"`{name}`" for name in frame.columns), F.unix_millis(MOMENT).alias(MOMENT), never)
 
 
 def schema_from(ddl: object, what: str) -> StructType:
@@ -68,45 +116,3 @@ def schema_from(ddl: object, what: str) -> StructType:
         if isinstance(schema, StructType) and len(schema):
             return schema
     raise DataflowError(f"{what} is not a schema: {ddl!r} (write it like 'word string, n long')")
-
-
-StateFunction = Callable[[tuple[Any, ...], Iterable[pd.DataFrame], Any], Iterator[pd.DataFrame]]
-
-
-def state_function(
-    functions: bytes, segment: str, operator: str, pick: Digit | None, carrier: Carrier, sink: Accumulator[list[TaskRow]]
-) -> StateFunction:
-    """Build the function for `applyInPandasWithState`: called per key of a batch, metered as one row per task."""
-    alternates: list[Implementation] = []
-    current: dict[str, int] = {}
-    counted: list[Any] = []
-
-    def begin(task: int) -> None:
-        current["task"], current["batch"] = task, batch_number()
-        current["code"] = carrier.code(current["batch"])
-        alternates[:] = [cloudpickle.loads(functions)[pick.of(current["code"]) if pick else 0]]
-        # The accumulator holds the list object that later calls update: it is pickled when the task ends.
-        counted[:] = [[segment, current["batch"], operator, current["code"], 0, 0, 0.0, time.time(), 0.0]]
-        sink.add(counted[:])
-
-    def run(key: tuple[Any, ...], frames: Iterable[pd.DataFrame], state: Any) -> Iterator[pd.DataFrame]:
-        context = TaskContext.get()
-        task = context.taskAttemptId() if context is not None else -1
-        if current.get("task") != task:
-            begin(task)
-        (chosen,) = alternates
-        rows = pd.concat(list(frames), ignore_index=True)
-        started = time.thread_time()
-        try:
-            result, changed = chosen.function(key, rows, state.get if state.exists else None)
-        except Exception as error:
-            raise OperatorFailed(operator, chosen.name, error, key, len(rows)) from error
-        state.update(tuple(changed))
-        tally = counted[0]
-        tally[4] += len(rows)
-        tally[5] += len(result)
-        tally[6] += time.thread_time() - started
-        tally[8] = time.time()
-        yield result
-
-    return run

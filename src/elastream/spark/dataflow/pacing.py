@@ -1,7 +1,7 @@
 """Shared by Elastream's sources: offsets, batch sizes by the durations of earlier batches, and the division of batches."""
 
 import os
-from dataclasses import asdict, replace
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,8 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader
 
 from elastream.planning.algorithms.governor import Governor
-from elastream.spark.worker.composition import Wanted, read_wanted
+from elastream.spark.dataflow.edge_log import EdgeLog
+from elastream.spark.dataflow.steering import Course, Steering
 
 __all__ = ["Pacing", "RangeReader", "committed", "shares"]
 
@@ -55,20 +56,25 @@ class Pacing:
 class RangeReader(DataSourceStreamReader):
     """Plans batches in a Python process on the driver, and reads their slices in the workers: what all its kinds share.
 
-    control: folder of the requested settings; without any, a batch has up to `partitions` tasks. schema: of the records.
-    batch_seconds, commits: as of `Pacing`.
+    schema: of the records. batch_seconds, commits: as of `Pacing`. log: of the edge that it reads, if it reads one.
     """
 
     def __init__(
-        self, control: Path, partitions: int, batch_seconds: float, schema: pa.Schema, commits: Path | None = None
+        self,
+        steering: Steering,
+        batch_seconds: float,
+        schema: pa.Schema,
+        commits: Path | None = None,
+        log: EdgeLog | None = None,
     ) -> None:
-        self._control, self._schema = control, schema
-        self._default = Wanted(version=0, code=0, partitions=partitions)
+        self._schema = schema
+        self._course = Course(steering, log)
         self._pacing = Pacing(batch_seconds, commits)
 
     def _offset(self, **position: Any) -> dict[str, Any]:
-        """A position, and the settings (version, code, partitions) of the batch that ends there."""
-        return {**position, **asdict(read_wanted(self._control, self._default))}
+        """A position, and what the batch that ends there runs under: version, code, partitions."""
+        course = self._course
+        return {**position, "version": course.next.version, "code": course.next.code, "partitions": course.partitions}
 
 
 def committed(commits: Path | None, since: float, now: float) -> float:

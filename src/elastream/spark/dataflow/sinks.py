@@ -20,7 +20,9 @@ from pyspark.sql import functions as F
 
 from elastream.model.endpoints import KafkaTopic, ParquetSink, SinkSpec
 from elastream.model.errors import EnvironmentProblem, InputError
+from elastream.spark.dataflow.edge_log import note_composition
 from elastream.spark.dataflow.kafka import check_topic
+from elastream.spark.worker.composition import Ran
 
 __all__ = [
     "as_messages",
@@ -32,6 +34,7 @@ __all__ = [
     "collected",
     "forget_collected",
     "latest",
+    "skip_batch",
     "tables_collected",
     "write_batch",
     "write_changes",
@@ -125,15 +128,29 @@ def write_changes(frame: DataFrame, path: Path, batch: int) -> None:
     os.replace(temporary, folder / "changes.parquet")
 
 
-def write_batch(frame: DataFrame, path: Path, batch: int) -> None:
+def write_batch(frame: DataFrame, path: Path, batch: int, ran: Ran | None = None) -> None:
     """Write the rows of one batch to the folder `path/batch=N`, by the workers, and rename it into place.
 
-    An existing batch was written before a crash and is kept: the reading query may have read it.
+    An existing batch was written before a crash and is kept: the reading query may have read it. ran: what the batch ran
+    under, to be noted with its records.
     """
     folder, temporary = path / f"batch={batch}", path / f".batch={batch}"
-    if folder.exists():
-        return
-    frame.write.mode("overwrite").parquet(str(temporary))
+    if not folder.exists():
+        frame.write.mode("overwrite").parquet(str(temporary))
+        _appear(temporary, folder, ran)
+
+
+def skip_batch(path: Path, batch: int, ran: Ran | None = None) -> None:
+    """Write a batch without rows as `write_batch` would, at the cost of a folder."""
+    folder, temporary = path / f"batch={batch}", path / f".batch={batch}"
+    if not folder.exists():
+        temporary.mkdir(parents=True, exist_ok=True)
+        _appear(temporary, folder, ran)
+
+
+def _appear(temporary: Path, folder: Path, ran: Ran | None) -> None:
+    if ran is not None:
+        note_composition(temporary, ran)
     os.replace(temporary, folder)
 
 

@@ -30,13 +30,15 @@ from elastream.spark.dataflow.corpus import check_files, check_text, freeze, fro
 from elastream.spark.dataflow.kafka import check_topic, source_options
 from elastream.spark.dataflow.pacing import RangeReader, shares
 from elastream.spark.dataflow.stamps import with_stamps
-from elastream.spark.worker.composition import COLUMN, freeze_imports
+from elastream.spark.dataflow.steering import Steering
+from elastream.spark.worker.composition import COLUMN, freeze_imports, write_atomically
 
-__all__ = ["ShapedReader", "ShapedSource", "check_source", "open_source", "place_of", "timestamp_of"]
+__all__ = ["HELD", "HOLD", "ShapedReader", "ShapedSource", "check_source", "open_source", "place_of", "timestamp_of"]
 
 FORMAT = "elastream_load"
-CORPUS, LOAD, RECORDS, HOLD = "corpus.arrow", "load.pickle", "records", "hold"
-"""Files in a source's control folder; while `hold` exists, a load does not begin."""
+CORPUS, LOAD, RECORDS, HOLD, HELD = "corpus.arrow", "load.pickle", "records", "hold", "held"
+"""Files in a source's control folder. While `hold` exists, a load does not begin; `held` has the version that the source
+was requested to take no more records under, once it takes none."""
 
 
 @dataclass(frozen=True)
@@ -53,17 +55,17 @@ def open_source(
     operator: Operator,
     *,
     control: Path,
-    partitions: int,
+    steering: Steering,
     batch_seconds: float,
     checkpoint: Path | None = None,
 ) -> DataFrame:
     """Open the stream of a source operator.
 
     With a load: Elastream's source, with an additional last column `_composition bigint`. Composition and number of tasks
-    come from `control`/wanted.json, or are the default and `partitions`; batches are limited to about `batch_seconds`, from
-    commit times in the log of `checkpoint`, if given. The load begins after the query's first, empty batch has started the
-    workers, and continues by the clock, also across restarts. Without a load: Spark's readers, and no such column. Raises
-    InputError for records that cannot be read.
+    are what `steering` says; batches are limited to about `batch_seconds`, from commit times in the log of `checkpoint`, if
+    given. In the folder `control` the source keeps its records. The load begins after the query's first, empty batch has
+    started the workers, and continues by the clock, also across restarts. Without a load: Spark's readers, and no such
+    column. Raises InputError for records that cannot be read.
     """
     match operator.reads:
         case KafkaTopic() as topic:
@@ -89,7 +91,7 @@ def open_source(
             return (
                 spark.readStream.format(FORMAT)
                 .schema(f"{spec.schema}, {COLUMN} bigint")
-                .options(control=str(control.resolve()), partitions=partitions, batch_seconds=batch_seconds)
+                .options(control=str(control.resolve()), steering=steering.option(), batch_seconds=batch_seconds)
                 .options(**({} if checkpoint is None else {"commits": str(checkpoint.resolve() / "commits")}))
                 .load()
             )
@@ -157,7 +159,7 @@ def check_source(operator: Operator) -> None:
 
 
 class ShapedSource(DataSource):
-    """Spark data source of a load; options `control`, `partitions`, `batch_seconds`, `commits` (see `open_source`)."""
+    """Spark data source of a load; options `control`, `steering`, `batch_seconds`, `commits` (see `open_source`)."""
 
     @classmethod
     def name(cls) -> str:
@@ -169,7 +171,7 @@ class ShapedSource(DataSource):
         options = self.options
         return ShapedReader(
             Path(options["control"]),
-            int(options["partitions"]),
+            Steering.of(options["steering"]),
             float(options["batch_seconds"]),
             to_arrow_schema(schema, timezone="UTC"),
             Path(options["commits"]) if "commits" in options else None,
@@ -182,9 +184,15 @@ class ShapedReader(RangeReader):
     begins.
     """
 
-    _planned: dict[str, Any] | None = None
-    _began: float | None = None
-    _due: tuple[int, float] | None = None
+    def __init__(
+        self, control: Path, steering: Steering, batch_seconds: float, schema: pa.Schema, commits: Path | None = None
+    ) -> None:
+        super().__init__(steering, batch_seconds, schema, commits)
+        self._control = control
+        self._planned: dict[str, Any] | None = None
+        self._held: int | None = None
+        self._began: float | None = None
+        self._due: tuple[int, float] | None = None
 
     @cached_property
     def _load(self) -> ArrivalPattern:
@@ -194,12 +202,16 @@ class ShapedReader(RangeReader):
 
     def initialOffset(self) -> dict[str, Any]:
         """The offset before the load begins."""
+        self._course.look()
         return self._offset(n=0, t=0.0, started=0.0)
 
     def latestOffset(self, start: dict[str, Any], limit: object = None) -> dict[str, Any]:
-        """The due records, up to the governor's limit; `start`, which means no batch, if there are none."""
+        """The due records, up to the governor's limit; `start`, which means no batch, if there are none, or it is held."""
         now = time.time()
         self._pacing.settle(now)
+        self._course.look()
+        if held := self._course.wanted.held:
+            self._acknowledge(self._course.wanted.version)
         if not start["started"] and (self._planned is None or (self._control / HOLD).exists()):
             self._planned = dict(start)
             return dict(start)
@@ -209,12 +221,14 @@ class ShapedReader(RangeReader):
             self._pacing.allow(int(2 * self._pacing.batch_seconds * self._load.rate(now - self._began)))
         taken, started = int(start["n"]), self._began
         due = self._load.count(now - started)
-        upto = min(due, taken + self._pacing.allowance)
+        upto = taken if held else min(due, taken + self._pacing.allowance)
         self._planned, self._due = dict(start), (max(due, taken), now - started)
         if upto > taken:
             seconds = now - started if upto == due else self._load.due(upto - 1)
             self._planned = self._offset(n=upto, t=seconds, started=started)
             self._pacing.begin(upto - taken, now)
+        elif self._course.announces:
+            self._planned = self._offset(n=taken, t=float(start["t"]), started=started)
         return dict(self._planned)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
@@ -240,6 +254,12 @@ class ShapedReader(RangeReader):
 
     def commit(self, end: dict[str, Any]) -> None:
         """No effect: every range can be read again."""
+
+    def _acknowledge(self, version: int) -> None:
+        """Say that no batch that is planned from now on takes records. The one before has been committed by now."""
+        if self._held != version:
+            write_atomically(self._control / HELD, str(version))
+            self._held = version
 
 
 def _file_reader(spark: SparkSession, path: str) -> tuple[DataStreamReader, str]:

@@ -3,17 +3,23 @@
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 
-from elastream.model.action import Action, Outcome, SetKeyTable, SetParallelism, Status, SwitchAlternate, SwitchEdge
-from elastream.model.errors import DataflowError, ElastreamError
+from elastream.model.action import Action, Outcome, SetKeyTable, SetParallelism, Status, Switch, SwitchAlternate, SwitchEdge
+from elastream.model.composing import Consistency, Update, update_figures
+from elastream.model.errors import ElastreamError
 from elastream.model.latency import Basis
 from elastream.model.observation import Composition, Frame, MicroBatch
+from elastream.model.signals import Signals
 from elastream.model.stages import Layout
 from elastream.spark.queries.compiled_frames import Telemetry
-from elastream.spark.queries.compiler import RunningSegment, explain_failure, scalable_operators, switch
+from elastream.spark.queries.compiler import explain_failure
 from elastream.spark.queries.query import Instruments, Query
+from elastream.spark.queries.segments import RunningSegment, scalable_operators
+from elastream.spark.queries.switching import Switching, TablesInUse
+from elastream.spark.queries.updates import UpdateWatch
+from elastream.spark.telemetry.batches import Batch
+from elastream.spark.telemetry.signals import DomainSignals
 from elastream.spark.telemetry.stage_load import PartitionLoads
 
 __all__ = ["CompiledQueries"]
@@ -22,77 +28,109 @@ NAN = float("nan")
 
 
 class CompiledQueries:
-    """One query a segment of `layout`, as `running` gives them, under `composition` at first.
+    """One query a segment of `layout`, as `running` gives them.
 
-    partitions: of the state of each keyed operator. telemetry: what they have reported, for tests and benchmarks.
+    partitions: of the state of each keyed operator. consistency: the one that they were started with. tables: brings key
+    tables into use. telemetry: what they have reported, for tests and benchmarks.
     """
 
-    kinds = frozenset({"SwitchAlternate", "SwitchEdge", "SetParallelism"})
+    kinds = frozenset({"SwitchAlternate", "SwitchEdge", "SetKeyTable", "SetParallelism"})
 
     def __init__(
         self,
         instruments: Instruments,
         layout: Layout,
         running: Sequence[RunningSegment],
-        composition: Composition,
         *,
         partitions: int,
         target_latency: float | None,
+        consistency: Consistency = Consistency.BATCH,
+        tables: TablesInUse | None = None,
     ) -> None:
-        self.layout, self.running, self.composition = layout, tuple(running), composition
+        self.layout, self.running = layout, tuple(running)
         self._partitions = partitions
         self.scalable = scalable_operators(layout)
         self.live = tuple(_followed(instruments, each) for each in running)
         self._scalings = Counter(dict.fromkeys(self.scalable, 0))
         self._run_ids = {each.query.runId for each in running}
         self.telemetry = Telemetry(layout, running, {query.name: query.batches for query in self.live}, target_latency)
+        self._switching = Switching(layout, running, consistency, tables=tables, changed=self._requested)
+        self._watch = UpdateWatch(layout, running, self.telemetry.queues, self._switching.ran)
+        self._signals = DomainSignals(layout.graph)
+        self._epoch = time.time()
+
+    @property
+    def composition(self) -> Composition:
+        """The one wanted."""
+        return self._switching.composition
+
+    @property
+    def effective(self) -> Mapping[str, Composition]:
+        """By segment, that of its last committed batch."""
+        return self._switching.effective
+
+    @property
+    def signals(self) -> Signals:
+        """The newest value of each domain signal, on the clock of the run."""
+        return self._signals.newest
+
+    @property
+    def updates(self) -> tuple[Update, ...]:
+        """How changes of the composition went, on the clock of the run."""
+        return self._watch.updates(self._epoch)
 
     def look(self, now: float, wall: float) -> Sequence[MicroBatch]:
         """Fetch what is new of each."""
         fresh = [batch for query in self.live for batch in query.look()]
         self.telemetry.took(fresh, wall)
-        meters = {id(each.meter): each.meter for each in self.running}
-        self.telemetry.metered([row for meter in meters.values() for row in meter.drain()])
-        return [self.telemetry.described(batch, wall - now) for batch in fresh]
+        self._switching.took(fresh)
+        self._watch.took(fresh)
+        self._epoch = wall - now
+        meters = {id(each.meter): each.meter for each in self.running}.values()
+        self.telemetry.metered([row for meter in meters for row in meter.drain()])
+        self._signals.told(row for meter in meters for row in meter.drain_signals())
+        self._signals.committed(fresh, wall - now)
+        return [self._described(batch, wall - now) for batch in fresh]
 
     def operators(self, wall: float, loads: Mapping[str, PartitionLoads], cores: float, used: float) -> Frame:
         """A row per operator."""
         return self.telemetry.operators(wall, self._parallelism(), cores, used, self._scalings)
 
+    def alternates(self, wall: float) -> Frame:
+        """A row per alternate that has run."""
+        return self.telemetry.alternates(wall)
+
     def application(self, wall: float, cost: float) -> Frame:
         """The dataflow."""
-        return self.telemetry.application(wall, cost)
+        return self.telemetry.application(wall, cost, self._watch.measured())
 
     def latency_basis(self) -> Mapping[str, Basis]:
         """What latency is measured from, by source."""
         return self.telemetry.latency_basis
 
+    def switch(self, switches: Sequence[Switch]) -> tuple[Outcome, ...]:
+        """Do all of these that are possible as one new composition, and answer each; raises where none could be written."""
+        return self._switching.apply(switches)
+
+    def settle(self) -> bool:
+        """Take a change further that waits until records are drained; whether one still does."""
+        return self._switching.settle()
+
     def apply(self, action: Action) -> Outcome:
         """Compose anew and let that hold from one of the next batches on, or say why not."""
-        graph, now = self.layout.graph, self.composition
         match action:
-            case SwitchAlternate(operator, _) | SetParallelism(operator) if operator not in graph.by_name:
+            case SwitchAlternate() | SwitchEdge() | SetKeyTable():
+                (outcome,) = self.switch([action])
+                return outcome
+            case SetParallelism(operator) if operator not in self.layout.graph.by_name:
                 return Outcome(action, Status.REFUSED, f"there is no operator {operator!r}")
-            case SwitchAlternate(operator, alternate):
-                try:
-                    graph.operator(operator).alternate(alternate)
-                except DataflowError as error:
-                    return Outcome(action, Status.REFUSED, str(error))
-                return self._compose(action, replace(now, alternates={**now.alternates, operator: alternate}))
-            case SwitchEdge(choice, target):
-                if target not in graph.choices.get(choice, ()):
-                    return Outcome(action, Status.REFUSED, f"there is no choice {choice!r} with the target {target!r}")
-                return self._compose(action, replace(now, choices={**now.choices, choice: target}))
-            case SetKeyTable(operator):
-                return Outcome(action, Status.REFUSED, f"operator {operator!r} does not choose its alternate by key")
             case SetParallelism(operator, instances):
                 if operator not in self.scalable:
                     return Outcome(action, Status.REFUSED, f"the parallelism of {operator!r} is fixed while its query runs")
                 if instances < 1:
                     return Outcome(action, Status.REFUSED, f"{instances} instances: at least 1 is needed")
-                outcome = self._compose(action, replace(now, parallelism={**now.parallelism, operator: instances}))
-                self._scalings[operator] += self.composition.version > now.version
-                return outcome
+                self._scalings[operator] += self._switching.widen(action)
+                return Outcome(action, Status.DONE)
         raise AssertionError(f"{action} is none of {sorted(self.kinds)}")
 
     def finished(self, now: float) -> bool:
@@ -125,6 +163,7 @@ class CompiledQueries:
             "records": seen.rows,
             "longest batch": seen.longest,
             "query runs": len(self._run_ids),
+            **update_figures(self.updates),
         }
 
     def taken(self) -> Mapping[str, tuple[Path, int]]:
@@ -136,12 +175,13 @@ class CompiledQueries:
             if (count := self.telemetry.committed(source)) == count
         }
 
-    def _compose(self, action: Action, changed: Composition) -> Outcome:
-        if changed != self.composition:
-            changed = replace(changed, version=self.composition.version + 1)
-            switch(self.running, changed)
-            self.composition = changed
-        return Outcome(action, Status.DONE)
+    def _described(self, batch: Batch, epoch: float) -> MicroBatch:
+        ran = self._switching.ran(batch)
+        version = NAN if ran is None else float(ran.version)
+        return self.telemetry.described(batch, epoch)._replace(number=float(batch.id), version=version)
+
+    def _requested(self, before: Composition, after: Composition) -> None:
+        self._watch.requested(time.time(), before, after)
 
     def _parallelism(self) -> dict[str, float]:
         """Tasks of the stage that each operator runs in, as far as they are set."""

@@ -7,17 +7,20 @@ fused stages. The latency of a record is the commit of its batch less the moment
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
+from elastream.model.endpoints import DomainSignal, Nothing
 from elastream.model.graph import Edge, Form, Kind, emits_as_many
 from elastream.model.latency import Basis
-from elastream.model.observation import Floats, Frame, Metric, MicroBatch
+from elastream.model.observation import Frame, Metric, MicroBatch
 from elastream.model.stages import Layout
-from elastream.spark.dataflow.edges import EdgeLog, edge_name
-from elastream.spark.queries.compiler import RunningSegment
+from elastream.spark.dataflow.edge_log import EdgeLog
+from elastream.spark.dataflow.edges import edge_name
 from elastream.spark.queries.latencies import Latencies
+from elastream.spark.queries.segments import RunningSegment
+from elastream.spark.telemetry.alternates import AlternateCosts
 from elastream.spark.telemetry.batches import (
     WINDOW,
     Batch,
@@ -27,14 +30,12 @@ from elastream.spark.telemetry.batches import (
     span_of,
     weighted_quantile,
 )
-from elastream.spark.telemetry.origins import Moments
+from elastream.spark.telemetry.durations import columns_of, describe_durations, spans_of
 from elastream.spark.worker.meter import MeterRow
 
 __all__ = ["Telemetry"]
 
 NAN = float("nan")
-Span: TypeAlias = tuple[float, float]
-"""Seconds that records took, and how many these are."""
 
 
 class Telemetry:
@@ -64,11 +65,12 @@ class Telemetry:
             if not isinstance(inlet, Edge)
         }
         self._numbers = {inlet: n for each in running for n, inlet in enumerate(each.reads) if isinstance(inlet, Edge)}
-        sinks = {operator.name for operator in layout.graph.operators if operator.kind is Kind.SINK}
+        sinks = {sink.name for sink in layout.graph.sinks if not isinstance(sink.writes, DomainSignal | Nothing)}
         self._ends = [each.segment.name for each in running if sinks & set(each.segment.operators)]
-        self._queues = {edge: EdgeLog(channel.records) for each in running for edge, channel in each.edges.items()}
-        self._latencies = Latencies(layout, running, self._queues)
+        self.queues = {edge: EdgeLog(records) for each in running for edge, records in each.edges.items()}
+        self._latencies = Latencies(layout, running, self.queues)
         self._meter: dict[tuple[str, int], list[MeterRow]] = defaultdict(list)
+        self._alternates = AlternateCosts()
         self.batches = 0
         self.rows = 0
         self.longest = 0.0
@@ -147,7 +149,7 @@ class Telemetry:
         for each in self._running:
             last = self.last(each.segment.name)
             for edge in each.edges:
-                if self._queues[edge].refresh() > (last.source(self._numbers[edge]).numbers[1] if last else 0):
+                if self.queues[edge].refresh() > (last.source(self._numbers[edge]).numbers[1] if last else 0):
                     return False
         return True
 
@@ -182,6 +184,12 @@ class Telemetry:
             self._age(now),
         )
 
+    def alternates(self, now: float) -> Frame:
+        """A row per alternate that has run: its own cost and selectivity."""
+        window = [batch for batches in self._window(now).values() for batch in batches]
+        self._alternates.took((batch.end, row) for batch in window for row in self._meter.get((batch.query, batch.id), ()))
+        return self._alternates.frame(now)
+
     def _widths(self, now: float) -> dict[str, float]:
         """Tasks of the newest batch that took records, by operator, where no composition sets their number."""
         found: dict[str, float] = {}
@@ -196,22 +204,23 @@ class Telemetry:
                 found |= dict.fromkeys(stage.operators, float(rows[-1]))
         return found
 
-    def application(self, now: float, cost: float) -> Frame:
-        """One row: the dataflow as its users see it."""
+    def application(self, now: float, cost: float, further: Mapping[Metric, float] = MappingProxyType({})) -> Frame:
+        """One row: the dataflow as its users see it. further: metrics known elsewhere."""
         window = self._window(now)
         spans = [
             span
             for segment in self._ends
             for batch in window.get(segment, ())
             if (known := self._latencies.of(batch)) is not None
-            for span in _spans(known.moments, batch.end)
+            for span in spans_of(known.moments, batch.end)
         ]
-        latencies, weights = _columns(spans)
+        latencies, weights = columns_of(spans)
         durations = [batch.seconds for batches in window.values() for batch in batches]
         # A long batch, be it the first, tells at once that its records are late; a load has its backlog for that.
         planned = [self._planned_at(each) for name, (each, _) in self._sources.items() if name not in self._patterns]
         going = now - float(np.fmin.reduce([NAN, *planned]))
         values: dict[Metric, float] = {
+            **further,
             Metric.COST: cost,
             Metric.LATENCY_P50: weighted_quantile(latencies, weights, 0.5),
             Metric.LATENCY_P99: float(np.fmax(weighted_quantile(latencies, weights, 0.99), going)),
@@ -240,9 +249,9 @@ class Telemetry:
                 span
                 for batch in batches
                 if (known := self._latencies.of(batch)) is not None
-                for span in _spans(known.parts[number] or [], batch.start)
+                for span in spans_of(known.parts[number] or [], batch.start)
             ]
-            _describe_durations(columns, source, spans)
+            describe_durations(columns, source, spans)
 
     def _describe_metered(self, now: float, columns: dict[Metric, dict[str, float]], cores: float) -> None:
         rows_of: dict[str, list[MeterRow]] = defaultdict(list)
@@ -254,7 +263,9 @@ class Telemetry:
         for name, rows in rows_of.items():
             covered = {(row.segment, row.batch) for row in rows}
             wall = span_of([batches[key] for key in covered])
-            taken, emitted = sum(row.rows_in for row in rows), sum(row.rows_out for row in rows)
+            # Where the operator is a function, the row of the stage that it leads has the way into Python and back only.
+            own = [row for row in rows if row.alternate] or rows
+            taken, emitted = sum(row.rows_in for row in own), sum(row.rows_out for row in own)
             busy = sum(row.busy for row in rows)
             columns[Metric.BUSY_CORES][name] = busy / wall
             columns[Metric.UTILISATION][name] = busy / wall / cores if cores > 0 else NAN
@@ -266,8 +277,8 @@ class Telemetry:
                 columns[Metric.EMITTED_RATE][name] = emitted / wall
                 columns[Metric.ARRIVAL_RATE].setdefault(name, taken / wall)
                 # A record is handed to a fused operator with its Arrow batch and has passed it when the batch has.
-                passed = [(row.busy / row.tasks, float(row.rows_in)) for row in rows if row.tasks and row.rows_in > 0]
-                _describe_durations(columns, name, passed)
+                passed = [(row.busy / row.tasks, float(row.rows_in)) for row in own if row.tasks and row.rows_in > 0]
+                describe_durations(columns, name, passed)
 
     def _describe_native(self, now: float, columns: dict[Metric, dict[str, float]]) -> None:
         """Column expressions run in the JVM, which no meter sees; each record gives one, unless it is exploded."""
@@ -307,7 +318,7 @@ class Telemetry:
                     for batch in batches
                     if batch.rows and (metered := self._meter.get((batch.query, batch.id)))
                 ]
-                _describe_durations(columns, name, spans)
+                describe_durations(columns, name, spans)
 
     def _describe_edges(self, now: float, columns: dict[Metric, dict[str, float]]) -> None:
         """What a durable edge leads to has a queue of its own: a record is in it from being written to being committed."""
@@ -318,7 +329,7 @@ class Telemetry:
             queued: dict[str, float] = defaultdict(float)
             arriving: dict[str, float] = defaultdict(float)
             for edge in each.edges:
-                log, number = self._queues[edge], self._numbers[edge]
+                log, number = self.queues[edge], self._numbers[edge]
                 queued[edge.target] += self._queue(each, edge)
                 arriving[edge.target] += (log.total - log.by(now - WINDOW)) / WINDOW
                 for batch in batches:
@@ -328,12 +339,12 @@ class Telemetry:
                     log.forget(min(batch.source(number).numbers[0] for batch in batches))
             for target, waiting in queued.items():
                 columns[Metric.BACKLOG][target], columns[Metric.ARRIVAL_RATE][target] = waiting, arriving[target]
-                _describe_durations(columns, target, spent[target])
+                describe_durations(columns, target, spent[target])
 
     def _queue(self, running: RunningSegment, edge: Edge) -> float:
         """Records on a durable edge of files that no batch has taken."""
         taken = [offset["n"] for offset in self._planned(running) if offset.get("edge") == edge_name(edge)]
-        return float(max(0, self._queues[edge].refresh() - max(taken, default=0)))
+        return float(max(0, self.queues[edge].refresh() - max(taken, default=0)))
 
     def _planned(self, running: RunningSegment) -> Sequence[Mapping[str, Any]]:
         return planned_offsets(running.checkpoint, last.id if (last := self.last(running.segment.name)) else -1)
@@ -379,22 +390,3 @@ class Telemetry:
         each, number = self._sources[source]
         last = self.last(each.segment.name)
         return float(last.source(number).end.get("started", 0.0)) or None if last else None
-
-
-def _spans(moments: Moments, until: float) -> list[Span]:
-    """Seconds from `moments` until epoch second `until`."""
-    return [(max(0.0, until - at), weight) for at, weight in moments]
-
-
-def _columns(spans: Sequence[Span]) -> tuple[Floats, Floats]:
-    table = np.array(spans, dtype=np.float64).reshape(-1, 2)
-    return table[:, 0], table[:, 1]
-
-
-def _describe_durations(columns: dict[Metric, dict[str, float]], name: str, spans: Sequence[Span]) -> None:
-    """Mean and quantiles of the time that records spent at the operator `name`; unknown where there are none."""
-    if spans:
-        seconds, weights = _columns(spans)
-        columns[Metric.DURATION][name] = float(np.average(seconds, weights=weights))
-        columns[Metric.DURATION_P50][name] = weighted_quantile(seconds, weights, 0.5)
-        columns[Metric.DURATION_P99][name] = weighted_quantile(seconds, weights, 0.99)

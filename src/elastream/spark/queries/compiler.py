@@ -1,80 +1,63 @@
-"""Turns a dataflow into running Structured Streaming queries, one a segment, and switches their composition live.
+"""Turns a dataflow into running Structured Streaming queries, one a segment.
 
 A segment becomes: sources, one fused walk, at most one keyed operator, one fused walk behind it, sinks. What a walk holds
-is wired in `regions`, what it does is in `fused`. Where and on what the queries run is left to the plant.
+is wired in `regions`, what it does is in `fused`. Where and on what the queries run is left to the plant; their composition
+is switched in `switching`.
 """
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import repeat
 from pathlib import Path
 
 import pyarrow as pa
 from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
-from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
 
 from elastream.model.compiling import refuse_uncompilable
+from elastream.model.composing import Consistency, refuse_inconsistent
 from elastream.model.errors import DataflowError, first_line
 from elastream.model.graph import Edge, Graph, Kind, Operator
 from elastream.model.observation import Composition
-from elastream.model.regions import FusedRegion, Inlet, SegmentPlan
-from elastream.model.stages import Layout, Segment, Stage
+from elastream.model.regions import FusedRegion, Inlet, SegmentPlan, emits_once
+from elastream.model.stages import Layout, Segment
 from elastream.recording.directory import RunDirectory
-from elastream.spark.dataflow.channels import Outflow, read_edge, selected, start_writing
-from elastream.spark.dataflow.edges import Channel, edge_name, open_edge
+from elastream.spark.dataflow.channels import Outflow, read_edge, start_writing
+from elastream.spark.dataflow.edges import edge_name, open_edge
 from elastream.spark.dataflow.fusing import wire
-from elastream.spark.dataflow.keyed import keyed_frame, schema_from
+from elastream.spark.dataflow.inlets import entering, together
+from elastream.spark.dataflow.keyed import Wiring, keyed_frame, schema_from
 from elastream.spark.dataflow.shipping import pickled
+from elastream.spark.dataflow.sleeping import awake
 from elastream.spark.dataflow.sources import HOLD, open_source, place_of
+from elastream.spark.dataflow.steering import Steering
+from elastream.spark.dataflow.windows import windowed_frame
+from elastream.spark.queries.segments import SHUFFLED_EACH, RunningSegment, log_of, ran_under, stage_behind, widths_of
 from elastream.spark.worker.composition import (
     COLUMN,
     CompositionCodec,
-    CompositionLog,
+    Ran,
+    Wanted,
     latest_batch,
+    read_wanted,
     write_wanted,
 )
-from elastream.spark.worker.fused import ENTRY, Carrier, stage_function, tagged_schema
+from elastream.spark.worker.fused import Carrier, stage_function
 from elastream.spark.worker.meter import Meter
 from elastream.spark.worker.runner import explain_failure
 
-__all__ = ["RunningSegment", "explain_failure", "led_by_edges", "scalable_operators", "start_queries", "switch"]
+__all__ = ["explain_failure", "start_queries"]
 
 SHORTEST_INTERVAL = 0.1
 """Seconds between the starts of two batches by default: an idle query polls its source that often."""
 
-SHUFFLERS, SHUFFLED_EACH = 4, 1000
-"""Tasks that read a durable edge whose records only pass to a shuffle, at most, and records that are worth one of them: a
-task costs about 16 ms."""
-
-
-@dataclass(frozen=True)
-class RunningSegment:
-    """A segment and the query that runs it.
-
-    checkpoint, control: its folders. own_source: whether a source or an edge that it reads is ours, so that its offsets
-    carry the composition. keyed: its keyed operators, by name. meter: counts of all segments together. sources: control
-    folders of its sources of ours, by name. edges: the durable edges of files that it reads. reads: sources, by name, and
-    durable edges, in the order in which the query reads them. places: what sources without a load read, if local files.
-    interval: seconds from one batch to the next, at least.
-    """
-
-    segment: Segment
-    query: StreamingQuery
-    checkpoint: Path
-    control: Path
-    own_source: bool
-    keyed: tuple[str, ...]
-    meter: Meter
-    codec: CompositionCodec
-    sources: Mapping[str, Path]
-    edges: Mapping[Edge, Channel]
-    reads: tuple[str | Edge, ...]
-    places: Mapping[str, str]
-    interval: float
+EACH_INPUT = {"spark.sql.streaming.statefulOperator.allowMultiple": "false"}
+"""Lets every input of a join have a watermark of its own, and Spark go by the slowest: by default it demands one for all,
+for queries with several operators with state, and ours have one."""
 
 
 def start_queries(
@@ -86,25 +69,38 @@ def start_queries(
     state_partitions: int,
     batch_seconds: float,
     interval: float = SHORTEST_INTERVAL,
+    consistency: Consistency = Consistency.BATCH,
 ) -> tuple[RunningSegment, ...]:
-    """Start one query a segment under `composition`, upstream ones first.
+    """Start one query a segment under `composition`, upstream ones first. Its version goes on from that of earlier runs.
 
     state_partitions: of keyed operators; fixed for the life of a checkpoint. batch_seconds: what a batch of our own sources
     should last at most. interval: seconds between the starts of two batches, at least: merely having a batch costs each
-    state partition's task, however few its records. Raises DataflowError for what cannot be compiled,
-    EnvironmentProblem for what cannot be written; nothing is left running then.
+    state partition's task, however few its records. consistency: what records meet that are under way while the composition
+    changes. Raises DataflowError for what cannot be compiled, EnvironmentProblem for what cannot be written; nothing is
+    left running then.
     """
     plans = refuse_uncompilable(layout)
+    refuse_inconsistent(layout, consistency)
     codec, meter = CompositionCodec(layout.graph), Meter(spark.sparkContext)
     codec.encode(composition)
+    fresh = all(latest_batch(directory.checkpoint(segment.name)) < 0 for segment in layout.segments)
+    if not fresh:  # versions only grow along an edge
+        composition = replace(composition, version=max(composition.version, read_wanted(directory.wanted).version + 1))
+    common = _Common(
+        spark, layout.graph, directory, codec, meter, composition, batch_seconds, consistency, fresh, layout.single
+    )
     edges: dict[Edge, StructType] = {}
     running: list[RunningSegment] = []
-    before = str(spark.conf.get("spark.sql.shuffle.partitions"))
-    # A query takes the width of its shuffles from the session at its start, and keeps it.
-    spark.conf.set("spark.sql.shuffle.partitions", str(state_partitions))
+    wanted = {"spark.sql.shuffle.partitions": str(state_partitions), **EACH_INPUT}
+    before = {name: str(spark.conf.get(name)) for name in wanted}
+    # A query takes these from the session at its start, and keeps them.
+    _set(spark, wanted)
     try:
+        write_wanted(
+            directory.wanted, Wanted(composition.version, codec.encode(composition), widths_of(layout, composition))
+        )
         for segment in layout.segments:
-            compiler = _Compiler(spark, layout.graph, segment, directory, codec, meter, composition, batch_seconds)
+            compiler = _Compiler(common, segment)
             running.append(compiler.start(plans[segment.name], edges, interval))
             _await_sources(running[-1])
         for each in running:
@@ -117,8 +113,13 @@ def start_queries(
             raise DataflowError(f"dataflow {layout.graph.name!r}: {first_line(error)}") from error
         raise
     finally:
-        spark.conf.set("spark.sql.shuffle.partitions", before)
+        _set(spark, before)
     return tuple(running)
+
+
+def _set(spark: SparkSession, settings: Mapping[str, str]) -> None:
+    for name, value in settings.items():
+        spark.conf.set(name, value)
 
 
 def _await_sources(each: RunningSegment) -> None:
@@ -131,74 +132,33 @@ def _await_sources(each: RunningSegment) -> None:
         time.sleep(SHORTEST_INTERVAL)
 
 
-def switch(running: Sequence[RunningSegment], composition: Composition) -> None:
-    """Let `composition` hold from one of the next batches on, in every segment; nothing is restarted.
+@dataclass(frozen=True, slots=True)
+class _Common:
+    """What all segments of a run have in common.
 
-    Segments with a source of ours or an edge of files take it with their next batch; others two batches after the newest
-    one planned.
+    fresh: whether no earlier run has left anything in its folder. single: names of stages that run in one task.
     """
-    for each in running:
-        code = each.codec.encode(composition)
-        for source, control in each.sources.items():
-            width = composition.parallelism.get(source, 1)
-            write_wanted(control, composition.version, code, width)
-        for edge, channel in each.edges.items():
-            write_wanted(channel.control, composition.version, code, _edge_width(each.segment, edge, composition))
-        if each.own_source or each.codec.size == 1:
-            continue
-        if _log(each.control).code(latest_batch(each.checkpoint) + 2) != code:
-            _log(each.control).switch(each.checkpoint, composition.version, code)
 
-
-def scalable_operators(layout: Layout) -> frozenset[str]:
-    """Operators whose parallelism can change while the queries run: sources with a load, what `led_by_edges` names, and
-    operators that wait."""
-    graph = layout.graph
-    return frozenset([*graph.loads, *led_by_edges(layout), *(o.name for o in graph.operators if o.waits)])
-
-
-def led_by_edges(layout: Layout) -> tuple[str, ...]:
-    """Operators that lead a stage which reads durable edges of files and no source: its width is theirs, live."""
-    inputs = {edge.target: edge.durable for edge in layout.graph.edges if edge.durable is not None}
-    heads = {operator.name for operator in layout.graph.sources}
-    return tuple(
-        stage.operators[0]
-        for stage in layout.stages
-        if not stage.keyed and not heads & set(stage.operators) and inputs.get(stage.operators[0]) == "parquet"
-    )
-
-
-def _edge_width(segment: Segment, edge: Edge, composition: Composition) -> int:
-    """Tasks that read a batch of `edge`, at most: the parallelism of the stage that it leads to."""
-    stage = _stage_behind(segment, edge)
-    return composition.parallelism.get(stage.operators[0], SHUFFLERS if stage.keyed else 1)
-
-
-def _stage_behind(segment: Segment, edge: Edge) -> Stage:
-    (stage,) = (stage for stage in segment.stages if edge.target in stage.operators)
-    return stage
-
-
-def _log(control: Path) -> CompositionLog:
-    return CompositionLog(control / "composition")
+    spark: SparkSession
+    graph: Graph
+    directory: RunDirectory
+    codec: CompositionCodec
+    meter: Meter
+    composition: Composition
+    batch_seconds: float
+    consistency: Consistency
+    fresh: bool
+    single: frozenset[str]
 
 
 class _Compiler:
     """Compiles one segment. `start` is all that others call."""
 
-    def __init__(
-        self,
-        spark: SparkSession,
-        graph: Graph,
-        segment: Segment,
-        directory: RunDirectory,
-        codec: CompositionCodec,
-        meter: Meter,
-        composition: Composition,
-        batch_seconds: float,
-    ) -> None:
-        self.spark, self.graph, self.segment, self.directory = spark, graph, segment, directory
-        self.codec, self.meter, self.composition, self.batch_seconds = codec, meter, composition, batch_seconds
+    def __init__(self, common: _Common, segment: Segment) -> None:
+        self.common, self.segment = common, segment
+        self.spark, self.graph, self.codec, self.meter = common.spark, common.graph, common.codec, common.meter
+        self.composition, self.wave = common.composition, common.consistency is Consistency.WAVE
+        directory, graph = common.directory, common.graph
         self.checkpoint, self.control = directory.checkpoint(segment.name), directory.control(segment.name)
         members = [graph.operator(name) for name in segment.operators]
         self.sources = [operator for operator in members if operator.kind is Kind.SOURCE]
@@ -217,19 +177,29 @@ class _Compiler:
         for flow in flows:
             if isinstance(flow.target, Edge):
                 edges[flow.target] = flow.part(flow.frame).schema
-        key = self.keyed[0].key if self.keyed else ()
-        query = start_writing(self.graph, self.segment.name, flows, key, self.directory, interval)
+        query = start_writing(
+            self.graph,
+            self.segment.name,
+            flows,
+            plan.updates,
+            self.common.directory,
+            interval,
+            ran=partial(ran_under, self.checkpoint, self.control, self.own),
+            noted=self.wave,
+        )
         return RunningSegment(
             self.segment,
             query,
             self.checkpoint,
             self.control,
+            self.common.directory.wanted,
             self.own,
+            self.composition,
             tuple(operator.name for operator in self.keyed),
             self.meter,
             self.codec,
             {operator.name: self._control_of(operator) for operator in self.shaped},
-            {edge: self._channel(edge) for edge in self.edges},
+            {edge: self._records(edge) for edge in self.edges},
             tuple(inlet.edge or inlet.origin for inlet in part.inlets),
             {o.name: place for o in self.sources if (place := place_of(o, self._control_of(o))) is not None},
             interval,
@@ -238,34 +208,41 @@ class _Compiler:
     # -- what holds ----------------------------------------------------------------------------------------------------
 
     def _announce(self) -> None:
-        """Say which composition the first batch runs under, before there is a query."""
+        """Hold the loads, and say which composition the first batch runs under where no source of ours does."""
         code, version = self.codec.encode(self.composition), self.composition.version
         for source in self.shaped:
-            write_wanted(self._control_of(source), version, code, self._width(source))
+            self._control_of(source).mkdir(parents=True, exist_ok=True)
             (self._control_of(source) / HOLD).touch()
-        for edge in self.edges:
-            width = _edge_width(self.segment, edge, self.composition)
-            write_wanted(self._channel(edge).control, version, code, width)
         if not self.own and self.codec.size > 1:
-            _log(self.control).append(latest_batch(self.checkpoint) + 1, version, code)
+            log_of(self.control).append(latest_batch(self.checkpoint) + 1, version, code)
 
     def _control_of(self, source: Operator) -> Path:
         """The control folder of a source: the segment's, or one of its own where there are several."""
         return self.control if len(self.sources) == 1 else self.control / source.name
 
-    def _channel(self, edge: Edge) -> Channel:
-        return Channel(self.directory.edge(edge.source, edge.target), self.control / edge_name(edge))
+    def _records(self, edge: Edge) -> Path:
+        return self.common.directory.edge(edge.source, edge.target)
 
-    def _width(self, source: Operator) -> int:
-        return self.composition.parallelism.get(source.name, 1)
+    def _steering(self, name: str) -> Steering:
+        """How the reader of the source or edge called `name` learns what is wanted; `start_queries` has said it for all."""
+        wanted = self.common.directory.wanted
+        if not self.wave:
+            return Steering(name, wanted)
+        # An edge that nothing was written to: of a new run, it is as all began; of one that goes on, it may hold anything.
+        before = Ran(self.composition.version, self.codec.encode(self.composition)) if self.common.fresh else Ran(-1)
+        edges = {edge_name(edge): self._records(edge) for edge in self.edges}
+        return Steering(name, wanted, wave=True, checkpoint=self.checkpoint, edges=edges, before=before)
 
     def _carrier(self, stamped: bool) -> Carrier:
         """How the code reaches a stage: on the records of a single inlet of ours, else through the log of the batches."""
         if self.codec.size == 1:
             return Carrier()
+        tables = self.common.directory.tables_in_use if self.codec.tables else None
         if stamped:
-            return Carrier(stamped=True)
-        return Carrier(offsets=self.checkpoint) if self.own else Carrier(log=_log(self.control).directory)
+            return Carrier(stamped=True, tables=tables)
+        if self.own:
+            return Carrier(offsets=self.checkpoint, tables=tables)
+        return Carrier(log=log_of(self.control).directory, tables=tables)
 
     # -- frames --------------------------------------------------------------------------------------------------------
 
@@ -280,12 +257,11 @@ class _Compiler:
             return read_edge(self.spark, self.graph, edge, schema)
         return open_edge(
             self.spark,
-            edge_name(edge),
             schema,
-            channel=self._channel(edge),
-            partitions=_edge_width(self.segment, edge, self.composition),
-            rows_each=SHUFFLED_EACH if _stage_behind(self.segment, edge).keyed else 1,
-            batch_seconds=self.batch_seconds,
+            self._steering(edge_name(edge)),
+            records=self._records(edge),
+            rows_each=SHUFFLED_EACH if stage_behind(self.segment, edge).keyed else 1,
+            batch_seconds=self.common.batch_seconds,
             checkpoint=self.checkpoint,
         )
 
@@ -294,59 +270,52 @@ class _Compiler:
             self.spark,
             source,
             control=self._control_of(source),
-            partitions=self._width(source),
-            batch_seconds=self.batch_seconds,
+            steering=self._steering(source.name),
+            batch_seconds=self.common.batch_seconds,
             checkpoint=self.checkpoint,
         )
 
     def _behind(self, operator: Operator, part: FusedRegion, flows: Sequence[Outflow]) -> list[Outflow]:
+        wiring = Wiring(self.segment.name, self.codec, self._carrier(False), self.meter)
+        if emits_once(operator):
+            return self._walked(part, operator.name, [windowed_frame(flows, operator, wiring)])
         (flow,) = flows
-        counted = keyed_frame(
-            flow.part(flow.frame), operator, self.segment.name, self.codec, self._carrier(False), self.meter
-        )
-        return self._walked(part, operator.name, [counted])
+        return self._walked(part, operator.name, [keyed_frame(flow.part(flow.frame), operator, wiring)])
 
     def _walked(self, part: FusedRegion, lead: str, frames: Sequence[DataFrame]) -> list[Outflow]:
         """The flows out of a region whose inlets are `frames`."""
         stamped = len(frames) == 1 and COLUMN in frames[0].columns
         carrier = self._carrier(stamped)
-        frames = [_native(frame, inlet, carrier.stamped) for frame, inlet in zip(frames, part.inlets, strict=True)]
+        lanes = [self._lane(inlet) for inlet in part.inlets]
+        frames = [entering(*each) for each in zip(frames, part.inlets, repeat(carrier.stamped), lanes, strict=False)]
         if part.plain:
             (outlet,) = part.outlets
             return [Outflow(outlet.target, frames[0].drop(COLUMN), None, outlet.natives)]
-        arriving = [to_arrow_schema(frame.drop(COLUMN).schema) for frame in frames]
-        walk = wire(part, self.segment.name, lead, self.codec, arriving, _schema_of)
+        arriving = [self._arrow(frame.drop(COLUMN).schema) for frame in frames]
+        walk = wire(part, self.segment.name, lead, self.codec, arriving, self._declared)
         shipped = pickled(walk, f"dataflow {self.graph.name!r}")
-        into = frames[0] if len(frames) == 1 else _together(frames)
+        into = frames[0] if len(frames) == 1 else together(frames, lanes)
+        function = stage_function(shipped, carrier, self.meter.sink, self.meter.signals)
+        out = into.mapInArrow(function, from_arrow_schema(walk.schema))
+        if not part.written:  # what it does is done in the walk: no row leaves it
+            return [Outflow(part.outlets[0].target, out, awake=lambda code: False)]
         several = len(walk.exits) > 1
-        schema = tagged_schema(walk.exits) if several else walk.exits[0].schema
-        out = into.mapInArrow(stage_function(shipped, carrier, self.meter.sink), from_arrow_schema(schema))
         return [
-            Outflow(outlet.target, out, number if several else None, outlet.natives)
-            for number, outlet in enumerate(part.outlets)
+            Outflow(outlet.target, out, number if several else None, outlet.natives, awake(walk, number))
+            for number, outlet in enumerate(part.written)
         ]
 
+    def _arrow(self, schema: StructType) -> pa.Schema:
+        """`schema` as Spark gives it to Python: times are in the session's time zone."""
+        return to_arrow_schema(schema, timezone=self.spark.conf.get("spark.sql.session.timeZone"))
 
-def _native(frame: DataFrame, inlet: Inlet, keep: bool) -> DataFrame:
-    """`frame` after the native part of an inlet; with `keep`, the composition stays on the records."""
-    return selected(frame if keep else frame.drop(COLUMN), inlet.natives, [COLUMN] if keep else [])
+    def _declared(self, ddl: str) -> pa.Schema:
+        return self._arrow(schema_from(ddl, "what an operator returns"))
 
-
-def _together(frames: Sequence[DataFrame]) -> DataFrame:
-    """Several inlets as one frame: rows say which they came by, and carry their columns in a struct of that inlet's."""
-    schemas = [frame.drop(COLUMN).schema for frame in frames]
-    tagged = []
-    for number, frame in enumerate(frames):
-        columns = [F.lit(number).alias(ENTRY)]
-        for other, schema in enumerate(schemas):
-            empty = F.lit(None).cast(schema)
-            columns.append((F.struct(*schema.names) if other == number else empty).alias(f"_{other}"))
-        tagged.append(frame.select(*columns))
-    result = tagged[0]
-    for frame in tagged[1:]:
-        result = result.unionAll(frame)
-    return result
-
-
-def _schema_of(ddl: str) -> pa.Schema:
-    return to_arrow_schema(schema_from(ddl, "what an operator returns"))
+    def _lane(self, inlet: Inlet) -> str | None:
+        """The stage that the records of an inlet enter, where it runs in one task; behind a shuffle that cannot be set."""
+        if inlet.edge is None and inlet.origin in (operator.name for operator in self.keyed):
+            return None
+        entered = inlet.origin if inlet.edge is None else inlet.edge.target
+        (stage,) = (stage for stage in self.segment.stages if entered in stage.operators)
+        return stage.name if stage.name in self.common.single else None

@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from elastream.model.graph import Edge
 from elastream.model.latency import Basis
 from elastream.model.stages import Layout
-from elastream.spark.dataflow.edges import EdgeLog, edge_name
+from elastream.spark.dataflow.edge_log import EdgeLog
+from elastream.spark.dataflow.edges import edge_name
 from elastream.spark.dataflow.sources import timestamp_of
-from elastream.spark.queries.compiler import RunningSegment
+from elastream.spark.queries.segments import RunningSegment
 from elastream.spark.telemetry.batches import Batch
 from elastream.spark.telemetry.origins import Moments, Origin, condensed
 

@@ -7,13 +7,15 @@ edges make no difference to where their partitions are.
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from itertools import pairwise
+from types import MappingProxyType
 
 import numpy as np
 
-from elastream.model.action import Action, Outcome, Status
+from elastream.model.action import Action, Outcome, Status, Switch
 from elastream.model.graph import Alternate, Edge, Graph, Kind, Operator
 from elastream.model.latency import Basis
 from elastream.model.observation import Composition, Frame, Metric, MicroBatch
+from elastream.model.signals import Signals
 from elastream.model.stages import Layout, lay_out
 from elastream.spark.jvm.driver_side import running_queries
 from elastream.spark.queries.query import Instruments, Query
@@ -34,6 +36,8 @@ class WatchedQueries:
     kinds: frozenset[str] = frozenset()
     scalable: frozenset[str] = frozenset()
     composition = Composition()
+    effective: Mapping[str, Composition] = MappingProxyType({})
+    signals: Signals = MappingProxyType({})
 
     def __init__(
         self,
@@ -74,6 +78,10 @@ class WatchedQueries:
         """A row per operator."""
         return operator_frame(self.layout.graph, self.live, loads, wall, used)
 
+    def alternates(self, wall: float) -> Frame:
+        """Nothing: what it costs is not told by alternate."""
+        return Frame()
+
     def application(self, wall: float, cost: float) -> Frame:
         """All queries as one application."""
         return application_frame(self.layout.graph, self.live, wall, cost, self._target)
@@ -85,6 +93,14 @@ class WatchedQueries:
     def apply(self, action: Action) -> Outcome:
         """Refuse it."""
         return Outcome(action, Status.REFUSED, "a query that someone else wrote runs as it was written")
+
+    def switch(self, switches: Sequence[Switch]) -> tuple[Outcome, ...]:
+        """Refuse them."""
+        return tuple(self.apply(each) for each in switches)
+
+    def settle(self) -> bool:
+        """Nothing of it waits."""
+        return False
 
     def finished(self, now: float) -> bool:
         """Whether none has run for RESTART seconds."""

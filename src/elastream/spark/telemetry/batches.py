@@ -1,5 +1,6 @@
 """What Spark reports of one micro-batch of a query - its progress, its offsets - as a `Batch`, and rates over batches."""
 
+import contextlib
 import json
 import math
 import re
@@ -13,7 +14,7 @@ import numpy as np
 
 from elastream.model.observation import Floats
 from elastream.spark.dataflow.stamps import OBSERVED
-from elastream.spark.worker.composition import latest_batch
+from elastream.spark.worker.composition import latest_batch, offsets_of
 
 __all__ = [
     "WINDOW",
@@ -229,13 +230,9 @@ def _offset(value: object) -> Mapping[str, Any]:
 
 def planned_offsets(checkpoint: Path, at_least: int) -> Sequence[Mapping[str, Any]]:
     """The sources' offsets in the newest entry of the offset log, which is written when a batch is planned."""
-    folder = checkpoint / "offsets"
     for batch in (at_least + 1, at_least):
-        try:
-            lines = (folder / str(batch)).read_text().splitlines()
-        except OSError:  # no such batch was planned yet, or its entry was cleaned up
-            continue
-        return [_read_offset(line) for line in lines[2:]]
+        with contextlib.suppress(OSError):  # no such batch was planned yet, or its entry was cleaned up
+            return offsets_of(checkpoint, batch)
     return ()
 
 
@@ -247,10 +244,3 @@ def planned_at(checkpoint: Path, last: int | None) -> float:
     except OSError:  # none was planned since
         return NAN
     return NAN if (checkpoint / "commits" / str(number)).exists() else planned
-
-
-def _read_offset(line: str) -> Mapping[str, Any]:
-    try:
-        return _offset(json.loads(line))
-    except ValueError:  # a source may write its offsets as it likes
-        return {}

@@ -1,17 +1,18 @@
 """Passes compositions to the workers, such that each batch runs under one composition, also when it is replayed.
 
-A composition is encoded as one integer, its code. Elastream's sources copy the code from `wanted.json` to their offset,
-hence to Spark's offset log, and stamp it on the records. For foreign sources, a composition log next to the checkpoint maps
-batch ids to codes. The control plane chooses compositions.
+A composition is encoded as one integer, its code. Elastream's sources copy the code from the file of what is wanted to
+their offset, hence to Spark's offset log, and stamp it on the records. For foreign sources, a composition log next to the
+checkpoint maps batch ids to codes. The control plane chooses compositions.
 """
 
 import functools
 import gc
 import json
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from elastream.model.errors import DataflowError, EnvironmentProblem
 from elastream.model.graph import Graph, Kind
@@ -23,10 +24,14 @@ __all__ = [
     "CompositionCodec",
     "CompositionLog",
     "Digit",
+    "Ran",
     "Wanted",
     "code_in_offsets",
     "freeze_imports",
     "latest_batch",
+    "newest_ran",
+    "offsets_of",
+    "ran_in_offsets",
     "read_wanted",
     "table_digit",
     "write_atomically",
@@ -39,8 +44,6 @@ COLUMN = "_composition"
 WIDEST_POOL = 64
 """Most threads of a waiting operator in one task: the radix of its digit in the code."""
 
-WANTED = "wanted.json"
-
 LIVE_TABLES = 255
 """Versions of a key table that a code tells apart. Replays reach back over a hundred batches, which Spark keeps logs of."""
 
@@ -48,6 +51,9 @@ LARGEST_CODE = 2**63 - 1
 
 MARGIN = 2
 """Batches between the newest planned one and the first after a switch of a foreign source: one may be planned meanwhile."""
+
+REPLAYED = 200
+"""Batches back that a replay may reach, generously: Spark keeps the logs of the last hundred."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,33 +151,49 @@ def table_digit(version: int) -> int:
     return 0 if version == 0 else (version - 1) % LIVE_TABLES + 1
 
 
+class Ran(NamedTuple):
+    """What a batch ran under: a composition by its version and code. The default one where nothing was ever requested."""
+
+    version: int = 0
+    code: int = 0
+
+
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Settings requested for the next batches: a composition by version and code, and source partitions."""
+    """What is requested of the next batches of all queries: a composition, and the tasks by name of a source or an edge.
 
-    version: int
-    code: int
-    partitions: int
+    held: whether sources take no further records, so that what is under way drains.
+    """
+
+    version: int = 0
+    code: int = 0
+    partitions: Mapping[str, int] = field(default_factory=dict)
+    held: bool = False
+
+    @property
+    def ran(self) -> Ran:
+        """The composition."""
+        return Ran(self.version, self.code)
 
 
-def write_wanted(control: Path, version: int, code: int, partitions: int) -> None:
-    """Replace, atomically, the settings that Elastream's sources read from their control folder before each batch."""
-    write_atomically(control / WANTED, json.dumps({"version": version, "code": code, "partitions": partitions}))
+def write_wanted(path: Path, wanted: Wanted) -> None:
+    """Replace, atomically and for all queries, the file that Elastream's sources and edges read before each batch."""
+    write_atomically(path, json.dumps(asdict(wanted)))
 
 
-def read_wanted(control: Path, default: Wanted) -> Wanted:
-    """Read what `write_wanted` wrote last; `default` if nothing was written."""
+def read_wanted(path: Path) -> Wanted:
+    """Read what `write_wanted` wrote last; the default composition if nothing was written."""
     try:
-        return Wanted(**json.loads((control / WANTED).read_text()))
+        return Wanted(**json.loads(path.read_text()))
     except FileNotFoundError:
-        return default
+        return Wanted()
 
 
 class CompositionLog:
-    """Append-only log of the first batch of each composition: a folder with one small file per entry.
+    """Log of the first batch of each composition, for foreign sources: a folder with one small file per entry.
 
     An entry is written before its first batch is planned, so that all tasks of a batch read the same entry, on every host
-    and also when the batch is replayed.
+    and also when the batch is replayed. Entries that no replay can need are deleted.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -184,12 +206,17 @@ class CompositionLog:
         # Versions increase: of two entries for one batch, both written before it began, the newer one applies.
         write_atomically(self.directory / f"{batch:012d}-{version:012d}.json", json.dumps(entry))
 
-    def code(self, batch: int) -> int:
-        """The code of `batch`; 0, the default composition, without an entry."""
+    def ran(self, batch: int) -> Ran:
+        """What `batch` runs under."""
         reached = [name for name in self._names() if int(name[:12]) <= batch]
         if not reached:
-            return 0
-        return int(json.loads((self.directory / max(reached)).read_text())["code"])
+            return Ran()
+        entry = json.loads((self.directory / max(reached)).read_text())
+        return Ran(int(entry["version"]), int(entry["code"]))
+
+    def newest(self) -> Ran:
+        """What batches run under once all entries are reached."""
+        return self.ran(10**12)
 
     def switch(self, checkpoint: Path, version: int, code: int) -> int:
         """Switch a running query to `code`; returns the first batch under it, MARGIN after the newest planned one.
@@ -197,14 +224,21 @@ class CompositionLog:
         Raises EnvironmentProblem if the query planned that batch while the entry was being written (this process was
         suspended for two batches): tasks of one batch may then have run under two compositions.
         """
-        first = latest_batch(checkpoint) + MARGIN
+        newest = latest_batch(checkpoint)
+        first = newest + MARGIN
         self.append(first, version, code)
         if (planned := latest_batch(checkpoint)) >= first:
             raise EnvironmentProblem(
                 f"batch {planned} of {checkpoint} was planned while its composition was being written: this process was "
                 "suspended for more than a batch, and batches since then may have run under two compositions"
             )
+        self._forget(newest - REPLAYED)
         return first
+
+    def _forget(self, batch: int) -> None:
+        """Delete the entries that say nothing of `batch` or a later one."""
+        for name in sorted(name for name in self._names() if int(name[:12]) <= batch)[:-1]:
+            (self.directory / name).unlink(missing_ok=True)
 
     def _names(self) -> list[str]:
         try:
@@ -213,27 +247,48 @@ class CompositionLog:
             return []
 
 
-def latest_batch(checkpoint: Path) -> int:
-    """Number of the newest batch planned by the query with this checkpoint; -1 before the first."""
+def latest_batch(checkpoint: Path, log: str = "offsets") -> int:
+    """Number of the newest batch planned by the query with this checkpoint; -1 before the first. log: or `commits`."""
     try:
-        return max((int(name) for name in os.listdir(checkpoint / "offsets") if name.isdigit()), default=-1)
+        return max((int(name) for name in os.listdir(checkpoint / log) if name.isdigit()), default=-1)
     except FileNotFoundError:
         return -1
 
 
-def code_in_offsets(checkpoint: Path, batch: int) -> int | None:
-    """The code that Elastream's sources put into the offset of `batch`; None if the query has no such source.
+def offsets_of(checkpoint: Path, batch: int) -> list[Mapping[str, Any]]:
+    """The offsets of `batch`, one a source; of a source that writes them in another form than ours, nothing.
 
-    Spark writes the offset log before it runs a batch, and replays a batch from it. Of several sources, the one with the
-    newest version determines the code: a source without new records keeps its old offset.
+    Spark writes the offset log before it runs a batch, and replays a batch from it. Raises FileNotFoundError where it has
+    no such entry, or no more.
     """
-    newest: tuple[int, int] | None = None
-    for line in (checkpoint / "offsets" / str(batch)).read_text().splitlines():
-        if line.startswith("{"):
-            offset = json.loads(line)
-            if "code" in offset and "version" in offset and (newest is None or offset["version"] > newest[0]):
-                newest = int(offset["version"]), int(offset["code"])
-    return None if newest is None else newest[1]
+    return [_offset(line) for line in (checkpoint / "offsets" / str(batch)).read_text().splitlines()[2:]]
+
+
+def _offset(line: str) -> Mapping[str, Any]:
+    try:
+        found = json.loads(line)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def newest_ran(offsets: Iterable[Mapping[str, Any]]) -> Ran | None:
+    """What the batch that ends at `offsets` runs under; None if no source of Elastream is among its sources.
+
+    The newest version: a source without new records keeps its old offset.
+    """
+    return max((Ran(int(o["version"]), int(o["code"])) for o in offsets if "version" in o and "code" in o), default=None)
+
+
+def ran_in_offsets(checkpoint: Path, batch: int) -> Ran | None:
+    """What `batch` runs under, as Elastream's sources put it into its offset; None if the query has no such source."""
+    return newest_ran(offsets_of(checkpoint, batch))
+
+
+def code_in_offsets(checkpoint: Path, batch: int) -> int | None:
+    """The code in the offset of `batch`; None if the query has no source of Elastream."""
+    ran = ran_in_offsets(checkpoint, batch)
+    return None if ran is None else ran.code
 
 
 def write_atomically(path: Path, text: str) -> None:

@@ -5,27 +5,32 @@ operators, alternates, fan-out, fan-in and choices share one transfer into Pytho
 the composition is read from the records or from the logs next to the checkpoint.
 """
 
-import resource
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 from pyspark import Accumulator, TaskContext, cloudpickle
 
 from elastream.model.graph import Form
+from elastream.spark.worker.by_key import ByKey, Metered
 from elastream.spark.worker.composition import COLUMN, CompositionLog, Digit, code_in_offsets, freeze_imports
-from elastream.spark.worker.meter import TaskRow
+from elastream.spark.worker.key_table import lookup
+from elastream.spark.worker.leaving import Exit, Leaving, leaving_schema
+from elastream.spark.worker.meter import TaskRow, cpu_seconds
+from elastream.spark.worker.pulling import pulled
 from elastream.spark.worker.records import Chunk, conformed, shareable
-from elastream.spark.worker.runner import Implementation, Runner
+from elastream.spark.worker.runner import WHOLE, Implementation, Runner
+from elastream.spark.worker.signals import Folding, SignalRow, SignalTap
 
 __all__ = [
     "ENTRY",
-    "EXIT",
     "Carrier",
-    "Exit",
     "Route",
     "Step",
     "Walk",
@@ -36,8 +41,6 @@ __all__ = [
 
 ENTRY = "_entry"
 """Column with the number of the entry of a record, in a region with several entries."""
-EXIT = "_exit"
-"""Column with the number of the exit of a record, in a region with several exits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +64,7 @@ class WalkEntry:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """An operator. pick: digit that selects an alternate. width: digit of its pool's width, if it waits. schema: output."""
+    """An operator. schema: output. Digits: pick chooses its alternate, width that of its pool, table its key table."""
 
     name: str
     alternates: tuple[Implementation, ...]
@@ -69,10 +72,19 @@ class Step:
     width: Digit | None
     schema: pa.Schema
     routes: tuple[Route, ...]
+    table: Digit | None = None
 
-    def chosen(self, code: int) -> Implementation:
-        """The alternate under `code`."""
-        return self.alternates[self.pick.of(code) if self.pick else 0]
+    def chosen(self, code: int) -> int:
+        """Number of the alternate under `code`; with a key table, that for keys which it does not name."""
+        return self.pick.of(code) if self.pick else 0
+
+    def by_table(self, code: int) -> int:
+        """The digit of its key table under `code`; 0 for none."""
+        return self.table.of(code) if self.table else 0
+
+    def may_run(self, code: int) -> Sequence[Implementation]:
+        """The alternates that records under `code` may meet."""
+        return self.alternates if self.by_table(code) else (self.alternates[self.chosen(code)],)
 
     def wide(self, code: int) -> int | None:
         """Threads of its pool under `code`; None if it has no pool."""
@@ -80,18 +92,10 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Exit:
-    """Where records leave: to a sink, a durable edge, a keyed operator, or native columns before one of these."""
-
-    name: str
-    schema: pa.Schema
-
-
-@dataclass(frozen=True, slots=True)
 class Walk:
-    """A region as one walk. Nodes are numbered: `entries`, then `steps` in topological order, then `exits`.
+    """A region as one walk. Nodes are numbered: `entries`, then `steps` in topological order, then `exits`, then `taps`.
 
-    lead: the operator to which the stage's transport is attributed.
+    lead: the operator to which the stage's transport is attributed. ordered: whether rows say which place they have.
     """
 
     segment: str
@@ -99,6 +103,13 @@ class Walk:
     entries: tuple[WalkEntry, ...]
     steps: tuple[Step, ...]
     exits: tuple[Exit, ...]
+    taps: tuple[SignalTap, ...] = ()
+    ordered: bool = False
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Of the rows that leave it."""
+        return leaving_schema(self.exits, self.ordered)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,80 +117,115 @@ class Carrier:
     """Where the region reads the code of the composition.
 
     stamped: from a column of the records. offsets: from the offset log of this checkpoint (Elastream's sources). log: from
-    the composition log (foreign sources). All unset: the region has nothing to switch.
+    the composition log (foreign sources). All unset: the region has nothing to switch. tables: folder of key tables in use.
     """
 
     stamped: bool = False
     offsets: Path | None = None
     log: Path | None = None
+    tables: Path | None = None
 
     def code(self, batch: int) -> int:
         """The code of `batch`, if the records do not carry it."""
         if self.offsets is not None:
             return code_in_offsets(self.offsets, batch) or 0
-        return CompositionLog(self.log).code(batch) if self.log is not None else 0
+        return CompositionLog(self.log).ran(batch).code if self.log is not None else 0
 
 
 class Tally:
-    """Counters of one operator in one task under one composition."""
+    """Counters of what leads the stage, in one task under one composition."""
 
-    __slots__ = ("busy", "first", "last", "rows_in", "rows_out")
+    __slots__ = ("busy", "first", "last", "rows_in")
 
     def __init__(self) -> None:
-        self.rows_in = self.rows_out = 0
+        self.rows_in = 0
         self.busy = 0.0
         self.first = self.last = time.time()
 
 
 class Walker:
-    """One task's walk under one composition; `tallies` by operator name."""
+    """One task's walk under one composition. tables: folder of key tables in use. foldings: of its taps, in their order."""
 
-    def __init__(self, walk: Walk, code: int) -> None:
+    def __init__(self, walk: Walk, code: int, tables: Path | None = None, foldings: Sequence[Folding] = ()) -> None:
         self.walk = walk
         self.code = code
-        nodes = (*walk.entries, *walk.steps, *walk.exits)
+        self.foldings = foldings
+        nodes = (*walk.entries, *walk.steps, *walk.exits, *walk.taps)
         self.routes = [_live(getattr(node, "routes", ()), code) for node in nodes]
         self.steps_from = len(walk.entries)
         self.exits_from = self.steps_from + len(walk.steps)
-        self.runners = [
-            Runner(step.name, step.chosen(code), step.schema, step.wide(code), self._needs_arrow(number, step.schema))
-            for number, step in enumerate(walk.steps, self.steps_from)
-        ]
+        self.taps_from = self.exits_from + len(walk.exits)
+        self.steps = [self._step(number, step, tables) for number, step in enumerate(walk.steps, self.steps_from)]
+        pulling = {n: step for n, step in enumerate(self.steps, self.steps_from) if isinstance(step, Metered)}
+        self.kept = {
+            n: (run, deque[pa.RecordBatch]()) for n, run in pulling.items() if run.runner.chosen.form is Form.STREAM
+        }
         self.turns = [0] * len(nodes)
-        self.tallies = {step.name: Tally() for step in walk.steps}
         self.lead = Tally()
+
+    def _step(self, number: int, step: Step, tables: Path | None) -> Metered | ByKey:
+        as_arrow, width = self._needs_arrow(number, step.schema), step.wide(self.code)
+
+        def made(alternate: int) -> Runner:
+            return Runner(step.name, step.alternates[alternate], step.schema, width, as_arrow)
+
+        chosen = step.chosen(self.code)
+        if not (digit := step.by_table(self.code)):
+            return Metered(made(chosen))
+        assert tables is not None
+        table = lookup(tables, step.name, digit, [each.name for each in step.alternates])
+        return ByKey(made, table, chosen, step.schema)
+
+    def metered(self) -> Iterator[Metered]:
+        """What ran, alternate by alternate."""
+        for step in self.steps:
+            yield from step.runs.values() if isinstance(step, ByKey) else (step,)
 
     def _needs_arrow(self, number: int, schema: pa.Schema) -> bool:
         """Whether node `number` must emit Arrow: a target needs it, or branches must not share mutable values."""
         routes = self.routes[number]
         return (len(routes) > 1 and not shareable(schema)) or any(
             route.to >= self.exits_from
-            or self.walk.steps[route.to - self.steps_from].chosen(self.code).form in (Form.ARROW, Form.PANDAS)
+            or any(each.form in WHOLE for each in self.walk.steps[route.to - self.steps_from].may_run(self.code))
             for route in routes
         )
 
     def through(self, entry: int, batch: pa.RecordBatch) -> list[tuple[int, pa.RecordBatch]]:
         """Process `batch` from entry number `entry`; returns (exit number, records) pairs."""
+        return self._onward(entry, Chunk(batch.schema, batch))
+
+    def finish(self) -> Iterator[tuple[int, pa.RecordBatch]]:
+        """Let the operators that pull have what was kept for them; behind the last record of the task."""
+        for number, (run, held) in self.kept.items():
+            runner = run.runner
+            results = pulled(runner.name, runner.chosen, runner.schema, held) if held else iter(())
+            while (chunk := _next(run, results)) is not None:
+                yield from self._onward(number, chunk)
+
+    def _onward(self, emitter: int, chunk: Chunk) -> list[tuple[int, pa.RecordBatch]]:
+        """Send what node number `emitter` emitted through the nodes behind it."""
         waiting: list[list[Chunk]] = [[] for _ in self.routes]
-        self._send(entry, Chunk(batch.schema, batch), waiting)
-        for number, runner in enumerate(self.runners, self.steps_from):
-            tally = self.tallies[runner.name]
+        self._send(emitter, chunk, waiting)
+        for number in range(max(emitter + 1, self.steps_from), self.exits_from):
+            if number in self.kept:
+                run, held = self.kept[number]
+                for chunk in waiting[number]:
+                    run.took(time.time(), 0.0, chunk.rows, 0)
+                    held.append(chunk.batch())
+                continue
+            step = self.steps[number - self.steps_from]
             for chunk in waiting[number]:
-                begun, started = time.time(), cpu_seconds()
-                result = runner(chunk)
-                if not tally.rows_in:
-                    tally.first = begun
-                tally.busy += cpu_seconds() - started
-                tally.last = time.time()
-                tally.rows_in += chunk.rows
-                tally.rows_out += result.rows
+                result = step(chunk)
                 if result.rows:
                     self._send(number, result, waiting)
-        left = []
-        for number, (exit, chunks) in enumerate(zip(self.walk.exits, waiting[self.exits_from :], strict=True)):
+        left, ending = [], waiting[self.exits_from : self.taps_from]
+        for number, (exit, chunks) in enumerate(zip(self.walk.exits, ending, strict=True)):
             if chunks:
                 batches = [conformed(chunk.batch(), exit.schema) for chunk in chunks]
                 left.append((number, pa.concat_batches(batches) if len(batches) > 1 else batches[0]))
+        for folding, chunks in zip(self.foldings, waiting[self.taps_from :], strict=True):
+            for chunk in chunks:
+                folding.add(chunk.batch())
         return left
 
     def _send(self, number: int, chunk: Chunk, waiting: list[list[Chunk]]) -> None:
@@ -200,31 +246,29 @@ class Walker:
 
     def report(self, segment: str, batch: int) -> list[TaskRow]:
         """Rows of the meter, for operators that processed records."""
-        for runner in self.runners:
-            if runner.pool is not None:
-                self.tallies[runner.name].busy = runner.waited
-        lead = self.walk.lead
-        if (first := self.tallies.get(lead)) is not None:
-            # After a durable edge the lead is a step of the walk: its row includes the transport.
-            first.busy += self.lead.busy
-            first.first, first.last = min(first.first, self.lead.first), max(first.last, self.lead.last)
-        return [
-            (segment, batch, name, self.code, tally.rows_in, tally.rows_out, tally.busy, tally.first, tally.last)
-            for name, tally in ({lead: self.lead} | self.tallies).items()
-            if tally.rows_in
-        ]
+        rows: list[TaskRow] = []
+        for run in self.metered():
+            if run.rows_in:
+                busy = run.busy if run.runner.pool is None else run.runner.waited
+                counts = (self.code, run.rows_in, run.rows_out, busy, run.first, run.last)
+                rows.append((segment, batch, run.runner.name, *counts, run.runner.chosen.name))
+        if (lead := self.lead).rows_in:
+            counts = (self.code, lead.rows_in, lead.rows_in, lead.busy, lead.first, lead.last)
+            rows.append((segment, batch, self.walk.lead, *counts, ""))
+        return rows
 
     def close(self) -> None:
         """Shut down the thread pools."""
-        for runner in self.runners:
-            if runner.pool is not None:
-                runner.pool.shutdown(wait=False, cancel_futures=True)
+        for run in self.metered():
+            if run.runner.pool is not None:
+                run.runner.pool.shutdown(wait=False, cancel_futures=True)
 
 
-def cpu_seconds() -> float:
-    """CPU seconds of this thread and of ended child processes, whose work counts as the operator's."""
-    children = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return time.thread_time() + children.ru_utime + children.ru_stime
+def _next(run: Metered, results: Iterator[Chunk]) -> Chunk | None:
+    begun, started = time.time(), cpu_seconds()
+    chunk = next(results, None)
+    run.took(begun, cpu_seconds() - started, 0, 0 if chunk is None else chunk.rows)
+    return chunk
 
 
 def _live(routes: Sequence[Route], code: int) -> tuple[Route, ...]:
@@ -238,6 +282,12 @@ def batch_number() -> int:
     return int(found) if found is not None else -1
 
 
+def task_number() -> int:
+    """Number of this task among those of its stage in the batch; 0 outside Spark. A replay gives it the same records."""
+    context = TaskContext.get()
+    return context.partitionId() if context is not None else 0
+
+
 @lru_cache(maxsize=64)
 def _loaded(pickled: bytes) -> Walk:
     # A worker process executes many tasks: user functions and their modules are loaded once.
@@ -246,12 +296,16 @@ def _loaded(pickled: bytes) -> Walk:
 
 
 def stage_function(
-    pickled: bytes, carrier: Carrier, sink: Accumulator[list[TaskRow]]
+    pickled: bytes,
+    carrier: Carrier,
+    sink: Accumulator[list[TaskRow]],
+    signals: Accumulator[list[SignalRow]] | None = None,
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Build the function for `mapInArrow`. pickled: a Walk; sink: accumulator of the meter."""
+    """Build the function for `mapInArrow`. pickled: a Walk; sink, signals: accumulators of the meter."""
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return walked(_loaded(pickled), carrier, batch_number(), batches, sink.add)
+        tell = signals.add if signals is not None else None
+        return walked(_loaded(pickled), carrier, batch_number(), batches, sink.add, tell, task_number())
 
     return run
 
@@ -262,59 +316,55 @@ def walked(
     number: int,
     batches: Iterable[pa.RecordBatch],
     report: Callable[[list[TaskRow]], object],
+    tell: Callable[[list[SignalRow]], object] | None = None,
+    task: int = 0,
 ) -> Iterator[pa.RecordBatch]:
-    """Process the records of one task of batch `number`; with several exits, rows are `tagged`."""
+    """Process the records of one task of batch `number`, in the schema of the walk; with several exits rows are `tagged`.
+
+    report, tell: take counts and signals when the task is done. task: its number in the batch.
+    """
     freeze_imports()
     started, begun = cpu_seconds(), time.time()
     walkers: dict[int, Walker] = {}
     fixed = None if carrier.stamped else carrier.code(number)
-    schema = tagged_schema(walk.exits) if len(walk.exits) > 1 else None
+    foldings = tuple(map(Folding, walk.taps))
+    leaving = Leaving(walk.exits, walk.ordered, task)
     try:
         for batch in batches:
             if not batch.num_rows:
                 continue
             code = batch.column(COLUMN)[0].as_py() if fixed is None else fixed
-            walker = walkers.get(code) or walkers.setdefault(code, Walker(walk, code))
-            entry, records = entered(walk.entries, batch)
-            lead = walker.lead
-            lead.rows_in += records.num_rows
-            lead.rows_out += records.num_rows
-            for exit, result in walker.through(entry, records):
-                yield result if schema is None else tagged(exit, result, schema)
+            walker = walkers.get(code) or walkers.setdefault(code, Walker(walk, code, carrier.tables, foldings))
+            walker.lead.rows_in += batch.num_rows
+            for entry, records in entered(walk.entries, batch):
+                for exit, result in walker.through(entry, records):
+                    yield leaving(exit, result)
+        for walker in walkers.values():
+            for exit, result in walker.finish():
+                yield leaving(exit, result)
         spent = cpu_seconds() - started
         rows: list[TaskRow] = []
         for walker in walkers.values():
             lead = walker.lead
-            in_steps = sum(walker.tallies[runner.name].busy for runner in walker.runners)
+            in_steps = sum(run.busy for run in walker.metered())
             lead.busy, lead.first, lead.last = max(0.0, spent - in_steps), begun, time.time()
             rows += walker.report(walk.segment, number)
         report(rows)
+        if tell is not None and (told := [f for f in foldings if f.count]):
+            tell([(walk.segment, number, folding.tap.name, task, *folding.part) for folding in told])
     finally:
         for walker in walkers.values():
             walker.close()
 
 
-def entered(entries: Sequence[WalkEntry], batch: pa.RecordBatch) -> tuple[int, pa.RecordBatch]:
-    """WalkEntry number of `batch`, and its records in that entry's columns."""
+def entered(entries: Sequence[WalkEntry], batch: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """The records of `batch` by WalkEntry number, in that entry's columns; one task may read several entries in turn."""
     if len(entries) == 1:
-        return 0, batch.select(list(entries[0].columns))
-    entry = batch.column(ENTRY)[0].as_py()
-    return entry, pa.RecordBatch.from_arrays(batch.column(f"_{entry}").flatten(), names=list(entries[entry].columns))
-
-
-def tagged_schema(exits: Sequence[Exit]) -> pa.Schema:
-    """Schema for rows of several exits in one stream: the exit number, and a struct per exit, one of them filled."""
-    return pa.schema(
-        [pa.field(EXIT, pa.int32()), *(pa.field(f"_{n}", pa.struct(list(exit.schema))) for n, exit in enumerate(exits))]
-    )
-
-
-def tagged(exit: int, batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """`batch` as rows of `tagged_schema`."""
-    rows = batch.num_rows
-    columns: list[pa.Array] = [pa.repeat(pa.scalar(exit, pa.int32()), rows)]
-    for number in range(len(schema) - 1):
-        kind = schema.field(number + 1).type
-        filled = number == exit
-        columns.append(pa.StructArray.from_arrays(batch.columns, fields=list(kind)) if filled else pa.nulls(rows, kind))
-    return pa.RecordBatch.from_arrays(columns, schema=schema)
+        yield 0, batch.select(list(entries[0].columns))
+        return
+    numbers = batch.column(ENTRY).to_numpy()
+    changes = (np.flatnonzero(np.diff(numbers)) + 1).tolist()
+    for first, behind in pairwise([0, *changes, batch.num_rows]):
+        entry = int(numbers[first])
+        columns = batch.column(f"_{entry}").slice(first, behind - first).flatten()
+        yield entry, pa.RecordBatch.from_arrays(columns, names=list(entries[entry].columns))

@@ -4,29 +4,36 @@ Spark does not see operators fused into one stage, and its time metrics of an Ar
 accumulator, updated by each finished task; `spark.telemetry` derives metrics from it.
 """
 
+import resource
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 from pyspark import Accumulator, SparkContext
 from pyspark.accumulators import AddingAccumulatorParam
 
-__all__ = ["Meter", "MeterRow", "TaskRow", "merged"]
+from elastream.spark.worker.signals import SignalRow
 
-TaskRow: TypeAlias = tuple[str, int, str, int, int, int, float, float, float]
-"""Counts of one task for one operator: segment, batch, operator, code, rows in, rows out, busy, first, last."""
+__all__ = ["Meter", "MeterRow", "TaskRow", "cpu_seconds", "merged"]
+
+TaskRow: TypeAlias = tuple[str, int, str, int, int, int, float, float, float, str]
+"""Counts of one task for one alternate of an operator: segment, batch, operator, code, rows in, rows out, busy, first,
+last, and the name of the alternate, empty for what leads a stage and is no function."""
+Row = TypeVar("Row")
 
 
 @dataclass(frozen=True, slots=True)
 class MeterRow:
-    """Counts of one operator in one batch.
+    """Counts of one alternate of an operator in one batch.
 
     code: of the composition. rows_in, rows_out: records. busy: seconds of thread time over all tasks; for a waiting
     operator, seconds that threads of its pool were occupied. first, last: epoch seconds of the first call's begin and the
-    last call's end. tasks: number of tasks. A replayed batch is metered again; a failed task is not.
+    last call's end. tasks: number of tasks. alternate: its name, empty for the lead of a stage. A replayed batch is metered
+    again; a failed task is not.
 
-    The lead of a stage (a source, a durable edge's target, a keyed operator) has a row too: its records are those that
-    entered the stage, its busy time includes the transport into and out of Python.
+    The lead of a stage (a source, a durable edge's target, a keyed operator) has a row without alternate: its records are
+    those that entered the stage, its busy time is the transport into and out of Python.
     """
 
     segment: str
@@ -39,36 +46,53 @@ class MeterRow:
     first: float
     last: float
     tasks: int
+    alternate: str = ""
 
 
 class Meter:
-    """The meter on the driver; `sink` is the accumulator passed to the workers' functions."""
+    """The meter on the driver; `sink` and `signals` are the accumulators passed to the workers' functions."""
 
     def __init__(self, context: SparkContext) -> None:
         self.sink: Accumulator[list[TaskRow]] = context.accumulator([], AddingAccumulatorParam([]))
+        self.signals: Accumulator[list[SignalRow]] = context.accumulator([], AddingAccumulatorParam([]))
 
     def drain(self) -> list[MeterRow]:
-        """Rows reported since the last call, merged by batch, operator and composition."""
-        reported = self.sink.value
-        # Spark's thread only extends the list, so that its head can be removed without a lock.
-        rows = reported[: len(reported)]
-        del reported[: len(rows)]
-        return merged(rows)
+        """Rows reported since the last call, merged by batch, operator, composition and alternate."""
+        return merged(_drained(self.sink))
+
+    def drain_signals(self) -> list[SignalRow]:
+        """What tasks have told of signals since the last call."""
+        return _drained(self.signals)
+
+
+def _drained(sink: Accumulator[list[Row]]) -> list[Row]:
+    reported = sink.value
+    # Spark's thread only extends the list, so that its head can be removed without a lock.
+    rows = reported[: len(reported)]
+    del reported[: len(rows)]
+    return rows
+
+
+def cpu_seconds() -> float:
+    """CPU seconds of this thread and of ended child processes, whose work counts as the operator's."""
+    children = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return time.thread_time() + children.ru_utime + children.ru_stime
 
 
 def merged(rows: Iterable[TaskRow]) -> list[MeterRow]:
-    """Sum the rows of tasks, in order of segment, batch and operator."""
-    found: dict[tuple[str, int, str, int], MeterRow] = {}
-    for segment, batch, operator, code, rows_in, rows_out, busy, first, last in rows:
-        key = (segment, batch, operator, code)
-        before = found.get(key) or MeterRow(*key, 0, 0, 0.0, first, last, 0)
+    """Sum the rows of tasks, in order of segment, batch, operator, composition and alternate."""
+    found: dict[tuple[str, int, str, int, str], MeterRow] = {}
+    for segment, batch, operator, code, rows_in, rows_out, busy, first, last, alternate in rows:
+        key = (segment, batch, operator, code, alternate)
+        before = found.get(key) or MeterRow(*key[:4], 0, 0, 0.0, first, last, 0, alternate)
         found[key] = MeterRow(
-            *key,
+            *key[:4],
             before.rows_in + rows_in,
             before.rows_out + rows_out,
             before.busy + busy,
             min(before.first, first),
             max(before.last, last),
             before.tasks + 1,
+            alternate,
         )
     return [found[key] for key in sorted(found)]

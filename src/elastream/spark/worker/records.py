@@ -4,6 +4,7 @@ Conversion dominates the cost of cheap operators: between two functions of singl
 and a batch is converted once for all branches.
 """
 
+from collections.abc import Callable
 from itertools import compress
 from typing import Any
 
@@ -48,11 +49,23 @@ class Chunk:
             self._values = found
         return found
 
+    def by(self, of_values: Callable[[list[Any], list[str]], Any], of_batch: Callable[[pa.RecordBatch], Any]) -> Any:
+        """What one of the two functions gives for the records, in whichever form they are there already."""
+        return of_batch(self._batch) if self._batch is not None else of_values(self._values, self.schema.names)
+
+    def at(self, rows: Any) -> "Chunk":
+        """The records with the numbers `rows`, an array."""
+        return Chunk(self.schema, self.batch().take(pa.array(rows)))
+
     def kept(self, keep: list[Any]) -> "Chunk":
         """The records for which `keep` is true."""
         batch = None if self._batch is None else self._batch.filter(pa.array(map(bool, keep), pa.bool_()))
         values = None if self._values is None else list(compress(self._values, keep))
         return Chunk(self.schema, batch, values)
+
+    def slice(self, start: int, stop: int) -> "Chunk":
+        """The records with the numbers from `start` to before `stop`."""
+        return Chunk(self.schema, self.batch().slice(start, stop - start))
 
     def dealt(self, first: int, hands: int) -> "Chunk":
         """Every `hands`-th record, starting with number `first`."""

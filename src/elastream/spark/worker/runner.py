@@ -19,12 +19,14 @@ from elastream.model.errors import first_line
 from elastream.model.graph import Form
 from elastream.spark.worker.records import Chunk, conformed
 
-__all__ = ["FAILED", "Implementation", "OperatorFailed", "Runner", "explain_failure"]
+__all__ = ["FAILED", "WHOLE", "Implementation", "OperatorFailed", "Runner", "explain_failure"]
 
 FAILED = "ELASTREAM-OPERATOR-FAILED "
 """Prefix of the JSON description of an operator's failure, which `explain_failure` searches for."""
 SHOWN = 200
 """Most characters of a record in an error message."""
+WHOLE = (Form.ARROW, Form.PANDAS, Form.STREAM)
+"""Forms of functions that take batches; the others take single records."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,11 +74,10 @@ class Runner:
 
     def __call__(self, chunk: Chunk) -> Chunk:
         """Apply the operator to `chunk`. Raises OperatorFailed."""
-        form = self.chosen.form
-        if form in (Form.ARROW, Form.PANDAS):
-            result = self._whole(chunk)
-        else:
-            result = self._each(chunk)
+        return self.fitted(self._whole(chunk) if self.chosen.form in WHOLE else self._each(chunk))
+
+    def fitted(self, result: Chunk) -> Chunk:
+        """`result`, as Arrow where that is wanted. Raises OperatorFailed for values outside the schema."""
         if self.as_arrow:
             try:
                 result.batch()
@@ -86,20 +87,30 @@ class Runner:
                 self._fail(f"it returned a value that is not {self._promised()} ({error})", self._misfit(result))
         return result
 
+    def for_each(self, values: list[Any]) -> list[Any]:
+        """What the function gives for each of `values`, of a form that takes single records; of FLAT_MAP, a list each."""
+        return self._results(values, self.chosen.form is Form.FLAT_MAP, apart=True)
+
     def _each(self, chunk: Chunk) -> Chunk:
         form = self.chosen.form
         results = self._results(chunk.values(), form is Form.FLAT_MAP)
         return chunk.kept(results) if form is Form.FILTER else Chunk(self.schema, values=results)
 
-    def _results(self, values: list[Any], flat: bool) -> list[Any]:
-        """Apply the function to all values; after an error, the iterator's remaining length identifies the record."""
+    def _results(self, values: list[Any], flat: bool, apart: bool = False) -> list[Any]:
+        """Apply the function to all values; after an error, the iterator's remaining length identifies the record.
+
+        flat: it gives several values for one. apart: those of each value stay a list.
+        """
         function = self.chosen.function
         if self.pool is not None:
             results = self._pooled([(value,) for value in values], (lambda v: list(function(v))) if flat else function)
-            return list(chain.from_iterable(results)) if flat else results
+            return list(chain.from_iterable(results)) if flat and not apart else results
         left = iter(values)
         try:
-            return list(chain.from_iterable(map(function, left))) if flat else list(map(function, left))
+            if flat:
+                found = map(function, left)
+                return [list(each) for each in found] if apart else list(chain.from_iterable(found))
+            return list(map(function, left))
         except Exception as error:
             raise self._failure(error, values[len(values) - length_hint(left) - 1]) from error
 

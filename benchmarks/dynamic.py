@@ -1,0 +1,365 @@
+"""What being dynamic costs: CPU a record of a dataflow with alternates, a choice and guards, over the same one without.
+
+    python benchmarks/dynamic.py [--quick] [--json FILE] [--html FILE]        about 12 minutes on two free cores
+
+Both sides read the same files, run functions that do the same work as one fused stage, and write files, as one batch of
+Spark each, in turn; who goes first alternates. The dynamic side runs under another composition in every batch - read from
+the log beside the checkpoint, or stamped on the records as our own sources do - and a round of its guards is evaluated for
+each. With a key table, the alternate is that of the record's key, of ten thousand. Seconds are CPU time of all processes:
+this one, the JVM and Python's.
+
+Three shapes: readings (JSON, dicts of three columns), words (text, single strings), and numbers (Parquet, Arrow functions
+that cost next to nothing).
+"""
+
+import argparse
+import random
+import shutil
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pyarrow as pa
+import pyarrow.compute as pc
+from _common import Report, interleaved, local_session, main
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.types import StructType
+
+from elastream.guards.elements import Element, GuardSet, guard_of
+from elastream.guards.evaluator import Evaluator
+from elastream.guards.language import Language
+from elastream.guards.program import program_of
+from elastream.model.flow import Dataflow, Stream
+from elastream.model.graph import Graph
+from elastream.model.key_table import KeyTable
+from elastream.model.observation import Composition
+from elastream.model.regions import region
+from elastream.model.signals import Signal, SignalReading
+from elastream.recording.key_tables import written_rows
+from elastream.spark.dataflow.fusing import wire
+from elastream.spark.dataflow.shipping import pickled
+from elastream.spark.worker.composition import COLUMN, CompositionCodec, CompositionLog
+from elastream.spark.worker.fused import Carrier, stage_function
+from elastream.spark.worker.key_table import put_in_use
+from elastream.spark.worker.meter import Meter
+
+BAR, TABLE_BAR, SOURCE = 1.03, 1.1, "issue 14"
+KEYS, ALTERNATES = 10_000, 4
+PAIRS, QUICK = 24, 4
+TASKS = 2
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A dataflow of one kind of record. columns: of its files, as SQL of `id`. form: of these. rows: records of a batch."""
+
+    name: str
+    columns: Mapping[str, str]
+    form: str
+    key: str
+    rows: int
+    build: "Callable[[Stream, Variants], Stream]"
+
+
+class Variants:
+    """Gives an operator its functions: the same one under several names where the dataflow is dynamic, else one."""
+
+    def __init__(self, dynamic: bool, select_by: str | None = None) -> None:
+        self.dynamic, self.select_by = dynamic, select_by
+
+    def of(self, function: Callable[..., Any]) -> Any:
+        """One function, or an alternate for each number."""
+        return {f"v{n}": partial(function) for n in range(ALTERNATES)} if self.dynamic else partial(function)
+
+    def needs(self) -> dict[str, Any]:
+        """That a key table chooses, where it does."""
+        return {"select_by": self.select_by} if self.select_by else {}
+
+
+# -- the shapes --------------------------------------------------------------------------------------------------------
+
+
+def cleaned(row: dict[str, Any]) -> dict[str, Any]:
+    """A reading without its outliers."""
+    return {"customer": row["customer"], "hour": row["hour"] % 24, "load": min(row["load"], 500.0)}
+
+
+def forecast(row: dict[str, Any]) -> dict[str, Any]:
+    """The load of the next hour, by the shape of the day."""
+    share = 1.0 + 0.1 * (row["hour"] - 12.0) / 12.0
+    return {"customer": row["customer"], "hour": row["hour"], "load": 0.7 * row["load"] + 0.3 * row["load"] * share}
+
+
+def is_peak(row: dict[str, Any]) -> bool:
+    """Whether a customer is to be asked to curtail."""
+    return bool(row["load"] > 60.0)
+
+
+READING = "customer long, hour long, load double"
+
+
+def readings(stream: Stream, variants: Variants) -> Stream:
+    """Clean, forecast, select: dicts of three columns."""
+    clean = stream.map(cleaned, returns=READING, name="clean")
+    made = clean.map(variants.of(forecast), returns=READING, name="vary", **variants.needs())
+    return _branches(made, variants, lambda s, name: s.filter(is_peak, name=name))
+
+
+def words_of(line: str) -> list[str]:
+    """The words of a line."""
+    return line.split()
+
+
+def stemmed(word: str) -> str:
+    """A word without the endings of its plural and tense."""
+    return word.lower().removesuffix("s").removesuffix("ing")
+
+
+def words(stream: Stream, variants: Variants) -> Stream:
+    """Split, stem, filter: single strings."""
+    split = stream.flat_map(words_of, returns="word string", name="split")
+    made = split.map(variants.of(stemmed), returns="word string", name="vary", **variants.needs())
+    return _branches(made, variants, lambda s, name: s.filter(str.isalnum, name=name))
+
+
+def doubled(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The second column doubled."""
+    return batch.set_column(1, "n", pc.multiply(batch.column("n"), 2))
+
+
+def raised(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The second column, one more."""
+    return batch.set_column(1, "n", pc.add(batch.column("n"), 1))
+
+
+NUMBERS = "key long, n long"
+
+
+def numbers(stream: Stream, variants: Variants) -> Stream:
+    """Arithmetic on a column: Arrow functions, so that getting into Python and back is nearly all there is."""
+    first = stream.map_arrow(doubled, returns=NUMBERS, name="double")
+    made = first.map_arrow(variants.of(raised), returns=NUMBERS, name="vary", **variants.needs())
+    return _branches(made, variants, lambda s, name: s.map_arrow(doubled, returns=NUMBERS, name=name))
+
+
+def _branches(made: Stream, variants: Variants, then: Callable[[Stream, str], Stream]) -> Stream:
+    if not variants.dynamic:
+        return then(made, "left")
+    chosen = made.choice("way")
+    return then(chosen, "left").merge(then(chosen, "right"))
+
+
+SHAPES = (
+    Shape(
+        "readings",
+        {"customer": f"pmod(id * 7919, {KEYS})", "hour": "id % 24", "load": "cast(id % 100 as double)"},
+        "json", "customer", 200_000, readings,
+    ),
+    Shape(
+        "words",
+        {"value": f"concat_ws(' ', id % {KEYS}, (id * 7) % {KEYS}, 'singing', 'Cats')"},
+        "text", "word", 100_000, words,
+    ),
+    Shape("numbers", {"key": f"pmod(id * 7919, {KEYS})", "n": "id"}, "parquet", "key", 2_000_000, numbers),
+)  # fmt: skip
+"""The key tables are of the customers, of the words that are numbers, and of the numbers' keys."""
+
+
+# -- both sides --------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Side:
+    """One way of running a shape's dataflow. carried: by which the composition comes, "log" or "stamped"."""
+
+    spark: SparkSession
+    shape: Shape
+    variants: Variants
+    folder: Path
+    carried: str = "log"
+    batch: int = 0
+    chance: random.Random = field(default_factory=lambda: random.Random(1))
+
+    def __post_init__(self) -> None:
+        self.folder.mkdir(parents=True)
+        self.graph = dataflow(self.shape, self.variants)
+        self.codec = CompositionCodec(self.graph)
+        self.log = CompositionLog(self.folder / "composition")
+        self.meter = Meter(self.spark.sparkContext)
+        self.guards = guards() if self.variants.dynamic else None
+        self.frame = written(self.spark, self.shape, self.folder.parent)
+        arriving = to_arrow_schema(self.frame.schema)
+        found = region(self.graph, self.graph.order, ())
+        self.walk = wire(
+            found, "source", "source", self.codec, [arriving], lambda ddl: to_arrow_schema(StructType.fromDDL(ddl))
+        )
+        self.shipped = pickled(self.walk, "dynamic")
+        if self.variants.select_by:
+            self._put_table()
+
+    def _put_table(self) -> None:
+        strings = self.shape.name == "words"
+        names = [f"v{n}" for n in range(ALTERNATES)]
+        rows = {(str(key) if strings else key,): self.chance.choice(names) for key in range(KEYS)}
+        table = KeyTable(self.graph.name, "vary", (self.shape.key,), rows)
+        file = self.folder / "table.arrow"
+        file.write_bytes(written_rows(table))
+        put_in_use(self.folder / "tables", "vary", 1, file)
+
+    def run(self) -> DataFrame:
+        """The next batch, under the next composition."""
+        self.batch += 1
+        stamped = self.variants.dynamic and self.carried == "stamped"
+        code = self._next_code() if self.variants.dynamic else 0
+        carrier = Carrier(stamped=stamped, log=None if stamped or not self.variants.dynamic else self.log.directory,
+                          tables=self.folder / "tables")  # fmt: skip
+        self.spark.sparkContext.setLocalProperty("streaming.sql.batchId", str(self.batch))
+        frame = self.frame.withColumn(COLUMN, F.lit(code).cast("long")) if stamped else self.frame
+        function = stage_function(self.shipped, carrier, self.meter.sink)
+        return frame.mapInArrow(function, from_arrow_schema(self.walk.exits[0].schema))
+
+    def _next_code(self) -> int:
+        picked = {"vary": f"v{self.chance.randrange(ALTERNATES)}"}
+        way = {"way": self.chance.choice(("left", "right"))}
+        tables = {"vary": 1} if self.variants.select_by else {}
+        code = self.codec.encode(Composition(self.batch, picked, way, tables=tables))
+        if self.carried == "log":
+            self.log.append(self.batch, self.batch, code)
+        assert self.guards is not None
+        self.guards.next(self.batch)
+        return code
+
+    def seconds(self) -> float:
+        """CPU seconds of a batch, of all processes."""
+        began = cpu_of_all()
+        self.run().write.mode("overwrite").parquet(str(self.folder / "out"))
+        spent = cpu_of_all() - began
+        self.meter.drain()
+        return spent
+
+
+def written(spark: SparkSession, shape: Shape, folder: Path) -> DataFrame:
+    """The records of a shape, in files of its form."""
+    place, columns = str(folder / "records"), [F.expr(sql).alias(name) for name, sql in shape.columns.items()]
+    made = spark.range(0, shape.rows, 1, TASKS).select(*columns)
+    if not (folder / "records").exists():
+        made.write.format(shape.form).save(place)
+    return spark.read.schema(made.schema).format(shape.form).load(place)
+
+
+def schema_of(ddl: str) -> pa.Schema:
+    """Columns in Arrow's types."""
+    return to_arrow_schema(StructType.fromDDL(ddl))
+
+
+def dataflow(shape: Shape, variants: Variants) -> Graph:
+    """The dataflow of a shape."""
+    flow = Dataflow(f"dynamic-{shape.name}")
+    shape.build(flow.source(None), variants).sink(None)
+    return flow.graph
+
+
+class Guards:
+    """Guards of the two dynamic elements, and the signals that they meet."""
+
+    def __init__(self) -> None:
+        signals = [Signal("error"), Signal("arrivals"), Signal("peak")]
+        language = Language(signals)
+        texts = {
+            "vary": [f"avg(error, '5m') >= {n / ALTERNATES}" for n in range(ALTERNATES)],
+            "way": ["arrivals > 100.0", "arrivals <= 100.0 || peak > 0.5"],
+        }
+        elements = tuple(
+            Element(name, tuple(guard_of(f"g{n}", when=language.condition(text)) for n, text in enumerate(each)))
+            for name, each in texts.items()
+        )
+        self._evaluator = Evaluator(program_of(GuardSet(elements), signals))
+        self._chance = random.Random(2)
+
+    def next(self, now: float) -> None:
+        """A round."""
+        values = {"error": self._chance.random(), "arrivals": 200 * self._chance.random(), "peak": self._chance.random()}
+        self._evaluator.update(now, {name: SignalReading(value, now) for name, value in values.items()})
+
+
+def guards() -> Guards:
+    """New guards."""
+    return Guards()
+
+
+def cpu_of_all() -> float:
+    """CPU seconds of this process and all below it, ended ones included."""
+    me = psutil.Process()
+    spent = 0.0
+    for process in (me, *me.children(recursive=True)):
+        try:
+            times = process.cpu_times()
+        except psutil.NoSuchProcess:
+            continue
+        spent += times.user + times.system + times.children_user + times.children_system
+    return spent
+
+
+def same_results(sides: Sequence[Side]) -> None:
+    """All sides of a shape give the same records."""
+
+    def digest(frame: DataFrame) -> tuple[int, int]:
+        found = frame.agg(F.count(F.lit(1)), F.bit_xor(F.xxhash64(*frame.columns))).first()
+        assert found is not None
+        return found[0], found[1]
+
+    first, *others = (digest(side.run()) for side in sides)
+    assert first[0], "nothing came out"
+    for other in others:
+        assert other == first, "the sides differ"
+
+
+def measure(arguments: argparse.Namespace) -> Report:
+    """Every shape: dynamic over fixed, and with a key table over fixed."""
+    folder = Path(tempfile.mkdtemp(prefix="dynamic-"))
+    spark = local_session("dynamic", folder)
+    report = Report(environment={"master": spark.sparkContext.master, "keys": KEYS, "alternates": ALTERNATES})
+    pairs = QUICK if arguments.quick else PAIRS
+    try:
+        for shape in SHAPES:
+            fixed = Side(spark, shape, Variants(False), folder / shape.name / "fixed")
+            ways = {
+                "by log": (Side(spark, shape, Variants(True), folder / shape.name / "log"), BAR),
+                "stamped": (Side(spark, shape, Variants(True), folder / shape.name / "stamped", "stamped"), BAR),
+                "key table": (Side(spark, shape, Variants(True, shape.key), folder / shape.name / "table"), TABLE_BAR),
+            }
+            same_results([fixed, *(side for side, _ in ways.values())])
+            for side in (fixed, *(side for side, _ in ways.values())):
+                side.seconds(), side.seconds()
+            for way, (side, bar) in ways.items():
+                name = f"{shape.name}, {way}"
+                found = interleaved(side.seconds, fixed.seconds, pairs, f"{name}, CPU seconds of {shape.rows:,} records:")
+                figures = found.figures("dynamic", "fixed")
+                figures["microseconds a record"] = {
+                    side: 1e6 * figures[side]["median"] / shape.rows for side in ("dynamic", "fixed")
+                }
+                report.figures[name] = figures
+                report.median_at_most(f"CPU a record, dynamic over fixed: {name}", found.ratios, bar, SOURCE)
+    finally:
+        spark.stop()
+        shutil.rmtree(folder, ignore_errors=True)
+    return report
+
+
+def line(report: Report) -> str:
+    """The benchmark in one line."""
+    return "; ".join(
+        f"{name} {figures['ratio']['median']:.3f} ({figures['ratio']['quartiles'][0]:.3f} to "
+        f"{figures['ratio']['quartiles'][1]:.3f})"
+        for name, figures in report.figures.items()
+    )
+
+
+if __name__ == "__main__":
+    main("dynamic", __doc__.splitlines()[0], measure, line)

@@ -1,0 +1,25 @@
+"""`key_tables(run)`: the key tables of a run that goes on, to append to."""
+
+from pathlib import Path
+
+from elastream.model.errors import InputError
+from elastream.recording.directory import RunDirectory
+from elastream.recording.key_tables import KeyTableLog, selections_recorded
+from elastream.recording.recorder import Recording
+
+__all__ = ["key_tables"]
+
+
+def key_tables(run: Path | str) -> KeyTableLog:
+    """The key tables of the run in the folder `run`, which other processes may append to while it goes on.
+
+    Raises InputError for a run that has ended, or a folder that is no run's.
+    """
+    folder = Path(run)
+    recording = Recording.outline(folder)
+    if not folder.is_dir():
+        raise InputError(f"{folder} is no run's folder: key tables are given to the run, not to a recording of it")
+    if (ending := recording.ending) is not None:
+        why = f", {ending.reason}" if ending.reason else ""
+        raise InputError(f"{folder} has {ending.status}{why}: key tables are for a run that goes on")
+    return KeyTableLog(RunDirectory(folder), selections_recorded(recording.header))

@@ -1,0 +1,73 @@
+"""`elastream tables set|show`: gives a run a table of which alternate runs for which key, and shows those it has."""
+
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from elastream.cli.options import Recorded
+from elastream.model.errors import InputError
+
+__all__ = ["tables"]
+
+tables = typer.Typer(
+    name="tables", no_args_is_help=True, help="Key tables: which alternate of an operator runs for which key."
+)
+
+
+@tables.callback()
+def _group() -> None:
+    """Key tables: which alternate of an operator runs for which key."""
+
+
+@tables.command("set")
+def give(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run that goes on.")],
+    operator: Annotated[str, typer.Argument(metavar="OPERATOR", help="An operator that selects by key.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="CSV or Parquet: the columns of the key, then `alternate`.")],
+) -> None:
+    """Give RUN the table in FILE as the next version of OPERATOR's; it is requested in its next round.
+
+    Exit status 2, with one sentence, for what is wrong, and for a run that has ended: the run is not touched.
+    """
+    from elastream.api.key_tables import key_tables
+    from elastream.documents.key_tables import load_key_table
+    from elastream.model.wording import counted
+
+    log = key_tables(run)
+    if operator not in log.selections:
+        known = ", ".join(log.selections) or "none"
+        raise InputError(f"operator {operator!r} of {run} does not choose its alternate by key (those that do: {known})")
+    table = load_key_table(file, log.selections[operator])
+    version = log.append(table, f"elastream tables set {file}")
+    typer.echo(f"{file}: version {version} of the key table of {operator!r}, {counted(len(table), 'key')}")
+
+
+@tables.command()
+def show(run: Recorded) -> None:
+    """Show the versions of RUN's key tables, and which of them are wanted and in effect."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from elastream.recording.directory import RunDirectory
+    from elastream.recording.key_tables import KeyTableLog, selections_recorded
+    from elastream.recording.recorder import Recording
+
+    recording = Recording.read(run)
+    log = KeyTableLog(RunDirectory(run if run.is_dir() else run.parent), selections_recorded(recording.header))
+    versions = log.versions()
+    if not versions:
+        raise InputError(f"{run} has no key tables: give it one with 'elastream tables set {run} OPERATOR FILE'")
+    compositions = recording.compositions_at(float(recording.times[-1])) if len(recording.times) else {}
+    shown = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
+    for column in ("operator", "version", "keys", "given", "by", "state"):
+        shown.add_column(column, overflow="fold")
+    for each in versions:
+        held = {
+            query for query, composition in compositions.items() if composition.tables.get(each.operator, 0) == each.version
+        }
+        state = "in effect" if held - {""} else "wanted" if "" in held else ""
+        given = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(each.written))
+        shown.add_row(each.operator, str(each.version), str(each.keys), given, each.who, state)
+    Console().print(shown)

@@ -1,0 +1,130 @@
+"""Guards in the control loop: signals in, standings out, every round; and each new version of the guards as it is given.
+
+It stands between monitor and policy (thesis, 3.3 and 3.5): policies see what is allowed, the data plane knows compositions
+only. What it answers follows from the observations and the versions alone, so that a recording gives the same again.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from elastream.documents.guards import GuardDocument, parse_guards
+from elastream.guards.evaluator import Evaluator
+from elastream.guards.subject import Subject
+from elastream.guards.system import system_readings
+from elastream.model.action import Action, SwitchAlternate, SwitchEdge
+from elastream.model.alarms import Alarms
+from elastream.model.endpoints import SignalSource
+from elastream.model.errors import ElastreamError, in_one_line
+from elastream.model.guarding import Standing
+from elastream.model.observation import Observation
+from elastream.model.signals import Signals
+from elastream.recording.guard_log import GuardLog
+
+__all__ = ["Guarding", "owed"]
+
+VERSIONS, EVALUATION, SIGNALS = "guards", "evaluation of guards", "external signals"
+"""Sources of alarms."""
+
+
+class Guarding:
+    """The guards of one run. versions: where they are given; source: of external signals, followed as versions name them.
+
+    about: what they are checked against, where it is not the graph of the plant. The caller closes `source`.
+    """
+
+    def __init__(self, versions: GuardLog, source: SignalSource | None = None, about: Subject | None = None) -> None:
+        self._about = about
+        self._versions = versions
+        self._source = source
+        self._number = 0
+        self._document: GuardDocument | None = None
+        self._evaluator: Evaluator | None = None
+
+    def update(self, observation: Observation, alarms: Alarms) -> Observation:
+        """`observation` with all signals, and with what the guards say of them; new versions are in force from here on.
+
+        A version that does not fit changes nothing: an alarm says why, and stands until a version fits. Where the guards
+        fail, what they said last stays in force, so that nothing is let through.
+        """
+        self._take_up(observation, alarms)
+        signals = {**observation.signals, **self._polled(alarms)}
+        if self._evaluator is None or self._document is None:
+            return replace(observation, signals=signals) if signals else observation
+        signals = {**system_readings(observation, self._document.system), **signals}
+        try:
+            self._evaluator.update(observation.time, signals)
+        except Exception as error:
+            said = f"the guards failed, what they said last stays in force: {in_one_line(error)}"
+            alarms.sound(EVALUATION, said, error)
+        else:
+            alarms.clear(EVALUATION)
+        standings = dict(self._evaluator.standings)
+        return replace(observation, signals=signals, standings=standings, guards=self._number)
+
+    def _take_up(self, observation: Observation, alarms: Alarms) -> None:
+        try:
+            versions = self._versions.newer()
+        except ElastreamError as error:
+            alarms.sound(VERSIONS, f"{error}; {self._in_force}")
+            return
+        for version in versions:
+            if isinstance(version, str):
+                alarms.sound(VERSIONS, f"{version}; {self._in_force}")
+                continue
+            try:
+                document = parse_guards(version.text, Path(version.file), self._about or observation.context.graph)
+                if self._source is not None:
+                    self._source.follow(document.signals)
+            except Exception as error:
+                said = f"version {version.number} of the guards is refused, {self._in_force}: {in_one_line(error)}"
+                alarms.sound(VERSIONS, said, None if isinstance(error, ElastreamError) else error)
+                continue
+            self._evaluator = Evaluator(document.program, self._evaluator)
+            self._document, self._number = document, version.number
+            alarms.clear(VERSIONS)
+
+    @property
+    def _in_force(self) -> str:
+        return f"version {self._number} stays in force" if self._number else "no guards are in force"
+
+    def _polled(self, alarms: Alarms) -> Signals:
+        if self._source is None:
+            return {}
+        try:
+            found = self._source.newest()
+        except Exception as error:
+            alarms.sound(SIGNALS, f"external signals cannot be read, their last values age: {in_one_line(error)}", error)
+            return {}
+        alarms.clear(SIGNALS)
+        return found
+
+
+def owed(observation: Observation, planned: Iterable[Action]) -> list[Action]:
+    """Switches without which what runs would go on outside its allowed set, of elements for which `planned` has none.
+
+    Allowed sets hold whatever the policy is: one that only sizes need not know of them. Of several that are allowed, the
+    one of the highest known value.
+    """
+    chosen = {
+        action.operator if isinstance(action, SwitchAlternate) else action.choice
+        for action in planned
+        if isinstance(action, SwitchAlternate | SwitchEdge) and not _refusal(action, observation.standings)
+    }
+    found: list[Action] = []
+    for element, standing in observation.standings.items():
+        active = observation.composition.running(element)
+        if not standing.allowed or active is None or active in standing.allowed or element in chosen:
+            continue
+        target = standing.best(active)
+        why = f"{standing.refusal(active)}; {target} may run: {standing.texts[target]}"
+        kind = SwitchEdge if element in observation.context.graph.choices else SwitchAlternate
+        found.append(kind(element, target, why=why))
+    return found
+
+
+def _refusal(action: SwitchAlternate | SwitchEdge, standings: Mapping[str, Standing]) -> str:
+    element, target = (
+        (action.operator, action.alternate) if isinstance(action, SwitchAlternate) else (action.choice, action.target)
+    )
+    return standings[element].refusal(target) if element in standings else ""

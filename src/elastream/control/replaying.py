@@ -1,0 +1,101 @@
+"""Guards of a recorded run again: evaluated anew from its signals, or at work in a simulation of it."""
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+from elastream.control.guarding import Guarding
+from elastream.documents.guards import parse_guards
+from elastream.guards.evaluator import Evaluator
+from elastream.guards.subject import Subject
+from elastream.guards.system import system_signals
+from elastream.model.errors import ElastreamError
+from elastream.model.guarding import Standing
+from elastream.model.signals import Signal, SignalReading, Signals
+from elastream.recording.guard_log import GuardLog, GuardVersion
+from elastream.recording.recorder import Recording
+
+__all__ = ["guarding_again", "standings_again"]
+
+
+def standings_again(
+    recording: Recording, versions: Sequence[GuardVersion], about: Subject
+) -> Iterator[tuple[float, Mapping[str, Standing]]]:
+    """Time and standings of each observation of a recorded run, evaluated anew from its signals and its versions."""
+    given = {version.number: version for version in versions}
+    evaluator: Evaluator | None = None
+    last = 0
+    for time, number, signals in recording.signal_rounds():
+        for each in range(last + 1, number + 1):  # those between two rounds were in force, too, and hand their memory on
+            try:
+                version = given[each]
+                evaluator = Evaluator(parse_guards(version.text, Path(version.file), about).program, evaluator)
+            except (KeyError, ElastreamError):
+                if each == number:
+                    raise
+        last = number
+        if evaluator is not None:
+            evaluator.update(time, signals)
+        yield time, {} if evaluator is None else dict(evaluator.standings)
+
+
+def guarding_again(
+    recording: Recording, versions: Sequence[GuardVersion], now: Callable[[], float], origin: float
+) -> Guarding | None:
+    """The guards of a recorded run for a simulation of it, at time `now()`, whose time 0 is `origin` of the recording.
+
+    Versions come into force when they did; signals of the dataflow and external ones are read as they were then, and those
+    of the system follow from what is simulated. None for a run without guards.
+    """
+    if not recording.series.guards:
+        return None
+    about = Subject.recorded(recording.header)
+    return Guarding(_Versions(recording, versions, now, origin), _Signals(recording, about, now, origin), about)
+
+
+class _Versions(GuardLog):
+    """Recorded versions, each from the time at which it was first in force."""
+
+    def __init__(
+        self, recording: Recording, versions: Sequence[GuardVersion], now: Callable[[], float], origin: float
+    ) -> None:
+        super().__init__()
+        given = {version.number: version for version in versions}
+        times = recording.series.times
+        self._coming = [(times[at] - origin, given[number]) for at, number in recording.series.guards if number in given]
+        self._now = now
+
+    def newer(self) -> list[GuardVersion | str]:
+        """Those that came into force since the last call."""
+        found: list[GuardVersion | str] = []
+        while self._coming and self._coming[0][0] <= self._now():
+            found.append(self._coming.pop(0)[1])
+        return found
+
+
+class _Signals:
+    """Recorded signals, other than those of the system, as they were at the same time."""
+
+    def __init__(self, recording: Recording, about: Subject, now: Callable[[], float], origin: float) -> None:
+        system = {signal.name for signal in system_signals(about)} - about.signals.keys()
+        self._now, self._origin = now, origin
+        self._times = [time - origin for time in recording.series.times]
+        self._rounds = [
+            {name: each for name, each in signals.items() if name not in system}
+            for _, _, signals in recording.signal_rounds()
+        ]
+
+    def follow(self, signals: Iterable[Signal]) -> None:
+        """All are there."""
+
+    def newest(self) -> Signals:
+        """The readings of the last observation by now."""
+        number = bisect_right(self._times, self._now())
+        if not number:
+            return {}
+        return {
+            name: SignalReading(each.value, each.taken - self._origin) for name, each in self._rounds[number - 1].items()
+        }
+
+    def close(self) -> None:
+        """Nothing is held."""

@@ -1,0 +1,186 @@
+"""What compositions are worth and what they work: relative values of alternates and branches, and cores at present rates.
+
+Costs and selectivities are an alternate's own, as measured while it ran, else as declared.
+"""
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TypeAlias
+
+from elastream.model.action import Switch, SwitchAlternate, SwitchEdge
+from elastream.model.composing import holder
+from elastream.model.graph import Graph, Kind, Operator
+from elastream.model.guarding import Standing
+from elastream.model.observation import Composition, Metric, Observation, known_sum
+from elastream.model.qos import offered_rates
+
+__all__ = ["Costs", "Element", "Load", "elements", "selected", "under_way"]
+
+SAMPLES = 3
+"""Newest observations over which a rate is a mean: a single one may be that of a slow batch."""
+
+Costs: TypeAlias = Mapping[str, tuple[float, float]]
+"""Last known (core-seconds of speed 1 per record, records out per record in) by `operator.alternate`; NaN where unknown."""
+
+
+@dataclass(frozen=True)
+class Element:
+    """A dynamic element as it may be switched now.
+
+    active: what the composition selects. options: relative value of each alternate or branch that may run, NaN where
+    unknown; without `active` where that may not run. standing: what its guards say, None without guards.
+    """
+
+    name: str
+    active: str
+    options: Mapping[str, float]
+    choice: bool = False
+    standing: Standing | None = None
+
+    @property
+    def must(self) -> bool:
+        """Whether it cannot go on as it is."""
+        return self.active not in self.options
+
+    def value(self, option: str) -> float:
+        """The value of `option`; -1 where it is unknown, so that any known one is higher."""
+        value = self.options.get(option, math.nan)
+        return -1.0 if math.isnan(value) else value
+
+    @property
+    def ranked(self) -> tuple[str, ...]:
+        """The options, the highest value first; of equals the active one, then in their order."""
+        return tuple(sorted(self.options, key=lambda option: (-self.value(option), option != self.active)))
+
+    def switch(self, option: str, why: str) -> Switch:
+        """The action that selects `option`."""
+        return SwitchEdge(self.name, option, why) if self.choice else SwitchAlternate(self.name, option, why)
+
+
+def elements(observation: Observation) -> Iterator[Element]:
+    """Dynamic elements of which something may be switched: guarded ones with a non-empty allowed set, and unguarded ones.
+
+    An operator whose keys choose by a table is left to it for as long as what runs for the other keys may run.
+    """
+    graph, composition = observation.context.graph, observation.composition
+    for operator in graph.operators:
+        if len(operator.alternates) > 1:
+            values = {alternate.name: alternate.value for alternate in operator.alternates}
+            found = _element(observation, operator.name, values, composition.alternate(operator).name, choice=False)
+            if found is not None and (found.must or not composition.tables.get(operator.name)):
+                yield found
+    branches: dict[str, dict[str, float]] = {}
+    for edge in graph.edges:
+        if edge.choice is not None:
+            branches.setdefault(edge.choice, {})[edge.target] = edge.value
+    for choice, values in branches.items():
+        active = composition.choices.get(choice, next(iter(values)))
+        found = _element(observation, choice, values, active, choice=True)
+        if found is not None:
+            yield found
+
+
+def _element(
+    observation: Observation, name: str, declared: Mapping[str, float], active: str, *, choice: bool
+) -> Element | None:
+    standing = observation.standings.get(name)
+    if standing is None:
+        return Element(name, active, declared, choice)
+    if not standing.allowed:
+        return None
+    return Element(name, active, {each: standing.values.get(each, math.nan) for each in standing.allowed}, choice, standing)
+
+
+def selected(composition: Composition, element: Element, option: str) -> Composition:
+    """`composition` with `option` of `element`."""
+    if element.choice:
+        return replace(composition, choices={**composition.choices, element.name: option})
+    return replace(composition, alternates={**composition.alternates, element.name: option})
+
+
+def under_way(observation: Observation, element: Element) -> bool:
+    """Whether the element was switched, and no batch has been committed yet that ran so; False where that is not known."""
+    if not observation.effective:
+        return False
+    effective = observation.effective.get(holder(observation.context.layout, element.switch(element.active, "")))
+    if effective is None:
+        return False
+    runs = effective.choices if element.choice else effective.alternates
+    return runs.get(element.name, element.active) != element.active
+
+
+class Load:
+    """What compositions work at the rates of an observation. before: costs known earlier, for what has not run lately."""
+
+    def __init__(self, observation: Observation, before: Costs) -> None:
+        self.observation = observation
+        self.costs: dict[str, tuple[float, float]] = dict(before)
+        self._graph: Graph = observation.context.graph
+        frame, speed = observation.alternates, observation.mean_speed
+        for name in frame:
+            cost, emitted = frame.value(name, Metric.SERVICE_TIME) * speed, frame.value(name, Metric.SELECTIVITY)
+            known = self.costs.get(name, (math.nan, math.nan))
+            self.costs[name] = (known[0] if math.isnan(cost) else cost, known[1] if math.isnan(emitted) else emitted)
+
+    @cached_property
+    def rates(self) -> Mapping[str, float]:
+        """Records/s that arrive at each source, mean of the newest samples; NaN where unknown."""
+        found = {}
+        for source in self._graph.sources:
+            _, rates = self.observation.series(source.name, Metric.ARRIVAL_RATE, SAMPLES)
+            known = rates[~(rates != rates)]
+            found[source.name] = float(known.mean()) if known.size else math.nan
+        return found
+
+    @cached_property
+    def usable(self) -> float:
+        """Cores of speed 1 of the hosts that take tasks."""
+        return math.fsum([self.observation.capacities[host] for host in self.observation.usable])
+
+    @cached_property
+    def _rest(self) -> float:
+        """Cores that sources and sinks work, which no alternate changes."""
+        ends = [operator.name for operator in self._graph.operators if operator.kind in (Kind.SOURCE, Kind.SINK)]
+        busy = known_sum([self.observation.operators.value(name, Metric.BUSY_CORES) for name in ends])
+        return 0.0 if math.isnan(busy) else busy
+
+    def cost(self, operator: Operator, composition: Composition) -> float:
+        """Core-seconds per record of what `composition` runs; NaN if neither measured nor declared."""
+        alternate = composition.alternate(operator)
+        known = self.costs.get(f"{operator.name}.{alternate.name}", (math.nan, math.nan))[0]
+        if math.isnan(known) and len(operator.alternates) == 1:
+            known = self.observation.operators.value(operator.name, Metric.SERVICE_TIME) * self.observation.mean_speed
+        return known if not math.isnan(known) else math.nan if alternate.cost is None else alternate.cost
+
+    def selectivity(self, operator: Operator, composition: Composition) -> float:
+        """Records out per record in of what `composition` runs; 1 if neither measured nor declared."""
+        alternate = composition.alternate(operator)
+        known = self.costs.get(f"{operator.name}.{alternate.name}", (math.nan, math.nan))[1]
+        if math.isnan(known) and len(operator.alternates) == 1:
+            frame = self.observation.operators
+            taken, emitted = (frame.value(operator.name, each) for each in (Metric.PROCESSED_RATE, Metric.EMITTED_RATE))
+            known = emitted / taken if taken > 0 else math.nan
+        return known if not math.isnan(known) else 1.0 if alternate.selectivity is None else alternate.selectivity
+
+    def cores(self, composition: Composition) -> float:
+        """Cores of speed 1 that `composition` works at these rates; NaN where these are unknown.
+
+        An alternate of unknown cost counts as free, and an operator without alternates with what it works now: one is
+        measured as soon as it runs, and of the other nothing else will be known.
+        """
+        working = [each for each in self._graph.operators if each.alternates]
+        emitted = {each.name: self.selectivity(each, composition) for each in working}
+        arriving = offered_rates(self._graph, self.rates, emitted, composition)
+        total = self._rest
+        for operator in working:
+            if operator.waits or arriving[operator.name] == 0:
+                continue
+            each = self.cost(operator, composition)
+            if math.isnan(each):
+                busy = self.observation.operators.value(operator.name, Metric.BUSY_CORES)
+                total += busy if len(operator.alternates) == 1 and not math.isnan(busy) else 0.0
+            else:
+                total += arriving[operator.name] * each
+        return total

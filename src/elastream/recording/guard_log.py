@@ -1,0 +1,108 @@
+"""The versions of a run's guards, in its folder: the command line appends one, the run takes it up in its next round.
+
+A version is a whole guard file as it was given, with the place that it came from: a run needs nothing but its folder.
+"""
+
+import fcntl
+import json
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from elastream.model.errors import EnvironmentProblem
+from elastream.recording.lines import Lines
+
+__all__ = ["GuardLog", "GuardVersion"]
+
+
+@dataclass(frozen=True, slots=True)
+class GuardVersion:
+    """One version. number: from 1. time: epoch seconds at which it was given. file: where its `text` came from. by: who."""
+
+    number: int
+    time: float
+    by: str
+    file: str
+    text: str
+
+
+class GuardLog:
+    """Versions in the file `path`, one JSON line each; without a path in memory only, for runs without a folder.
+
+    Several processes may append and read: each appends whole lines under a lock. Raises EnvironmentProblem where the file
+    cannot be read or written.
+    """
+
+    def __init__(self, path: Path | None = None) -> None:
+        self.path = path
+        self._read = 0
+        self._kept: list[GuardVersion] = []
+
+    def append(self, text: str, file: Path | str, by: str) -> GuardVersion:
+        """Append a version, on disk before this returns."""
+        at = time.time()
+        if self.path is None:
+            version = GuardVersion(len(self._kept) + 1, at, by, str(file), text)
+            self._kept.append(version)
+            return version
+        with self._locked():
+            lines = Lines(self.path, "the versions of the guards")
+            try:
+                last = max((version.number for version in self.versions), default=0)
+                version = GuardVersion(last + 1, at, by, str(Path(file).resolve()), text)
+                lines.append(asdict(version))
+            finally:
+                lines.close()
+        return version
+
+    def newer(self) -> list[GuardVersion | str]:
+        """Versions appended since this was last called; of a line that is none, a sentence about it."""
+        if self.path is None:
+            found: list[GuardVersion | str] = [*self._kept[self._read :]]
+            self._read = len(self._kept)
+            return found
+        try:
+            size = self.path.stat().st_size
+            if size <= self._read:
+                return []
+            with self.path.open("rb") as file:
+                file.seek(self._read)
+                content = file.read()
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise EnvironmentProblem(f"the versions of the guards {self.path} cannot be read: {error.strerror}") from error
+        whole = content[: content.rfind(b"\n") + 1]  # the rest is being written
+        self._read += len(whole)
+        return [_version(line) for line in whole.splitlines()]
+
+    @property
+    def versions(self) -> tuple[GuardVersion, ...]:
+        """All versions, the oldest first; damaged lines are left out."""
+        each = self._kept if self.path is None else GuardLog(self.path).newer()
+        return tuple(version for version in each if isinstance(version, GuardVersion))
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        assert self.path is not None
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            lock = self.path.open("ab")
+        except OSError as error:
+            raise EnvironmentProblem(f"the versions of guards {self.path} cannot be written: {error.strerror}") from None
+        with lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+
+
+def _version(line: bytes) -> GuardVersion | str:
+    try:
+        fields: dict[str, Any] = json.loads(line)
+        return GuardVersion(
+            int(fields["number"]), float(fields["time"]), str(fields["by"]), str(fields["file"]), str(fields["text"])
+        )
+    except (ValueError, TypeError, KeyError) as error:
+        return f"a line of the versions of the guards is damaged ({type(error).__name__}: {error})"

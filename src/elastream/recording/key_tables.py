@@ -1,0 +1,205 @@
+"""The key tables of a run, as files of its folder: `tables.jsonl` names the versions, `tables/` holds them.
+
+A version is on disk, under a name with the hash of its content, before its line is; the control loop reads the lines and
+requests what is new. Other processes may append while the run goes on: programs, `elastream tables set`.
+"""
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from elastream.model.errors import DataflowError, EnvironmentProblem, InputError
+from elastream.model.key_table import KeyTable, Selection
+from elastream.recording.directory import RunDirectory
+from elastream.recording.lines import line, write_whole
+from elastream.recording.observer import Header
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["ALTERNATE", "KeyTableLog", "KeyTableVersion", "read_rows", "selections_recorded", "written_rows"]
+
+ALTERNATE = "alternate"
+"""The last column of a table's file; those before it are the key."""
+HASHED = 16
+"""Hexadecimal digits of the hash of its content in the name of a table's file."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeyTableVersion:
+    """One line of the log. file: below the run's folder. written: epoch seconds. who: what appended it, for people."""
+
+    operator: str
+    version: int
+    file: str
+    sha256: str
+    keys: int
+    written: float
+    who: str = ""
+
+
+class KeyTableLog:
+    """The key tables of the run in `directory`; its tables must fit `selections`, by operator.
+
+    Thread-safe, and safe against other processes that append. A version's file never changes. Raises EnvironmentProblem
+    where files cannot be read or written, InputError with the line for damage, DataflowError for a table that does not fit.
+    """
+
+    def __init__(self, directory: RunDirectory, selections: Mapping[str, Selection]) -> None:
+        self._directory, self.selections = directory, dict(selections)
+        self._lock = threading.Lock()
+        self._versions: dict[str, list[KeyTableVersion]] = {}
+        self._read = 0
+
+    def append(self, table: KeyTable, who: str = "") -> int:
+        """Write `table` as the next version of its operator; it is on disk when this returns."""
+        if table.operator not in self.selections:
+            raise DataflowError(
+                f"operator {table.operator!r} does not choose its alternate by key"
+                + (f" (those that do: {', '.join(self.selections)})" if self.selections else "")
+            )
+        table.check(self.selections[table.operator])
+        content = written_rows(table)
+        digest = hashlib.sha256(content).hexdigest()
+        try:
+            with self._lock, self._alone() as file:
+                self._take_over()
+                version = len(self._versions.get(table.operator, ())) + 1
+                path = self._directory.key_tables(table.operator) / f"{version:06d}-{digest[:HASHED]}.arrow"
+                _write_synced(path, content)
+                named = str(path.relative_to(self._directory.root))
+                entry = KeyTableVersion(table.operator, version, named, digest, len(table), time.time(), who)
+                os.ftruncate(file, self._read)  # half a line that a crash has left
+                os.lseek(file, 0, os.SEEK_END)
+                with open(file, "ab", buffering=0, closefd=False) as raw:
+                    write_whole(raw, line({name: getattr(entry, name) for name in entry.__slots__}))
+                self._take_over()
+                return version
+        except OSError as error:
+            raise self._problem(error) from error
+
+    def newest(self) -> Mapping[str, int]:
+        """The newest version by operator, also of other processes; costs one stat call where there is nothing new."""
+        return {operator: len(versions) for operator, versions in self._all().items()}
+
+    def versions(self) -> Sequence[KeyTableVersion]:
+        """All versions of all operators, by operator and version."""
+        found = self._all()
+        return [version for operator in sorted(found) for version in found[operator]]
+
+    def entry(self, operator: str, version: int) -> KeyTableVersion:
+        """The line of a version. Raises DataflowError where there is none."""
+        versions = self._all().get(operator, [])
+        if not 1 <= version <= len(versions):
+            raise DataflowError(f"operator {operator!r} has no key table of version {version}")
+        return versions[version - 1]
+
+    def file(self, operator: str, version: int) -> Path:
+        """The file of a version. Raises DataflowError where there is none."""
+        return self._directory.root / self.entry(operator, version).file
+
+    def find(self, operator: str, version: int) -> KeyTable:
+        """The table of a version. Raises DataflowError where there is none, InputError where its file was changed."""
+        entry, file = self.entry(operator, version), self.file(operator, version)
+        try:
+            content = file.read_bytes()
+        except OSError as error:
+            raise self._problem(error) from error
+        if hashlib.sha256(content).hexdigest() != entry.sha256:
+            raise InputError(f"{file} is not the key table that was written: its content has another hash")
+        columns, rows = read_rows(content)
+        return KeyTable(self.selections[operator].dataflow, operator, columns, rows)
+
+    def _all(self) -> dict[str, list[KeyTableVersion]]:
+        try:
+            with self._lock:
+                self._take_over()
+                return {operator: list(versions) for operator, versions in self._versions.items()}
+        except OSError as error:
+            raise self._problem(error) from error
+
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[int]:
+        """The log, open for appending and locked against other writers."""
+        path = self._directory.key_table_log
+        file = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield file
+        finally:
+            os.close(file)  # which releases the lock
+
+    def _take_over(self) -> None:
+        """Read the complete lines that were appended since the last call."""
+        path = self._directory.key_table_log
+        try:
+            if path.stat().st_size <= self._read:
+                return
+        except FileNotFoundError:
+            return
+        with path.open("rb") as file:
+            file.seek(self._read)
+            content = file.read()
+        for each in content[: content.rfind(b"\n") + 1].splitlines(keepends=True):
+            number = 1 + sum(map(len, self._versions.values()))
+            try:
+                entry = KeyTableVersion(**json.loads(each))
+                if entry.version != len(self._versions.get(entry.operator, ())) + 1:
+                    raise ValueError(f"version {entry.version} is out of order")
+            except (ValueError, TypeError) as error:
+                raise InputError(f"{path}, line {number}: not a version of a key table ({error})") from error
+            self._versions.setdefault(entry.operator, []).append(entry)
+            self._read += len(each)
+
+    def _problem(self, error: OSError) -> EnvironmentProblem:
+        return EnvironmentProblem(f"the key tables of {self._directory.root} are not usable: {error.strerror or error}")
+
+
+def selections_recorded(header: Header) -> Mapping[str, Selection]:
+    """What key tables of a recorded run must fit, by operator. Raises KeyError or TypeError for another header."""
+    return {
+        each["name"]: Selection(header.flow, each["name"], dict(each["selects"]), tuple(each["alternates"]))
+        for each in header.operators
+        if each.get("selects")
+    }
+
+
+def written_rows(table: KeyTable) -> bytes:
+    """The rows as an Arrow file, in order of their keys: the same rows are the same bytes."""
+    import pyarrow as pa
+
+    keys = sorted(table.rows)
+    columns: list[pa.Array] = [pa.array([key[at] for key in keys]) for at in range(len(table.columns))]
+    columns.append(pa.array([table.rows[key] for key in keys], pa.string()))
+    whole = pa.Table.from_arrays(columns, names=[*table.columns, ALTERNATE])
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_file(sink, whole.schema) as writer:
+        writer.write_table(whole)
+    content: bytes = sink.getvalue().to_pybytes()
+    return content
+
+
+def read_rows(content: "bytes | pa.Buffer") -> tuple[tuple[str, ...], dict[tuple[object, ...], str]]:
+    """Columns of the key, and the alternate by key, from what `written_rows` wrote."""
+    import pyarrow as pa
+
+    whole = pa.ipc.open_file(content).read_all()
+    *keys, alternates = (column.to_pylist() for column in whole.columns)
+    return tuple(whole.schema.names[:-1]), dict(zip(zip(*keys, strict=True), alternates, strict=True))
+
+
+def _write_synced(path: Path, content: bytes) -> None:
+    """Write a file that is there as a whole or not at all, and still is after a crash."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    with temporary.open("wb", buffering=0) as file:
+        write_whole(file, content)
+    os.replace(temporary, path)

@@ -1,0 +1,132 @@
+"""The records of a durable edge by number: files in the order in which they were written, and what each was written under.
+
+Used by all who look at an edge: its reader, readers beside it, telemetry. Nothing is kept of files that were forgotten.
+"""
+
+import json
+from bisect import bisect_right
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow.parquet as pq
+
+from elastream.spark.worker.composition import Ran, write_atomically
+
+__all__ = ["EdgeLog", "FilePiece", "note_composition"]
+
+COMPOSITION = "_composition.json"
+"""File in a batch's folder: what it was written under. Spark's readers skip it."""
+
+
+@dataclass(frozen=True, slots=True)
+class FilePiece:
+    """Records `first` to `first + rows` (exclusive) of the file at `path`."""
+
+    path: str
+    first: int
+    rows: int
+
+
+def note_composition(folder: Path, ran: Ran) -> None:
+    """Note in a batch's folder, before it appears under its name, what the batch ran under."""
+    write_atomically(folder / COMPOSITION, json.dumps(ran))
+
+
+class EdgeLog:
+    """The files of an edge in record order: by batch, within a batch by file name.
+
+    A batch's folder appears atomically (`sinks.write_batch`) and never changes, so that record numbers are the same in
+    every process. Every batch writes a folder, so that the next one is found by name, without listing folders again.
+
+    versions: whether to read what each batch ran under, which is noted where records keep their version.
+    """
+
+    def __init__(self, folder: Path, *, versions: bool = False) -> None:
+        self._folder, self._versions = folder, versions
+        self._batches = 0
+        self._files: list[str] = []
+        self._ends: list[int] = []
+        self._written: list[float] = []
+        self._batch: list[int] = []
+        self._under: list[Ran | None] = []
+        self._newest: Ran | None = None
+        self._forgotten = 0
+
+    def refresh(self) -> int:
+        """Register newly written files; returns the number of records written so far."""
+        while (batch := self._folder / f"batch={self._batches}").is_dir():
+            written = batch.stat().st_mtime
+            if self._versions:
+                self._newest = _noted(batch) or self._newest
+            for file in sorted(batch.glob("[!._]*.parquet")):
+                if rows := pq.read_metadata(file).num_rows:
+                    self._ends.append(self.total + rows)
+                    self._files.append(str(file))
+                    self._written.append(written)
+                    self._batch.append(self._batches)
+                    self._under.append(self._newest)
+            self._batches += 1
+        return self.total
+
+    @property
+    def total(self) -> int:
+        """Records written up to the last `refresh`."""
+        return self._ends[-1] if self._ends else self._forgotten
+
+    def forget(self, upto: int) -> None:
+        """Drop the files whose records all come before number `upto`."""
+        gone = bisect_right(self._ends, upto)
+        if gone:
+            self._forgotten = self._ends[gone - 1]
+            del self._ends[:gone], self._files[:gone], self._written[:gone], self._batch[:gone], self._under[:gone]
+
+    def ran(self, number: int) -> Ran | None:
+        """What record `number` was written under; if it is not written yet, what the newest batch was; None before one."""
+        at = bisect_right(self._ends, number)
+        return self._under[at] if at < len(self._under) else self._newest
+
+    def until(self, first: int, version: int) -> int:
+        """Number of the first record from `first` on that was written under a later version than `version`."""
+        at = bisect_right(self._ends, first)
+        while at < len(self._ends) and ((ran := self._under[at]) is None or ran.version <= version):
+            first, at = self._ends[at], at + 1
+        return first
+
+    def written(self, number: int) -> float:
+        """Epoch seconds at which record `number` was written; NaN if not written yet, or forgotten."""
+        at = bisect_right(self._ends, number)
+        return self._written[at] if self._forgotten <= number and at < len(self._written) else float("nan")
+
+    def wrote(self, first: int, last: int) -> list[tuple[int, float, int]]:
+        """Records `first` to `last` (exclusive), as far as known: (batch that wrote them, when, how many) by file."""
+        found = []
+        first = max(first, self._forgotten)
+        at = bisect_right(self._ends, first)
+        while first < last and at < len(self._ends):
+            upto = min(last, self._ends[at])
+            found.append((self._batch[at], self._written[at], upto - first))
+            first, at = upto, at + 1
+        return found
+
+    def by(self, time: float) -> int:
+        """Records written by `time`, epoch seconds, forgotten ones included."""
+        at = bisect_right(self._written, time)
+        return self._ends[at - 1] if at else self._forgotten
+
+    def pieces(self, first: int, last: int) -> tuple[FilePiece, ...]:
+        """Records `first` to `last` (exclusive) by file; they must be written and not forgotten."""
+        found = []
+        at = bisect_right(self._ends, first)
+        while first < last:
+            begins = self._ends[at - 1] if at else self._forgotten
+            upto = min(last, self._ends[at])
+            found.append(FilePiece(self._files[at], first - begins, upto - first))
+            first, at = upto, at + 1
+        return tuple(found)
+
+
+def _noted(folder: Path) -> Ran | None:
+    try:
+        return Ran(*json.loads((folder / COMPOSITION).read_text()))
+    except FileNotFoundError:
+        return None  # written by a run in which records did not keep their version

@@ -1,0 +1,43 @@
+"""Puts key tables where workers find them, before a composition that names them is requested."""
+
+from collections.abc import Callable, Iterable
+from functools import partial
+from pathlib import Path
+
+from elastream.model.errors import DataflowError
+from elastream.model.graph import Graph
+from elastream.model.key_table import selections_of
+from elastream.model.observation import Composition
+from elastream.recording.directory import RunDirectory
+from elastream.recording.key_tables import KeyTableLog
+from elastream.spark.worker.composition import LIVE_TABLES, table_digit
+from elastream.spark.worker.key_table import put_in_use
+
+__all__ = ["bringing_into_use"]
+
+
+def bringing_into_use(graph: Graph, directory: RunDirectory) -> Callable[[str, int, Iterable[Composition]], str] | None:
+    """What brings versions of the run's key tables into use; None where no operator of `graph` selects by key.
+
+    It is given an operator, a version and the compositions that batches may still run under, and says why batches cannot
+    run under that version; empty where they can from now on.
+    """
+    selections = selections_of(graph)
+    if not selections:
+        return None
+    return partial(_bring, KeyTableLog(directory, selections), directory.tables_in_use)
+
+
+def _bring(tables: KeyTableLog, folder: Path, operator: str, version: int, live: Iterable[Composition]) -> str:
+    try:
+        tables.find(operator, version)  # which its content is checked by
+    except DataflowError as error:
+        return str(error)
+    for composition in live:
+        other = composition.tables.get(operator, 0)
+        if other not in (0, version) and table_digit(other) == table_digit(version):
+            return (
+                f"batches may still run under key table {other} of {operator!r}, {LIVE_TABLES} versions or a multiple away"
+            )
+    put_in_use(folder, operator, version, tables.file(operator, version))
+    return ""

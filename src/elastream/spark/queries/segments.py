@@ -1,0 +1,118 @@
+"""A segment and the query that runs it, and what of its width can be set while it runs."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from pyspark.sql.streaming.query import StreamingQuery
+
+from elastream.model.graph import Edge
+from elastream.model.observation import Composition
+from elastream.model.stages import Layout, Segment, Stage
+from elastream.spark.dataflow.edges import edge_name
+from elastream.spark.worker.composition import CompositionCodec, CompositionLog, Ran, ran_in_offsets
+from elastream.spark.worker.meter import Meter
+
+__all__ = [
+    "SHUFFLED_EACH",
+    "RunningSegment",
+    "led_by_edges",
+    "log_of",
+    "ran_under",
+    "scalable_operators",
+    "stage_behind",
+    "widths_of",
+]
+
+SHUFFLERS, SHUFFLED_EACH = 4, 1000
+"""Tasks that read a durable edge whose records only pass to a shuffle, at most, and records that are worth one of them: a
+task costs about 16 ms."""
+
+
+@dataclass(frozen=True)
+class RunningSegment:
+    """A segment and the query that runs it.
+
+    checkpoint, control: its folders. wanted: file of what is wanted of all segments, which sources and edges of ours read.
+    own_source: whether it reads any, so that its offsets carry the composition, else `log` does. began: the composition
+    that all segments started under. keyed: its keyed operators, by name. meter: counts of all segments together. sources:
+    control folders of its sources of ours, by name. edges: folders of the durable edges of files that it reads. reads:
+    sources, by name, and durable edges, in the order in which the query reads them. places: what sources without a load
+    read, if local files. interval: seconds from one batch to the next, at least.
+    """
+
+    segment: Segment
+    query: StreamingQuery
+    checkpoint: Path
+    control: Path
+    wanted: Path
+    own_source: bool
+    began: Composition
+    keyed: tuple[str, ...]
+    meter: Meter
+    codec: CompositionCodec
+    sources: Mapping[str, Path]
+    edges: Mapping[Edge, Path]
+    reads: tuple[str | Edge, ...]
+    places: Mapping[str, str]
+    interval: float
+
+    @property
+    def log(self) -> CompositionLog:
+        """The composition by batch, where no source of ours carries it."""
+        return log_of(self.control)
+
+    def ran(self, batch: int) -> Ran | None:
+        """What a batch ran under; None where Spark has deleted its offsets."""
+        try:
+            return ran_under(self.checkpoint, self.control, self.own_source, batch)
+        except FileNotFoundError:
+            return None
+
+
+def widths_of(layout: Layout, composition: Composition) -> Mapping[str, int]:
+    """Tasks of a batch, at most, by the name of a source or a durable edge."""
+    widths = {source.name: composition.parallelism.get(source.name, 1) for source in layout.graph.sources}
+    for segment in layout.segments:
+        widths |= {edge_name(edge): edge_width(segment, edge, composition) for edge in segment.inputs}
+    return widths
+
+
+def scalable_operators(layout: Layout) -> frozenset[str]:
+    """Operators whose parallelism can change while the queries run: sources with a load, what `led_by_edges` names, and
+    operators that wait; but none of a stage that runs in one task."""
+    graph = layout.graph
+    found = [*graph.loads, *led_by_edges(layout), *(o.name for o in graph.operators if o.waits)]
+    return frozenset(name for name in found if layout.stage_of[name].name not in layout.single)
+
+
+def led_by_edges(layout: Layout) -> tuple[str, ...]:
+    """Operators that lead a stage which reads durable edges of files and no source: its width is theirs, live."""
+    inputs = {edge.target: edge.durable for edge in layout.graph.edges if edge.durable is not None}
+    heads = {operator.name for operator in layout.graph.sources}
+    return tuple(
+        stage.operators[0]
+        for stage in layout.stages
+        if not stage.keyed and not heads & set(stage.operators) and inputs.get(stage.operators[0]) == "parquet"
+    )
+
+
+def edge_width(segment: Segment, edge: Edge, composition: Composition) -> int:
+    """Tasks that read a batch of `edge`, at most: the parallelism of the stage that it leads to."""
+    stage = stage_behind(segment, edge)
+    return composition.parallelism.get(stage.operators[0], SHUFFLERS if stage.keyed else 1)
+
+
+def stage_behind(segment: Segment, edge: Edge) -> Stage:
+    (stage,) = (stage for stage in segment.stages if edge.target in stage.operators)
+    return stage
+
+
+def log_of(control: Path) -> CompositionLog:
+    """The composition by batch of a segment with that control folder, where no source of ours carries it."""
+    return CompositionLog(control / "composition")
+
+
+def ran_under(checkpoint: Path, control: Path, own: bool, batch: int) -> Ran:
+    """What a batch of a segment runs under, by its folders. own: whether it has a source or an edge of ours."""
+    return (ran_in_offsets(checkpoint, batch) if own else log_of(control).ran(batch)) or Ran()

@@ -1,0 +1,109 @@
+"""Key tables where batches run: which alternate each record, or the key of a call, is for.
+
+The driver puts a version in place before it requests a composition with it; workers find it by the digit of the composition
+and keep it, indexed, for as long as the process lives. What a digit leads to changes only after 255 more versions.
+"""
+
+import os
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from elastream.recording.key_tables import read_rows
+from elastream.spark.worker.composition import table_digit
+
+__all__ = ["Lookup", "lookup", "put_in_use"]
+
+Numbers = NDArray[np.int64]
+
+FEW = 4
+"""Arrow indexes all keys of a table for each batch, which takes as long as looking up a record for each four of them."""
+
+
+def put_in_use(folder: Path, operator: str, version: int, file: Path) -> None:
+    """Let the digit of `version` lead to the table in `file`; on disk when this returns."""
+    place = _place(folder, operator, table_digit(version))
+    place.parent.mkdir(parents=True, exist_ok=True)
+    temporary = place.with_name(f".{place.name}.{os.getpid()}")
+    temporary.write_bytes(file.read_bytes())
+    os.replace(temporary, place)
+
+
+def lookup(folder: Path, operator: str, digit: int, alternates: Sequence[str]) -> "Lookup":
+    """The table that `digit` leads to. alternates: of the operator, by whose numbers it answers."""
+    place = _place(folder, operator, digit)
+    stat = place.stat()
+    return _kept(place, stat.st_ino, stat.st_mtime_ns, tuple(alternates))
+
+
+def _place(folder: Path, operator: str, digit: int) -> Path:
+    return folder / operator / f"{digit:03d}.arrow"
+
+
+@lru_cache(maxsize=64)
+def _kept(place: Path, inode: int, written: int, alternates: tuple[str, ...]) -> "Lookup":
+    columns, rows = read_rows(place.read_bytes())
+    return Lookup(columns, rows, alternates)
+
+
+class Lookup:
+    """A key table, indexed: numbers of alternates by key, and -1 for keys that it does not name."""
+
+    def __init__(self, columns: Sequence[str], rows: Mapping[tuple[Any, ...], str], alternates: Sequence[str]) -> None:
+        self.columns = tuple(columns)
+        number = {name: at for at, name in enumerate(alternates)}
+        # Of one column, the value itself is the key: no tuple is made for each record.
+        single = len(self.columns) == 1
+        self._by_key: dict[Any, int] = {key[0] if single else key: number[name] for key, name in rows.items()}
+        # One more stands at the end, where -1 leads: for a key that is not there.
+        self._numbers = np.array([*self._by_key.values(), -1], dtype=np.int64)
+        self._keys: dict[pa.DataType, Any] = {}
+
+    def of_key(self, key: Sequence[Any]) -> int:
+        """For the key of a call: values of the columns, in their order."""
+        return self._by_key.get(key[0] if len(self.columns) == 1 else tuple(key), -1)
+
+    def of_values(self, values: Sequence[Any], names: Sequence[str]) -> Numbers:
+        """For records as Python values: those of the only column, or dicts by column."""
+        found, columns = self._by_key.get, self.columns
+        if len(names) == 1:
+            numbers = [found(value, -1) for value in values]
+        elif len(columns) == 1:
+            column = columns[0]
+            numbers = [found(value[column], -1) for value in values]
+        else:
+            numbers = [found(tuple(value[name] for name in columns), -1) for value in values]
+        return np.array(numbers, dtype=np.int64)
+
+    def of_batch(self, batch: pa.RecordBatch) -> Numbers:
+        """For the records of a batch."""
+        if len(self.columns) > 1:
+            columns = [batch.column(name).to_pylist() for name in self.columns]
+            return np.array([self._by_key.get(key, -1) for key in zip(*columns, strict=True)], dtype=np.int64)
+        column = batch.column(self.columns[0])
+        if pa.types.is_integer(column.type):
+            return self._of_integers(column)
+        if batch.num_rows * FEW < len(self._by_key):
+            return np.array([self._by_key.get(key, -1) for key in column.to_pylist()], dtype=np.int64)
+        if (keys := self._keys.get(column.type)) is None:
+            keys = self._keys[column.type] = pa.array(list(self._by_key)).cast(column.type)
+        at = pc.fill_null(pc.index_in(column, value_set=keys), -1)
+        numbers: Numbers = self._numbers[at.to_numpy(zero_copy_only=False)]
+        return numbers
+
+    def _of_integers(self, column: pa.Array) -> Numbers:
+        if (index := self._keys.get(column.type)) is None:
+            index = self._keys[column.type] = pd.Index(np.array(list(self._by_key), dtype=np.int64))
+        values = pc.fill_null(column, 0) if column.null_count else column
+        at = index.get_indexer(values.to_numpy(zero_copy_only=False).astype(np.int64, copy=False))
+        numbers: Numbers = self._numbers[at]
+        if column.null_count:
+            numbers[column.is_null().to_numpy(zero_copy_only=False)] = -1
+        return numbers

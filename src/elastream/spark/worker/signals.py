@@ -1,0 +1,107 @@
+"""Folds the records of a diagnostic branch into the value of a signal, inside the walk: no row of them leaves it.
+
+Each task folds its own records. Folds do not depend on the order of records, and a task that runs again gives the same
+part again; `spark.telemetry.signals` puts the parts of a batch together.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from elastream.model.endpoints import Fold
+from elastream.model.signals import SignalValue
+from elastream.spark.worker.runner import OperatorFailed
+
+__all__ = ["Folding", "Part", "SignalRow", "SignalTap", "folded"]
+
+Part: TypeAlias = tuple[int, float]
+"""Values that were folded, and what they came to: their sum for `sum` and `mean`, 1 or 0 for `any` and `all`."""
+SignalRow: TypeAlias = tuple[str, int, str, int, int, float]
+"""What one task tells of one signal: segment, batch, signal, partition of the task, and its part."""
+
+
+@dataclass(frozen=True, slots=True)
+class SignalTap:
+    """Where the records of a diagnostic branch end: they become a value of the signal `name`."""
+
+    name: str
+    fold: Fold
+    column: str = ""
+
+
+class Folding:
+    """One task's part of one signal under way."""
+
+    def __init__(self, tap: SignalTap) -> None:
+        self.tap = tap
+        self.count = 0
+        self.value = 0.0
+
+    @property
+    def part(self) -> Part:
+        """As far as it has come."""
+        return self.count, self.value
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Fold the records of `batch`: nulls and NaN are left out. Raises OperatorFailed for a column of another type."""
+        if self.tap.fold is Fold.COUNT:
+            self.count += batch.num_rows
+            return
+        if len(column := self._known(batch)):
+            value = float(_OF_COLUMN[self.tap.fold](column).as_py())
+            self.count, self.value = _both(self.tap.fold, self.part, (len(column), value))
+
+    def _known(self, batch: pa.RecordBatch) -> pa.Array:
+        column = batch.column(self.tap.column).drop_null()
+        try:
+            if self.tap.fold in (Fold.ANY, Fold.ALL):
+                return column.cast(pa.bool_())
+            column = column.cast(pa.float64(), safe=False)
+        except pa.ArrowException as error:
+            name = f"signal({self.tap.name})"
+            raise OperatorFailed(name, name, error, batch.slice(0, 1).to_pylist()[0], batch.num_rows) from error
+        return column.filter(pc.invert(pc.is_nan(column)))
+
+
+_OF_COLUMN = {
+    Fold.SUM: pc.sum,
+    Fold.MEAN: pc.sum,
+    Fold.MIN: pc.min,
+    Fold.MAX: pc.max,
+    Fold.ANY: pc.any,
+    Fold.ALL: pc.all,
+}
+
+
+def folded(fold: Fold, parts: Iterable[Part]) -> SignalValue | None:
+    """The value of the parts together; None where nothing was folded."""
+    whole: Part = (0, 0.0)
+    for part in parts:
+        whole = _both(fold, whole, part)
+    count, value = whole
+    if not count:
+        return None
+    match fold:
+        case Fold.COUNT:
+            return float(count)
+        case Fold.MEAN:
+            return value / count
+        case Fold.ANY | Fold.ALL:
+            return bool(value)
+    return value
+
+
+def _both(fold: Fold, one: Part, other: Part) -> Part:
+    if not one[0] or not other[0]:
+        return one if one[0] else other
+    match fold:
+        case Fold.MIN | Fold.ALL:
+            value = min(one[1], other[1])
+        case Fold.MAX | Fold.ANY:
+            value = max(one[1], other[1])
+        case _:
+            value = one[1] + other[1]
+    return one[0] + other[0], value

@@ -1,0 +1,154 @@
+"""How the state of a key is kept: a field for each alternate with a state of its own, or one field for all of them.
+
+Each field holds the state as it was left, in bytes that only its alternates read: what another alternate does cannot touch
+it, and lists and maps are possible (PySpark 4.3 reads the schema of a state in small letters, and fails on theirs).
+"""
+
+import operator
+import pickle
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+import pandas as pd
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    ByteType,
+    DataType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    MapType,
+    ShortType,
+    StringType,
+    StructField,
+    StructType,
+    _make_type_verifier,
+)
+
+__all__ = ["States"]
+
+State: TypeAlias = tuple[Any, ...]
+Fit: TypeAlias = Callable[[Any], Any]
+
+_BITS: Mapping[type[DataType], int] = {ByteType: 8, ShortType: 16, IntegerType: 32, LongType: 64}
+
+
+class States:
+    """The states of one keyed operator. schemas: of each alternate. own: whether each has a state of its own."""
+
+    def __init__(self, schemas: Sequence[StructType], own: bool) -> None:
+        self._schemas = tuple(schemas)
+        self._own = own
+        self._fits: dict[int, tuple[Fit, ...]] = {}
+
+    @property
+    def schema(self) -> StructType:
+        """What Spark keeps for a key."""
+        fields = len(self._schemas) if self._own else 1
+        return StructType([StructField(f"state_{number}", BinaryType()) for number in range(fields)])
+
+    def of(self, kept: State | None, alternate: int) -> State | None:
+        """The state that alternate number `alternate` gets, of what is kept for the key; None: it has none."""
+        content = None if kept is None else kept[self._at(alternate)]
+        if content is None:
+            return None
+        found: State = pickle.loads(content)
+        return found
+
+    def after(self, kept: State | None, alternate: int, state: Any) -> State | None:
+        """What is kept once `alternate` has left `state`; None: nothing. Raises ValueError for a state that does not fit.
+
+        The states of other alternates are what they were, byte for byte.
+        """
+        at = self._at(alternate)
+        fields = list(kept) if kept is not None else [None] * len(self.schema)
+        fields[at] = None if state is None else pickle.dumps(self._fitted(alternate, state), pickle.HIGHEST_PROTOCOL)
+        return None if all(field is None for field in fields) else tuple(fields)
+
+    def _at(self, alternate: int) -> int:
+        return alternate if self._own else 0
+
+    def _fitted(self, alternate: int, state: Any) -> State:
+        schema = self._schemas[alternate]
+        shown = ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in schema)
+        if isinstance(state, str | bytes | dict) or not hasattr(state, "__len__") or len(state) != len(schema):
+            raise ValueError(f"it left a state that is not a tuple of ({shown})")
+        fits = self._fits.setdefault(alternate, tuple(fit_of(field.dataType) for field in schema))
+        try:
+            return tuple(None if value is None else fit(value) for fit, value in zip(fits, state, strict=True))
+        except Exception as error:  # a value of the user's may raise anything here
+            raise ValueError(f"it left a state that is not ({shown}): {error}") from error
+
+
+def fit_of(kind: DataType) -> Fit:
+    """A function that gives a value as it is kept: of type `kind`, in Python's own types. It raises for others."""
+    if isinstance(kind, FloatType | DoubleType):
+        return _fraction
+    if (bits := _BITS.get(type(kind))) is not None:
+        return lambda value: _whole(value, bits)
+    if isinstance(kind, StringType):
+        return _text
+    if isinstance(kind, ArrayType):
+        element = _or_none(fit_of(kind.elementType))
+        return lambda value: [element(each) for each in _several(value)]
+    if isinstance(kind, MapType):
+        key, each = fit_of(kind.keyType), _or_none(fit_of(kind.valueType))
+        return lambda value: {key(name): each(item) for name, item in value.items()}
+    if isinstance(kind, StructType):
+        fields = [(field.name, _or_none(fit_of(field.dataType))) for field in kind]
+        return lambda value: _struct(value, fields)
+    verify = _make_type_verifier(kind)
+
+    def verified(value: Any) -> Any:
+        plain = _plain(value)
+        verify(plain)
+        return plain
+
+    return verified
+
+
+def _or_none(fit: Fit) -> Fit:
+    return lambda value: None if value is None else fit(value)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, np.generic):
+        return value.item()
+    if value is pd.NaT:
+        return None
+    if isinstance(value, pd.Timestamp):
+        return value.to_pydatetime(warn=False)
+    return value.to_pytimedelta() if isinstance(value, pd.Timedelta) else value
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r} is not a text")
+    return str(value)
+
+
+def _whole(value: Any, bits: int) -> int:
+    number = operator.index(value)
+    if not -(1 << (bits - 1)) <= number < 1 << (bits - 1):
+        raise ValueError(f"{number} does not fit into {bits} bits")
+    return number
+
+
+def _fraction(value: Any) -> float:
+    if isinstance(value, str | bytes):
+        raise TypeError(f"{value!r} is not a number")
+    return float(value)
+
+
+def _several(value: Any) -> Any:
+    if isinstance(value, str | bytes | dict):
+        raise TypeError(f"{value!r} is not a list")
+    return value
+
+
+def _struct(value: Any, fields: Sequence[tuple[str, Fit]]) -> State:
+    values = [value[name] for name, _ in fields] if isinstance(value, dict) else list(value)
+    return tuple(fit(each) for (_, fit), each in zip(fields, values, strict=True))

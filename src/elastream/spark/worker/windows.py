@@ -1,0 +1,171 @@
+"""Windows where batches run: records of a key are kept, as Arrow, until a window of them is complete.
+
+`Grouping` says what is complete and what is kept, and has no session; `stateful` calls it inside `applyInPandasWithState`.
+Native aggregates in windows need none of it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+from typing import Any, TypeAlias
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.types import BinaryType, StructField, StructType
+
+from elastream.model.graph import Form
+from elastream.model.windows import Window, WindowKind
+from elastream.spark.worker.leaving import EXIT, ORDER
+from elastream.spark.worker.runner import Implementation, OperatorFailed
+
+__all__ = ["END", "START", "UNTIL", "Grouping", "Kept", "frame_of", "packed"]
+
+START, END, UNTIL = "_start", "_end", "_until"
+"""Columns of a record's time window: its start and end, and its end in milliseconds since 1970."""
+Kept: TypeAlias = tuple[pa.Table, ...]
+"""Records of one key by port, in order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Grouping:
+    """How the operator `name` groups its records. ports: their columns, by input. window: None for a zip."""
+
+    name: str
+    form: Form
+    window: Window | None
+    ports: tuple[pa.Schema, ...]
+
+    @property
+    def schema(self) -> StructType:
+        """What Spark keeps for a key: the records of each port."""
+        return StructType([StructField(f"port_{number}", BinaryType()) for number in range(len(self.ports))])
+
+    @property
+    def nothing(self) -> Kept:
+        """No records."""
+        return tuple(schema.empty_table() for schema in self.ports)
+
+    def unpacked(self, stored: Sequence[bytes | None] | None) -> Kept:
+        """What `packed` was given; nothing where there is no state."""
+        if stored is None:
+            return self.nothing
+        return tuple(
+            schema.empty_table() if each is None else _table(bytes(each), schema)
+            for each, schema in zip(stored, self.ports, strict=True)
+        )
+
+    @property
+    def in_time(self) -> bool:
+        """Whether its windows are of time: then every call is for one window."""
+        return self.window is not None and self.window.kind is WindowKind.TIME
+
+    def arrived(self, rows: pd.DataFrame) -> Kept:
+        """The records of one key in one micro-batch, by port and in order."""
+        rows = rows.sort_values(ORDER)
+        if len(self.ports) == 1:
+            table = pa.Table.from_pandas(rows, self.ports[0], preserve_index=False).replace_schema_metadata()
+            return (table if self.in_time else self._in_order(table),)
+        found = list[pa.Table]()
+        for port, schema in enumerate(self.ports):
+            values = [_as_dict(value) for value in rows.loc[rows[EXIT] == port, f"_{port}"]]
+            batch = pa.RecordBatch.from_struct_array(pa.array(values, pa.struct(list(schema))))
+            found.append(pa.Table.from_batches([batch], schema))
+        return tuple(found) if self.in_time else tuple(map(self._in_order, found))
+
+    def joined(self, before: Kept, after: Kept) -> Kept:
+        """The records of `before`, then those of `after`."""
+        return tuple(pa.concat_tables(pair) for pair in zip(before, after, strict=True))
+
+    def complete(self, kept: Kept) -> tuple[list[Kept], Kept]:
+        """The windows that `kept` completes, the oldest first, and what is to be kept on. Not for windows of time."""
+        if self.window is None:
+            whole = min(part.num_rows for part in kept)
+            first = tuple(part.slice(0, whole) for part in kept)
+            return [first] if whole else [], tuple(part.slice(whole) for part in kept)
+        spans = [_spans(self.window, part) for part in kept]
+        count = min(map(len, spans))
+        if not count:
+            return [], kept
+        windows = [
+            tuple(part.slice(of[n][0], of[n][1] - of[n][0]) for part, of in zip(kept, spans, strict=True))
+            for n in range(count)
+        ]
+        return windows, tuple(part.slice(of[count - 1][2]) for part, of in zip(kept, spans, strict=True))
+
+    def ended(self, kept: Kept) -> list[Kept]:
+        """What `kept` holds, as the windows that it is emitted in when no more records are waited for."""
+        if self.window is None or self.in_time:
+            return [tuple(map(self._in_order, kept))]
+        left = []
+        for part in kept:
+            spans = _spans(self.window, part)
+            rest = part.slice(spans[-1][2]) if spans else part
+            left.append([*(part.slice(a, b - a) for a, b, _ in spans), *([rest] if rest.num_rows else [])])
+        return [
+            tuple(none if part is None else part for part, none in zip(window, self.nothing, strict=True))
+            for window in zip_longest(*left)
+        ]
+
+    def call(self, chosen: Implementation, key: tuple[Any, ...], window: Kept) -> pd.DataFrame:
+        """What the alternate `chosen` makes of one complete window. Raises OperatorFailed."""
+        if self.form is Form.ZIP:
+            columns = [column for part in window for column in part.columns]
+            return frame_of(pa.Table.from_arrays(columns, [name for part in window for name in part.column_names]))
+        try:
+            result = chosen.function(key, *map(frame_of, window))
+        except Exception as error:
+            raise self._failed(chosen, error, window) from error
+        if not isinstance(result, pd.DataFrame):
+            raise self._failed(chosen, f"it returned a {type(result).__name__}, not a pandas DataFrame", window)
+        return result
+
+    def _failed(self, chosen: Implementation, error: BaseException | str, window: Kept) -> OperatorFailed:
+        first = next(part for part in window if part.num_rows).slice(0, 1).to_pylist()[0]
+        return OperatorFailed(self.name, chosen.name, error, first, sum(part.num_rows for part in window))
+
+    def _in_order(self, part: pa.Table) -> pa.Table:
+        """Records that have come, by the column that the window names; of equal ones the first to come is first."""
+        if self.window is None or not self.window.by or not part.num_rows:
+            return part
+        return part.take(pc.sort_indices(part, [(self.window.by, "ascending")]))
+
+
+Span: TypeAlias = tuple[int, int, int]
+
+
+def _spans(window: Window, part: pa.Table) -> Sequence[Span]:
+    """The complete windows of `part`: first record, the one behind the last, and the first of the window that follows."""
+    if window.kind is WindowKind.COUNT:
+        length, step = int(window.count or 0), int(window.step)
+        return [(at, at + length, at + step) for at in range(0, part.num_rows - length + 1, step)]
+    marked = pc.fill_null(part.column(window.landmark or "").cast(pa.bool_()), False)
+    ends = (np.flatnonzero(marked.to_numpy(zero_copy_only=False)) + 1).tolist()
+    return [(first, behind, behind) for first, behind in zip([0, *ends], ends, strict=False)]
+
+
+def frame_of(part: pa.Table) -> pd.DataFrame:
+    """Records as Spark gives them to functions on pandas."""
+    found: pd.DataFrame = part.to_pandas(date_as_object=True, coerce_temporal_nanoseconds=True)
+    return found
+
+
+def packed(kept: Kept) -> tuple[bytes | None, ...]:
+    """Records as state: one value a port, None where there are none."""
+    return tuple(_bytes(part) if part.num_rows else None for part in kept)
+
+
+def _bytes(part: pa.Table) -> bytes:
+    (batch,) = part.combine_chunks().to_batches()
+    found: bytes = batch.serialize().to_pybytes()
+    return found
+
+
+def _table(stored: bytes, schema: pa.Schema) -> pa.Table:
+    return pa.Table.from_batches([pa.ipc.read_record_batch(pa.py_buffer(stored), schema)])
+
+
+def _as_dict(value: Any) -> Any:
+    """A struct as Spark gives it to Python, by field."""
+    return value.asDict() if hasattr(value, "asDict") else value

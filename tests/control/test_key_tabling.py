@@ -1,0 +1,66 @@
+"""What the loop proposes when key tables are appended to a run."""
+
+from dataclasses import replace
+
+from elastream.control.key_tables import BY, KeyTabling
+from elastream.model.action import SetKeyTable
+from elastream.model.alarms import Alarms
+from elastream.model.errors import InputError
+from elastream.model.flow import Dataflow
+from elastream.model.guarding import Standing
+from elastream.model.key_table import KeyTable, KeyTableBook
+from elastream.model.observation import Composition, Context, Frame, Observation
+from elastream.model.stages import lay_out
+
+
+def seen(tables: dict[str, int]) -> Observation:
+    flow = Dataflow("forecasting")
+    varied = flow.source(None).map(
+        {"mean": dict, "trend": dict}, returns="customer long", name="predict", select_by="customer"
+    )
+    varied.sink(None)
+    context = Context(lay_out(flow.graph))
+    return Observation(0.0, context, Frame(), composition=Composition(1, tables=tables))
+
+
+def table(alternate: str) -> KeyTable:
+    return KeyTable("forecasting", "predict", ("customer",), {(1,): alternate})
+
+
+def test_the_newest_version_is_requested_until_it_is_wanted():
+    book, alarms = KeyTableBook(), Alarms(lambda: 0.0)
+    tabling = KeyTabling(book)
+    assert tabling.proposals(seen({}), alarms) == ()
+    book.append(table("mean"))
+    book.append(table("trend"))
+    for wanted in ({}, {"predict": 1}):
+        (proposal,) = tabling.proposals(seen(wanted), alarms)
+        assert (proposal.action, proposal.by) == (SetKeyTable("predict", 2), BY)
+    assert tabling.proposals(seen({"predict": 2}), alarms) == ()
+
+
+def test_a_table_that_names_what_guards_do_not_allow_is_refused_until_they_do():
+    alarms, tabling = Alarms(lambda: 0.0), KeyTabling(KeyTableBook(table("trend")))
+    for allowed, refused in ((("mean",), "its guards do not allow trend, which the table names"), (("mean", "trend"), "")):
+        guarded = replace(seen({}), standings={"predict": Standing("predict", allowed)})
+        (proposal,) = tabling.proposals(guarded, alarms)
+        assert proposal.refused == refused
+
+
+def test_tables_that_cannot_be_read_sound_an_alarm_and_change_nothing():
+    class Damaged(KeyTableBook):
+        broken = True
+
+        def newest(self):
+            if self.broken:
+                raise InputError("tables.jsonl, line 3: not a version of a key table")
+            return super().newest()
+
+    book, alarms = Damaged(table("mean")), Alarms(lambda: 0.0)
+    tabling = KeyTabling(book)
+    assert tabling.proposals(seen({}), alarms) == ()
+    (alarm,) = alarms.standing
+    assert "line 3" in alarm.said
+    book.broken = False
+    assert len(tabling.proposals(seen({}), alarms)) == 1
+    assert alarms.standing == ()

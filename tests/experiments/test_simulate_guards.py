@@ -1,0 +1,88 @@
+"""`elastream simulate` with guards: from a document, from the command line, with an external signal."""
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from elastream.cli.app import app
+
+DOCUMENT = """
+dataflow: grid
+operators:
+  meters: {source: simulated, load: {constant: 50/s}}
+  forecast: {from: meters, alternates: {tree: {cost: 1ms, value: 0.5}, arima: {cost: 100ms}}}
+  out: {from: forecast, sink: simulated}
+host_types: {vm: {cores: 2, price: 1, btu: 60s}}
+policy: POLICY
+guards: guards.yaml
+"""
+GUARDS = """
+signals:
+  manual: {kind: truth, from: {file: manual.txt}}
+guards:
+  forecast:
+    tree: {when: "!manual"}
+    arima: {when: manual}
+"""
+
+
+def simulated(folder: Path, *options: str, policy: str = "{static: {hosts: 1}}", guards: str = GUARDS) -> Result:
+    """Two minutes of the document in `folder` beside its guards."""
+    (folder / "grid.yaml").write_text(DOCUMENT.replace("POLICY", policy))
+    (folder / "guards.yaml").write_text(guards)
+    found = folder / "found.json"
+    return CliRunner().invoke(
+        app, ["simulate", str(folder / "grid.yaml"), "--limit", "2min", "--period", "2s", "--json", str(found), *options]
+    )
+
+
+def waiting(folder: Path) -> float:
+    """Records that the one policy left waiting: many where the costly alternate ran."""
+    (figures,) = json.loads((folder / "found.json").read_text())["figures"]["policies"].values()
+    return float(figures["left waiting"])
+
+
+@pytest.mark.parametrize(("manual", "overloaded"), [("true", True), ("false", False)])
+@pytest.mark.parametrize("way", ["--fused", "--apart"])
+def test_the_guards_of_a_document_are_followed_in_its_simulation(
+    tmp_path: Path, manual: str, overloaded: bool, way: str
+) -> None:
+    (tmp_path / "manual.txt").write_text(manual)
+    result = simulated(tmp_path, way)
+    assert result.exit_code == 0, result.output
+    assert (waiting(tmp_path) > 1_000) is overloaded
+
+
+def test_guards_of_the_command_line_are_used_instead_and_a_policy_chooses_among_what_they_allow(tmp_path: Path) -> None:
+    (tmp_path / "manual.txt").write_text("false")
+    other = tmp_path / "other.yaml"
+    other.write_text("guards: {forecast: {arima: {when: 'latency_p99 >= 0.0 || !(latency_p99 >= 0.0)', value: 1}}}")
+    assert simulated(tmp_path, "--guards", str(other), "--fused").exit_code == 0
+    assert waiting(tmp_path) > 1_000
+    both = "guards: {forecast: {arima: {value: 1}, tree: {value: 0.5}}}"
+    named = "{highest_value: {sizing: {static: {hosts: 1}}}}"
+    assert simulated(tmp_path, "--fused", policy=named, guards=both).exit_code == 0
+    assert waiting(tmp_path) < 1_000, "the costly one is not carried"
+
+
+@pytest.mark.parametrize(
+    ("guards", "said"),
+    [
+        (GUARDS, "signal 'manual': file FOLDER/manual.txt cannot be read: No such file or directory"),
+        (
+            GUARDS.replace("!manual", "!manuel"),
+            "FOLDER/guards.yaml:6:20: guards.forecast.tree.when: there is no signal or function",
+        ),
+        (
+            GUARDS.replace("forecast:", "forecst:"),
+            "FOLDER/guards.yaml:5:3: guards.forecst: dataflow 'grid' has no operator or choice",
+        ),
+    ],
+)
+def test_guards_that_cannot_be_followed_are_one_sentence(tmp_path: Path, guards: str, said: str) -> None:
+    result = simulated(tmp_path, "--fused", guards=guards)
+    assert result.exit_code == 2
+    assert result.stderr.startswith(f"elastream: {said.replace('FOLDER', str(tmp_path))}")
+    assert result.stderr.count("\n") == 1

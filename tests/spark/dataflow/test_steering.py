@@ -1,0 +1,164 @@
+"""Where records keep the version that they entered under: what readers of one query agree on without asking one another."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from elastream.spark.dataflow.edge_log import EdgeLog, note_composition
+from elastream.spark.dataflow.edges import EdgeReader
+from elastream.spark.dataflow.steering import Course, Steering
+from elastream.spark.worker.composition import COLUMN, Ran, Wanted, newest_ran, write_wanted
+from properties import examples
+
+SCHEMA = pa.schema([("n", pa.int64()), (COLUMN, pa.int64())])
+
+
+class Query:
+    """A query that reads several edges and a source, without Spark: its offset log, and what was written to its edges."""
+
+    def __init__(self, folder: Path, edges: int) -> None:
+        self.folder = folder
+        (folder / "checkpoint" / "offsets").mkdir(parents=True)
+        self.records = {f"e{number}": folder / f"e{number}" for number in range(edges)}
+        self.written: dict[str, list[int]] = {name: [] for name in self.records}
+        self.newest = dict.fromkeys(self.records, 0)
+        self.batches = dict.fromkeys(self.records, 0)
+        self.readers = {name: self.reader(name) for name in self.records}
+        self.source = Course(self.steering("source"))
+        self.offsets: dict[str, dict[str, Any]] = {name: each.initialOffset() for name, each in self.readers.items()}
+        self.offsets["source"] = {"n": 0, "version": 0, "code": 0}
+        self.planned = 0
+
+    def steering(self, name: str) -> Steering:
+        checkpoint = self.folder / "checkpoint"
+        found = Steering(name, self.folder / "wanted.json", 2, True, checkpoint, self.records, Ran(0, 0))
+        return Steering.of(found.option())
+
+    def reader(self, name: str) -> EdgeReader:
+        return EdgeReader(self.steering(name), self.records[name], 1, 1e6, SCHEMA, self.folder / "commits")
+
+    def write(self, edge: str, rows: int, further: int) -> None:
+        """A batch of the query upstream, `further` versions on."""
+        self.newest[edge] += further
+        place = self.records[edge] / f"batch={self.batches[edge]}"
+        place.mkdir(parents=True)
+        if rows:
+            pq.write_table(pa.table({"n": pa.array([0] * rows, pa.int64())}), place / "part-0.parquet")
+        note_composition(place, Ran(self.newest[edge], 10 * self.newest[edge]))
+        self.batches[edge] += 1
+        self.written[edge] += [self.newest[edge]] * rows
+
+    def plan(self, order: list[str], meanwhile: Any) -> bool:
+        """Plan a batch as Spark does, each reader in its turn, while others write; whether there was one."""
+        found = dict(self.offsets)
+        for name in order:
+            if name != "source":
+                found[name] = self.readers[name].latestOffset(self.offsets[name])
+            elif meanwhile():  # records are due
+                self.source.look()
+                n = self.offsets["source"]["n"] + 1
+                found["source"] = {"n": n, "version": self.source.next.version, "code": self.source.next.code}
+            meanwhile()
+        if found == self.offsets:
+            return False
+        (self.folder / "checkpoint" / "offsets" / str(self.planned)).write_text(
+            "\n".join(["v1", "{}", *(json.dumps(offset) for offset in found.values())])
+        )
+        ran = newest_ran(found.values())
+        assert ran is not None
+        assert ran.code == 10 * ran.version
+        for name in self.records:
+            taken = self.written[name][self.offsets[name]["n"] : found[name]["n"]]
+            assert set(taken) <= {ran.version}, f"batch {self.planned} runs under {ran}, its records entered under {taken}"
+            for part in self.readers[name].partitions(self.offsets[name], found[name]):
+                assert part.code == ran.code
+            self.readers[name].commit(self.offsets[name])
+        self.offsets, self.planned = found, self.planned + 1
+        return True
+
+
+@settings(max_examples=examples(60))
+@given(edges=st.integers(1, 3), data=st.data())
+def test_no_batch_mixes_versions_whoever_looks_when_and_all_records_are_taken_in_the_end(tmp_path_factory, edges, data):
+    query = Query(tmp_path_factory.mktemp("query"), edges)
+    names = [*query.records, "source"]
+
+    def meanwhile() -> bool:
+        if data.draw(st.booleans()):
+            edge = data.draw(st.sampled_from(sorted(query.records)))
+            query.write(edge, data.draw(st.integers(0, 2)), data.draw(st.integers(0, 1)))
+            return True
+        return False
+
+    for _ in range(data.draw(st.integers(1, 5))):
+        meanwhile()
+        query.plan(data.draw(st.permutations(names)), meanwhile)
+    last = max(query.newest.values()) + 1
+    for edge in query.records:  # every upstream query comes to the last version, with records or without
+        query.write(edge, 0, last - query.newest[edge])
+    while query.plan(list(query.records), lambda: False):
+        pass
+    for edge, offset in query.offsets.items():
+        assert offset["n"] == len(query.written.get(edge, range(offset["n"])))
+    assert newest_ran(query.offsets.values()) == Ran(last, 10 * last)
+
+
+def test_a_reader_takes_records_up_to_the_next_version_and_announces_one_without_records(tmp_path):
+    query = Query(tmp_path, 1)
+    write_wanted(tmp_path / "wanted.json", Wanted(9, 90, {"e0": 5}))
+    for rows, further in ((3, 0), (1, 0), (2, 1), (0, 1), (1, 1)):
+        query.write("e0", rows, further)
+    seen = []
+    while query.plan(["e0"], lambda: False):
+        offset = query.offsets["e0"]
+        seen.append((offset["n"], offset["version"], offset["partitions"]))
+    assert seen == [(4, 0, 5), (6, 1, 5), (7, 3, 5)]  # version 2 is passed at once: nothing of it is left to come
+    query.write("e0", 0, 1)
+    assert query.plan(["e0"], lambda: False)
+    assert (query.offsets["e0"]["n"], query.offsets["e0"]["version"]) == (7, 4)
+    assert not query.plan(["e0"], lambda: False)
+
+
+def test_an_edge_that_is_ahead_waits_for_the_others_and_an_idle_one_does_not_hold_them_up_for_ever(tmp_path):
+    query = Query(tmp_path, 2)
+    query.write("e0", 2, 1)
+    assert not query.plan(["e0", "e1"], lambda: False)  # e1 may still bring records of version 0
+    query.write("e1", 1, 0)
+    assert query.plan(["e0", "e1"], lambda: False)
+    assert [query.offsets[name]["n"] for name in ("e0", "e1")] == [0, 1]
+    query.write("e1", 0, 1)
+    assert query.plan(["e0", "e1"], lambda: False)
+    assert [query.offsets[name]["n"] for name in ("e0", "e1")] == [2, 1]
+
+
+def test_after_a_restart_an_edge_that_nothing_was_written_to_may_still_bring_anything(tmp_path):
+    query = Query(tmp_path, 2)
+    query.write("e0", 2, 1)
+    steering = query.steering("e0")
+    again = Steering(steering.name, steering.wanted, 1, True, steering.checkpoint, steering.edges, Ran(-1))
+    reader = EdgeReader(again, query.records["e0"], 1, 1e6, SCHEMA, None)
+    start = query.offsets["e0"]
+    assert reader.latestOffset(start) == start
+    query.write("e1", 0, 1)
+    assert reader.latestOffset(start)["n"] == 2
+
+
+def test_what_was_written_before_records_kept_their_version_is_taken_with_what_comes_first(tmp_path):
+    for batch, ran in enumerate((None, Ran(2, 20), Ran(3, 30))):
+        place = tmp_path / f"batch={batch}"
+        place.mkdir()
+        pq.write_table(pa.table({"n": pa.array([0], pa.int64())}), place / "part-0.parquet")
+        if ran is not None:
+            note_composition(place, ran)
+    log = EdgeLog(tmp_path, versions=True)
+    assert log.ran(0) is None
+    log.refresh()
+    assert [log.ran(number) for number in range(4)] == [None, Ran(2, 20), Ran(3, 30), Ran(3, 30)]
+    assert log.until(0, 2) == 2
+    log.forget(3)
+    assert log.ran(3) == Ran(3, 30)

@@ -1,0 +1,65 @@
+"""How key tables come to where workers find them."""
+
+import pytest
+
+from elastream.model.errors import InputError
+from elastream.model.flow import Dataflow
+from elastream.model.graph import Graph
+from elastream.model.key_table import KeyTable, selections_of
+from elastream.model.observation import Composition
+from elastream.recording.directory import RunDirectory
+from elastream.recording.key_tables import KeyTableLog
+from elastream.spark.dataflow.key_tables import bringing_into_use
+from elastream.spark.worker.key_table import lookup
+
+
+def forecasting() -> Graph:
+    flow = Dataflow("forecasting")
+    parsed = flow.source(None).map(dict, returns="customer long", name="parse")
+    parsed.map({"mean": dict, "trend": dict}, returns="n long", name="predict", select_by="customer").sink(None)
+    return flow.graph
+
+
+def appended(tmp_path, times: int) -> KeyTableLog:
+    log = KeyTableLog(RunDirectory(tmp_path), selections_of(forecasting()))
+    for number in range(times):
+        log.append(KeyTable("forecasting", "predict", ("customer",), {(1,): ("mean", "trend")[number % 2]}))
+    return log
+
+
+def test_a_version_is_found_by_its_digit_once_it_is_in_use(tmp_path):
+    appended(tmp_path, 2)
+    bring = bringing_into_use(forecasting(), RunDirectory(tmp_path))
+    assert bring is not None
+    assert bring("predict", 2, ()) == ""
+    folder = RunDirectory(tmp_path).tables_in_use
+    assert lookup(folder, "predict", 2, ("mean", "trend")).of_key([1]) == 1
+    assert lookup(folder, "predict", 2, ("mean", "trend")).of_key([2]) == -1
+    with pytest.raises(FileNotFoundError):
+        lookup(folder, "predict", 1, ("mean", "trend"))
+
+
+def test_a_version_that_was_not_appended_is_refused_and_a_changed_file_is_an_error(tmp_path):
+    log = appended(tmp_path, 1)
+    bring = bringing_into_use(forecasting(), RunDirectory(tmp_path))
+    assert bring is not None
+    assert "no key table of version 2" in bring("predict", 2, ())
+    log.file("predict", 1).write_bytes(b"something else")
+    with pytest.raises(InputError, match="another hash"):
+        bring("predict", 1, ())
+
+
+def test_of_two_versions_with_one_digit_the_second_waits_until_no_batch_can_run_under_the_first(tmp_path):
+    appended(tmp_path, 256)
+    bring = bringing_into_use(forecasting(), RunDirectory(tmp_path))
+    assert bring is not None
+    assert bring("predict", 1, ()) == ""
+    first, second = Composition(3, tables={"predict": 1}), Composition(4, tables={"predict": 2})
+    assert "key table 1 of 'predict'" in bring("predict", 256, (first, second))
+    assert bring("predict", 256, (second,)) == ""
+
+
+def test_a_dataflow_that_selects_by_no_key_has_no_tables(tmp_path):
+    flow = Dataflow("plain")
+    flow.source(None).sink(None)
+    assert bringing_into_use(flow.graph, RunDirectory(tmp_path)) is None

@@ -1,0 +1,45 @@
+"""Random switches of a running dataflow, with faults among them: no batch mixes, replays are alike, totals are exact.
+
+A small form of `benchmarks/switching.py`, which kills executors as well.
+"""
+
+import pytest
+from _switching import Trial
+
+from elastream.model.composing import Consistency
+
+pytestmark = pytest.mark.spark
+
+
+def violations(trial: Trial) -> dict[str, float]:
+    counts = {"batches checked", "totals checked", "replays"}
+    if trial.consistency is Consistency.BATCH:
+        counts.add("batches with records of another version")  # what this mode allows
+    return {what: number for what, number in trial.check().items() if number and what not in counts}
+
+
+def test_random_switches_mix_no_batch_and_replays_are_alike(local_spark, tmp_path):
+    trial = Trial(local_spark, tmp_path, rate=100.0, interval=0.05)
+    trial.run(24, {8: "an operator", 16: "a sink"})
+    assert not violations(trial)
+    assert trial.restarts == 2
+    assert trial.check()["replays"] >= 1
+    assert trial.lags
+
+
+@pytest.mark.parametrize("mode", [Consistency.WAVE, Consistency.DRAIN])
+def test_records_meet_one_version_on_their_way_where_that_is_the_mode(local_spark, tmp_path, mode):
+    trial = Trial(local_spark, tmp_path, mode, rate=100.0, interval=0.05)
+    trial.run(8, {4: "a sink"} if mode is Consistency.WAVE else None)
+    assert not violations(trial)
+    assert trial.figures["mixed records"] == 0
+    assert trial.latencies
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", [Consistency.BATCH, Consistency.WAVE, Consistency.DRAIN])
+def test_many_random_switches(local_spark, tmp_path, mode):
+    trial = Trial(local_spark, tmp_path, mode, rate=200.0, interval=0.05, seed=15)
+    trial.run(150 if mode is Consistency.BATCH else 40, {20: "an operator", 30: "a sink"})
+    assert not violations(trial)
+    assert mode is Consistency.BATCH or trial.figures["mixed records"] == 0

@@ -1,0 +1,61 @@
+"""Domain signals on the driver: one value a batch, by its number, readable once it is committed."""
+
+from elastream.model.endpoints import records
+from elastream.model.flow import Dataflow
+from elastream.model.graph import Graph
+from elastream.model.signals import SignalReading
+from elastream.spark.telemetry.batches import Batch
+from elastream.spark.telemetry.signals import DomainSignals
+from elastream.spark.worker.signals import SignalRow
+
+EPOCH = 1000.0
+
+
+def graph() -> Graph:
+    flow = Dataflow("signalled")
+    source = flow.source(records([{"x": 1.0}], "x double"))
+    source.signal("level", "mean(x)")
+    source.signal("seen", "count()")
+    source.sink(None)
+    return flow.graph
+
+
+def row(batch: int, value: float, task: int = 0, signal: str = "level", count: int = 2) -> SignalRow:
+    return ("source", batch, signal, task, count, value)
+
+
+def committed(batch: int, end: float) -> Batch:
+    return Batch("source", batch, EPOCH + end - 1.0, 1.0, 10)
+
+
+def test_the_tasks_of_a_batch_make_one_value_which_counts_as_taken_at_the_commit():
+    signals = DomainSignals(graph())
+    signals.told([row(0, 2.0), row(0, 10.0, task=1)])
+    assert signals.newest == {}
+    signals.committed([committed(0, 5.0)], EPOCH)
+    assert signals.newest == {"level": SignalReading(3.0, 5.0)}
+
+
+def test_a_task_that_ran_again_and_a_replayed_batch_replace_what_was_reported_before():
+    signals = DomainSignals(graph())
+    signals.told([row(3, 2.0), row(3, 4.0, task=1)])
+    signals.told([row(3, 2.0)])
+    signals.told([row(3, 20.0, task=1)])
+    signals.committed([committed(3, 7.0)], EPOCH)
+    assert signals.newest["level"].value == 22.0 / 4
+
+
+def test_a_batch_without_records_for_a_signal_leaves_its_last_value_to_age():
+    signals = DomainSignals(graph())
+    signals.told([row(0, 2.0), row(0, 0.0, signal="seen", count=4)])
+    signals.committed([committed(0, 1.0)], EPOCH)
+    signals.told([row(1, 0.0, signal="seen", count=9)])
+    signals.committed([committed(1, 2.0)], EPOCH)
+    assert signals.newest == {"level": SignalReading(1.0, 1.0), "seen": SignalReading(9.0, 2.0)}
+
+
+def test_a_batch_whose_commit_was_not_seen_was_committed_before_the_next_began():
+    signals = DomainSignals(graph())
+    signals.told([row(0, 2.0)])
+    signals.committed([committed(1, 9.0)], EPOCH)
+    assert signals.newest == {"level": SignalReading(1.0, 8.0)}

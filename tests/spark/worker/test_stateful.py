@@ -1,0 +1,235 @@
+"""Functions with state per key, without Spark: random switches, key tables and time-outs against a plain Python model."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyspark import cloudpickle
+from pyspark.sql.streaming.state import GroupState
+from pyspark.sql.types import ArrayType, LongType, StructField, StructType
+
+from elastream.model.graph import Form
+from elastream.model.key_table import KeyTable
+from elastream.model.windows import Timeout
+from elastream.recording.key_tables import written_rows
+from elastream.spark.worker.composition import Digit
+from elastream.spark.worker.key_table import put_in_use
+from elastream.spark.worker.runner import Implementation, OperatorFailed, explain_failure
+from elastream.spark.worker.stateful import MOMENT, WATCHED, Choice, Keyed, state_function
+from elastream.spark.worker.states import States
+from properties import examples
+
+NAMES = ("sum", "all", "last")
+SUM = StructType([StructField("total", LongType()), StructField("n", LongType())])
+ALL = StructType([StructField("values", ArrayType(LongType()))])
+
+
+def emitted(name: str, key: tuple[Any, ...], value: Any) -> pd.DataFrame:
+    return pd.DataFrame({"key": [int(key[0])], "by": [name], "value": [str(value)]})
+
+
+def summed(key, rows, state):
+    total, n = state or (0, 0)
+    after = (total + int(rows["v"].sum()), n + len(rows))
+    return emitted("sum", key, after), after
+
+
+def gathered(key, rows, state):
+    values = (state[0] if state else []) + rows["v"].tolist()
+    return emitted("all", key, values), None if sum(values) > 60 else (values,)
+
+
+def newest(key, rows, state):
+    after = (int(rows["v"].iloc[-1]), (state or (0, 0))[1] + 1)
+    return emitted("last", key, after), after
+
+
+FUNCTIONS = {"sum": summed, "all": gathered, "last": newest}
+
+
+def moment(value: int) -> int:
+    """When a record was, in milliseconds, where time-outs go by the time of records."""
+    return 1000 + 5 * value
+
+
+def ended(key, state):
+    return emitted("end", key, state)
+
+
+@dataclass
+class Composed:
+    """A carrier of one composition."""
+
+    now: int = 0
+    tables: Path | None = None
+
+    def code(self, batch: int) -> int:
+        return self.now
+
+
+@dataclass
+class FakeSpark:
+    """Spark's part: state and time-out by key, and the calls of a batch."""
+
+    keyed: Keyed
+    state: dict[int, tuple[Any, int]] = field(default_factory=dict)
+    counted: list[Any] = field(default_factory=list)
+
+    def batch(self, carrier: Composed, records: Mapping[int, Sequence[int]], now: int) -> list[tuple[int, str, str]]:
+        """Run a batch at millisecond `now`; the rows that it emits."""
+        run = state_function(cloudpickle.dumps(self.keyed), "segment", "op", carrier, _Sink(self.counted))
+        timeout = self.keyed.timeout
+        rows = []
+        for key, values in records.items():
+            frame = pd.DataFrame({"k": key, "v": values})
+            if timeout is not None and timeout.by:
+                frame[MOMENT], frame[WATCHED] = [moment(value) for value in values], 0
+            rows += self._call(run, key, frame, now, timed_out=False)
+        late = [key for key, (_, due) in self.state.items() if key not in records and due != -1 and due < now]
+        for key in late:
+            rows += self._call(run, key, pd.DataFrame({"k": [], "v": []}), now, timed_out=True)
+        return rows
+
+    def _call(self, run, key: int, frame: pd.DataFrame, now: int, timed_out: bool) -> list[tuple[int, str, str]]:
+        value, due = self.state.get(key, (None, -1))
+        timeout = self.keyed.timeout
+        kind = "NoTimeout" if timeout is None else "EventTimeTimeout" if timeout.by else "ProcessingTimeTimeout"
+        state = GroupState(
+            value, now, now, kind, timed_out, True, value is not None, False, False, due, b"", self.keyed.states.schema
+        )
+        parts = [frame.iloc[:2], frame.iloc[2:]] if len(frame) > 2 else [frame]
+        found = [row for result in run((key,), parts, state) for row in result.itertuples(index=False, name=None)]
+        if state.exists:
+            self.state[key] = (tuple(state.get), state._timeout_timestamp)
+        else:
+            self.state.pop(key, None)
+        return found
+
+
+class _Sink:
+    def __init__(self, rows: list[Any]) -> None:
+        self._rows = rows
+
+    def add(self, rows: Sequence[Any]) -> None:
+        self._rows += rows
+
+
+def keyed_of(own: bool, names: Sequence[str], timeout: Timeout | None = None) -> Keyed:
+    schemas = [ALL if name == "all" else SUM for name in names]
+    alternates = tuple(Implementation(name, Form.STATE, FUNCTIONS[name]) for name in names)
+    pick, table = Digit(1, len(names)), Digit(len(names), 256)
+    return Keyed("op", alternates, States(schemas, own), Choice(pick, table, (0,)), timeout)
+
+
+batches = st.lists(
+    st.tuples(
+        st.integers(0, 1),
+        st.integers(0, 2),
+        st.dictionaries(st.integers(0, 4), st.lists(st.integers(0, 30), min_size=1, max_size=5), max_size=4),
+        st.integers(1, 40),
+    ),
+    min_size=1,
+    max_size=12,
+)
+TABLES = ({}, {1: 1, 3: 0}, {1: 0, 2: 1})
+"""Alternates by key, in each version of the table from 0."""
+
+
+@settings(max_examples=examples(150), deadline=None)
+@given(own=st.booleans(), ends=st.sampled_from(["never", "clock", "records"]), steps=batches)
+def test_whatever_is_switched_states_are_those_of_a_plain_model(tmp_path_factory, own, ends, steps):
+    names = ("sum", "all") if own else ("sum", "last")
+    timeout = None if ends == "never" else Timeout(0.05, by="v" if ends == "records" else "", function=ended)
+    spark = FakeSpark(keyed_of(own, names, timeout))
+    folder = tmp_path_factory.mktemp("tables")
+    for version in (1, 2):
+        rows = {(key,): names[number] for key, number in TABLES[version].items()}
+        (folder / "file").write_bytes(written_rows(KeyTable("flow", "op", ("k",), rows)))
+        put_in_use(folder, "op", version, folder / "file")
+    model: dict[int, dict[int, Any]] = {}
+    due: dict[int, int] = {}
+    calls: Counter[tuple[str, int]] = Counter()
+    now = 1000
+    for pick, version, records, passed in steps:
+        now += passed
+        expected = []
+        for key, values in records.items():
+            number = TABLES[version].get(key, pick)
+            states = model.get(key, {})
+            at = number if own else 0
+            rows = pd.DataFrame({"k": key, "v": values})
+            result, state = FUNCTIONS[names[number]]((key,), rows, states.get(at))
+            expected += list(result.itertuples(index=False, name=None))
+            calls[names[number], len(values)] += 1
+            states = {**states, at: state} if state is not None else {n: s for n, s in states.items() if n != at}
+            model[key] = states
+            if timeout is not None:
+                newest_moment = max(due.get(key, 0), moment(max(values)) + 50, now) if timeout.by else now + 50
+                due[key] = newest_moment
+            if not states:
+                del model[key]
+                due.pop(key, None)
+        for key in [key for key in model if key not in records and key in due and due[key] < now]:
+            number = TABLES[version].get(key, pick)
+            expected += list(ended((key,), model[key].get(number if own else 0)).itertuples(index=False, name=None))
+            del model[key], due[key]
+        code = pick + 2 * version
+        assert spark.batch(Composed(code, folder), records, now) == expected
+        found = {
+            key: {n: state for n in range(2 if own else 1) if (state := spark.keyed.states.of(kept, n)) is not None}
+            for key, (kept, _) in spark.state.items()
+        }
+        assert found == model
+    assert sum(row[4] for row in spark.counted) == sum(count * times for (_, count), times in calls.items())
+
+
+def test_a_function_that_fails_leaves_the_state_and_is_named_with_its_alternate():
+    def fails(key, rows, state):
+        raise ValueError("no")
+
+    spark = FakeSpark(keyed_of(True, ("sum", "all")))
+    spark.batch(Composed(0), {1: [4]}, 1000)
+    before = dict(spark.state)
+    alternates = (spark.keyed.alternates[0], Implementation("all", Form.STATE, fails))
+    spark.keyed = replace(spark.keyed, alternates=alternates)
+    with pytest.raises(OperatorFailed) as failed:
+        spark.batch(Composed(1), {1: [5]}, 1001)
+    assert "operator 'op' (alternate 'all') failed" in explain_failure(failed.value)
+    assert spark.state == before
+
+
+def test_a_state_that_does_not_fit_is_an_error_of_the_alternate_that_left_it():
+    keyed = keyed_of(False, ("sum", "last"))
+    wrong = Implementation("sum", Form.STATE, lambda key, rows, state: (emitted("sum", key, 0), ("many", 1)))
+    with pytest.raises(OperatorFailed) as failed:
+        FakeSpark(replace(keyed, alternates=(wrong, keyed.alternates[1]))).batch(Composed(0), {1: [4]}, 1000)
+    assert "it left a state that is not (total bigint, n bigint)" in explain_failure(failed.value)
+
+
+def test_a_time_out_without_a_function_ends_the_state_and_emits_nothing():
+    spark = FakeSpark(keyed_of(False, ("sum", "last"), Timeout(0.05)))
+    spark.batch(Composed(0), {1: [4]}, 1000)
+    assert spark.batch(Composed(0), {}, 1051) == []
+    assert spark.state == {}
+
+
+def test_records_without_a_time_keep_the_time_out_of_those_before():
+    spark = FakeSpark(keyed_of(False, ("sum", "last"), Timeout(0.05, by="v", function=ended)))
+    spark.batch(Composed(0), {1: [200]}, 1000)
+    run = state_function(cloudpickle.dumps(spark.keyed), "segment", "op", Composed(0), _Sink([]))
+    spark._call(run, 1, pd.DataFrame({"k": [1], "v": [1], MOMENT: [None], WATCHED: [0]}), 1001, timed_out=False)
+    assert spark.state[1][1] == moment(200) + 50
+
+
+def test_each_alternate_of_a_task_has_counts_of_its_own(tmp_path):
+    (tmp_path / "file").write_bytes(written_rows(KeyTable("flow", "op", ("k",), {(1,): "last"})))
+    put_in_use(tmp_path, "op", 1, tmp_path / "file")
+    spark = FakeSpark(keyed_of(False, ("sum", "last")))
+    spark.batch(Composed(2, tmp_path), {1: [1, 2], 2: [3]}, 1000)
+    assert {row[9]: (row[4], row[5]) for row in spark.counted} == {"last": (2, 1), "sum": (1, 1)}
