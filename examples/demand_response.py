@@ -388,7 +388,8 @@ def composition_of(run: RunDirectory, graph, operator, batch):
 
 def carry_out(given: Plan, results: Path, show: bool = True):
     """Run it on Spark and check what it gave."""
-    choosing = Choosing(given.selector, key="customer", period="hour", method="method", error="error", vector="deviations")
+    columns = {"key": "customer", "period": "hour", "method": "method", "error": "error", "vector": "deviations"}
+    choosing = Choosing(given.selector, **columns, running=given.first)
     graph = dataflow(given, results, choosing).graph
     result = run(
         graph,
