@@ -35,7 +35,7 @@ from elastream.spark.jvm.capabilities import probe
 from spark_jvm import forget_jvm
 from waiting import wait_until
 
-POMS = Path(__file__).parent / "kafka"
+POMS = Path(__file__).parents[1] / "kafka"
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "elastream" / "tests"
 PORTS = range(21_000, 21_500)
 CONNECTORS = [
@@ -48,6 +48,10 @@ CONNECTORS = [
 def test_the_package_is_the_connector_of_this_spark() -> None:
     assert kafka_package() == f"org.apache.spark:spark-sql-kafka-0-10_2.13:{pyspark.__version__}"
     assert kafka_package("4.2.0").endswith(":4.2.0")
+
+
+def test_what_maven_is_to_fetch_is_said_where_it_is_looked_for() -> None:
+    assert {path.stem for path in POMS.glob("*.xml")} == {"broker", "connector"}
 
 
 def test_a_session_fetches_the_connector_into_the_users_cache(monkeypatch: pytest.MonkeyPatch) -> None:
