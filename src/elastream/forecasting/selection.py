@@ -24,7 +24,18 @@ from elastream.model.errors import EnvironmentProblem, InputError
 from elastream.model.graph import Graph
 from elastream.model.observation import Floats, Integers
 
-__all__ = ["Chooser", "Network", "Online", "Selector", "agreement", "best", "excess", "learned", "load_selector", "train"]
+__all__ = [
+    "Chooser",
+    "NeuralNetwork",
+    "Online",
+    "Selector",
+    "agreement",
+    "best",
+    "excess",
+    "learned",
+    "load_selector",
+    "train",
+]
 
 HIDDEN = 70
 """Neurons of the one hidden layer (p. 52)."""
@@ -50,7 +61,7 @@ class Chooser(Protocol):
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Network:
+class NeuralNetwork:
     """A trained network of one hidden layer. Inputs are logarithms of deviations, less `mean`, over `scale`.
 
     hidden: weights (inputs, HIDDEN) and biases (HIDDEN,); output: weights (HIDDEN, outputs) and biases; a single output
@@ -132,8 +143,8 @@ class Selector:
             )
 
     def save(self, path: Path) -> None:
-        """Write it as JSON. Raises TypeError where its chooser is no Network."""
-        if not isinstance(self.chooser, Network):
+        """Write it as JSON. Raises TypeError where its chooser is no NeuralNetwork."""
+        if not isinstance(self.chooser, NeuralNetwork):
             raise TypeError(f"{type(self.chooser).__name__} cannot be saved")
         network = {name: _lists(getattr(self.chooser, name)) for name in NETWORK}
         about = {name: getattr(self, name) for name in ("dataflow", "operator", "methods", "bound")}
@@ -148,7 +159,7 @@ def load_selector(path: Path, graph: Graph | None = None) -> Selector:
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
         given = found["network"]
-        network = Network(
+        network = NeuralNetwork(
             np.array(given["mean"], dtype=float),
             np.array(given["scale"], dtype=float),
             _layer(given["hidden"]),
@@ -198,7 +209,7 @@ def excess(errors: Floats, chosen: Integers) -> float:
     return float(mine.mean() / errors.min(axis=1).mean() - 1)
 
 
-def train(vectors: Floats, errors: Floats, seed: int = 0) -> Network:
+def train(vectors: Floats, errors: Floats, seed: int = 0) -> NeuralNetwork:
     """A network that learned from hours: vectors (n, inputs) of what was known, errors (n, methods) of what came.
 
     Hours with an unknown value are left out. Raises EnvironmentProblem without the extra `learned`.
@@ -211,7 +222,7 @@ def train(vectors: Floats, errors: Floats, seed: int = 0) -> Network:
     classes = np.unique(labels)
     if len(classes) == 1:
         nothing = (np.zeros((inputs.shape[1], 1)), np.zeros(1))
-        return Network(mean, scale, nothing, (np.zeros((1, 1)), np.zeros(1)), classes)
+        return NeuralNetwork(mean, scale, nothing, (np.zeros((1, 1)), np.zeros(1)), classes)
     network = networks.MLPClassifier(
         hidden_layer_sizes=(HIDDEN,),
         activation="logistic",
@@ -221,7 +232,7 @@ def train(vectors: Floats, errors: Floats, seed: int = 0) -> Network:
         random_state=seed,
     ).fit((inputs - mean) / scale, labels)
     first, second = zip(network.coefs_, network.intercepts_, strict=True)
-    return Network(mean, scale, first, second, np.asarray(network.classes_, dtype=np.int64))
+    return NeuralNetwork(mean, scale, first, second, np.asarray(network.classes_, dtype=np.int64))
 
 
 def learned(module: str) -> Any:
