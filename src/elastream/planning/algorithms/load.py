@@ -19,7 +19,7 @@ from elastream.model.errors import DataflowError
 from elastream.model.graph import Kind
 from elastream.model.metrics import Metric
 from elastream.model.observation import Floats, Frame, Observation, known_sum
-from elastream.planning.algorithms.measures import TICK, capacity, sum_of
+from elastream.planning.algorithms.measures import TICK, capacity, sum_of, total_of
 from elastream.planning.provision import declared_cores
 
 __all__ = ["LoadFigures", "Seen"]
@@ -245,22 +245,27 @@ class LoadFigures:
         """Ratio of arriving to processed records, at most `MOST_GROWTH`, of the query furthest behind; 1 if none is.
 
         One does in whose queue more records waited after each of the last `ROUNDS` rounds: whatever the metered work, the
-        hosts do not suffice. By the queue where more wait than come during two micro-batches, which no moment of a batch
-        explains: the rate processed in one round depends on which batches happen to end in it.
+        hosts do not suffice. By the queue where more wait than come during two of its micro-batches, which no moment of a
+        batch explains: the rate processed in one round depends on which batches happen to end in it.
         """
-        frames, during = self._rounds(), self.observation.latency(Metric.BATCH_DURATION).value or 0.0
-        ratio = 1.0
+        frames, ratio = self._rounds(), 1.0
         for name in frames[0].ids if len(frames) > ROUNDS else ():
             arrive, done = (frames[0].value(name, metric) for metric in (Metric.ARRIVAL_RATE, Metric.PROCESSED_RATE))
             waiting = [frame.value(name, Metric.BACKLOG) for frame in frames]
             if not all(now - before > GROWTH * arrive * self.pace for now, before in pairwise(waiting)):
                 continue
-            if waiting[0] > 2 * during * arrive:
+            if waiting[0] > 2 * self._batch(name) * arrive:
                 came = math.fsum(frame.value(name, Metric.ARRIVAL_RATE) for frame in frames[:ROUNDS])
                 done = float(np.fmin(done, (came - (waiting[0] - waiting[-1]) / self.pace) / ROUNDS))
-            if arrive > done:
+            if arrive > (1 + GROWTH) * done:
                 ratio = max(ratio, arrive / done if done > 0 else MOST_GROWTH)
         return min(ratio, MOST_GROWTH)
+
+    def _batch(self, operator: str) -> float:
+        """Seconds of the longest micro-batch of an operator's query that ended lately; of any, where none of it did."""
+        segment = self.observation.context.layout.stage_of[operator].segment
+        usual = self.observation.latency(Metric.BATCH_DURATION).value or 0.0
+        return max((each.seconds for each in self.observation.batches if each.segment == segment), default=usual)
 
     def queued(self, seconds: float) -> bool:
         """Whether more records than arrive in `seconds` waited in each of the last `ROUNDS` rounds and still do."""
@@ -360,7 +365,7 @@ def _columns(observation: Observation, frames: Sequence[tuple[float, Frame]]) ->
     speed = observation.mean_speed
     found: list[list[float]] = [[], [], [], [], []]
     for time, frame in frames:
-        arriving, processed = (_total(frame, each, sources) for each in (Metric.ARRIVAL_RATE, Metric.PROCESSED_RATE))
+        arriving, processed = (total_of(frame, each, sources) for each in (Metric.ARRIVAL_RATE, Metric.PROCESSED_RATE))
         busy = speed * sum_of(frame, Metric.BUSY_CORES, working)
         finished = _finished(observation, frame, processed, busy, speed) if several else processed
         for into, value in zip(found, (time, arriving, processed, finished, busy), strict=True):
@@ -384,9 +389,11 @@ def _finished(observation: Observation, frame: Frame, processed: float, busy: fl
         own = [name for name in segment.operators if by_name[name].kind is Kind.SOURCE]
         entries = [*own, *dict.fromkeys(edge.target for edge in segment.inputs)]
         name = segment.name
-        offered[name], done[name] = (_total(frame, each, entries) for each in (Metric.ARRIVAL_RATE, Metric.PROCESSED_RATE))
+        offered[name], done[name] = (
+            total_of(frame, each, entries) for each in (Metric.ARRIVAL_RATE, Metric.PROCESSED_RATE)
+        )
         if own:
-            total += _total(frame, Metric.ARRIVAL_RATE, own)
+            total += total_of(frame, Metric.ARRIVAL_RATE, own)
         elif before := {layout.stage_of[edge.source].segment for edge in segment.inputs} & offered.keys() - {name}:
             passed = math.fsum(done[each] for each in before)
             offered[name] *= math.fsum(offered[each] for each in before) / passed if passed > 0 else math.nan
@@ -395,8 +402,3 @@ def _finished(observation: Observation, frame: Frame, processed: float, busy: fl
         if cores > 0:
             work += offered[name] * cores / done[name] if done[name] > 0 else math.nan
     return busy * total / work if work > 0 and total > 0 else processed
-
-
-def _total(frame: Frame, metric: Metric, names: Sequence[str]) -> float:
-    """Sum of `metric` over the operators `names`; NaN if one is unknown."""
-    return math.fsum([frame.value(name, metric) for name in names])
