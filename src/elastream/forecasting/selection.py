@@ -48,6 +48,8 @@ EPOCHS = 500
 """Most epochs; STOP ends before."""
 TIE = 1e-9
 """Percentage points of MAPE within which two methods are equally good: rounding, nothing else."""
+FAR = 1e3
+"""Standard deviations beyond which an input says nothing more: sigmoids are flat long before."""
 LEAST = 1e-6
 """Deviation below which a signal counts as constant; logarithms are taken above it."""
 
@@ -76,7 +78,7 @@ class NeuralNetwork:
 
     def choose(self, vectors: Floats) -> Integers:
         """Number of the best method for each row. A row with an unknown value gets that of an average one."""
-        inputs = np.nan_to_num((_logarithms(vectors) - self.mean) / self.scale, nan=0.0)
+        inputs = np.clip(np.nan_to_num((_logarithms(vectors) - self.mean) / self.scale, nan=0.0), -FAR, FAR)
         layer = 1 / (1 + np.exp(-np.clip(inputs @ self.hidden[0] + self.hidden[1], -500, 500)))
         found = layer @ self.output[0] + self.output[1]
         if len(self.classes) == 1:

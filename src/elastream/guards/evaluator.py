@@ -43,6 +43,7 @@ class Evaluator:
         self._numbers = {signal.name: n for n, signal in enumerate(program.signals)}
         self._kinds = [signal.kind for signal in program.signals]
         self._taken = [-math.inf] * len(program.signals)
+        self._told = [-math.inf] * len(program.signals)  # the same as it was told, which may be ahead of the round
         self._first = len(program.signals)
         kept = {} if before is None else {part.tree: memory for part, memory in before.memories.items()}
         self.memories: dict[Remembered, SampleWindow | Held | Then | None] = {
@@ -66,6 +67,9 @@ class Evaluator:
         self._active: list[list[bool]] = [[rule.activate < 0 for rule in rules] for rules in program.rules]
         if before is not None:
             self._keep_active(before)
+            for name in self._numbers.keys() & before._numbers.keys():
+                number, known = self._numbers[name], before._numbers[name]
+                self._taken[number], self._told[number] = before._taken[known], before._told[known]
         # (time, part, -1) where time alone may change a part, (time, -1, signal) where a value may become stale: at most
         # one of each that matters, the time of which is kept besides.
         self._due = [math.inf if memory is None else memory.due for memory in self._memories]
@@ -111,13 +115,15 @@ class Evaluator:
         return done
 
     def _read(self, now: float, readings: Mapping[str, SignalReading], parts: set[int], formulas: set[int]) -> None:
-        numbers, taken, slots, windows = self._numbers, self._taken, self._slots, self._windows
+        numbers, taken, slots, windows, told = self._numbers, self._taken, self._slots, self._windows, self._told
         for name, reading in readings.items():
             if (number := numbers.get(name)) is None:
                 continue
-            at, value = min(reading.taken, now), reading.value
-            if at == taken[number] and value == slots[number]:
+            again, value = reading.taken == told[number], reading.value
+            if again and value == slots[number]:
                 continue
+            at = taken[number] if again else min(reading.taken, now)
+            told[number] = reading.taken
             if value is not None and not self._kinds[number].admits(value):
                 value = None
             stale = self.program.signals[number].stale
