@@ -23,7 +23,8 @@ from elastream import Alternate, Dataflow, HostType, Local, Static, constant, pa
 from elastream.experiments.dynamic_dataflow.experiment import TRAINED, WARM, forecasts_of, selector_of
 from elastream.experiments.dynamic_dataflow.methods import HISTORY, HORIZON, METHODS, Fitted, fit, forecast
 from elastream.experiments.dynamic_dataflow.readings import INTERVAL, WEEK, Generator, generate
-from elastream.model.key_table import selection_of
+from elastream.forecasting.selection import Selector
+from elastream.model.key_table import KeyTable, selection_of
 from elastream.model.stages import lay_out
 from elastream.recording.directory import RunDirectory
 from elastream.recording.key_tables import KeyTableLog
@@ -159,14 +160,18 @@ class Known:
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """Everything that a run needs. power: kW by minute; loads: by interval; start: interval at which it begins."""
+    """Everything that a run needs. power: kW by minute; loads: by interval; start: interval at which it begins.
+
+    vectors: deviations of each customer's last hour before it; capacity: kW.
+    """
 
     loads: np.ndarray
     power: np.ndarray
     start: int
     hours: int
     fitted: Fitted
-    selector: object
+    selector: Selector
+    vectors: np.ndarray
     capacity: float
 
     @property
@@ -183,6 +188,13 @@ class Plan:
     def known(self) -> Known:
         """What is known at its start."""
         return Known(self.loads[:, self.start - HISTORY : self.start], self.fitted)
+
+    @property
+    def first(self) -> dict[str, str]:
+        """The method that each customer begins with: what the network says of the hour before."""
+        return {
+            name: self.selector.next(name, None, 0.0, each) for name, each in zip(self.customers, self.vectors, strict=True)
+        }
 
     def telegrams(self):
         """What the meters send in the run, in order of time."""
@@ -207,7 +219,8 @@ def plan(hours: int = HOURS, customers: int = CUSTOMERS, seed: int = SEED) -> Pl
     selector = selector_of([f"c{number:02d}" for number in range(customers)], vectors, errors, seed)
     capacity = CAPACITY * float(before.loads.sum(axis=0).mean())
     start = weeks * WEEK + FIRST * HORIZON
-    return Plan(readings.loads, readings.power, start, hours, fit(before.loads), selector, capacity)
+    vectors = readings.deviations[:, start - HORIZON : start]
+    return Plan(readings.loads, readings.power, start, hours, fit(before.loads), selector, vectors, capacity)
 
 
 # -- the dataflow ------------------------------------------------------------------------------------------------------
@@ -375,7 +388,8 @@ def composition_of(run: RunDirectory, graph, operator, batch):
 
 def carry_out(given: Plan, results: Path, show: bool = True):
     """Run it on Spark and check what it gave."""
-    choosing = Choosing(given.selector, key="customer", period="hour", method="method", error="error", vector="deviations")
+    columns = {"key": "customer", "period": "hour", "method": "method", "error": "error", "vector": "deviations"}
+    choosing = Choosing(given.selector, **columns, running=given.first)
     graph = dataflow(given, results, choosing).graph
     result = run(
         graph,
@@ -384,6 +398,9 @@ def carry_out(given: Plan, results: Path, show: bool = True):
         guards=Path(__file__).with_name("guards.yaml"),
         target_latency="15s",
         state_partitions=2,
+        tables=[
+            KeyTable("demand_response", "forecast", ("customer",), {(name,): each for name, each in given.first.items()})
+        ],
         observers=(choosing,),
         show=show,
     )

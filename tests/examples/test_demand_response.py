@@ -32,7 +32,16 @@ class Constant:
 def given():
     loads = 100 + 10 * np.random.default_rng(0).random((2, HISTORY + 8 * HORIZON))
     selector = Selector("demand_response", "forecast", tuple(METHODS), Constant(2), 5.0, {})
-    return Plan(loads, np.repeat(loads, 15, axis=1), HISTORY, 8, Fitted(np.zeros((2, 3)), None), selector, 210.0)
+    return Plan(
+        loads,
+        np.repeat(loads, 15, axis=1),
+        HISTORY,
+        8,
+        Fitted(np.zeros((2, 3)), None),
+        selector,
+        np.full((2, 4), 0.1),
+        210.0,
+    )
 
 
 def test_a_telegram_becomes_mean_power_and_deviation():
@@ -94,6 +103,10 @@ def test_its_guards_fit_it(given, tmp_path):
 
 def test_what_is_simulated_expects_what_came(given):
     assert given.load_at(0.0) == pytest.approx(given.loads[:, HISTORY : HISTORY + 4].sum(axis=0).max() / 210)
+
+
+def test_a_run_begins_with_what_the_network_says_of_each_customer(given):
+    assert given.first == {"c00": "casce", "c01": "casce"}
 
 
 def test_known_is_the_past_up_to_the_start(given):

@@ -64,6 +64,17 @@ def test_what_still_ran_before_a_choice_is_no_reason_for_another(choosing, table
     assert tables.newest() == {"forecast": 1}
 
 
+def test_keys_that_were_not_judged_keep_what_they_began_with(run, tables):
+    selector = Selector("flow", "forecast", METHODS, Always(), 5.0, {})
+    begun = {"a": "wild", "b": "calm"}
+    choosing = Choosing(
+        selector, key="customer", period="hour", method="method", error="error", vector="deviations", running=begun
+    )
+    choosing.started(header(run))
+    choosing.judge([("b", 5, "calm", 6.0, VECTOR)])
+    assert dict(tables.find("forecast", 1).rows) == {("a",): "wild", ("b",): "wild"}
+
+
 def test_a_selector_of_another_dataflow_is_refused(choosing, run):
     with pytest.raises(InputError, match="of dataflow 'flow', not of 'other'"):
         choosing.started(header(run, "other"))

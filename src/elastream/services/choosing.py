@@ -32,14 +32,25 @@ class Choosing:
 
     key: the column that the operator selects by, text. period: a column that grows with every error of a key; those of a
     replay are known by it. method: the alternate that the error is of. error: percent. vector: what the selector is asked
-    with, an array or a JSON list. It is used by the driver alone: what it holds of a key is two values.
+    with, an array or a JSON list. running: what the
+    run starts with for each key, if it starts with a table. It is used by the driver alone, and holds two values of a key.
     """
 
-    def __init__(self, selector: Selector, *, key: str, period: str, method: str, error: str, vector: str) -> None:
+    def __init__(
+        self,
+        selector: Selector,
+        *,
+        key: str,
+        period: str,
+        method: str,
+        error: str,
+        vector: str,
+        running: Mapping[str, str] | None = None,
+    ) -> None:
         self._selector = selector
         self._key, self._columns = key, (key, period, method, error, vector)
         self._tables: KeyTables | None = None
-        self._running: dict[str, str] = {}
+        self._running = dict(running or {})
         self._judged: dict[str, Any] = {}
         self._lock = threading.Lock()
 

@@ -13,7 +13,7 @@ from elastream.experiments.dynamic_dataflow.experiment import (
     SELECTOR,
     WARM,
     WEEKS,
-    Case,
+    DataSet,
     as_it_runs,
     bars,
     forecasts_of,
@@ -29,7 +29,7 @@ HOURS = 7 * 24
 
 @pytest.fixture(scope="module")
 def result():
-    return run_case(Case(Generator(), 1, 3))
+    return run_case(DataSet(Generator(), 1, 3))
 
 
 def test_each_fold_is_a_week_judged_by_everything(result):

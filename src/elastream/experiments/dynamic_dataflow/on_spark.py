@@ -20,7 +20,7 @@ from elastream.model.errors import EnvironmentProblem
 __all__ = ["run_dynamic_dataflow_spark"]
 
 EXAMPLES = Path(__file__).parents[4] / "examples"
-SHORT, FEWER = 8, 6
+SHORT, FEWER = 16, 6
 """Hours and customers with `quick`."""
 SOURCE = "our bar: all of them"
 

@@ -19,8 +19,8 @@ from elastream.experiments.dynamic_dataflow.experiment import (
     RANDOM,
     REGIME,
     SELECTOR,
-    Case,
-    Result,
+    DataSet,
+    DataSetResult,
     bars,
     held,
     run_case,
@@ -57,14 +57,14 @@ def run_dynamic_dataflow(options: ExperimentOptions) -> Findings:
     """
     given = Generator()
     customers = FEWER_CUSTOMERS if options.quick else CUSTOMERS
-    cases = [Case(given, seed, customers) for seed in range(1, SEEDS + 1)]
+    cases = [DataSet(given, seed, customers) for seed in range(1, SEEDS + 1)]
     cases += [
-        Case(drawn(given, seed), seed, customers, "drawn")
+        DataSet(drawn(given, seed), seed, customers, "drawn")
         for seed in range(1, (FEWER_DRAWS if options.quick else DRAWS) + 1)
     ]
     if options.sensitivity:
         cases += [
-            Case(varied, 1, customers, f"{name} x {factor:g}") for (name, factor), varied in variations(given).items()
+            DataSet(varied, 1, customers, f"{name} x {factor:g}") for (name, factor), varied in variations(given).items()
         ]
     results, seconds = run_all(
         run_case, cases, options.workers, lambda case, done, of: options.progress(f"data {case.name}", done, of)
@@ -72,7 +72,7 @@ def run_dynamic_dataflow(options: ExperimentOptions) -> Findings:
     return outcome(results, consequences(options.quick), seconds)
 
 
-def outcome(results: Sequence[Result], switched: Sequence[Consequence], seconds: float) -> Findings:
+def outcome(results: Sequence[DataSetResult], switched: Sequence[Consequence], seconds: float) -> Findings:
     """The findings; bars apply to the data sets of the assumed parameters. switched: by mode of consistency."""
     main = [each for each in results if each.case.name == "as assumed"]
     draws = [each for each in results if each.case.name == "drawn"]
@@ -106,7 +106,7 @@ def outcome(results: Sequence[Result], switched: Sequence[Consequence], seconds:
     )
 
 
-def shares_of(checks: Sequence[Check], draws: Sequence[Result]) -> dict[str, float]:
+def shares_of(checks: Sequence[Check], draws: Sequence[DataSetResult]) -> dict[str, float]:
     """Part of the drawn data sets in which each bar holds."""
     found = np.array([held(each) for each in draws], dtype=float)
     return {check.name: round(float(found[:, number].mean()), 4) for number, check in enumerate(checks)} if draws else {}
@@ -154,7 +154,7 @@ def pick_table(figures: Mapping[str, Any]) -> Table:
     return Table("Ways to pick, synthetic data", header, tuple(rows))
 
 
-def fold_table(main: Sequence[Result]) -> Table:
+def fold_table(main: Sequence[DataSetResult]) -> Table:
     """Accuracy of the network by fold and data set."""
     rows = tuple(
         (f"data set {each.case.seed}", *(f"{accuracy:.4f}" for accuracy in each.accuracies), f"{each.deviation:.4f}")
@@ -173,7 +173,7 @@ def share_table(figures: Mapping[str, Any]) -> Table:
 
 
 def _page(
-    main: Sequence[Result],
+    main: Sequence[DataSetResult],
     figures: Mapping[str, Any],
     checks: Sequence[Check],
     others: Mapping[str, tuple[Check, ...]],
@@ -215,7 +215,7 @@ def _page(
     return Page("Dynamic dataflows: forecasts that switch to the method that will be best (synthetic data)", tuple(blocks))
 
 
-def cdf_plot(result: Result) -> Plot:
+def cdf_plot(result: DataSetResult) -> Plot:
     """Fig. 3.7 for one data set: part of the forecasts by MAPE."""
     curves: dict[str, Floats] = {
         name: np.concatenate([fold.methods[name].ravel() for fold in result.folds]) for name in METHODS

@@ -12,6 +12,7 @@ What becomes of the state of a key, whichever alternate is active:
 """
 
 import time
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
@@ -61,7 +62,9 @@ class Keyed:
 
 @lru_cache(maxsize=64)
 def _loaded(pickled: bytes) -> Keyed:
-    # A worker process executes many tasks: user functions and their modules are loaded once.
+    # A worker process executes many tasks: user functions and their modules are loaded once. PySpark pads what a key has
+    # emitted with empty rows, which pandas warns of on standard error.
+    warnings.filterwarnings("ignore", "The behavior of DataFrame concatenation with empty", FutureWarning)
     keyed: Keyed = cloudpickle.loads(pickled)
     return keyed
 
