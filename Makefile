@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup demo demo-manufacturing test test-all quick check unit docs figures measure clean
+.PHONY: setup demo demo-manufacturing demo-demand-response test test-all quick check unit docs figures measure clean
 
 setup: $(READY)
 
@@ -18,6 +18,9 @@ demo: setup
 
 demo-manufacturing: setup
 	$(BIN)/elastream run examples/manufacturing.py
+
+demo-demand-response: setup
+	$(BIN)/elastream run examples/demand_response.py
 
 # Tests run in three processes, file by file, on however few cores: those with Spark wait a lot, those without fill the gaps.
 WORKERS ?= 3

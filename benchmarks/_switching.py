@@ -258,7 +258,7 @@ class Trial:
         """Until the first query has committed so many more batches, and nothing waits to be drained."""
         name = self.layout.segments[0].name
         until, hung = self._newest(name) + batches, time.monotonic() + PATIENCE
-        while self._newest(name) < until or self.queries.settle():
+        while self.queries.settle() or self._newest(name) < until:
             if time.monotonic() > hung:
                 raise TimeoutError(f"no batch for {PATIENCE:.0f} s: {[q.query.status for q in self.queries.running]}")
             before = self._newest(name)

@@ -20,7 +20,7 @@ from _switching import FAILING, Trial, sampled
 from elastream.model.composing import Consistency
 
 SWITCHES = {Consistency.BATCH: 1000, Consistency.WAVE: 200, Consistency.DRAIN: 60}
-QUICK = {Consistency.BATCH: 60, Consistency.WAVE: 24, Consistency.DRAIN: 8}
+QUICK = {Consistency.BATCH: 30, Consistency.WAVE: 12, Consistency.DRAIN: 8}
 CLUSTER = "local-cluster[2,1,1024]"
 """Executors, cores of each, megabytes of each."""
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import pandas as pd
 import pyarrow.parquet as pq
 
-from elastream import Dataflow, Local, constant, parquet, records, run
+from elastream import Dataflow, Local, Threshold, constant, parquet, records, run
 
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 FURNACES = ("north", "south")
@@ -117,7 +117,8 @@ def main(seconds=30, each=50):
         list(wanted(seconds)),
         tempfile.mkdtemp(prefix="setpoints-"),
     )
-    result = run(dataflow(readings, setpoints, folder, seconds), cloud=Local(host_type="small", max_hosts=2))
+    flow = dataflow(readings, setpoints, folder, seconds)
+    result = run(flow, policy=Threshold(), cloud=Local(host_type="small", max_hosts=2), target_latency="3s")
     if result.ending.status != "finished":
         raise SystemExit("stopped before its load had ended: results are not checked")
     if (results := found(folder)) != expected(readings, setpoints):

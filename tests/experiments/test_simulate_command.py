@@ -55,6 +55,12 @@ def test_a_load_in_a_file_replaces_that_of_the_document(document, tmp_path):
     assert (data["figures"]["seconds"], data["figures"]["records"]) == (240, 30 + 31 + 32 + 33)
 
 
+@pytest.mark.parametrize("mode", ["batch", "wave", "drain", "rewired"])
+def test_every_consistency_can_be_simulated(document, mode):
+    words = ("--policy", "btu", "--limit", "2min", "--load", "5/s", "--consistency", mode)
+    assert invoke("simulate", document, *words).exit_code == 0
+
+
 def test_missing_the_target_is_exit_status_1(document):
     found = invoke("simulate", document, "--policy", "btu", "--load", "50/s", "--limit", "3min", "--max-hosts", 1)
     assert found.exit_code == 1
@@ -67,6 +73,7 @@ def test_missing_the_target_is_exit_status_1(document):
         (("--policy", "nonsense"), "there is no policy 'nonsense'"),
         (("--policy", "btu:window"), "not key=value"),
         (("--policy", "btu:colour=3"), "colour"),
+        (("--policy", "btu", "--consistency", "often"), "'often' is none of batch, wave, drain, rewired"),
         ((), "names no policy"),
         (("--policy", "btu"), "no load"),
         (("--policy", "btu", "--load", "5/s"), "--load: the load never ends: say how long to simulate with --limit"),

@@ -41,6 +41,9 @@ def test_under_sustained_overload_a_policy_acts_within_three_rounds_or_names_wha
         LivenessCase(50045, "queue_threshold", False),  # at thousands a second, some records are always on their way
         LivenessCase(50072, "btu", True),  # hosts smaller than what an operator declares
         LivenessCase(50088, "btu", False),  # records wait, but no longer than the service levels allow
+        LivenessCase(201, "e2df", True),  # slots are free on hosts that hold a part of the tasks with state already
+        LivenessCase(71207, "btu", True),  # a run that begins with more instances than slots
+        LivenessCase(71430, "threshold", True),  # as many tasks with state on some hosts as two turns take, on others three
         LivenessCase(70005, "threshold", True),  # hosts of unlike speed, which suffice by the sum of their cores
     ],
     ids=str,

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from elastream.forecasting.selection import (
-    Network,
+    NeuralNetwork,
     Online,
     Selector,
     agreement,
@@ -103,7 +103,7 @@ def test_the_network_is_asked_only_where_what_runs_became_bad(network):
 @settings(max_examples=examples(200))
 @given(st.lists(st.floats(allow_nan=True, allow_infinity=True), min_size=4, max_size=4))
 def test_whatever_was_measured_a_method_is_chosen(vector):
-    network = Network(
+    network = NeuralNetwork(
         np.zeros(4), np.ones(4), (np.ones((4, 3)), np.zeros(3)), (np.ones((3, 1)), np.zeros(1)), np.array([0, 1])
     )
     assert selector(network).next("a", None, 0.0, vector) in METHODS

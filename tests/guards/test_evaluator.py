@@ -170,6 +170,17 @@ def test_only_what_a_changed_signal_touches_is_evaluated() -> None:
     assert found.update(2.0, {"error": SignalReading(2.0, 2.0)}).formulas == 0
 
 
+def test_a_reading_ahead_of_its_round_is_one_sample() -> None:
+    guard = guard_of("tree", when=condition("count(error, '1 min') > 1.0"))
+    found = evaluator(guard)
+    for now in (1.0, 2.0, 3.0):
+        found = found if now < 2.0 else evaluator(guard, before=found)
+        found.update(now, {"error": SignalReading(0.5, 1.5)})
+        assert found.standings["forecast"].allowed == (), "polled while the round was observed"
+    found.update(4.0, {"error": SignalReading(0.5, 3.5)})
+    assert found.standings["forecast"].allowed == ("tree",)
+
+
 def test_a_new_version_keeps_the_memory_of_what_stays() -> None:
     text = "avg(error, '1 min') > 0.3"
     old = evaluator(guard_of("tree", when=condition(text), for_=2.0))

@@ -442,6 +442,11 @@ REFUSED: dict[str, tuple[Callable[[], object], str, tuple[str, ...]]] = {
         "operator 'f' is sequential, its calls cannot overlap: leave out `waits`",
         ("operators", "f", "sequential"),
     ),
+    "a pull that waits": (
+        lambda: of(started().map_stream(list, returns="n int", name="f", waits=True)),
+        "operator 'f' pulls, its calls cannot overlap: leave out `waits`, or write it as map_arrow",
+        ("operators", "f", "waits"),
+    ),
 }
 
 

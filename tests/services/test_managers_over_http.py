@@ -25,7 +25,7 @@ from elastream.planning.sharing.holder import Holder
 from elastream.planning.sharing.messages import Offer, RegionReport
 from elastream.planning.sharing.rules import ArbiterRules
 from elastream.recording.lines import JournalProblem
-from elastream.services.arbiter_node import ArbiterNode, Standing
+from elastream.services.arbiter_node import ArbiterNode, Entitlement
 from elastream.services.arbiter_service import arbiter_service, listening, serve
 from elastream.services.region_link import RegionLink, follow
 from elastream.services.region_node import RegionNode
@@ -155,7 +155,7 @@ def test_no_service_another_service_and_a_wrong_token_are_distinguished(server) 
 def test_a_server_whose_journal_cannot_be_written_ends_with_that_sentence(tmp_path) -> None:
     log = StateLog(tmp_path / "j", "arbiter")
     node = manager(log)
-    node.join("a", Standing())
+    node.join("a", Entitlement())
     log._lines._file = open("/dev/full", "wb", buffering=0)  # noqa: SIM115 - closed by the log
     node._heard[RegionReport, "east"] = RegionReport("east", 1, 0, (), add=("small-east",))
     with pytest.raises(JournalProblem, match="No space left on device"), listening("127.0.0.1", free_port()) as at:

@@ -25,7 +25,7 @@ from elastream.planning.managers.regions import Region, RegionRules
 from elastream.planning.sharing import holder
 from elastream.planning.sharing.messages import Claim, Offer, RegionOrder, RegionReport, View
 from elastream.planning.sharing.rules import ArbiterRules
-from elastream.services.arbiter_node import ArbiterNode, Standing, UnknownMember
+from elastream.services.arbiter_node import ArbiterNode, Entitlement, UnknownMember
 from elastream.services.region_node import RegionNode, RegionState
 from elastream.services.state_log import StateLog
 from properties import examples
@@ -242,7 +242,7 @@ class DurableManagers(RuleBasedStateMachine):
             manager = self.nodes["manager"]
             if name in manager.state.applications:  # killed before it could answer
                 self.do("manager", lambda node: node.leave(name, node._keys[name]))
-            self.apps[name].key = self.do("manager", lambda node: node.join(name, Standing())) or ""
+            self.apps[name].key = self.do("manager", lambda node: node.join(name, Entitlement())) or ""
 
     @precondition(lambda self: self.network)
     @rule(data=st.data(), stays=st.booleans())
@@ -562,7 +562,7 @@ def test_an_arbiter_that_lost_its_journal_says_so_and_gives_no_orders():
     fresh = arbiter()
     with pytest.raises(InputError, match="region east has seen term 3, and here only 0 were given"):
         fresh.report(RegionReport("east", 9, 3, ("h1",)))
-    key = fresh.join("a", Standing())
+    key = fresh.join("a", Entitlement())
     with pytest.raises(UnknownMember):
         fresh.claim(Claim("a", 9, 7, ("h1",)), key)
     fresh.round()
@@ -570,10 +570,10 @@ def test_an_arbiter_that_lost_its_journal_says_so_and_gives_no_orders():
 
 
 def test_an_application_not_on_the_list_is_refused():
-    node = arbiter(standings={"a": Standing(2.0), "b": Standing()})
+    node = arbiter(standings={"a": Entitlement(2.0), "b": Entitlement()})
     with pytest.raises(CloudError, match=r"there is no application 'c' here .there are: a, b."):
-        node.join("c", Standing())
-    node.join("a", Standing(9.0))
+        node.join("c", Entitlement())
+    node.join("a", Entitlement(9.0))
     assert node.state.applications["a"].priority == 2.0, "the document says what it may expect"
     with pytest.raises(InputError, match=r"there is no region 'south' here .there are: east, west."):
         node.report(RegionReport("south", 1, 0, ()))
@@ -582,12 +582,12 @@ def test_an_application_not_on_the_list_is_refused():
 @pytest.mark.parametrize(
     ("standing", "said"),
     [
-        (Standing(math.nan), "a priority of nan is out of range"),
-        (Standing(-5.0), "a priority of -5 is out of range: it must be above 0 and at most 1,000,000"),
-        (Standing(math.inf), "a priority of inf is out of range"),
-        (Standing(1e308), "is out of range"),
-        (Standing(1.0, -100), "a minimum of -100 hosts is out of range: it must be from 1 to 10,000"),
-        (Standing(1.0, 10**6), "a minimum of 1,000,000 hosts is out of range"),
+        (Entitlement(math.nan), "a priority of nan is out of range"),
+        (Entitlement(-5.0), "a priority of -5 is out of range: it must be above 0 and at most 1,000,000"),
+        (Entitlement(math.inf), "a priority of inf is out of range"),
+        (Entitlement(1e308), "is out of range"),
+        (Entitlement(1.0, -100), "a minimum of -100 hosts is out of range: it must be from 1 to 10,000"),
+        (Entitlement(1.0, 10**6), "a minimum of 1,000,000 hosts is out of range"),
     ],
 )
 def test_absurd_standings_are_refused_in_a_sentence(standing, said):
@@ -608,7 +608,7 @@ def test_absurd_standings_are_refused_in_a_sentence(standing, said):
 )
 def test_absurd_claims_are_refused_in_a_sentence(about, said):
     node = arbiter()
-    key = node.join("a", Standing())
+    key = node.join("a", Entitlement())
     with pytest.raises(InputError, match=said):
         node.claim(replace(Claim("a", 1, 0, ()), **about), key)
 
@@ -617,14 +617,14 @@ def test_what_cannot_be_written_did_not_happen(tmp_path):
     """The disk is full for a while: nobody joined meanwhile, and the journal can be read later."""
     log = StateLog(tmp_path / "j", "arbiter")
     node = ArbiterNode(OFFER, RULES, log, lambda: 0.0, regions=REGIONS)
-    node.join("a", Standing())
+    node.join("a", Entitlement())
     real = log._lines._file
     log._lines._file = Full(real)
     with pytest.raises(ElastreamError, match="No space left on device"):
-        node.join("b", Standing())
+        node.join("b", Entitlement())
     assert (list(node.state.applications), list(node._keys)) == (["a"], ["a"])
     log._lines._file = real
-    node.join("c", Standing())
+    node.join("c", Entitlement())
     log.close()
     again = ArbiterNode(OFFER, RULES, StateLog(tmp_path / "j", "arbiter"), lambda: 0.0, regions=REGIONS)
     assert set(again.state.applications) == {"a", "c"}
@@ -669,7 +669,7 @@ def test_refusals_reach_the_region_with_their_reason():
 
 def test_a_request_that_no_region_may_meet_is_refused_with_the_reason():
     node = arbiter(ArbiterRules(max_hosts=0))
-    key = node.join("a", Standing())
+    key = node.join("a", Entitlement())
     assert node.claim(Claim("a", 1, 1, (), asks=("small-east",)), key).refused.startswith(
         "the manager of east is not heard"
     )

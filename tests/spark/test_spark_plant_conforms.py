@@ -20,6 +20,7 @@ def start() -> SparkPlant:
     flow = Dataflow("conforms")
     lines = flow.source(records([{"value": "a b c"}], "value string"), load=constant("50/s"))
     words = lines.flat_map({"all": str.split, "first": lambda line: line.split()[:1]}, returns="word string", name="split")
+    words.signal("seen", "count()")
     words.key_by("word").count().sink(parquet(root / "out"))
     directory = RunDirectory.create(root / "runs", "conforms")
     return start_plant(flow.graph, Local(TINY, max_hosts=4), directory, target_latency=2.0, state_partitions=2)

@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from elastream.model.errors import InputError
 from elastream.recording.directory import RunDirectory
 from elastream.recording.key_tables import KeyTableLog, selections_recorded
+from elastream.recording.live import refuse_ended
 from elastream.recording.recorder import Recording
 
 __all__ = ["key_tables"]
@@ -17,9 +17,5 @@ def key_tables(run: Path | str) -> KeyTableLog:
     """
     folder = Path(run)
     recording = Recording.outline(folder)
-    if not folder.is_dir():
-        raise InputError(f"{folder} is no run's folder: key tables are given to the run, not to a recording of it")
-    if (ending := recording.ending) is not None:
-        why = f", {ending.reason}" if ending.reason else ""
-        raise InputError(f"{folder} has {ending.status}{why}: key tables are for a run that goes on")
+    refuse_ended(folder, recording, "key tables")
     return KeyTableLog(RunDirectory(folder), selections_recorded(recording.header))

@@ -109,6 +109,7 @@ PAGES: Mapping[str, Mapping[str, str]] = {
     "nstorm": {"spark": "nstorm.page:run_nstorm"},
     "dynamic-dataflow": {
         "simulated": "dynamic_dataflow.page:run_dynamic_dataflow",
+        "spark": "dynamic_dataflow.on_spark:run_dynamic_dataflow_spark",
     },
 }
 """Experiment -> {plant: its function, as module:name}; imported when used."""

@@ -18,9 +18,6 @@ if TYPE_CHECKING:
 
 __all__ = ["guards"]
 
-SILENT = 120.0
-"""Seconds without an observation after which a run without an end counts as dead: so long an action may be under way."""
-
 guards = typer.Typer(
     name="guards", no_args_is_help=True, help="Guards: what says which alternates and branches of a dataflow may run."
 )
@@ -72,10 +69,11 @@ def give(run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of 
     from elastream.guards.subject import Subject
     from elastream.recording.directory import RunDirectory
     from elastream.recording.guard_log import GuardLog
+    from elastream.recording.live import refuse_ended
     from elastream.recording.recorder import Recording
 
     recording = Recording.outline(run)
-    _refuse_ended(run, recording)
+    refuse_ended(run, recording, "guards")
     try:
         subject = Subject.recorded(recording.header)
     except (KeyError, TypeError, ValueError) as error:
@@ -113,23 +111,6 @@ def show(run: Recorded) -> None:
         _show_signals(recording, console)
 
 
-def _refuse_ended(run: Path, recording: "Recording") -> None:
-    """Raise InputError unless the run in the folder `run` goes on."""
-    from elastream.model.units import format_duration
-    from elastream.recording.directory import RunDirectory
-
-    ending = recording.ending
-    if ending is not None:
-        why = f", {ending.reason}" if ending.reason else ""
-        raise InputError(f"{run} has {ending.status} at {_clock(ending.time)}{why}: guards are for a run that goes on")
-    if not run.is_dir():
-        raise InputError(f"{run} is no run's folder: guards are given to the run, not to a recording of it")
-    silent = time.time() - RunDirectory(run).recording.stat().st_mtime
-    if silent > SILENT:
-        silence = format_duration(round(silent))
-        raise InputError(f"{run} has recorded nothing for {silence}: it died without an end, or hangs")
-
-
 def _show_standings(recording: "Recording", console: "Console") -> None:
     at = float(recording.times[-1])
     wanted = recording.compositions_at(at)[""]
@@ -156,7 +137,7 @@ def _show_signals(recording: "Recording", console: "Console") -> None:
     at = float(recording.times[-1])
     table = _table("signal", "value", "age")
     for name, reading in sorted(recording.signals_at(at).items()):
-        table.add_row(name, signal_text(reading.value), duration_text(at - reading.taken))
+        table.add_row(name, signal_text(reading.value), duration_text(max(0.0, at - reading.taken)))
     console.print(table)
 
 

@@ -62,6 +62,10 @@ Fused = Annotated[
 ]
 
 Guards = Annotated[Path | None, typer.Option(metavar="FILE", help="Guards to use instead of the file's.")]
+Consistency = Annotated[
+    str | None,
+    typer.Option(metavar="MODE", help="What records under way meet when alternates change: batch, wave, drain or rewired."),
+]
 
 
 def simulate(
@@ -85,6 +89,7 @@ def simulate(
     fused: Fused = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of all random numbers.")] = 1,
     guards: Guards = None,
+    consistency: Consistency = None,
     html: Html = None,
     json_file: Json = None,
 ) -> None:
@@ -115,7 +120,11 @@ def simulate(
         own = measured(calibrate, given.graph)[1]
     if fused is None:
         fused = calibrate is not None or (prices is None and not given.host_types)
-    replaced = [*(["policy"] if policy else []), *(["host_types", "cloud"] if prices is not None else [])]
+    replaced = [
+        *(["policy"] if policy else []),
+        *(["consistency"] if consistency else []),
+        *(["host_types", "cloud"] if prices is not None else []),
+    ]
     with given.placing(*replaced):
         comparison = compared(
             given.graph,
@@ -131,6 +140,7 @@ def simulate(
             period=period,
             seed=seed,
             guards=guards or given.guards,
+            consistency=consistency or given.consistency,
         )
     print_table(console, comparison.table())
     console.print(comparison.verdict, highlight=False, markup=False, soft_wrap=True)

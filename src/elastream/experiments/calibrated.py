@@ -42,7 +42,8 @@ def _graph(recording: Recording, place: str) -> Graph:
                     **{name: value for name, value in each.items() if name != "values"},
                     "kind": Kind(each["kind"]),
                     "alternates": tuple(Alternate(name) for name in each["alternates"]),
-                    "key": ("key",) if each["kind"] == Kind.KEYED else (),
+                    "selects": (selects := tuple(each.get("selects", ()))),
+                    "key": selects or ("key",) if each["kind"] == Kind.KEYED else (),
                 }
             )
             for each in header.operators

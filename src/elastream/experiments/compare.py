@@ -2,12 +2,14 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 from elastream.documents.guards import GuardDocument
 from elastream.experiments.cases import cores, run_beside
 from elastream.experiments.comparison import Comparison, Peak
 from elastream.experiments.trials import Scene, tried
 from elastream.model.cloud import HostType
+from elastream.model.composing import Consistency
 from elastream.model.endpoints import ArrivalPattern
 from elastream.model.errors import ElastreamError, InputError
 from elastream.model.fitting import refuse_unreachable
@@ -40,14 +42,16 @@ def compare(
     fused: bool = False,
     settings: Settings | None = None,
     guards: GuardDocument | None = None,
+    consistency: Consistency | None = None,
     progress: Callable[[str, int, int], None] = lambda *_: None,
 ) -> Comparison:
     """Run every policy on the same load and seed.
 
     load: for every source, in place of what the sources declare. seconds: how long; the longest load where not given.
     target: fraction of records that must be in time. monitor, period: seconds between observations and between plans.
-    fused: whether stages are scaled as on Spark, or (False) every operator by itself. guards: in force all the time. Raises
-    InputError for a load that never ends without `seconds`, and whatever the simulated plant refuses.
+    fused: whether stages are scaled as on Spark, or (False) every operator by itself. guards: in force all the time.
+    consistency: in place of that of `settings`. Raises InputError for a load that never ends without `seconds`, and what
+    the simulated plant refuses.
     """
     if not policies:
         raise InputError("there is no policy to compare")
@@ -62,6 +66,8 @@ def compare(
     if not records:
         raise InputError(f"the load has no record in {format_duration(length)}: give another load, or a longer limit")
     base = settings or Settings(monitor=monitor, travel=Travel.COHORTS if records > SINGLE_UP_TO else Travel.SINGLE)
+    if consistency is not None:
+        base = replace(base, consistency=consistency)
     layout = lay_out(graph, fused=fused)
     refuse_unreachable(layout, host_types, target_latency)
     loads = {source: pattern for source, pattern in patterns.items() if pattern is not None}

@@ -175,7 +175,7 @@ class _Watch:
             self.broken += (
                 [] if self.case.policy in FIXED else _provided(self.case, self.given, name, self.rounds, self.patience)
             )
-            self.broken += _fixed(self.case, self.given, name, self.rounds, self.patience)
+            self.broken += _fixed(self.case, self.given, name, self.rounds)
             self.broken += [] if self.ends or self.case.policy in FIXED else _given_back(self.given, self.rounds)
             if not self.ends or self.broken or self.silent:
                 self.stop()
@@ -185,7 +185,8 @@ class _Watch:
 
     def _truth(self, decision: Decision) -> Round:
         seen, stations = self.seen, self.plant.network.stations
-        waits = [station.queued + station.in_service for station in stations]
+        # Fused, what is in work is so in every stage of its query: it counts where it waited.
+        waits = [station.queued + station.in_service if self.entries[station.name] else 0.0 for station in stations]
         starting = any(
             free > seen.time and not math.isfinite(done)
             for station in stations
@@ -235,10 +236,12 @@ class _Watch:
 
 
 def _entries(layout: Layout, name: str) -> list[str]:
-    """Operators at which records come that wait at stage `name`: fused, all that its query reads, if it is the first."""
+    """Operators at which records come that wait at a stage: fused, all that its query reads, and none but at its first."""
     segment = next(each for each in layout.segments if each.name == layout.stage_of[name].segment)
-    if layout.apart or segment.stages[0].name != name:
+    if layout.apart:
         return [name]
+    if segment.stages[0].name != name:
+        return []
     sources = [each for each in segment.operators if layout.graph.by_name[each].kind is Kind.SOURCE]
     return [*sources, *dict.fromkeys(edge.target for edge in segment.inputs)]
 
@@ -381,9 +384,9 @@ def _given_back(given: Scenario, rounds: Sequence[Round]) -> Iterator[str]:
         yield f"{last.hosts} hosts at the end of the low load, as many as ever; {given.hosts} at the start"
 
 
-def _fixed(case: LivenessCase, given: Scenario, name: str, rounds: Sequence[Round], patience: float) -> Iterator[str]:
+def _fixed(case: LivenessCase, given: Scenario, name: str, rounds: Sequence[Round]) -> Iterator[str]:
     """In the last rounds of a constant load nothing happens, unless much still waits."""
-    tail = [round for round in rounds if round.time > rounds[-1].time - QUIET * given.own * patience]
+    tail = [round for round in rounds if round.time > rounds[-1].time - QUIET * given.own]
     acting = [(round.time, type(round.acted).__name__) for round in tail if round.acted is not None]
     if acting and case.policy not in CYCLING and tail[-1].waiting < WAITING + given.rates[1] * 2:
         (when, what) = acting[0]

@@ -23,6 +23,7 @@ from elastream.planning.policies.otd import Otd
 from elastream.planning.policies.queue_threshold import QueueThreshold
 from elastream.planning.policies.static import Static, sized
 from elastream.planning.policies.threshold import Threshold
+from elastream.planning.provision import width
 from elastream.simulation import Settings, SimulatedPlant, Travel, make_plant
 from elastream.workload.pattern import Pattern
 from elastream.workload.shapes import steps
@@ -47,7 +48,7 @@ FIXED = frozenset({"static", "otd", "elastic_allocator"})
 HOSTS_ONLY = frozenset({"by_load"})
 """Policies that change no parallelism, for queries whose sources are as wide as they will ever be: Autopilot's, which
 watches queries on Spark; they run fused only."""
-WIDE = 64
+WIDE = 512
 """Instances that such a source has: more than the hosts of a case have slots."""
 MOST_INSTANCES = 15
 """Instances of one operator that a case needs at most: a policy may add one a round."""
@@ -142,7 +143,8 @@ def scenario(case: LivenessCase, patience: float = 1.0) -> Scenario:
     grows = draw.uniform(2.0, 5.0)
     high = max(grows * first, draw.uniform(1.2, 4.0) * cheapest.cores * cheapest.speed / total)
     if case.fused:
-        high = max(min(high, 12.0 / total), 1.6 * first)  # a keyed stage has sixteen tasks
+        slot = min(kind.cores * kind.speed / width(kind) for kind in types)
+        high = min(max(min(high, 12.0 * slot / total), 1.6 * first), 14.0 * slot / total)  # a keyed stage has sixteen tasks
     else:
         high = max(min(high, MOST_INSTANCES * single * slowest), 1.6 * first)
     instances = high / single / slowest

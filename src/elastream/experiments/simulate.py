@@ -17,6 +17,7 @@ from elastream.experiments.calibrated import calibration_of
 from elastream.experiments.compare import compare
 from elastream.experiments.comparison import Comparison
 from elastream.model.cloud import HostType
+from elastream.model.composing import consistency_of
 from elastream.model.endpoints import ArrivalPattern
 from elastream.model.errors import CloudError, InputError
 from elastream.model.flow import Dataflow
@@ -52,6 +53,7 @@ def simulate(
     fused: bool | None = None,
     period: float | str | None = None,
     guards: Path | str | None = None,
+    consistency: str = "batch",
     seed: int = 1,
     show: bool = True,
 ) -> Comparison:
@@ -63,7 +65,8 @@ def simulate(
     limit: how long to simulate; by default until the load ends. target: fraction of records that must be in time.
     calibrate: folder of a run on Spark whose measured costs and hosts are used. fused: micro-batches of fused stages, or a
     queue for each operator, in place of what the hosts say. period: time between two plans. guards: a file of guards.
-    seed: of all random numbers. show: say how far it is, on a terminal with a bar, elsewhere with a line every ten seconds.
+    consistency: what records under way meet when alternates change, as of `run`, or `"rewired"`: what comes first. seed:
+    of all random numbers. show: say how far it is, on a terminal with a bar, elsewhere with a line every ten seconds.
 
     Raises InputError for a load without end and no `limit`, CloudError without hosts, and whatever cannot be simulated.
     """
@@ -93,6 +96,7 @@ def simulate(
             fused=as_spark,
             settings=settings,
             guards=None if guards is None else load_guards(Path(guards), graph),
+            consistency=consistency_of(consistency, simulated=True),
             progress=progress,
         )
 

@@ -24,7 +24,18 @@ from elastream.model.errors import EnvironmentProblem, InputError
 from elastream.model.graph import Graph
 from elastream.model.observation import Floats, Integers
 
-__all__ = ["Chooser", "Network", "Online", "Selector", "agreement", "best", "excess", "learned", "load_selector", "train"]
+__all__ = [
+    "Chooser",
+    "NeuralNetwork",
+    "Online",
+    "Selector",
+    "agreement",
+    "best",
+    "excess",
+    "learned",
+    "load_selector",
+    "train",
+]
 
 HIDDEN = 70
 """Neurons of the one hidden layer (p. 52)."""
@@ -37,6 +48,8 @@ EPOCHS = 500
 """Most epochs; STOP ends before."""
 TIE = 1e-9
 """Percentage points of MAPE within which two methods are equally good: rounding, nothing else."""
+FAR = 1e3
+"""Standard deviations beyond which an input says nothing more: sigmoids are flat long before."""
 LEAST = 1e-6
 """Deviation below which a signal counts as constant; logarithms are taken above it."""
 
@@ -50,7 +63,7 @@ class Chooser(Protocol):
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Network:
+class NeuralNetwork:
     """A trained network of one hidden layer. Inputs are logarithms of deviations, less `mean`, over `scale`.
 
     hidden: weights (inputs, HIDDEN) and biases (HIDDEN,); output: weights (HIDDEN, outputs) and biases; a single output
@@ -65,7 +78,7 @@ class Network:
 
     def choose(self, vectors: Floats) -> Integers:
         """Number of the best method for each row. A row with an unknown value gets that of an average one."""
-        inputs = np.nan_to_num((_logarithms(vectors) - self.mean) / self.scale, nan=0.0)
+        inputs = np.clip(np.nan_to_num((_logarithms(vectors) - self.mean) / self.scale, nan=0.0), -FAR, FAR)
         layer = 1 / (1 + np.exp(-np.clip(inputs @ self.hidden[0] + self.hidden[1], -500, 500)))
         found = layer @ self.output[0] + self.output[1]
         if len(self.classes) == 1:
@@ -132,8 +145,8 @@ class Selector:
             )
 
     def save(self, path: Path) -> None:
-        """Write it as JSON. Raises TypeError where its chooser is no Network."""
-        if not isinstance(self.chooser, Network):
+        """Write it as JSON. Raises TypeError where its chooser is no NeuralNetwork."""
+        if not isinstance(self.chooser, NeuralNetwork):
             raise TypeError(f"{type(self.chooser).__name__} cannot be saved")
         network = {name: _lists(getattr(self.chooser, name)) for name in NETWORK}
         about = {name: getattr(self, name) for name in ("dataflow", "operator", "methods", "bound")}
@@ -148,7 +161,7 @@ def load_selector(path: Path, graph: Graph | None = None) -> Selector:
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
         given = found["network"]
-        network = Network(
+        network = NeuralNetwork(
             np.array(given["mean"], dtype=float),
             np.array(given["scale"], dtype=float),
             _layer(given["hidden"]),
@@ -198,7 +211,7 @@ def excess(errors: Floats, chosen: Integers) -> float:
     return float(mine.mean() / errors.min(axis=1).mean() - 1)
 
 
-def train(vectors: Floats, errors: Floats, seed: int = 0) -> Network:
+def train(vectors: Floats, errors: Floats, seed: int = 0) -> NeuralNetwork:
     """A network that learned from hours: vectors (n, inputs) of what was known, errors (n, methods) of what came.
 
     Hours with an unknown value are left out. Raises EnvironmentProblem without the extra `learned`.
@@ -211,7 +224,7 @@ def train(vectors: Floats, errors: Floats, seed: int = 0) -> Network:
     classes = np.unique(labels)
     if len(classes) == 1:
         nothing = (np.zeros((inputs.shape[1], 1)), np.zeros(1))
-        return Network(mean, scale, nothing, (np.zeros((1, 1)), np.zeros(1)), classes)
+        return NeuralNetwork(mean, scale, nothing, (np.zeros((1, 1)), np.zeros(1)), classes)
     network = networks.MLPClassifier(
         hidden_layer_sizes=(HIDDEN,),
         activation="logistic",
@@ -221,7 +234,7 @@ def train(vectors: Floats, errors: Floats, seed: int = 0) -> Network:
         random_state=seed,
     ).fit((inputs - mean) / scale, labels)
     first, second = zip(network.coefs_, network.intercepts_, strict=True)
-    return Network(mean, scale, first, second, np.asarray(network.classes_, dtype=np.int64))
+    return NeuralNetwork(mean, scale, first, second, np.asarray(network.classes_, dtype=np.int64))
 
 
 def learned(module: str) -> Any:

@@ -11,16 +11,16 @@ from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 
 from elastream.guards.compiling import UNKNOWN
-from elastream.guards.program import Part, Program, Rule
-from elastream.guards.windows import Held, Then, Window
+from elastream.guards.program import Program, Remembered, Rule
+from elastream.guards.windows import Held, SampleWindow, Then
 from elastream.model.guarding import Standing
 from elastream.model.signals import SignalReading, Signals, SignalValue
 
-__all__ = ["Evaluator", "Round"]
+__all__ = ["Evaluated", "Evaluator"]
 
 
 @dataclass(slots=True)
-class Round:
+class Evaluated:
     """What a round did. changed: elements whose standing is another one now. formulas, parts: evaluated."""
 
     changed: list[str] = field(default_factory=list)
@@ -43,9 +43,10 @@ class Evaluator:
         self._numbers = {signal.name: n for n, signal in enumerate(program.signals)}
         self._kinds = [signal.kind for signal in program.signals]
         self._taken = [-math.inf] * len(program.signals)
+        self._told = [-math.inf] * len(program.signals)  # the same as it was told, which may be ahead of the round
         self._first = len(program.signals)
         kept = {} if before is None else {part.tree: memory for part, memory in before.memories.items()}
-        self.memories: dict[Part, Window | Held | Then | None] = {
+        self.memories: dict[Remembered, SampleWindow | Held | Then | None] = {
             part: kept[part.tree] if part.tree in kept else _memory(part) for part in program.parts
         }
         self._memories = list(self.memories.values())
@@ -66,6 +67,9 @@ class Evaluator:
         self._active: list[list[bool]] = [[rule.activate < 0 for rule in rules] for rules in program.rules]
         if before is not None:
             self._keep_active(before)
+            for name in self._numbers.keys() & before._numbers.keys():
+                number, known = self._numbers[name], before._numbers[name]
+                self._taken[number], self._told[number] = before._taken[known], before._told[known]
         # (time, part, -1) where time alone may change a part, (time, -1, signal) where a value may become stale: at most
         # one of each that matters, the time of which is kept besides.
         self._due = [math.inf if memory is None else memory.due for memory in self._memories]
@@ -91,7 +95,7 @@ class Evaluator:
             for n, rule in enumerate(rules):
                 active[n] = active[n] or (name, rule.alternate) in were
 
-    def update(self, now: float, readings: Signals) -> Round:
+    def update(self, now: float, readings: Signals) -> Evaluated:
         """Take the newest readings at `now`, which does not decrease; signals left out are as they were."""
         now = self._now = max(now, self._now)
         parts: set[int] = set(self._ages)
@@ -101,7 +105,7 @@ class Evaluator:
             formulas.update(range(len(self.program.formulas)))
         self._read(now, readings, parts, formulas)
         self._wake(now, parts, formulas)
-        done = Round(parts=self._advance(now, parts, formulas))
+        done = Evaluated(parts=self._advance(now, parts, formulas))
         done.formulas = len(formulas)
         elements = self._evaluate(formulas)
         if self._fresh:
@@ -111,13 +115,15 @@ class Evaluator:
         return done
 
     def _read(self, now: float, readings: Mapping[str, SignalReading], parts: set[int], formulas: set[int]) -> None:
-        numbers, taken, slots, windows = self._numbers, self._taken, self._slots, self._windows
+        numbers, taken, slots, windows, told = self._numbers, self._taken, self._slots, self._windows, self._told
         for name, reading in readings.items():
             if (number := numbers.get(name)) is None:
                 continue
-            at, value = min(reading.taken, now), reading.value
-            if at == taken[number] and value == slots[number]:
+            again, value = reading.taken == told[number], reading.value
+            if again and value == slots[number]:
                 continue
+            at = taken[number] if again else min(reading.taken, now)
+            told[number] = reading.taken
             if value is not None and not self._kinds[number].admits(value):
                 value = None
             stale = self.program.signals[number].stale
@@ -181,7 +187,7 @@ class Evaluator:
             value: SignalValue | None
             if memory is None:
                 value = None if self._slots[part.signal] is None else now - self._taken[part.signal]
-            elif isinstance(memory, Window):
+            elif isinstance(memory, SampleWindow):
                 value = memory.answer(now)
             elif isinstance(memory, Held):
                 value = memory.advance(now, part.inputs[0](self._slots))
@@ -266,7 +272,7 @@ _NEVER = object()
 """The result of a formula that was not evaluated yet."""
 
 
-def _memory(part: Part) -> Window | Held | Then | None:
+def _memory(part: Remembered) -> SampleWindow | Held | Then | None:
     match part.kind:
         case "age":
             return None
@@ -274,4 +280,4 @@ def _memory(part: Part) -> Window | Held | Then | None:
             return Held(part.seconds)
         case "then":
             return Then(part.seconds)
-    return Window(part.kind, part.seconds)
+    return SampleWindow(part.kind, part.seconds)

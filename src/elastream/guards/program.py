@@ -12,14 +12,14 @@ from elastream.guards.language import OF_SIGNALS, OVERLOADS, seconds_of
 from elastream.guards.tree import Call, Literal, Node, Read, nodes
 from elastream.model.signals import Signal
 
-__all__ = ["Part", "Program", "Rule", "program_of"]
+__all__ = ["Program", "Remembered", "Rule", "program_of"]
 
 MINUTE = 60.0
 """Seconds of the window of `rate` where it names none."""
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class Remembered:
     """What has a slot because it has a memory: a window, an age, a persistence or an order.
 
     kind: its function. signal: slot of the signal of windows and ages. inputs: conditions of persistence and order.
@@ -56,7 +56,7 @@ class Program:
     """
 
     signals: tuple[Signal, ...]
-    parts: tuple[Part, ...]
+    parts: tuple[Remembered, ...]
     formulas: tuple[Compiled, ...]
     quick: tuple[Compiled | None, ...]
     elements: tuple[str, ...]
@@ -84,7 +84,7 @@ class _Builder:
     def __init__(self, signals: tuple[Signal, ...]) -> None:
         self.signals = signals
         self.slots: dict[Node, int] = {Read(signal.name): n for n, signal in enumerate(signals)}
-        self.parts: list[Part] = []
+        self.parts: list[Remembered] = []
         self.part_inputs: list[set[int]] = []
         self.formulas: list[Compiled] = []
         self.quick: list[Compiled | None] = []
@@ -160,19 +160,21 @@ class _Builder:
             *conditions, duration = tree.args
             inputs = set().union(*map(self._prepare, conditions))
             seconds = seconds_of(duration) if isinstance(duration, Literal) else 0.0
-            part = Part(tree, self._next, function, seconds, inputs=tuple(compiled(c, self.slots) for c in conditions))
+            part = Remembered(
+                tree, self._next, function, seconds, inputs=tuple(compiled(c, self.slots) for c in conditions)
+            )
             return {self._added(part, inputs)}
         if tree.overload in OF_SIGNALS and function != "known":
             read, *rest = tree.args
             seconds = seconds_of(rest[0]) if rest and isinstance(rest[0], Literal) else MINUTE
-            return {self._added(Part(tree, self._next, function, seconds, signal=self.slots[read]), set())}
+            return {self._added(Remembered(tree, self._next, function, seconds, signal=self.slots[read]), set())}
         return set().union(*map(self._prepare, tree.args))
 
     @property
     def _next(self) -> int:
         return len(self.signals) + len(self.parts)
 
-    def _added(self, part: Part, inputs: set[int]) -> int:
+    def _added(self, part: Remembered, inputs: set[int]) -> int:
         self.slots[part.tree] = part.slot
         self.parts.append(part)
         self.part_inputs.append(inputs)

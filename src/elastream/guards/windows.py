@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 from elastream.model.signals import SignalValue
 
-__all__ = ["AGGREGATES", "Held", "Then", "Truth", "Window"]
+__all__ = ["AGGREGATES", "Held", "SampleWindow", "Then", "Truth"]
 
 Truth: TypeAlias = bool | None
 
@@ -34,7 +34,7 @@ class _Bucket:
         self.step, self.rise = step, 0.0
 
 
-class Window:
+class SampleWindow:
     """Samples of a signal taken in (now - seconds, now]; `answer(now)` is their aggregate, None where none is defined.
 
     Samples that are not newer than the last are left out. Values other than numbers are only counted.

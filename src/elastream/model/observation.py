@@ -463,9 +463,13 @@ class Observation:
 
     @cached_property
     def mean_speed(self) -> float:
-        """Speed of the usable hosts' cores on average, 1 without any; busy cores are theirs, whatever their speed."""
-        cores = math.fsum([self.leases[host].type.cores for host in self.usable])
-        return math.fsum([self.capacities[host] for host in self.usable]) / cores if cores > 0 else 1.0
+        """Speed of the usable hosts' cores on average, 1 without any; busy cores are theirs, whatever their speed.
+
+        The harmonic mean: tasks have equal parts of the records, so that a slow core is busy for longer with its part.
+        """
+        cores = {host: self.leases[host].type.cores for host in self.usable}
+        busy = math.fsum([each / self.speeds[host] for host, each in cores.items()])
+        return math.fsum(cores.values()) / busy if busy > 0 else 1.0
 
     @cached_property
     def coming(self) -> tuple[str, ...]:

@@ -46,6 +46,13 @@ def _check_forms(graph: Parts, operator: Operator) -> None:
             f"operator {name!r} has a function of the form {grouped[0]} but no key: group by one",
             name,
         )
+    if operator.waits and Form.STREAM in forms:
+        fail(
+            graph,
+            f"operator {name!r} pulls, its calls cannot overlap: leave out `waits`, or write it as map_arrow",
+            name,
+            "waits",
+        )
 
 
 def _check_ports(graph: Parts, operator: Operator) -> None:

@@ -143,7 +143,7 @@ class Frames:
 
         times = self.recording.series.times
         rows = [
-            (times[number], name, value, taken, times[number] - taken)
+            (times[number], name, value, taken, max(times[number] - taken, 0.0))
             for number, name, value, taken in self.recording.series.signals.rows()
         ]
         frame = pd.DataFrame(rows, columns=["time", "signal", "value", "taken", "age"])

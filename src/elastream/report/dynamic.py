@@ -7,11 +7,11 @@ from itertools import pairwise
 
 from elastream.recording.recorder import Recording
 
-__all__ = ["Ran", "ran"]
+__all__ = ["Selected", "ran"]
 
 
 @dataclass(frozen=True, slots=True)
-class Ran:
+class Selected:
     """An operator with several alternates, or a choice. shares: part of the time for which each was selected.
 
     closed: part of the time for which its guards allowed nothing, so that what ran stayed; NaN where it has no guards.
@@ -23,7 +23,7 @@ class Ran:
     closed: float = math.nan
 
 
-def ran(recording: Recording) -> tuple[Ran, ...]:
+def ran(recording: Recording) -> tuple[Selected, ...]:
     """Every dynamic element of a recorded run, by the compositions that were wanted."""
     if not len(recording.times):
         return ()
@@ -36,7 +36,7 @@ def ran(recording: Recording) -> tuple[Ran, ...]:
         for option, since, until in spans:
             seconds[option] = seconds.get(option, 0.0) + until - since
         shares = sorted(((option, each / whole) for option, each in seconds.items()), key=lambda each: -each[1])
-        found.append(Ran(element, tuple(shares), max(0, len(spans) - 1), _closed(recording, element, end) / whole))
+        found.append(Selected(element, tuple(shares), max(0, len(spans) - 1), _closed(recording, element, end) / whole))
     return tuple(found)
 
 

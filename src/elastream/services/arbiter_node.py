@@ -24,7 +24,7 @@ from elastream.planning.sharing.rules import ArbiterRules
 from elastream.planning.sharing.state import Arbiter, HostRecord, Member, Party, Tenure, fixed, order_for, view_for
 from elastream.services.state_log import StateLog
 
-__all__ = ["ArbiterNode", "Standing", "UnknownMember"]
+__all__ = ["ArbiterNode", "Entitlement", "UnknownMember"]
 
 LONGEST_NAME = 100
 """Characters of an application's name."""
@@ -38,7 +38,7 @@ class UnknownMember(CloudError):
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class Entitlement:
     """What an application may expect: its weight, and hosts that are guaranteed to it."""
 
     priority: float = 1.0
@@ -71,7 +71,7 @@ class ArbiterNode:
         *,
         machines: Mapping[str, str] | None = None,
         regions: Iterable[str] = (),
-        standings: Mapping[str, Standing] | None = None,
+        standings: Mapping[str, Entitlement] | None = None,
         period: float = 0.0,
     ) -> None:
         self.offer = offer
@@ -93,7 +93,7 @@ class ArbiterNode:
         """Who holds what."""
         return self._state
 
-    def join(self, application: str, standing: Standing) -> str:
+    def join(self, application: str, standing: Entitlement) -> str:
         """Take an application in; the key that its claims are to carry. Raises CloudError where it cannot be taken."""
         if not 0 < len(application) <= LONGEST_NAME:
             raise CloudError(f"an application's name has from 1 to {LONGEST_NAME} characters, not {len(application)}")

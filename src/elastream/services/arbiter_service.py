@@ -23,7 +23,7 @@ from fastapi.responses import JSONResponse
 from elastream.model.errors import CloudError, ElastreamError, EnvironmentProblem, InputError
 from elastream.planning.sharing.messages import Claim, RegionReport
 from elastream.recording.lines import JournalProblem
-from elastream.services.arbiter_node import ArbiterNode, Standing, UnknownMember
+from elastream.services.arbiter_node import ArbiterNode, Entitlement, UnknownMember
 
 if TYPE_CHECKING:
     from starlette.types import Lifespan
@@ -89,7 +89,7 @@ def arbiter_service(
         return {"offer": asdict(node.offer), **_status(node)}
 
     @service.post("/applications/{name}")
-    def join(name: str, body: Standing) -> dict[str, Any]:
+    def join(name: str, body: Entitlement) -> dict[str, Any]:
         return {"key": node.join(name, body), "offer": asdict(node.offer)}
 
     @service.put("/applications/{name}")

@@ -29,7 +29,7 @@ from elastream.model.errors import InputError
 from elastream.planning.managers.regions import RegionRules
 from elastream.planning.sharing.messages import Offer
 from elastream.planning.sharing.rules import ArbiterRules, RegionFacts
-from elastream.services.arbiter_node import HIGHEST_PRIORITY, MOST_ASKED, Standing
+from elastream.services.arbiter_node import HIGHEST_PRIORITY, MOST_ASKED, Entitlement
 
 __all__ = ["ArbiterSetting", "RegionSetting", "load_manager"]
 
@@ -65,7 +65,7 @@ class ArbiterSetting:
     machines: Mapping[str, str]
     regions: tuple[str, ...]
     rules: ArbiterRules
-    standings: Mapping[str, Standing]
+    standings: Mapping[str, Entitlement]
     host: str
     port: int
     journal: Path
@@ -249,7 +249,7 @@ def _arbiter(file: Located, keys: ArbiterKeys, folder: Path) -> ArbiterSetting:
             prefer=tuple(keys.prefer),
             regions={name: RegionFacts(**dict(each)) for name, each in keys.regions.items()},
         ),
-        {name: Standing(**dict(each)) for name, each in keys.applications.items()},
+        {name: Entitlement(**dict(each)) for name, each in keys.applications.items()},
         *keys.listen,
         folder / (keys.journal or f"{keys.name}.journal"),
         keys.period,

@@ -49,7 +49,7 @@ class Reader(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class PolledPlace:
     """What is polled at once for all signals that come from there."""
 
     kind: str
@@ -67,8 +67,8 @@ class Pollers:
         self._clock = clock
         self._lock = threading.Lock()
         self._readings: dict[str, SignalReading] = {}
-        self._followed: dict[Source, tuple[Signal, ...]] = {}
-        self._threads: dict[Source, Polling] = {}
+        self._followed: dict[PolledPlace, tuple[Signal, ...]] = {}
+        self._threads: dict[PolledPlace, Polling] = {}
 
     def follow(self, signals: Iterable[Signal]) -> None:
         """Poll the feeds of these signals and no others; those polled before keep their newest reading.
@@ -76,8 +76,8 @@ class Pollers:
         Raises DataflowError for a feed that cannot be polled, EnvironmentProblem where its client is not installed; the
         feeds followed before are then polled as before.
         """
-        wanted: dict[Source, tuple[Signal, ...]] = {}
-        every: dict[Source, float] = {}
+        wanted: dict[PolledPlace, tuple[Signal, ...]] = {}
+        every: dict[PolledPlace, float] = {}
         for signal in signals:
             if (feed := signal.feed) is not None:
                 source = source_of(signal.name, feed)
@@ -107,7 +107,7 @@ class Pollers:
         """Poll nothing any more."""
         self.follow(())
 
-    def _heard(self, source: Source, said: bytes, ago: float) -> str:
+    def _heard(self, source: PolledPlace, said: bytes, ago: float) -> str:
         """Keep what was heard; returns what is wrong with it."""
         taken, problems = self._clock() - ago, []
         with self._lock:
@@ -122,7 +122,7 @@ class Pollers:
 class Polling:
     """A thread that polls one source. It tells a trouble once, and its end."""
 
-    def __init__(self, source: Source, every: float, heard: Callable[[Source, bytes, float], str]) -> None:
+    def __init__(self, source: PolledPlace, every: float, heard: Callable[[PolledPlace, bytes, float], str]) -> None:
         self._source, self._heard = source, heard
         self._every = max(every, LEAST_EVERY)
         self._stopped = threading.Event()
@@ -171,7 +171,7 @@ class Polling:
 class FileReader:
     """A file, read whole at each poll: replace it atomically, or a poll may read half of it."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: PolledPlace) -> None:
         self._path = Path(source.place)
 
     def poll(self) -> Heard:
@@ -189,7 +189,7 @@ class FileReader:
 class HttpReader:
     """An address; any status but 2xx is a failed poll. Proxies and credentials of the environment are not used."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: PolledPlace) -> None:
         self._address = source.place
         self._client = httpx.Client(timeout=TIME_OUT, trust_env=False)
 
@@ -214,14 +214,13 @@ class HttpReader:
 class KafkaReader:
     """A topic: its newest message, of all partitions, as old as its timestamp says."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: PolledPlace) -> None:
         kafka = _kafka()
         self._consumer = kafka.KafkaConsumer(
             bootstrap_servers=source.servers.split(","),
             group_id=None,
             enable_auto_commit=False,
             request_timeout_ms=round(TIME_OUT * 1000),
-            api_version_auto_timeout_ms=round(TIME_OUT * 1000),
         )
         self._topic, self._newest = source.place, -1
         partitions = self._consumer.partitions_for_topic(self._topic)
@@ -250,7 +249,7 @@ class KafkaReader:
         self._consumer.close()
 
 
-READERS: Mapping[str, Callable[[Source], Reader]] = {"file": FileReader, "http": HttpReader, "kafka": KafkaReader}
+READERS: Mapping[str, Callable[[PolledPlace], Reader]] = {"file": FileReader, "http": HttpReader, "kafka": KafkaReader}
 
 
 def value_of(said: bytes, kind: SignalKind, field: str = "") -> tuple[SignalValue | None, str]:
@@ -277,7 +276,7 @@ def value_of(said: bytes, kind: SignalKind, field: str = "") -> tuple[SignalValu
     return value, ""
 
 
-def source_of(signal: str, feed: Feed) -> Source:
+def source_of(signal: str, feed: Feed) -> PolledPlace:
     """Where the signal named `signal` comes from.
 
     Raises DataflowError where that cannot be polled, EnvironmentProblem where the client for it is not installed.
@@ -292,7 +291,7 @@ def source_of(signal: str, feed: Feed) -> Source:
         if not feed.servers:
             raise DataflowError(f"signal {signal!r}: topic {feed.place!r} has no servers, such as host:9092")
         _kafka()
-    return Source(feed.kind, feed.place, feed.servers)
+    return PolledPlace(feed.kind, feed.place, feed.servers)
 
 
 def _what(signal: Signal) -> tuple[str, SignalKind, Feed | None]:

@@ -28,7 +28,7 @@ from elastream.simulation.pool import SimulatedHosts
 from elastream.simulation.settings import Settings
 from elastream.simulation.sources import PIECES, Source, load_of
 from elastream.simulation.stations import Items
-from elastream.simulation.updates import Update, Updates, ahead, changed_operators, passed
+from elastream.simulation.updates import PendingUpdate, Updates, ahead, changed_operators, passed
 
 RECENT, KEPT = 200, 10.0
 """Batches of a query kept, and seconds for which all are."""
@@ -150,7 +150,7 @@ class FusedNetwork:
     def compose(self, composition: Composition, now: float) -> None:
         """Request another composition at `now`; when each query takes it, follows from the consistency."""
         mode = self.settings.consistency
-        update = Update(self.epoch + 1, composition.version, now)
+        update = PendingUpdate(self.epoch + 1, composition.version, now)
         changed = changed_operators(self.graph, self.wanted, composition)
         update.waiting = {self.layout.stage_of[name].segment for name in changed}
         if mode in (Consistency.BATCH, Consistency.REWIRED):

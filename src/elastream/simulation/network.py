@@ -27,10 +27,10 @@ from elastream.simulation.serving import paced
 from elastream.simulation.settings import Settings, Travel
 from elastream.simulation.sources import PIECES, Source, load_of
 from elastream.simulation.stations import Items, ItemStation, Station
-from elastream.simulation.updates import Update, Updates, ahead, changed_operators, passed
+from elastream.simulation.updates import PendingUpdate, Updates, ahead, changed_operators, passed
 
 
-class Terms(NamedTuple):
+class CompositionInUse(NamedTuple):
     """A composition in use. costs: of a record at each operator; live: edges over which each operator sends."""
 
     composition: Composition
@@ -129,7 +129,7 @@ class QueueNetwork:
     def compose(self, composition: Composition, now: float) -> None:
         """Request another composition at `now`; when each operator takes it, follows from the consistency."""
         mode = self.settings.consistency
-        update = Update(self.epoch + 1, composition.version, now)
+        update = PendingUpdate(self.epoch + 1, composition.version, now)
         changed = changed_operators(self.graph, self.wanted, composition)
         update.waiting = {self.layout.stage_of[name].segment for name in changed}
         if mode in (Consistency.BATCH, Consistency.REWIRED):
@@ -143,10 +143,10 @@ class QueueNetwork:
             if mode in (Consistency.BATCH, Consistency.REWIRED) or (mode is Consistency.WAVE and name in self.sources):
                 self._take(name, self.epoch)
 
-    def _terms(self, composition: Composition) -> Terms:
+    def _terms(self, composition: Composition) -> CompositionInUse:
         live = {name: [edge for edge, _ in edges] for name, edges in live_edges(self.graph, composition).items()}
         shares = shares_in(self.graph, self.settings, composition, self.tables)
-        return Terms(composition, shares, costs_of(self.graph, self.settings, shares), live)
+        return CompositionInUse(composition, shares, costs_of(self.graph, self.settings, shares), live)
 
     def _take(self, name: str, epoch: int) -> None:
         """Let an operator work under the composition of `epoch` from now on."""

@@ -49,7 +49,7 @@ from elastream.simulation.settings import Settings, Travel
 from elastream.simulation.staffing import Staffing
 from elastream.simulation.stations import Station
 from elastream.simulation.tasks import TaskNetwork
-from elastream.simulation.updates import Update
+from elastream.simulation.updates import PendingUpdate
 from elastream.simulation.watching import Watch
 
 PERIODS_AT_ONCE = 1000
@@ -101,7 +101,7 @@ class SimulatedPlant:
         return self.staffing.migrations
 
     @property
-    def updates(self) -> Sequence[Update]:
+    def updates(self) -> Sequence[PendingUpdate]:
         """Every change of the composition by switches, with how long it took and which records met both."""
         return self.network.updates.all
 

@@ -15,7 +15,7 @@ from elastream.model.qos import live_edges
 
 
 @dataclass
-class Update:
+class PendingUpdate:
     """A change of the composition. epoch: its number. version: of the new composition. requested: seconds.
 
     waiting: queries with a changed element that committed nothing under it yet. newest: when the last of the others first
@@ -46,10 +46,10 @@ class Updates:
     """The updates of a run, oldest first. `running`: those that are not in force everywhere yet."""
 
     def __init__(self) -> None:
-        self.all: list[Update] = []
-        self.running: list[Update] = []
+        self.all: list[PendingUpdate] = []
+        self.running: list[PendingUpdate] = []
 
-    def request(self, update: Update) -> None:
+    def request(self, update: PendingUpdate) -> None:
         """Begin `update`; it overtakes those that still wait."""
         self.all.append(update)
         self.running.append(update)

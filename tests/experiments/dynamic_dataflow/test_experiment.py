@@ -13,7 +13,7 @@ from elastream.experiments.dynamic_dataflow.experiment import (
     SELECTOR,
     WARM,
     WEEKS,
-    Case,
+    DataSet,
     as_it_runs,
     bars,
     forecasts_of,
@@ -22,13 +22,14 @@ from elastream.experiments.dynamic_dataflow.experiment import (
 )
 from elastream.experiments.dynamic_dataflow.methods import METHODS
 from elastream.experiments.dynamic_dataflow.readings import Generator, generate
+from elastream.experiments.dynamic_dataflow.switching import consequences, figures_of
 
 HOURS = 7 * 24
 
 
 @pytest.fixture(scope="module")
 def result():
-    return run_case(Case(Generator(), 1, 3))
+    return run_case(DataSet(Generator(), 1, 3))
 
 
 def test_each_fold_is_a_week_judged_by_everything(result):
@@ -81,10 +82,18 @@ def test_one_data_set_leaves_the_bars_undecided(result):
 
 
 def test_the_page_names_its_data_and_the_paper(result):
-    found = page.outcome([result] * 5, 1.0)
+    found = page.outcome([result] * 5, consequences(quick=True), 1.0)
     assert "synthetic" in found.page.title
     text = str(found.page.blocks)
     assert "0.0318" in text
     assert set(found.figures["methods, mean MAPE, %"]) == set(METHODS)
     assert found.figures["picks"][SELECTOR]["mape"] > 0
     assert found.figures["picks"][REGIME]["accuracy"] > 0
+
+
+def test_what_is_updated_at_once_mixes_and_what_is_drained_does_not():
+    rows = figures_of(consequences(quick=True))
+    assert set(rows) == {"batch", "wave", "drain", "rewired"}
+    assert rows["rewired"]["mixed records"] > rows["wave"]["mixed records"] == rows["drain"]["mixed records"] == 0
+    assert rows["rewired"]["update latency, s"] < rows["drain"]["update latency, s"]
+    assert rows["drain"]["in force after, s"] == max(each["in force after, s"] for each in rows.values())

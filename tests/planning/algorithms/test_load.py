@@ -1,6 +1,7 @@
 """Load figures where one of several queries falls behind; and dataflows that the default policy once failed on."""
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -65,6 +66,12 @@ def test_a_query_in_whose_queue_more_wait_round_after_round_is_behind():
 def test_a_query_is_behind_by_its_queue_though_many_batches_ended_in_the_last_round():
     assert figures(1100.0, 1.0, [0.0, 400.0, 800.0, 1200.0]).behind == pytest.approx(1.25)
     assert figures(math.nan, 1.0, [0.0, 400.0, 800.0, 1200.0]).behind == pytest.approx(1.25)
+
+
+def test_cores_that_did_not_suffice_are_known_for_a_while_at_rates_like_that():
+    seen = replace(figures(800.0, 1.0, [0.0]).seen, short=(8.0, 1000.0, 100.0))
+    assert [seen.insufficient(200.0, rate) for rate in (800.0, 950.0, 2000.0)] == [0.0, 8.0, 8.0]
+    assert seen.insufficient(2000.0, 1000.0) == 0.0
 
 
 def test_records_are_queued_only_where_they_waited_in_each_of_the_last_rounds():

@@ -1,7 +1,7 @@
 """Every policy that can be named is a value: one object serves any number of runs, and none of them notices the others."""
 
 from collections.abc import Callable
-from dataclasses import FrozenInstanceError, fields, is_dataclass
+from dataclasses import FrozenInstanceError, fields, is_dataclass, replace
 
 import numpy as np
 import pytest
@@ -30,13 +30,26 @@ GRAPH = Graph(
     (
         Operator("lines", Kind.SOURCE, record_bytes=100.0),
         Operator(
-            "split", alternates=(Alternate("split", cost=2e-3, selectivity=2.0),), record_bytes=20.0, max_duration=0.5
+            "split",
+            alternates=(Alternate("split", value=0.5, cost=2e-3, selectivity=2.0),),
+            record_bytes=20.0,
+            max_duration=0.5,
         ),
         Operator("count", Kind.KEYED, (Alternate("count", cost=1e-3),), key=("word",), max_duration=0.5, cores=0.5),
         Operator("out", Kind.SINK, cores=0.0),
     ),
     (Edge("lines", "split"), Edge("split", "count", Delivery.KEYED), Edge("count", "out")),
 )
+CHOOSING = replace(
+    GRAPH,
+    operators=tuple(
+        replace(o, alternates=(*o.alternates, Alternate("finer", value=1.0, cost=5e-3, selectivity=2.0)))
+        if o.name == "split"
+        else o
+        for o in GRAPH.operators
+    ),
+)
+"""The same with something to choose from: the finer one is carried while the load is low."""
 ROUND = 5.0
 RISING = [100] * 4 + [900] * 8 + [50] * 8
 
@@ -47,7 +60,7 @@ def plant(name: str, loads: list[int]) -> SimulatedPlant:
     Where operators run apart, nothing measures what sources process, without which Threshold does nothing.
     """
     return make_plant(
-        lay_out(GRAPH, fused=name in ("threshold", "by load")),
+        lay_out(CHOOSING if name == "highest_value" else GRAPH, fused=name in ("threshold", "by load", "highest_value")),
         host_types=[HostType("vm", cores=2.0, slots=8, bandwidth=1e6, billing=Billing(60.0), start=12.0, stop=2.0)],
         hosts=2,
         parallelism={"split": 2, "count": 3},

@@ -16,7 +16,7 @@ from elastream.model.cloud import HostState, Lease
 from elastream.model.errors import ElastreamError
 from elastream.model.observation import Composition, Context, Frame, Metric, Observation, Sample, TaskFrame
 from elastream.model.stages import lay_out
-from elastream.planning.algorithms.load import _Line
+from elastream.planning.algorithms.line import Line
 from elastream.planning.policies.threshold import Threshold
 
 GRAPH = word_count().graph
@@ -268,8 +268,8 @@ def test_what_batches_cost_without_records_is_not_multiplied_by_a_step_of_the_lo
 
 def test_far_beyond_the_rates_seen_a_scattered_line_counts_with_its_error_but_no_more_than_in_proportion():
     rates = np.linspace(5_000.0, 15_000.0, 30)
-    scattered = _Line.through(rates, 0.15 + 5e-6 * rates + 0.05 * (-1.0) ** np.arange(30))
-    exact = _Line.through(rates, 0.15 + 5e-6 * rates)
+    scattered = Line.through(rates, 0.15 + 5e-6 * rates + 0.05 * (-1.0) ** np.arange(30))
+    exact = Line.through(rates, 0.15 + 5e-6 * rates)
     assert exact.cores(54_000.0, 1.0) == pytest.approx(0.15 + 5e-6 * 54_000)
     assert scattered.cores(10_000.0, 1.0) == pytest.approx(0.2, abs=0.01)
     assert 0.5 < scattered.cores(54_000.0, 1.0) < 0.7

@@ -35,7 +35,7 @@ from elastream.spark.jvm.capabilities import probe
 from spark_jvm import forget_jvm
 from waiting import wait_until
 
-POMS = Path(__file__).parent / "kafka"
+POMS = Path(__file__).parents[1] / "kafka"
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "elastream" / "tests"
 PORTS = range(21_000, 21_500)
 CONNECTORS = [
@@ -48,6 +48,10 @@ CONNECTORS = [
 def test_the_package_is_the_connector_of_this_spark() -> None:
     assert kafka_package() == f"org.apache.spark:spark-sql-kafka-0-10_2.13:{pyspark.__version__}"
     assert kafka_package("4.2.0").endswith(":4.2.0")
+
+
+def test_what_maven_is_to_fetch_is_said_where_it_is_looked_for() -> None:
+    assert {path.stem for path in POMS.glob("*.xml")} == {"broker", "connector"}
 
 
 def test_a_session_fetches_the_connector_into_the_users_cache(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -272,14 +276,14 @@ def test_a_signal_is_the_newest_message_of_a_topic_at_its_time(broker: str) -> N
         at = round((time.time() - 60 * minutes_ago) * 1000)
         producer.send("prices", json.dumps({"price": price}).encode(), partition=partition, timestamp_ms=at).get(30)
 
-    producer.send("prices", b'{"price": 0}').get(30)  # which makes the topic
-    for number, partition in enumerate((0, 1, 2)):
-        send(number + 1, 10 - number, partition)
+    send(1, 10, 0)  # which makes the topic
+    send(3, 8, 2)
+    send(2, 9, 1)
     clock = time.monotonic
     pollers = Pollers(clock)
     try:
         pollers.follow([Signal("price", feed=Feed("kafka", "prices", 0.05, "price", broker))])
-        wait_until(lambda: pollers.newest().get("price", SignalReading(None, 0.0)).value == 0.0)
+        wait_until(lambda: pollers.newest().get("price", SignalReading(None, 0.0)).value == 3.0)
         send(7, 0, 1)
         wait_until(lambda: pollers.newest()["price"].value == 7.0)
         assert clock() - pollers.newest()["price"].taken < 60

@@ -14,6 +14,7 @@ import setpoints
 from pyspark.sql import SparkSession
 from test_compile import Run
 
+from elastream.model.building import timeout
 from elastream.model.endpoints import collect, files, records
 from elastream.model.flow import Dataflow, Stream
 from elastream.model.observation import Composition
@@ -146,13 +147,18 @@ def landmarks(total: int) -> Iterator[dict[str, Any]]:
                 window = []
 
 
+def known(value: dict[str, Any]) -> bool:
+    return value["n"] >= 0
+
+
 def test_joins_of_windows_wait_for_both_sides_and_give_each_window_once(spark, tmp_path):
     flow = Dataflow("joined")
     left = flow.source(files(dropped(tmp_path / "left"), SCHEMA), name="left")
     right = flow.source(files(dropped(tmp_path / "right"), SCHEMA), name="right")
     timed = left.durable().window(seconds=4, by="at").join(right.durable(), "k", both, returns=SIDES, name="timed")
     timed.sink(collect("timed"), name="times")
-    counted = left.durable().window(count=5).join(right.durable(), "k", both, returns=SIDES, name="counted")
+    kept = left.durable().filter(known, name="known").select({"k": "k", "n": "n + 0", "at": "at"})
+    counted = kept.window(count=5).join(right.durable(), "k", both, returns=SIDES, name="counted")
     counted.sink(collect("counted"), name="counts")
 
     def expected(lefts: int, rights: int) -> dict[str, Sequence[Any]]:
@@ -174,6 +180,20 @@ def test_joins_of_windows_wait_for_both_sides_and_give_each_window_once(spark, t
     dropped(tmp_path / "right", 100, 260)
     dropped(tmp_path / "left", 200, 240)
     until_there(run, expected(240, 260))
+    run.stop()
+
+
+def test_a_window_of_count_that_gets_no_more_records_is_emitted_as_it_is_after_its_timeout(spark, tmp_path):
+    flow = Dataflow("timeouts")
+    counted = flow.source(files(dropped(tmp_path / "in"), SCHEMA)).window(count=7).group_by("k")
+    counted.apply(whole, returns=LISTS, timeout=timeout("2s", by="at"), name="counted").sink(collect("ended"))
+    run = Run.start(spark, flow, tmp_path)
+    dropped(tmp_path / "in", 0, 30)
+    sevens = [{"k": k, "numbers": ns[:7]} for k, ns in by_key(30).items()]
+    until_there(run, {"ended": sevens})
+    dropped(tmp_path / "in", 300, 301)  # half a minute later, of the first key only
+    left = [{"k": k, "numbers": ns[7:]} for k, ns in by_key(30).items() if k != row(300)["k"]]
+    until_there(run, {"ended": [*sevens, *left]})
     run.stop()
 
 

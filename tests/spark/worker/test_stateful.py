@@ -21,7 +21,7 @@ from elastream.recording.key_tables import written_rows
 from elastream.spark.worker.composition import Digit
 from elastream.spark.worker.key_table import put_in_use
 from elastream.spark.worker.runner import Implementation, OperatorFailed, explain_failure
-from elastream.spark.worker.stateful import MOMENT, Choice, Keyed, state_function
+from elastream.spark.worker.stateful import MOMENT, WATCHED, Choice, Keyed, state_function
 from elastream.spark.worker.states import States
 from properties import examples
 
@@ -89,7 +89,7 @@ class FakeSpark:
         for key, values in records.items():
             frame = pd.DataFrame({"k": key, "v": values})
             if timeout is not None and timeout.by:
-                frame[MOMENT] = [moment(value) for value in values]
+                frame[MOMENT], frame[WATCHED] = [moment(value) for value in values], 0
             rows += self._call(run, key, frame, now, timed_out=False)
         late = [key for key, (_, due) in self.state.items() if key not in records and due != -1 and due < now]
         for key in late:
@@ -223,7 +223,7 @@ def test_records_without_a_time_keep_the_time_out_of_those_before():
     spark = FakeSpark(keyed_of(False, ("sum", "last"), Timeout(0.05, by="v", function=ended)))
     spark.batch(Composed(0), {1: [200]}, 1000)
     run = state_function(cloudpickle.dumps(spark.keyed), "segment", "op", Composed(0), _Sink([]))
-    spark._call(run, 1, pd.DataFrame({"k": [1], "v": [1], MOMENT: [None]}), 1001, timed_out=False)
+    spark._call(run, 1, pd.DataFrame({"k": [1], "v": [1], MOMENT: [None], WATCHED: [0]}), 1001, timed_out=False)
     assert spark.state[1][1] == moment(200) + 50
 
 

@@ -19,7 +19,7 @@ from elastream.model.observation import Composition
 from elastream.model.stages import Layout
 from elastream.simulation import Settings, make_plant
 from elastream.simulation.arrivals import Load
-from elastream.simulation.updates import Update
+from elastream.simulation.updates import PendingUpdate
 
 __all__ = ["Consequence", "Schedule", "consistency_table", "switches_at_random"]
 
@@ -108,7 +108,7 @@ def _consequence(
     while not plant.finished and plant.time < seconds:
         plant.advance(min(seconds, plant.time + STEP))
     plant.close()
-    updates: Sequence[Update] = plant.updates
+    updates: Sequence[PendingUpdate] = plant.updates
     return Consequence(
         settings.consistency,
         tuple(update.latency for update in updates),

@@ -18,12 +18,12 @@ from elastream.experiments.dynamic_dataflow.methods import (
     percentage_errors,
     values_of,
 )
-from elastream.experiments.dynamic_dataflow.readings import WEEK, Generator, Readings, generate
+from elastream.experiments.dynamic_dataflow.readings import WEEK, Generator, PowerReadings, generate
 from elastream.experiments.findings import Check
 from elastream.forecasting.selection import Online, Selector, agreement, best, excess, learned, train
 from elastream.model.observation import Floats, Integers
 
-__all__ = ["PAPER", "Case", "Fold", "Picks", "Result", "bars", "forecasts_of", "run_case", "selector_of"]
+__all__ = ["PAPER", "DataSet", "DataSetResult", "ForecastWeek", "Picks", "bars", "forecasts_of", "run_case", "selector_of"]
 
 WARM = 3
 """Weeks before the first forecast: 15 days that methods look back, and something to fit on."""
@@ -57,7 +57,7 @@ learns online; the best method of training for the true regime of the past hour,
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class DataSet:
     """One data set. name: what it is in tables."""
 
     given: Generator
@@ -80,7 +80,7 @@ class Picks:
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Fold:
+class ForecastWeek:
     """One week of forecasts. methods: errors by method; picks: by way to pick; asked: part of the hours in which the
     selector asked its network; shares: part of the hours in which each method was a best one."""
 
@@ -91,11 +91,11 @@ class Fold:
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Result:
+class DataSetResult:
     """A case and its folds."""
 
-    case: Case
-    folds: tuple[Fold, ...]
+    case: DataSet
+    folds: tuple[ForecastWeek, ...]
 
     @property
     def accuracies(self) -> tuple[float, ...]:
@@ -137,7 +137,7 @@ class Result:
         return float(np.mean([fold.picks[way].mape for fold in self.folds]))
 
 
-def run_case(case: Case) -> Result:
+def run_case(case: DataSet) -> DataSetResult:
     """Forecast, train and pick on one data set."""
     with learned("threadpoolctl").threadpool_limits(1):  # cases run side by side, one a core
         readings = generate(case.given, WEEKS, case.seed, case.customers)
@@ -157,10 +157,10 @@ def run_case(case: Case) -> Result:
                     case.seed * FOLDS + number,
                 )
             )
-    return Result(case, tuple(folds))
+    return DataSetResult(case, tuple(folds))
 
 
-def forecasts_of(readings: Readings) -> tuple[Floats, Floats, Integers]:
+def forecasts_of(readings: PowerReadings) -> tuple[Floats, Floats, Integers]:
     """Of the hours after WARM weeks: error of each method (customers, hours, methods); deviations of the four quarter hours
     before (customers, hours, 4); regime in which each began (customers, hours)."""
     loads, deviations = readings.loads, readings.deviations
@@ -182,7 +182,7 @@ def forecasts_of(readings: Readings) -> tuple[Floats, Floats, Integers]:
 Part = tuple[Floats, Floats, Integers]
 
 
-def _fold(known: Part, judged: Part, online: Online, seed: int) -> Fold:
+def _fold(known: Part, judged: Part, online: Online, seed: int) -> ForecastWeek:
     """Train on `known` and pick on `judged`; each is (vectors, errors, regimes). The online tree goes on learning."""
     vectors, errors, regimes = judged
     flat, many = errors.reshape(-1, len(METHODS)), errors.shape[:2]
@@ -201,7 +201,7 @@ def _fold(known: Part, judged: Part, online: Online, seed: int) -> Fold:
     picks = {way: _picks(flat, chosen[way], many) for way in PICKED}
     least = flat.min(axis=1, keepdims=True)
     shares = (flat <= least).mean(axis=0)
-    return Fold(
+    return ForecastWeek(
         {name: errors[:, :, number] for number, name in enumerate(METHODS)},
         picks,
         asked,
@@ -250,7 +250,7 @@ def teach(online: Online, vectors: Floats, errors: Floats) -> Integers:
     return found
 
 
-def bars(results: Sequence[Result]) -> tuple[Check, ...]:
+def bars(results: Sequence[DataSetResult]) -> tuple[Check, ...]:
     """The thesis's results over data sets of equal parameters and other seeds: each holds in most sets, by a sign test."""
     lowest = [min(each.accuracies) for each in results]
     deviations = [each.deviation for each in results]
@@ -268,7 +268,7 @@ def bars(results: Sequence[Result]) -> tuple[Check, ...]:
     )
 
 
-def held(result: Result) -> tuple[bool, ...]:
+def held(result: DataSetResult) -> tuple[bool, ...]:
     """Whether each of the `bars` holds on one data set."""
     return (
         min(result.accuracies) >= PAPER["lowest fold"],

@@ -9,6 +9,7 @@ import numpy as np
 
 from elastream.experiments.assumptions import AROUND, assumption_table, drawn, values, variations
 from elastream.experiments.cases import ExperimentOptions, run_all
+from elastream.experiments.dynamic_dataflow.consistency import Consequence
 from elastream.experiments.dynamic_dataflow.experiment import (
     NETWORK,
     ONLINE,
@@ -18,14 +19,15 @@ from elastream.experiments.dynamic_dataflow.experiment import (
     RANDOM,
     REGIME,
     SELECTOR,
-    Case,
-    Result,
+    DataSet,
+    DataSetResult,
     bars,
     held,
     run_case,
 )
 from elastream.experiments.dynamic_dataflow.methods import METHODS
 from elastream.experiments.dynamic_dataflow.readings import CUSTOMERS, Generator
+from elastream.experiments.dynamic_dataflow.switching import consequences, figures_of, table_of
 from elastream.experiments.findings import Check, Findings, check_table, counted, environment, variation_table
 from elastream.experiments.page import Block, Heading, Page, Plot, Prose, Table, line
 from elastream.model.observation import Floats
@@ -55,23 +57,23 @@ def run_dynamic_dataflow(options: ExperimentOptions) -> Findings:
     """
     given = Generator()
     customers = FEWER_CUSTOMERS if options.quick else CUSTOMERS
-    cases = [Case(given, seed, customers) for seed in range(1, SEEDS + 1)]
+    cases = [DataSet(given, seed, customers) for seed in range(1, SEEDS + 1)]
     cases += [
-        Case(drawn(given, seed), seed, customers, "drawn")
+        DataSet(drawn(given, seed), seed, customers, "drawn")
         for seed in range(1, (FEWER_DRAWS if options.quick else DRAWS) + 1)
     ]
     if options.sensitivity:
         cases += [
-            Case(varied, 1, customers, f"{name} x {factor:g}") for (name, factor), varied in variations(given).items()
+            DataSet(varied, 1, customers, f"{name} x {factor:g}") for (name, factor), varied in variations(given).items()
         ]
     results, seconds = run_all(
         run_case, cases, options.workers, lambda case, done, of: options.progress(f"data {case.name}", done, of)
     )
-    return outcome(results, seconds)
+    return outcome(results, consequences(options.quick), seconds)
 
 
-def outcome(results: Sequence[Result], seconds: float) -> Findings:
-    """The findings; bars apply to the data sets of the assumed parameters."""
+def outcome(results: Sequence[DataSetResult], switched: Sequence[Consequence], seconds: float) -> Findings:
+    """The findings; bars apply to the data sets of the assumed parameters. switched: by mode of consistency."""
     main = [each for each in results if each.case.name == "as assumed"]
     draws = [each for each in results if each.case.name == "drawn"]
     others = {each.case.name: bars([each]) for each in results if each.case.name not in ("as assumed", "drawn")}
@@ -86,6 +88,7 @@ def outcome(results: Sequence[Result], seconds: float) -> Findings:
         "share of draws": shares,
         "draws": {"number": len(draws), "within": AROUND},
         "sensitivity": {name: {check.name: check.value for check in found} for name, found in others.items()},
+        "consistency": figures_of(switched),
         "assumptions": values(Generator()),
         "data": {"kind": "synthetic", "sets": len(main), "customers": main[0].case.customers},
         "seconds": round(seconds, 2),
@@ -97,13 +100,13 @@ def outcome(results: Sequence[Result], seconds: float) -> Findings:
             "deviation": PAPER["deviation from the best"],
         },
         checks,
-        _page(main, figures, checks, others),
+        _page(main, figures, checks, others, table_of(switched)),
         environment(plant="simulated", data="synthetic", runs=len(results), seconds=round(seconds, 1)),
         verdict(figures, checks),
     )
 
 
-def shares_of(checks: Sequence[Check], draws: Sequence[Result]) -> dict[str, float]:
+def shares_of(checks: Sequence[Check], draws: Sequence[DataSetResult]) -> dict[str, float]:
     """Part of the drawn data sets in which each bar holds."""
     found = np.array([held(each) for each in draws], dtype=float)
     return {check.name: round(float(found[:, number].mean()), 4) for number, check in enumerate(checks)} if draws else {}
@@ -151,7 +154,7 @@ def pick_table(figures: Mapping[str, Any]) -> Table:
     return Table("Ways to pick, synthetic data", header, tuple(rows))
 
 
-def fold_table(main: Sequence[Result]) -> Table:
+def fold_table(main: Sequence[DataSetResult]) -> Table:
     """Accuracy of the network by fold and data set."""
     rows = tuple(
         (f"data set {each.case.seed}", *(f"{accuracy:.4f}" for accuracy in each.accuracies), f"{each.deviation:.4f}")
@@ -170,7 +173,11 @@ def share_table(figures: Mapping[str, Any]) -> Table:
 
 
 def _page(
-    main: Sequence[Result], figures: Mapping[str, Any], checks: Sequence[Check], others: Mapping[str, tuple[Check, ...]]
+    main: Sequence[DataSetResult],
+    figures: Mapping[str, Any],
+    checks: Sequence[Check],
+    others: Mapping[str, tuple[Check, ...]],
+    consistency: Table,
 ) -> Page:
     blocks: list[Block] = [
         Prose(
@@ -195,6 +202,12 @@ def _page(
             "anew, independently, for each data set."
         ),
         share_table(figures),
+        Heading("Switching"),
+        Prose(
+            "The same plans of switches under each way to update a running dataflow: how long until nothing works under an "
+            "older composition any more, and how many records met the elements that a plan switches before and after it."
+        ),
+        consistency,
     ]
     if others:
         blocks.append(variation_table(others))
@@ -202,7 +215,7 @@ def _page(
     return Page("Dynamic dataflows: forecasts that switch to the method that will be best (synthetic data)", tuple(blocks))
 
 
-def cdf_plot(result: Result) -> Plot:
+def cdf_plot(result: DataSetResult) -> Plot:
     """Fig. 3.7 for one data set: part of the forecasts by MAPE."""
     curves: dict[str, Floats] = {
         name: np.concatenate([fold.methods[name].ravel() for fold in result.folds]) for name in METHODS

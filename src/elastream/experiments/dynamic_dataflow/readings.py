@@ -15,7 +15,7 @@ import numpy as np
 from elastream.experiments.assumptions import assumed
 from elastream.model.observation import Floats, Integers
 
-__all__ = ["DAY", "INTERVAL", "WEEK", "Generator", "Readings", "Regime", "generate"]
+__all__ = ["DAY", "INTERVAL", "WEEK", "Generator", "PowerReadings", "Regime", "generate"]
 
 INTERVAL = 15
 """Minutes that forecasts are for: what the meters of the thesis's campus report, and what utilities settle by."""
@@ -60,16 +60,16 @@ class Generator:
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Readings:
+class PowerReadings:
     """power: kW, shape (customers, minutes), from a Monday 0:00 on. regime: how the customer worked, for diagnosis only."""
 
     power: Floats
     regime: Integers
 
-    def first(self, weeks: int) -> "Readings":
+    def first(self, weeks: int) -> "PowerReadings":
         """Those of the first `weeks` weeks."""
         minutes = weeks * WEEK * INTERVAL
-        return Readings(self.power[:, :minutes], self.regime[:, :minutes])
+        return PowerReadings(self.power[:, :minutes], self.regime[:, :minutes])
 
     @property
     def loads(self) -> Floats:
@@ -88,7 +88,7 @@ class Readings:
         return self.power.reshape(self.power.shape[0], -1, INTERVAL)
 
 
-def generate(given: Generator, weeks: int, seed: int, customers: int = CUSTOMERS) -> Readings:
+def generate(given: Generator, weeks: int, seed: int, customers: int = CUSTOMERS) -> PowerReadings:
     """`weeks` weeks of readings; equal for equal arguments."""
     rng = np.random.default_rng(seed)
     minutes = weeks * WEEK * INTERVAL
@@ -116,7 +116,7 @@ def generate(given: Generator, weeks: int, seed: int, customers: int = CUSTOMERS
         )
         noise = np.choose(regime[customer], [given.noise_scheduled, given.noise_drifting, given.noise_cycling])
         power[customer] = level * mean * np.maximum(1 + noise * rng.standard_normal(minutes), 0.01)
-    return Readings(power, regime)
+    return PowerReadings(power, regime)
 
 
 def _regimes(rng: np.random.Generator, given: Generator, home: Regime, minutes: int) -> Integers:

@@ -16,7 +16,7 @@ from elastream.model.guarding import Standing
 from elastream.model.observation import Composition, Metric, Observation, known_sum
 from elastream.model.qos import offered_rates
 
-__all__ = ["Costs", "Element", "Load", "elements", "selected", "under_way"]
+__all__ = ["Choosable", "Costs", "Worked", "elements", "selected", "under_way"]
 
 SAMPLES = 3
 """Newest observations over which a rate is a mean: a single one may be that of a slow batch."""
@@ -26,7 +26,7 @@ Costs: TypeAlias = Mapping[str, tuple[float, float]]
 
 
 @dataclass(frozen=True)
-class Element:
+class Choosable:
     """A dynamic element as it may be switched now.
 
     active: what the composition selects. options: relative value of each alternate or branch that may run, NaN where
@@ -59,7 +59,7 @@ class Element:
         return SwitchEdge(self.name, option, why) if self.choice else SwitchAlternate(self.name, option, why)
 
 
-def elements(observation: Observation) -> Iterator[Element]:
+def elements(observation: Observation) -> Iterator[Choosable]:
     """Dynamic elements of which something may be switched: guarded ones with a non-empty allowed set, and unguarded ones.
 
     An operator whose keys choose by a table is left to it for as long as what runs for the other keys may run.
@@ -84,23 +84,25 @@ def elements(observation: Observation) -> Iterator[Element]:
 
 def _element(
     observation: Observation, name: str, declared: Mapping[str, float], active: str, *, choice: bool
-) -> Element | None:
+) -> Choosable | None:
     standing = observation.standings.get(name)
     if standing is None:
-        return Element(name, active, declared, choice)
+        return Choosable(name, active, declared, choice)
     if not standing.allowed:
         return None
-    return Element(name, active, {each: standing.values.get(each, math.nan) for each in standing.allowed}, choice, standing)
+    return Choosable(
+        name, active, {each: standing.values.get(each, math.nan) for each in standing.allowed}, choice, standing
+    )
 
 
-def selected(composition: Composition, element: Element, option: str) -> Composition:
+def selected(composition: Composition, element: Choosable, option: str) -> Composition:
     """`composition` with `option` of `element`."""
     if element.choice:
         return replace(composition, choices={**composition.choices, element.name: option})
     return replace(composition, alternates={**composition.alternates, element.name: option})
 
 
-def under_way(observation: Observation, element: Element) -> bool:
+def under_way(observation: Observation, element: Choosable) -> bool:
     """Whether the element was switched, and no batch has been committed yet that ran so; False where that is not known."""
     if not observation.effective:
         return False
@@ -111,7 +113,7 @@ def under_way(observation: Observation, element: Element) -> bool:
     return runs.get(element.name, element.active) != element.active
 
 
-class Load:
+class Worked:
     """What compositions work at the rates of an observation. before: costs known earlier, for what has not run lately."""
 
     def __init__(self, observation: Observation, before: Costs) -> None:

@@ -176,8 +176,14 @@ class Draft:
     @property
     def floats(self) -> bool:
         """Whether the floating instances fit on all open hosts together; True without any."""
-        room = not self.closed.all() and self.free_cores[~self.closed].sum() >= -TOLERANCE
-        return not any(self.floating.values()) or bool(room and self.free_memory[~self.closed].sum() >= -TOLERANCE)
+        return not any(self.floating.values()) or (not self.closed.all() and self.crowding <= TOLERANCE)
+
+    @property
+    def crowding(self) -> float:
+        """By how much more is on the open hosts than they have, as a part of all hosts' cores, or of their memory; or 0."""
+        cores = float(self.free_cores[~self.closed].sum() / self.cores.sum())
+        memory = float(self.free_memory[~self.closed].sum() / self.memory.sum())
+        return max(0.0, -cores, -memory)
 
     def close(self, host: str) -> None:
         """Close `host` for instances; floating ones are redistributed over the open hosts."""

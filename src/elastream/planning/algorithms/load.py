@@ -19,7 +19,8 @@ from elastream.model.errors import DataflowError
 from elastream.model.graph import Kind
 from elastream.model.metrics import Metric
 from elastream.model.observation import Floats, Frame, Observation, known_sum
-from elastream.planning.algorithms.measures import TICK, capacity, sum_of
+from elastream.planning.algorithms.line import Line
+from elastream.planning.algorithms.measures import TICK, capacity, sum_of, total_of
 from elastream.planning.provision import declared_cores
 
 __all__ = ["LoadFigures", "Seen"]
@@ -27,8 +28,6 @@ __all__ = ["LoadFigures", "Seen"]
 LINE_SAMPLES, LEAST_SAMPLES, SPREAD = 30, 6, 1.5
 """Samples used for the line through rate and busy cores, the fewest needed, and the least ratio of highest to lowest rate:
 with less, noise dominates the slope."""
-CERTAIN = 1.645
-"""Standard errors above what is expected that the hosts can still process when full: one case in twenty is higher."""
 FARTHEST = 4.0
 """Multiple of the highest recently processed rate up to which work is extrapolated in proportion to records."""
 ROUNDS = 3
@@ -37,6 +36,8 @@ GROWTH = 0.02
 """Part of the records arriving in a round by which it must have grown: less is noise."""
 MOST_GROWTH = 2.0
 """Most by which capacity grows at once because it did not suffice (HPA: at most doubled)."""
+ALIKE, AVOIDED = 0.9, 1800.0
+"""Part of a rate above which another one is like it; seconds for which hosts that did not suffice are not gone back to."""
 WITHIN = 0.5
 """Part of the target latency that records may wait in queues: the rest is for their processing, and for the next round."""
 
@@ -46,13 +47,15 @@ class Seen:
     """Samples so far, oldest first, shape (6, samples): times, records/s that arrive at and are processed by the sources,
     records/s that the busy cores finish, busy cores, and whether it is warm: the first batches of a run, and of a host,
     start workers and compile code. since: time of the first sample ever. began: that of the first with records processed,
-    inf before. needs: (time, cores that were needed, by part) of earlier rounds. surprises: of the rate that arrives."""
+    inf before. needs: (time, cores needed, by part) of earlier rounds. surprises: of the rate that arrives. short: (cores
+    that did not suffice, for which rate, when) the last time that a query fell behind."""
 
     samples: Floats
     since: float
     began: float = math.inf
     needs: tuple[tuple[float, tuple[float, ...]], ...] = ()
     surprises: Surprises = field(default_factory=Surprises)
+    short: tuple[float, float, float] = (0.0, math.inf, -math.inf)
 
     @classmethod
     def after(cls, before: "Seen | None", observation: Observation, keep: float, warming: float) -> "Seen":
@@ -125,6 +128,11 @@ class Seen:
         """This, with the cores that are needed at `time`, and those needed in the `settle` seconds before."""
         kept = tuple(each for each in self.needs if each[0] >= time - settle and len(each[1]) == len(cores))
         return replace(self, needs=(*kept, (time, cores)))
+
+    def insufficient(self, time: float, rate: float) -> float:
+        """Cores that did not suffice for `rate` lately, or for little more; 0 where none did."""
+        cores, arrived, when = self.short
+        return cores if rate >= ALIKE * arrived and time - when <= AVOIDED else 0.0
 
     def surprised(self, time: float, forecast: Forecast, horizon: float, pace: float) -> "Seen":
         """This, with what the load did at `time` that was not foreseen."""
@@ -245,22 +253,27 @@ class LoadFigures:
         """Ratio of arriving to processed records, at most `MOST_GROWTH`, of the query furthest behind; 1 if none is.
 
         One does in whose queue more records waited after each of the last `ROUNDS` rounds: whatever the metered work, the
-        hosts do not suffice. By the queue where more wait than come during two micro-batches, which no moment of a batch
-        explains: the rate processed in one round depends on which batches happen to end in it.
+        hosts do not suffice. By the queue where more wait than come during two of its micro-batches, which no moment of a
+        batch explains: the rate processed in one round depends on which batches happen to end in it.
         """
-        frames, during = self._rounds(), self.observation.latency(Metric.BATCH_DURATION).value or 0.0
-        ratio = 1.0
+        frames, ratio = self._rounds(), 1.0
         for name in frames[0].ids if len(frames) > ROUNDS else ():
             arrive, done = (frames[0].value(name, metric) for metric in (Metric.ARRIVAL_RATE, Metric.PROCESSED_RATE))
             waiting = [frame.value(name, Metric.BACKLOG) for frame in frames]
             if not all(now - before > GROWTH * arrive * self.pace for now, before in pairwise(waiting)):
                 continue
-            if waiting[0] > 2 * during * arrive:
+            if waiting[0] > 2 * self._batch(name) * arrive:
                 came = math.fsum(frame.value(name, Metric.ARRIVAL_RATE) for frame in frames[:ROUNDS])
                 done = float(np.fmin(done, (came - (waiting[0] - waiting[-1]) / self.pace) / ROUNDS))
-            if arrive > done:
+            if arrive > (1 + GROWTH) * done:
                 ratio = max(ratio, arrive / done if done > 0 else MOST_GROWTH)
         return min(ratio, MOST_GROWTH)
+
+    def _batch(self, operator: str) -> float:
+        """Seconds of the longest micro-batch of an operator's query that ended lately; of any, where none of it did."""
+        segment = self.observation.context.layout.stage_of[operator].segment
+        usual = self.observation.latency(Metric.BATCH_DURATION).value or 0.0
+        return max((each.seconds for each in self.observation.batches if each.segment == segment), default=usual)
 
     def queued(self, seconds: float) -> bool:
         """Whether more records than arrive in `seconds` waited in each of the last `ROUNDS` rounds and still do."""
@@ -285,7 +298,7 @@ class LoadFigures:
         return tuple(host for host, lease in leases if lease.state in (HostState.RUNNING, HostState.DRAINING))
 
     def cores(self, rate: float) -> float:
-        """Cores needed for `rate` records/s: by the line through recent samples (`_Line`), else by the measured work per
+        """Cores needed for `rate` records/s: by the line through recent samples (`Line`), else by the measured work per
         record up to rates like those seen, and the declared work beyond; by the declared work where nothing was measured
         yet."""
         if rate == 0:
@@ -306,49 +319,13 @@ class LoadFigures:
         return known
 
     @cached_property
-    def _line(self) -> "_Line | None":
+    def _line(self) -> "Line | None":
         """The line through what the last samples processed and worked; None if the data does not separate its parts."""
         pairs = self._pairs
         if len(pairs) < LEAST_SAMPLES or not pairs[:, 0].max() > SPREAD * pairs[:, 0].min():
             return None
-        line = _Line.through(*pairs.T)
+        line = Line.through(*pairs.T)
         return line if line.each > 0 and line.fixed > 0 else None
-
-
-@dataclass(frozen=True, slots=True)
-class _Line:
-    """Least squares of busy cores on records/s: cores busy without load, and core-seconds per additional record.
-
-    A micro-batch has a fixed cost: in proportion to records, a light load would overestimate the cost of a record, and a
-    step of the load would be answered with too many hosts. Far beyond the rates seen the slope is uncertain, and too few
-    hosts would come: there counts the upper bound of the mean response, but no more than in proportion.
-    """
-
-    fixed: float
-    each: float
-    deviation: float
-    mean: float
-    spread: float
-    highest: float
-    samples: int
-
-    @classmethod
-    def through(cls, rates: Floats, busy: Floats) -> "_Line":
-        mean, apart = float(rates.mean()), rates - rates.mean()
-        spread = float((apart * apart).sum())
-        each = float((apart * (busy - busy.mean())).sum() / spread)
-        fixed = float(busy.mean()) - each * mean
-        rest = busy - fixed - each * rates
-        deviation = math.sqrt(float((rest * rest).sum()) / (len(rates) - 2))
-        return cls(fixed, each, deviation, mean, spread, float(rates.max()), len(rates))
-
-    def cores(self, rate: float, proportional: float) -> float:
-        """Cores busy at `rate`; proportional: the work per record measured, times `rate`."""
-        cores = self.fixed + self.each * rate
-        if rate <= self.highest:
-            return cores
-        error = self.deviation * math.sqrt(1 / self.samples + (rate - self.mean) ** 2 / self.spread)
-        return max(cores, min(cores + CERTAIN * error, proportional))
 
 
 def _columns(observation: Observation, frames: Sequence[tuple[float, Frame]]) -> list[list[float]]:
@@ -360,7 +337,7 @@ def _columns(observation: Observation, frames: Sequence[tuple[float, Frame]]) ->
     speed = observation.mean_speed
     found: list[list[float]] = [[], [], [], [], []]
     for time, frame in frames:
-        arriving, processed = (_total(frame, each, sources) for each in (Metric.ARRIVAL_RATE, Metric.PROCESSED_RATE))
+        arriving, processed = (total_of(frame, each, sources) for each in (Metric.ARRIVAL_RATE, Metric.PROCESSED_RATE))
         busy = speed * sum_of(frame, Metric.BUSY_CORES, working)
         finished = _finished(observation, frame, processed, busy, speed) if several else processed
         for into, value in zip(found, (time, arriving, processed, finished, busy), strict=True):
@@ -384,9 +361,11 @@ def _finished(observation: Observation, frame: Frame, processed: float, busy: fl
         own = [name for name in segment.operators if by_name[name].kind is Kind.SOURCE]
         entries = [*own, *dict.fromkeys(edge.target for edge in segment.inputs)]
         name = segment.name
-        offered[name], done[name] = (_total(frame, each, entries) for each in (Metric.ARRIVAL_RATE, Metric.PROCESSED_RATE))
+        offered[name], done[name] = (
+            total_of(frame, each, entries) for each in (Metric.ARRIVAL_RATE, Metric.PROCESSED_RATE)
+        )
         if own:
-            total += _total(frame, Metric.ARRIVAL_RATE, own)
+            total += total_of(frame, Metric.ARRIVAL_RATE, own)
         elif before := {layout.stage_of[edge.source].segment for edge in segment.inputs} & offered.keys() - {name}:
             passed = math.fsum(done[each] for each in before)
             offered[name] *= math.fsum(offered[each] for each in before) / passed if passed > 0 else math.nan
@@ -395,8 +374,3 @@ def _finished(observation: Observation, frame: Frame, processed: float, busy: fl
         if cores > 0:
             work += offered[name] * cores / done[name] if done[name] > 0 else math.nan
     return busy * total / work if work > 0 and total > 0 else processed
-
-
-def _total(frame: Frame, metric: Metric, names: Sequence[str]) -> float:
-    """Sum of `metric` over the operators `names`; NaN if one is unknown."""
-    return math.fsum([frame.value(name, metric) for name in names])

@@ -8,7 +8,18 @@ from elastream.model.decision import Unknown
 from elastream.model.observation import Frame, Metric, Observation, known_sum
 from elastream.model.promises import Rows
 
-__all__ = ["TICK", "capacity", "host_capacity", "seen", "since_change", "source_sum", "sum_of", "tasks_on", "unsized"]
+__all__ = [
+    "TICK",
+    "capacity",
+    "host_capacity",
+    "seen",
+    "since_change",
+    "source_sum",
+    "sum_of",
+    "tasks_on",
+    "total_of",
+    "unsized",
+]
 
 TICK = 1e-6
 """Seconds by which a round may come early: times are sums of fractions."""
@@ -17,7 +28,12 @@ TICK = 1e-6
 def source_sum(observation: Observation, metric: Metric, operators: Frame | None = None) -> float:
     """`metric` summed over the sources, in `operators` (by default the observation's); NaN if one is unknown."""
     frame = observation.operators if operators is None else operators
-    return math.fsum([frame.value(source.name, metric) for source in observation.context.graph.sources])
+    return total_of(frame, metric, [source.name for source in observation.context.graph.sources])
+
+
+def total_of(frame: Frame, metric: Metric, names: Iterable[str]) -> float:
+    """Sum of `metric` over the operators `names`; NaN if one is unknown."""
+    return math.fsum([frame.value(name, metric) for name in names])
 
 
 def sum_of(frame: Frame, metric: Metric, names: Iterable[str]) -> float:

@@ -1,8 +1,10 @@
 """What the managers want of replicas, as actions on a plant."""
 
+import math
 from collections.abc import Sequence
 
 from elastream.model.action import Action, MoveTask, SetParallelism, TaskId
+from elastream.model.metrics import Metric
 from elastream.model.observation import Observation
 from elastream.planning.managers.columns import Snapshot
 from elastream.planning.managers.seen import floating, width
@@ -18,16 +20,30 @@ class ReplicaActions:
         self.snapshot = snapshot
 
     def add(self, operator: str, count: int, host: str, why: str) -> list[Action]:
-        """One replica more, `count` in all, on `host` (empty: anywhere)."""
+        """One replica more, `count` in all, on `host` (empty: anywhere).
+
+        A host holds one replica of a fixed number of tasks: one more is on a host without, and none where there is no such.
+        """
         if self._scalable(operator):
             return [SetParallelism(operator, count, on=(host,) if host else (), why=why)]
         held = self._held(operator)
+        if host in held:
+            hosts, others = self.observation.hosts, self.without(operator)
+            used = {other: hosts.value(other, Metric.CPU) for other in others}
+            host = min(others, key=lambda other: (math.isnan(used[other]), used[other]), default="")
+        if not host:
+            return []
         share = sum(map(len, held.values())) // count
         moves: list[Action] = []
         for _ in range(share):
             giver = max(held, key=lambda each: len(held[each]))
             moves.append(MoveTask(held[giver].pop(), host, why=why))
         return moves
+
+    def without(self, operator: str) -> list[str]:
+        """Usable hosts that hold none of an operator's tasks."""
+        held = self._held(operator)
+        return [host for host in self.observation.usable if host not in held]
 
     def remove(self, operator: str, count: int, replica: int, why: str) -> list[Action]:
         """One replica fewer, `count` in all: the one in row `replica`."""

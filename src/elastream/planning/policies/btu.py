@@ -320,7 +320,7 @@ class Btu:
         """
         if host in draft.received or draft.open_hosts <= max(1, draft.observation.context.min_hosts):
             return False
-        mark = draft.mark()
+        mark, crowding = draft.mark(), draft.crowding
         share = 1 / draft.taking
         draft.close(host)
         for unit in draft.units:
@@ -340,7 +340,7 @@ class Btu:
                     draft.rollback(mark)
                     return False
                 draft.move(task, target, f"{host} ends")
-        if not draft.floats:
+        if not draft.floats and draft.crowding > crowding + 1e-9:  # a run may begin with more instances than slots
             draft.rollback(mark)
             return False
         draft.do(DrainHost(host, why="not needed after its paid time"))

@@ -150,6 +150,12 @@ class E2df:
         if state is None or not own:
             # Without a host manager here, the application may use every host.
             state = self._begin(observation, snapshot, rules, state)
+        if own and (wanting := self._wanting(observation, snapshot)):
+            # A free slot is of use only on a host that holds none of its tasks: one more is leased, and none given back.
+            free = int(np.bincount(snapshot.hosts.region, np.maximum(snapshot.spare, 0)).max(initial=0))
+            replicas = ReplicaActions(observation, snapshot)
+            lacks = not observation.coming and any(not replicas.without(name) for name in wanting)
+            rules = replace(rules, regions=replace(rules.regions, spare=max(rules.regions.spare, free + lacks)))
         context = observation.context
         most = max(operator.cores for operator in context.graph.operators)
         types = {name: kind for name, kind in context.host_types.items() if kind.cores >= most} or context.host_types
@@ -169,6 +175,12 @@ class E2df:
             said = replace(said, refused=(*said.refused, *refused), remarks=(*said.remarks, *recalled))
         unknown = tuple(lacking(observation, snapshot))
         return replace(said, actions=tuple(actions), memory=replace(memory, state=state), unknown=unknown)
+
+    def _wanting(self, observation: Observation, snapshot: Snapshot) -> list[str]:
+        """Operators with a fixed number of tasks that would have a replica more."""
+        replicas, names = snapshot.replicas, snapshot.operators.names
+        full = np.unique(replicas.operator[replicas.utilisation > self.scale_out]).tolist()
+        return [names[row] for row in full if names[row] not in observation.context.scalable]
 
     def _may_place(self, observation: Observation) -> bool:
         """Whether the first R_init hosts run, or hosts do not follow."""

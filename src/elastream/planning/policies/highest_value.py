@@ -15,7 +15,7 @@ from elastream.model.metrics import Metric, Needs
 from elastream.model.observation import Composition, Context, Observation
 from elastream.model.plant import Plan, Policy
 from elastream.model.promises import Rows
-from elastream.planning.algorithms.choosing import Costs, Element, Load, elements, selected, under_way
+from elastream.planning.algorithms.choosing import Choosable, Costs, Worked, elements, selected, under_way
 from elastream.planning.provision import TARGET_UTILISATION
 
 __all__ = ["HighestValue"]
@@ -118,7 +118,7 @@ class _Round:
     def __init__(self, policy: HighestValue, observation: Observation, before: Chosen) -> None:
         self.policy, self.observation = policy, observation
         self.before = before if before.guards == observation.guards else Chosen(observation.guards, before.costs)
-        self.load = Load(observation, before.costs)
+        self.load = Worked(observation, before.costs)
         self.elements = {element.name: element for element in elements(observation)}
         self.composition = observation.composition
         self.work = math.nan
@@ -166,11 +166,11 @@ class _Round:
         self.tried += 1
         return self.load.cores(composition)
 
-    def _select(self, element: Element, option: str, why: str) -> None:
+    def _select(self, element: Choosable, option: str, why: str) -> None:
         self.composition = selected(self.composition, element, option)
         self.wanted[element.name], self.why[element.name] = option, why
 
-    def _leave(self, element: Element) -> None:
+    def _leave(self, element: Choosable) -> None:
         """Select what is carried of the highest value, else what works least, for what may not run any more."""
         most = self.policy.fill * self.load.usable if self.load.usable > 0 else math.inf
         works: dict[str, float] = {}
@@ -192,7 +192,7 @@ class _Round:
         needed, most = self.work, self.policy.fill * self.load.usable
         why = f"{needed:.3g} cores are needed with {{}}, and {self.load.usable:.3g} are usable"
         while self.work > most and self.tried < MOST_TRIED:
-            found: tuple[float, float, Element, str] | None = None
+            found: tuple[float, float, Choosable, str] | None = None
             for element in self.elements.values():
                 runs = self._runs(element)
                 for option in element.options:
@@ -208,7 +208,7 @@ class _Round:
             self._select(element, option, self.why.get(element.name, why.format(element.active)))
             self.work += freed
 
-    def _raise(self, among: list[Element]) -> None:
+    def _raise(self, among: list[Choosable]) -> None:
         """Select higher values that are carried, the greatest gains first."""
         for element in sorted(among, key=lambda each: each.value(self._runs(each)) - each.value(each.ranked[0])):
             for option in _higher(element, self._runs(element)):
@@ -225,10 +225,10 @@ class _Round:
                         self.work = work
                     break
 
-    def _runs(self, element: Element) -> str:
+    def _runs(self, element: Choosable) -> str:
         return self.wanted.get(element.name, element.active)
 
-    def _leads(self, element: Element, option: str) -> bool:
+    def _leads(self, element: Choosable, option: str) -> bool:
         """Note the lead of `option`; whether it is to be followed now."""
         time, policy, name = self.observation.time, self.policy, element.name
         last, since, rounds = self.before.leads.get(name, (option, time, 0))
@@ -240,7 +240,7 @@ class _Round:
         lead = element.value(option) - max(0.0, element.value(element.active))
         return lead > policy.gain or (time - since >= policy.settle and rounds + 1 >= ROUNDS)
 
-    def _said(self, element: Element, option: str, work: float) -> str:
+    def _said(self, element: Choosable, option: str, work: float) -> str:
         values = f"{element.value(option):.3g} instead of {max(0.0, element.value(element.active)):.3g}"
         said = f"value {values}; {work:.3g} of {self.load.usable:.3g} cores"
         operator = None if element.choice else self.observation.context.graph.by_name[element.name]
@@ -249,6 +249,6 @@ class _Round:
         return said
 
 
-def _higher(element: Element, than: str) -> tuple[str, ...]:
+def _higher(element: Choosable, than: str) -> tuple[str, ...]:
     """Options of a value above that of `than`, the highest first."""
     return tuple(option for option in element.ranked if element.value(option) > element.value(than))

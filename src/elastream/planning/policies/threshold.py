@@ -7,7 +7,7 @@ autoscaler and of Kubernetes' horizontal pod autoscaler (HPA), as far as hosts t
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import ClassVar
 
@@ -26,7 +26,8 @@ from elastream.model.wording import counted
 from elastream.planning.algorithms.apart import CoreNeed, enlarge, lacks, may_reduce, needs_of, reduce
 from elastream.planning.algorithms.draft import Draft, observed_instances
 from elastream.planning.algorithms.fused import drain_surplus, in_equal_parts, lease_missing, shared_capacity, threads
-from elastream.planning.algorithms.load import CERTAIN, ROUNDS, LoadFigures, Seen
+from elastream.planning.algorithms.line import CERTAIN
+from elastream.planning.algorithms.load import ROUNDS, LoadFigures, Seen
 from elastream.planning.algorithms.measures import capacity, host_capacity, since_change, sum_of, tasks_on, unsized
 from elastream.planning.algorithms.placement import balance
 from elastream.planning.provision import TARGET_UTILISATION, width
@@ -68,7 +69,7 @@ class Threshold:
     be processed within the target latency, or within the start of a host if that is longer. If latency is above target
     although no host came in the last `cool_down` seconds, and records arrive faster than they are processed, the hosts
     are insufficient whatever the metered work: the need is their cores times arrival over processed rate, at least one
-    host more.
+    host more; and for half an hour hosts are not given back to so few, while the rate is as high.
 
     **Growing.** Hosts whose need would fill them above `scale_out` x (1 + `tolerance`) get all missing ones at once:
     drains are cancelled first, then hosts are leased; those that start count. `spare` hosts come on top, and `min_hosts`
@@ -190,8 +191,8 @@ class _Round:
         load, observation = self.load, self.observation
         base = load.cores(self.rate)
         unknown = unsized(observation) if math.isnan(base) else ()
-        seen = self.seen if math.isnan(base) else self.seen.needing(observation.time, (base,), self.settle)
         need, why = self._need(base)
+        seen = self.seen if math.isnan(base) else self.seen.needing(observation.time, (base,), self.settle)
         if load.cold and math.isnan(load.declared) and not load.late:
             # What the first batches work, and how far they lag behind, says nothing of the next ones.
             need = min(need, shared_capacity(observation, (*observation.usable, *observation.coming), equal=self._equal))
@@ -223,6 +224,7 @@ class _Round:
         if (load.late or behind > 1) and settled and not observation.coming and observation.usable:
             there = shared_capacity(observation, observation.usable, equal=self._equal)
             if behind > 1:
+                self.seen = replace(self.seen, short=(there, self.forecast.level, observation.time))
                 if not there * behind <= need:
                     need = there * behind
                     why = f"falling behind for {ROUNDS} rounds, {behind:.3g} times what is processed arrives"
@@ -274,6 +276,7 @@ class _Round:
             return []
         highest = float(np.nanmax([self._highest(seen), self.load.used, self.load.cores(self.later), 0.0]))
         highest = max(highest, self.most * self.load.cores(self.upper))
+        highest = max(highest, self.most * (1 + 1e-6) * seen.insufficient(observation.time, self.rate))
         return drain_surplus(observation, highest, self.most, policy.spare, self.pace, self.settle, equal=self._equal)
 
     def _highest(self, seen: Seen) -> float:

@@ -23,11 +23,16 @@ from elastream.spark.worker.composition import CompositionCodec
 from elastream.spark.worker.fused import Carrier
 from elastream.spark.worker.meter import Meter
 from elastream.spark.worker.runner import Implementation
-from elastream.spark.worker.stateful import MOMENT, Choice, Keyed, state_function
+from elastream.spark.worker.stateful import MOMENT, WATCHED, Choice, Keyed, state_function
 from elastream.spark.worker.states import States
 from elastream.spark.worker.windows import Grouping
 
-__all__ = ["Wiring", "keyed_frame", "schema_from", "stateful_frame", "with_moments"]
+__all__ = ["DELAY", "Wiring", "keyed_frame", "schema_from", "stateful_frame", "with_moments"]
+
+DELAY = "spark.watermarkDelayMs"
+"""Key of a column's metadata by which Spark knows the one with the watermark."""
+NEVER_LATE = 1 << 62
+"""A time, in microseconds since 1970, that no watermark reaches."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,12 +100,13 @@ def stateful_frame(
 def with_moments(frame: DataFrame, timeout: Timeout, time: Column) -> DataFrame:
     """`frame` with a watermark, and the `time` of each record in milliseconds since 1970, which no time zone changes.
 
-    The column that has the watermark is left behind: by one that still has it, Spark would drop records that come late.
+    Spark drops records by whose watermarked column they come late. So the column that counts as that one is another, and no
+    record is late by it.
     """
-    watched = frame.withColumn(MOMENT, time.cast("timestamp")).withWatermark(
-        MOMENT, f"{round(timeout.late * 1000)} milliseconds"
-    )
-    return watched.withColumn(MOMENT, F.unix_millis(MOMENT))
+    delay = round(timeout.late * 1000)
+    watched = frame.withColumn(MOMENT, time.cast("timestamp")).withWatermark(MOMENT, f"{delay} milliseconds")
+    never = F.lit(NEVER_LATE).alias(WATCHED, metadata={DELAY: delay})
+    return watched.select(*(f"`{name}`" for name in frame.columns), F.unix_millis(MOMENT).alias(MOMENT), never)
 
 
 def schema_from(ddl: object, what: str) -> StructType:

@@ -18,7 +18,7 @@ from elastream.model.errors import DataflowError, first_line
 from elastream.model.graph import Form, Operator
 from elastream.model.windows import Pairs, Window, WindowKind
 from elastream.spark.dataflow.channels import Outflow, selected
-from elastream.spark.dataflow.keyed import Wiring, schema_from, stateful_frame, with_moments
+from elastream.spark.dataflow.keyed import DELAY, Wiring, schema_from, stateful_frame, with_moments
 from elastream.spark.worker.leaving import EXIT, ORDER
 from elastream.spark.worker.windows import END, START, UNTIL, Grouping
 
@@ -28,9 +28,6 @@ SPAN, TIME = "_span", "_time"
 """Column with a record's time window, as Spark has it; and how those begin that have the times of a port's records."""
 ALL = "_all"
 """Column by which all records of a zip are one group."""
-DELAY = "spark.watermarkDelayMs"
-"""Metadata of the column that a watermark is of. Spark drops a record where it is not beyond the watermark: here the
-end of a window, so that a record is dropped once its window has been emitted, and no sooner."""
 
 
 def windowed_frame(flows: Sequence[Outflow], operator: Operator, wiring: Wiring) -> DataFrame:
@@ -121,6 +118,7 @@ def _in_time(frame: DataFrame, window: Window, ports: int) -> DataFrame:
     return spans.select(
         *kept,
         F.col(SPAN)["start"].alias(START),
+        # Spark drops a record where the end of its window is not beyond the watermark: one that all its windows are past.
         end.alias(END, metadata={DELAY: round(window.late * 1e3)}),
         F.unix_millis(end).alias(UNTIL),
     )

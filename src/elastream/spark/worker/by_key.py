@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import chain, pairwise
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -20,6 +20,9 @@ from elastream.spark.worker.records import Chunk
 from elastream.spark.worker.runner import Runner
 
 __all__ = ["ByKey", "Metered"]
+
+Span: TypeAlias = tuple[int, int]
+"""The first of some records, and the one behind the last."""
 
 SINGLE = frozenset({Form.MAP, Form.FLAT_MAP, Form.FILTER})
 """Forms of functions that take single records."""
@@ -67,7 +70,8 @@ class ByKey:
         """Apply the operator to `chunk`. Raises OperatorFailed."""
         started = cpu_seconds()
         numbers = chunk.by(self._lookup.of_values, self._lookup.of_batch)
-        numbers[numbers < 0] = self._otherwise
+        if numbers.min() < 0:
+            numbers[numbers < 0] = self._otherwise
         counts = np.bincount(numbers)
         present = np.flatnonzero(counts).tolist()
         runs = [self.runs.get(each) or self.runs.setdefault(each, Metered(self._made(each))) for each in present]
@@ -75,47 +79,53 @@ class ByKey:
             runs[0].busy += cpu_seconds() - started
             return runs[0](chunk)
         # Records of one alternate after the other, each in their order; small numbers are sorted by their digits.
-        order = np.argsort(numbers.astype(np.int16), kind="stable")
-        ends = np.cumsum(counts[present])
+        order = np.argsort(numbers, kind="stable")
+        spans = list(pairwise([0, *np.cumsum(counts[present]).tolist()]))
         forms = {run.runner.chosen.form for run in runs}
-        parted = None if forms <= SINGLE and len(forms) == 1 else chunk.at(order)
+        each = len(forms) == 1 and forms <= SINGLE
+        if each:
+            parted = np.fromiter(chunk.values(), dtype=object, count=chunk.rows)[order].tolist()
+        else:
+            sorted_chunk = chunk.at(order)
         choosing = (cpu_seconds() - started) / chunk.rows
-        for run, count in zip(runs, counts[present].tolist(), strict=True):
-            run.busy += choosing * count
-        if parted is None:
-            return self._in_order(chunk, runs, np.split(order, ends[:-1]), forms.pop())
-        begins = [0, *ends.tolist()]
-        results = [run(parted.slice(*rows)) for run, rows in zip(runs, pairwise(begins), strict=True)]
+        for run, (first, last) in zip(runs, spans, strict=True):
+            run.busy += choosing * (last - first)
+        if each:
+            return self._in_order(chunk, runs, order, spans, parted, forms.pop())
+        results = [run(sorted_chunk.slice(*span)) for run, span in zip(runs, spans, strict=True)]
         batches = [result.batch() for result in results if result.rows]
         return Chunk(self._schema, pa.concat_batches(batches)) if batches else results[0]
 
-    def _in_order(self, chunk: Chunk, runs: list[Metered], parts: list[Any], form: Form) -> Chunk:
-        values = chunk.values()
-        found: list[Any] = [None] * len(values)
-        for run, part in zip(runs, parts, strict=True):
+    def _in_order(
+        self, chunk: Chunk, runs: list[Metered], order: Any, spans: list[Span], parted: list[Any], form: Form
+    ) -> Chunk:
+        """What functions of single records make of `chunk`. parted: its values in the order `order`; spans: of each run."""
+        counted = {Form.FLAT_MAP: len, Form.FILTER: bool}.get(form)
+        made: list[Any] = []
+        for run, (first, last) in zip(runs, spans, strict=True):
             begun, started = time.time(), cpu_seconds()
-            at = part.tolist()
-            results = run.runner.for_each([values[n] for n in at])
-            for n, result in zip(at, results, strict=True):
-                found[n] = result
-            counted = {Form.FLAT_MAP: len, Form.FILTER: bool}.get(form)
-            out = len(at) if counted is None else sum(map(counted, results))
-            run.took(begun, cpu_seconds() - started, len(at), out)
+            results = run.runner.for_each(parted[first:last])
+            made += results
+            out = last - first if counted is None else sum(map(counted, results))
+            run.took(begun, cpu_seconds() - started, last - first, out)
+        placed = np.empty(chunk.rows, dtype=object)
+        placed[order] = np.fromiter(made, dtype=object, count=chunk.rows)
+        found = placed.tolist()
         if form is Form.FILTER:
             return chunk.kept(found)
         result = Chunk(self._schema, values=list(chain.from_iterable(found)) if form is Form.FLAT_MAP else found)
         if runs[0].runner.as_arrow:
-            self._fit(result, found, runs, parts, form)
+            self._fit(result, runs, spans, made, form)
         return result
 
-    def _fit(self, result: Chunk, found: list[Any], runs: list[Metered], parts: list[Any], form: Form) -> None:
+    def _fit(self, result: Chunk, runs: list[Metered], spans: list[Span], made: list[Any], form: Form) -> None:
         """Make `result` Arrow; where a value does not fit, the alternate that gave it is named."""
         begun, started = time.time(), cpu_seconds()
         try:
             result.batch()
         except Exception:
-            for run, part in zip(runs, parts, strict=True):
-                values = [found[n] for n in part.tolist()]
+            for run, span in zip(runs, spans, strict=True):
+                values = made[slice(*span)]
                 flat = list(chain.from_iterable(values)) if form is Form.FLAT_MAP else values
                 run.runner.fitted(Chunk(self._schema, values=flat))
             raise

@@ -7,6 +7,8 @@ and keep it, indexed, for as long as the process lives. What a digit leads to ch
 import os
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from itertools import repeat
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +23,7 @@ from elastream.spark.worker.composition import table_digit
 
 __all__ = ["Lookup", "lookup", "put_in_use"]
 
-Numbers = NDArray[np.int64]
+Numbers = NDArray[np.int16]
 
 FEW = 4
 """Arrow indexes all keys of a table for each batch, which takes as long as looking up a record for each four of them."""
@@ -63,7 +65,7 @@ class Lookup:
         single = len(self.columns) == 1
         self._by_key: dict[Any, int] = {key[0] if single else key: number[name] for key, name in rows.items()}
         # One more stands at the end, where -1 leads: for a key that is not there.
-        self._numbers = np.array([*self._by_key.values(), -1], dtype=np.int64)
+        self._numbers = np.array([*self._by_key.values(), -1], dtype=np.int16)
         self._keys: dict[pa.DataType, Any] = {}
 
     def of_key(self, key: Sequence[Any]) -> int:
@@ -72,26 +74,19 @@ class Lookup:
 
     def of_values(self, values: Sequence[Any], names: Sequence[str]) -> Numbers:
         """For records as Python values: those of the only column, or dicts by column."""
-        found, columns = self._by_key.get, self.columns
-        if len(names) == 1:
-            numbers = [found(value, -1) for value in values]
-        elif len(columns) == 1:
-            column = columns[0]
-            numbers = [found(value[column], -1) for value in values]
-        else:
-            numbers = [found(tuple(value[name] for name in columns), -1) for value in values]
-        return np.array(numbers, dtype=np.int64)
+        keys = values if len(names) == 1 else map(itemgetter(*self.columns), values)
+        return np.fromiter(map(self._by_key.get, keys, repeat(-1)), dtype=np.int16, count=len(values))
 
     def of_batch(self, batch: pa.RecordBatch) -> Numbers:
         """For the records of a batch."""
         if len(self.columns) > 1:
             columns = [batch.column(name).to_pylist() for name in self.columns]
-            return np.array([self._by_key.get(key, -1) for key in zip(*columns, strict=True)], dtype=np.int64)
+            return np.array([self._by_key.get(key, -1) for key in zip(*columns, strict=True)], dtype=np.int16)
         column = batch.column(self.columns[0])
         if pa.types.is_integer(column.type):
             return self._of_integers(column)
         if batch.num_rows * FEW < len(self._by_key):
-            return np.array([self._by_key.get(key, -1) for key in column.to_pylist()], dtype=np.int64)
+            return np.array([self._by_key.get(key, -1) for key in column.to_pylist()], dtype=np.int16)
         if (keys := self._keys.get(column.type)) is None:
             keys = self._keys[column.type] = pa.array(list(self._by_key)).cast(column.type)
         at = pc.fill_null(pc.index_in(column, value_set=keys), -1)

@@ -12,6 +12,7 @@ What becomes of the state of a key, whichever alternate is active:
 """
 
 import time
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
@@ -29,10 +30,12 @@ from elastream.spark.worker.runner import Implementation, OperatorFailed
 from elastream.spark.worker.states import States
 from elastream.spark.worker.windows import Grouping, packed
 
-__all__ = ["MOMENT", "Choice", "Keyed", "StateFunction", "state_function"]
+__all__ = ["MOMENT", "WATCHED", "Choice", "Keyed", "StateFunction", "state_function"]
 
 MOMENT = "_moment"
 """Column with the time of a record in milliseconds since 1970, for a time-out by the time of records."""
+WATCHED = "_watched"
+"""Column that Spark takes for the one with the watermark, beside MOMENT."""
 
 StateFunction = Callable[[tuple[Any, ...], Iterable[pd.DataFrame], Any], Iterator[pd.DataFrame]]
 
@@ -59,7 +62,9 @@ class Keyed:
 
 @lru_cache(maxsize=64)
 def _loaded(pickled: bytes) -> Keyed:
-    # A worker process executes many tasks: user functions and their modules are loaded once.
+    # A worker process executes many tasks: user functions and their modules are loaded once. PySpark pads what a key has
+    # emitted with empty rows, which pandas warns of on standard error.
+    warnings.filterwarnings("ignore", "The behavior of DataFrame concatenation with empty", FutureWarning)
     keyed: Keyed = cloudpickle.loads(pickled)
     return keyed
 
@@ -210,7 +215,11 @@ def _rows(frames: Iterable[pd.DataFrame]) -> tuple[pd.DataFrame, "pd.Series[int]
     """The records of a key in one batch, and their times where a time-out goes by them."""
     first, *others = frames
     rows = pd.concat([first, *others], ignore_index=True) if others else first
-    return rows, rows.pop(MOMENT) if MOMENT in rows.columns else None
+    if MOMENT not in rows.columns:
+        return rows, None
+    moments = rows.pop(MOMENT)
+    rows.pop(WATCHED)
+    return rows, moments
 
 
 def _set_timeout(state: Any, timeout: Timeout, moments: "pd.Series[int] | None") -> None:

@@ -1,0 +1,29 @@
+"""Tells whether a recorded run still goes on: only then can it be given guards or key tables."""
+
+import time
+from pathlib import Path
+
+from elastream.model.errors import InputError
+from elastream.model.units import format_duration
+from elastream.model.wording import clock
+from elastream.recording.directory import RunDirectory
+from elastream.recording.recorder import Recording
+
+__all__ = ["SILENT", "refuse_ended"]
+
+SILENT = 120.0
+"""Seconds without an observation after which a run without an end counts as dead: so long an action may be under way."""
+
+
+def refuse_ended(run: Path, recording: Recording, what: str) -> None:
+    """Raise InputError, about `what` it cannot be given, unless the run in the folder `run` goes on."""
+    ending = recording.ending
+    if ending is not None:
+        why = f", {ending.reason}" if ending.reason else ""
+        raise InputError(f"{run} has {ending.status} at {clock(ending.time)}{why}: {what} are for a run that goes on")
+    if not run.is_dir():
+        raise InputError(f"{run} is no run's folder: {what} are given to the run, not to a recording of it")
+    silent = time.time() - RunDirectory(run).recording.stat().st_mtime
+    if silent > SILENT:
+        silence = format_duration(round(silent))
+        raise InputError(f"{run} has recorded nothing for {silence}: it died without an end, or hangs")
