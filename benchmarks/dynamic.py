@@ -3,10 +3,9 @@
     python benchmarks/dynamic.py [--quick] [--json FILE] [--html FILE]        about 12 minutes on two free cores
 
 Both sides read the same files, run functions that do the same work as one fused stage, and write files, as one batch of
-Spark each, in turn; who goes first alternates. The dynamic side runs under another composition in every batch - read from
-the log beside the checkpoint, or stamped on the records as our own sources do - and a round of its guards is evaluated for
-each. With a key table, the alternate is that of the record's key, of ten thousand. Seconds are CPU time of all processes:
-this one, the JVM and Python's.
+Spark each, in turn; who goes first alternates. The dynamic side runs under another composition in every batch, which each
+task reads from the log beside the checkpoint, and a round of its guards is evaluated for each. With a key table, the
+alternate is that of the record's key, of ten thousand. Seconds are CPU time of all processes, Python's and the JVM.
 
 Three shapes: readings (JSON, dicts of three columns), words (text, single strings), and numbers (Parquet, Arrow functions
 that cost next to nothing).
@@ -44,7 +43,7 @@ from elastream.model.signals import Signal, SignalReading
 from elastream.recording.key_tables import written_rows
 from elastream.spark.dataflow.fusing import wire
 from elastream.spark.dataflow.shipping import pickled
-from elastream.spark.worker.composition import COLUMN, CompositionCodec, CompositionLog
+from elastream.spark.worker.composition import CompositionCodec, CompositionLog
 from elastream.spark.worker.fused import Carrier, stage_function
 from elastream.spark.worker.key_table import put_in_use
 from elastream.spark.worker.meter import Meter
@@ -54,6 +53,8 @@ KEYS, ALTERNATES = 10_000, 4
 PAIRS, QUICK, FEWER = 24, 6, 10
 """Pairs of batches; with `--quick` fewer of them, and so many times fewer records in each."""
 TASKS = 2
+WARM = 4
+"""Batches of each side before those that count: the JVM compiles in them."""
 
 
 @dataclass(frozen=True)
@@ -177,13 +178,12 @@ SHAPES = (
 
 @dataclass
 class Side:
-    """One way of running a shape's dataflow. carried: by which the composition comes, "log" or "stamped"."""
+    """One way of running a shape's dataflow."""
 
     spark: SparkSession
     shape: Shape
     variants: Variants
     folder: Path
-    carried: str = "log"
     batch: int = 0
     chance: random.Random = field(default_factory=lambda: random.Random(1))
 
@@ -216,25 +216,23 @@ class Side:
     def run(self) -> DataFrame:
         """The next batch, under the next composition."""
         self.batch += 1
-        stamped = self.variants.dynamic and self.carried == "stamped"
-        code = self._next_code() if self.variants.dynamic else 0
-        carrier = Carrier(stamped=stamped, log=None if stamped or not self.variants.dynamic else self.log.directory,
-                          tables=self.folder / "tables")  # fmt: skip
+        if self.variants.dynamic:
+            self._compose()
+        log = self.log.directory if self.variants.dynamic else None
+        carrier = Carrier(log=log, tables=self.folder / "tables")
         self.spark.sparkContext.setLocalProperty("streaming.sql.batchId", str(self.batch))
-        frame = self.frame.withColumn(COLUMN, F.lit(code).cast("long")) if stamped else self.frame
         function = stage_function(self.shipped, carrier, self.meter.sink)
-        return frame.mapInArrow(function, from_arrow_schema(self.walk.exits[0].schema))
+        return self.frame.mapInArrow(function, from_arrow_schema(self.walk.exits[0].schema))
 
-    def _next_code(self) -> int:
+    def _compose(self) -> None:
+        """Let the batch run under a composition of its own, after a round of the guards."""
         picked = {"vary": f"v{self.chance.randrange(ALTERNATES)}"}
         way = {"way": self.chance.choice(("left", "right"))}
         tables = {"vary": 1} if self.variants.select_by else {}
         code = self.codec.encode(Composition(self.batch, picked, way, tables=tables))
-        if self.carried == "log":
-            self.log.append(self.batch, self.batch, code)
+        self.log.append(self.batch, self.batch, code)
         assert self.guards is not None
         self.guards.next(self.batch)
-        return code
 
     def seconds(self) -> float:
         """CPU seconds of a batch, of all processes."""
@@ -332,13 +330,13 @@ def measure(arguments: argparse.Namespace) -> Report:
             shape = replace(whole, rows=whole.rows // FEWER) if arguments.quick else whole
             fixed = Side(spark, shape, Variants(False), folder / shape.name / "fixed")
             ways = {
-                "by log": (Side(spark, shape, Variants(True), folder / shape.name / "log"), BAR),
-                "stamped": (Side(spark, shape, Variants(True), folder / shape.name / "stamped", "stamped"), BAR),
+                "alternates": (Side(spark, shape, Variants(True), folder / shape.name / "log"), BAR),
                 "key table": (Side(spark, shape, Variants(True, shape.key), folder / shape.name / "table"), TABLE_BAR),
             }
             same_results([fixed, *(side for side, _ in ways.values())])
             for side in (fixed, *(side for side, _ in ways.values())):
-                side.seconds(), side.seconds()
+                for _ in range(WARM):
+                    side.seconds()
             for way, (side, bar) in ways.items():
                 name = f"{shape.name}, {way}"
                 found = interleaved(side.seconds, fixed.seconds, pairs, f"{name}, CPU seconds of {shape.rows:,} records:")

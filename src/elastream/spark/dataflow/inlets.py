@@ -14,9 +14,9 @@ from elastream.spark.worker.fused import ENTRY
 __all__ = ["entering", "together"]
 
 
-def entering(frame: DataFrame, inlet: Inlet, keep: bool, lane: str | None) -> DataFrame:
-    """`frame` after the native part of `inlet`; with `keep` the composition stays on records. lane: as for `together`."""
-    found = selected(frame if keep else frame.drop(COLUMN), inlet.natives, [COLUMN] if keep else [])
+def entering(frame: DataFrame, inlet: Inlet, lane: str | None) -> DataFrame:
+    """`frame` after the native part of `inlet`, without the composition that our sources add. lane: as for `together`."""
+    found = selected(frame.drop(COLUMN), inlet.natives, [])
     return found if lane is None else found.coalesce(1)
 
 

@@ -9,7 +9,6 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import repeat
 from pathlib import Path
 
 import pyarrow as pa
@@ -38,7 +37,6 @@ from elastream.spark.dataflow.steering import Steering
 from elastream.spark.dataflow.windows import windowed_frame
 from elastream.spark.queries.segments import SHUFFLED_EACH, RunningSegment, log_of, ran_under, stage_behind, widths_of
 from elastream.spark.worker.composition import (
-    COLUMN,
     CompositionCodec,
     Ran,
     Wanted,
@@ -233,13 +231,14 @@ class _Compiler:
         edges = {edge_name(edge): self._records(edge) for edge in self.edges}
         return Steering(name, wanted, wave=True, checkpoint=self.checkpoint, edges=edges, before=before)
 
-    def _carrier(self, stamped: bool) -> Carrier:
-        """How the code reaches a stage: on the records of a single inlet of ours, else through the log of the batches."""
+    def _carrier(self) -> Carrier:
+        """How the code reaches a stage: by the offset log, else by the log of the batches; a task reads it once.
+
+        No record carries it: a column more costs a stage of cheap functions a tenth or two of its CPU time.
+        """
         if self.codec.size == 1:
             return Carrier()
         tables = self.common.directory.tables_in_use if self.codec.tables else None
-        if stamped:
-            return Carrier(stamped=True, tables=tables)
         if self.own:
             return Carrier(offsets=self.checkpoint, tables=tables)
         return Carrier(log=log_of(self.control).directory, tables=tables)
@@ -276,7 +275,7 @@ class _Compiler:
         )
 
     def _behind(self, operator: Operator, part: FusedRegion, flows: Sequence[Outflow]) -> list[Outflow]:
-        wiring = Wiring(self.segment.name, self.codec, self._carrier(False), self.meter)
+        wiring = Wiring(self.segment.name, self.codec, self._carrier(), self.meter)
         if emits_once(operator):
             return self._walked(part, operator.name, [windowed_frame(flows, operator, wiring)])
         (flow,) = flows
@@ -284,14 +283,13 @@ class _Compiler:
 
     def _walked(self, part: FusedRegion, lead: str, frames: Sequence[DataFrame]) -> list[Outflow]:
         """The flows out of a region whose inlets are `frames`."""
-        stamped = len(frames) == 1 and COLUMN in frames[0].columns
-        carrier = self._carrier(stamped)
+        carrier = self._carrier()
         lanes = [self._lane(inlet) for inlet in part.inlets]
-        frames = [entering(*each) for each in zip(frames, part.inlets, repeat(carrier.stamped), lanes, strict=False)]
+        frames = [entering(*each) for each in zip(frames, part.inlets, lanes, strict=True)]
         if part.plain:
             (outlet,) = part.outlets
-            return [Outflow(outlet.target, frames[0].drop(COLUMN), None, outlet.natives)]
-        arriving = [self._arrow(frame.drop(COLUMN).schema) for frame in frames]
+            return [Outflow(outlet.target, frames[0], None, outlet.natives)]
+        arriving = [self._arrow(frame.schema) for frame in frames]
         walk = wire(part, self.segment.name, lead, self.codec, arriving, self._declared)
         shipped = pickled(walk, f"dataflow {self.graph.name!r}")
         into = frames[0] if len(frames) == 1 else together(frames, lanes)
