@@ -221,7 +221,6 @@ class KafkaReader:
             group_id=None,
             enable_auto_commit=False,
             request_timeout_ms=round(TIME_OUT * 1000),
-            api_version_auto_timeout_ms=round(TIME_OUT * 1000),
         )
         self._topic, self._newest = source.place, -1
         partitions = self._consumer.partitions_for_topic(self._topic)
