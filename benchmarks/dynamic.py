@@ -17,7 +17,7 @@ import random
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -51,7 +51,8 @@ from elastream.spark.worker.meter import Meter
 
 BAR, TABLE_BAR, SOURCE = 1.03, 1.1, "issue 14"
 KEYS, ALTERNATES = 10_000, 4
-PAIRS, QUICK = 24, 4
+PAIRS, QUICK, FEWER = 24, 6, 10
+"""Pairs of batches; with `--quick` fewer of them, and so many times fewer records in each."""
 TASKS = 2
 
 
@@ -327,7 +328,8 @@ def measure(arguments: argparse.Namespace) -> Report:
     report = Report(environment={"master": spark.sparkContext.master, "keys": KEYS, "alternates": ALTERNATES})
     pairs = QUICK if arguments.quick else PAIRS
     try:
-        for shape in SHAPES:
+        for whole in SHAPES:
+            shape = replace(whole, rows=whole.rows // FEWER) if arguments.quick else whole
             fixed = Side(spark, shape, Variants(False), folder / shape.name / "fixed")
             ways = {
                 "by log": (Side(spark, shape, Variants(True), folder / shape.name / "log"), BAR),

@@ -5,7 +5,7 @@ records that each operator emits per record.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,7 +16,7 @@ from elastream.model.cloud import HostState
 from elastream.model.decision import Unknown
 from elastream.model.graph import Kind, Operator
 from elastream.model.metrics import Metric
-from elastream.model.observation import Observation
+from elastream.model.observation import Frame, Observation
 from elastream.model.promises import Rows
 from elastream.model.qos import live_edges, rates_over
 from elastream.model.stages import Unit
@@ -301,7 +301,7 @@ def _cost(observation: Observation, name: str, speed: float) -> float:
     times = [sample.time for sample in observation.history[-1:]]
     lasts = observation.time - times[0] if times else 1.0
     work = records = 0.0
-    for frame in (observation.operators, *(sample.operators for sample in reversed(observation.history))):
+    for frame in _newest_first(observation):
         cost, done = frame.value(name, Metric.SERVICE_TIME), frame.value(name, Metric.PROCESSED_RATE)
         if cost > 0 and done > 0:
             work, records = work + cost * done, records + done
@@ -313,6 +313,13 @@ def _cost(observation: Observation, name: str, speed: float) -> float:
     # Until enough is measured, the declared cost makes up for the rest.
     share = min(1.0, records * lasts / ENOUGH)
     return share * (work / records * speed if records > 0 else 0.0) + (1 - share) * declared
+
+
+def _newest_first(observation: Observation) -> Iterator[Frame]:
+    """The operators now, and as they were before; mostly the first will do."""
+    yield observation.operators
+    for sample in reversed(observation.history):
+        yield sample.operators
 
 
 def _switches(observation: Observation, operator: Operator) -> bool:
@@ -330,7 +337,7 @@ def _selectivity(observation: Observation, name: str) -> float:
             return own
         if wanted.selectivity is not None:
             return wanted.selectivity
-    for frame in (observation.operators, *(sample.operators for sample in reversed(observation.history))):
+    for frame in _newest_first(observation):
         emitted, done = frame.value(name, Metric.EMITTED_RATE), frame.value(name, Metric.PROCESSED_RATE)
         if done > 0 and not math.isnan(emitted):
             return emitted / done
