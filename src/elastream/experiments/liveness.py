@@ -5,9 +5,9 @@ plant and not by what the policy saw. The tests try a few cases, `benchmarks/liv
 
 Sustained overload: in each of three intervals in a row what waits grew by more than 5 % of the records that arrived, while
 fewer than all hosts were leased. An interval is a round of the policy, or the longest micro-batch then, if that is longer:
-what arrives during a batch waits for its end in any case. For a policy that acts on queues, at the end of each of them
-more records must wait at some operator than it lets wait: 50, those that come during a batch, and, where it keeps service
-levels, those that come in the time that the operator's allows.
+what arrives during a batch waits for its end in any case, so that at some operator more must wait in the end than comes
+during two of them. For a policy that acts on queues, at the end of each more records must wait at some operator than it
+lets wait: 50 beyond those, and, where it keeps service levels, those that come in the time that the operator's allows.
 
 A round of sustained overload is silent if in these three intervals no host was leased or kept, no operator got more
 instances, none of this was still under way, and the round names no metric that is unknown in its observation.
@@ -214,9 +214,7 @@ class _Watch:
         )
 
     def _beyond(self, seen: Observation, waits: Sequence[float], batch: float) -> float:
-        """Most records that wait at a queue beyond those that come during a micro-batch and within its service level."""
-        if self.case.policy not in BY_QUEUE:
-            return 0.0
+        """Most records that wait at a queue beyond those that come in two micro-batches and within its service level."""
         graph, since = self.given.layout.graph, seen.time - self.given.period
         rates = {
             name: (pattern.count(seen.time) - pattern.count(since)) / self.given.period
@@ -350,7 +348,7 @@ def _silent(case: LivenessCase, given: Scenario, rounds: Sequence[Round]) -> boo
     )
     if not grows or now.hosts >= given.max_hosts:
         return False
-    if case.policy in BY_QUEUE and not all(mark.beyond > WAITING for mark in marks[1:]):
+    if not now.beyond > 0 or (case.policy in BY_QUEUE and not all(mark.beyond > WAITING for mark in marks[1:])):
         return False
     lately = rounds[times.index(marks[0].time) :]
     return not (now.lacks or any(round.grew or round.moving for round in lately))

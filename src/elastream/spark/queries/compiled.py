@@ -12,6 +12,7 @@ from elastream.model.latency import Basis
 from elastream.model.observation import Composition, Frame, MicroBatch
 from elastream.model.signals import Signals
 from elastream.model.stages import Layout
+from elastream.model.windows import WindowKind
 from elastream.spark.queries.compiled_frames import Telemetry
 from elastream.spark.queries.compiler import explain_failure
 from elastream.spark.queries.query import Instruments, Query
@@ -147,9 +148,16 @@ class CompiledQueries:
         if not self.telemetry.drained():
             return False
         for each in self.running:
-            if not each.own_source:
-                each.query.processAllAvailable()  # what travels over Kafka edges is the last to arrive
-        return True
+            # What travels over Kafka edges is the last to arrive, and windows end in the batch after that of their records.
+            if not each.own_source or self._ends_by_time(each):
+                each.query.processAllAvailable()
+        return self.telemetry.drained()
+
+    def _ends_by_time(self, each: RunningSegment) -> bool:
+        """Whether windows or states of a query end by the time of records, in a batch that may have none."""
+        operators = [self.layout.graph.operator(name) for name in each.keyed]
+        windows = [o for o in operators if o.window is not None and o.window.kind is WindowKind.TIME]
+        return bool(windows) or any(o.timeout is not None and o.timeout.by for o in operators)
 
     def lost(self) -> None:
         """The session was ours."""
