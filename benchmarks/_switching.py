@@ -106,7 +106,8 @@ class Kept:
         """Keep the rows of one attempt."""
         ran = ran_in_offsets(self.checkpoint, batch)
         assert ran is not None
-        self.attempts.setdefault(batch, []).append((ran, rows.toArrow()))
+        table = rows.toArrow()  # which raises where the query is stopped meanwhile
+        self.attempts.setdefault(batch, []).append((ran, table))
         if self.fail:
             self.fail = False
             raise Injected("a sink was told to fail")
