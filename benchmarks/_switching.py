@@ -41,7 +41,8 @@ from elastream.spark.placement.placing import Placing
 from elastream.spark.queries.compiled import CompiledQueries
 from elastream.spark.queries.compiler import explain_failure, start_queries
 from elastream.spark.queries.query import Instruments
-from elastream.spark.worker.composition import CompositionCodec, Ran, latest_batch, newest_ran, ran_in_offsets
+from elastream.spark.queries.segments import RunningSegment
+from elastream.spark.worker.composition import CompositionCodec, Ran, latest_batch, newest_ran, offsets_of, ran_in_offsets
 from elastream.workload import constant
 
 KEYS = 7
@@ -309,13 +310,14 @@ class Trial:
                 raise ValueError(f"{what!r} is none of {FAILING}")
 
     def _until_failed(self) -> None:
-        hung = time.monotonic() + PATIENCE
+        hung, meanwhile = time.monotonic() + PATIENCE, self.random.randint(0, 3)
         while self._look():
             if time.monotonic() > hung:
                 raise TimeoutError("what was told to fail did not")
             self.queries.settle()
-            if self.failing.exists() and self.random.random() < 0.1:
+            if self.failing.exists() and meanwhile and self.random.random() < 0.1:
                 self._request(self.plan(1))  # a controller knows nothing of it yet
+                meanwhile -= 1
             time.sleep(LOOK)
         for each in self.queries.running:
             error = each.query.exception()
@@ -338,16 +340,30 @@ class Trial:
 
     def _figure(self) -> None:
         self._look()
+        for each in self.queries.running:
+            self._read_log(each)
         self.figures["mixed records"] += sum(each.mixed for each in self.queries.updates)
         self.latencies += [each.latency for each in self.queries.updates if each.latency == each.latency]
+
+    def _read_log(self, each: RunningSegment) -> None:
+        """Batches that were committed and whose progress nobody has seen, because their query failed with the next."""
+        seen = self.seen[each.segment.name]
+        for batch in range(latest_batch(each.checkpoint, "commits") + 1):
+            if batch in seen:
+                continue
+            before, after = (offsets_of(each.checkpoint, number) if number >= 0 else () for number in (batch - 1, batch))
+            begun = [int(offset["n"]) for offset in before] or [0] * len(after)
+            ran = newest_ran(after)
+            assert ran is not None
+            seen[batch] = Seen(ran, tuple(zip(begun, (int(offset["n"]) for offset in after), strict=True)))
 
     def stop(self) -> None:
         """Stop the queries when the second has taken what the first has written."""
         first, second = self.queries.running
         first.query.stop()
         second.query.processAllAvailable()
-        self._figure()
         second.query.stop()
+        self._figure()
 
     # -- what must hold ------------------------------------------------------------------------------------------------
 
