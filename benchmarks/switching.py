@@ -70,6 +70,7 @@ def described(trial: Trial, found: Any) -> dict[str, Any]:
         "totals checked": found["totals checked"],
         "replays": found["replays"],
         "restarts": trial.restarts,
+        "failures that nobody asked for": trial.failures,
         "executors killed": trial.killed,
         "update latency, seconds": sampled(trial.latencies),
         "batches to effect": sampled(trial.lags),
