@@ -153,8 +153,8 @@ class Requested:
 class Trial:
     """The dataflow under `consistency`, running in the session `spark`; `run` switches it, `check` says what did not hold.
 
-    rate: records/s. interval: least seconds from batch to batch. failures: of queries that nobody asked for, as where Spark's
-    ten seconds for a source to come up are too few on a busy machine; they are restarts as any other.
+    rate: records/s. interval: least seconds from batch to batch. failures: of queries that nobody asked for, as where the
+    ten seconds that Spark gives a source to come up are too few on a busy machine; they are restarts as any other.
     """
 
     def __init__(
