@@ -17,7 +17,7 @@ from elastream.model.schema import Columns, columns_of, in_words
 from elastream.model.sql import check_expressions
 from elastream.model.stages import Layout
 
-__all__ = ["Columns", "edge_topic", "merge_refused", "refuse_uncompilable", "simulated_only"]
+__all__ = ["Columns", "edge_topic", "merge_refused", "refuse_durable_within", "refuse_uncompilable", "simulated_only"]
 
 
 def simulated_only(graph: Graph) -> DataflowError | None:
@@ -35,19 +35,25 @@ def simulated_only(graph: Graph) -> DataflowError | None:
     return None
 
 
+def refuse_durable_within(layout: Layout) -> None:
+    """Raise DataflowError where a query would read a durable edge that it writes itself: neither plant can run that."""
+    for edge in layout.graph.edges:
+        if edge.durable is not None and layout.stage_of[edge.source].segment == layout.stage_of[edge.target].segment:
+            raise DataflowError(
+                f"dataflow {layout.graph.name!r}: the edge {edge.source} -> {edge.target} is durable, but records also get "
+                "from one side of it to the other over edges that are not, so that one query would have both: make each of "
+                "them durable",
+                ("operators", edge.target, "from"),
+            )
+
+
 def refuse_uncompilable(layout: Layout) -> Mapping[str, SegmentPlan]:
     """The plan of each segment's query, by its name. Raises DataflowError for the first thing that Spark cannot run."""
     graph = layout.graph
     if (simulated := simulated_only(graph)) is not None:
         raise simulated
+    refuse_durable_within(layout)
     for edge in graph.edges:
-        if edge.durable is not None and layout.stage_of[edge.source].segment == layout.stage_of[edge.target].segment:
-            raise DataflowError(
-                f"dataflow {graph.name!r}: the edge {edge.source} -> {edge.target} is durable, but records also get from "
-                "one side of it to the other over edges that are not, so that one query would have both: make each of them "
-                "durable",
-                ("operators", edge.target, "from"),
-            )
         if edge.durable == "kafka":
             edge_topic(graph, edge)
     _refuse_circles(layout)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from elastream.model.compiling import refuse_durable_within
 from elastream.model.composing import Consistency
 from elastream.model.endpoints import DomainSignal
 from elastream.model.errors import InputError
@@ -72,8 +73,8 @@ class FusedNetwork:
         self.graph = layout.graph
         self.settings = settings
         self.tables = tables
-        within = any(layout.stage_of[edge.source].segment == each.name for each in layout.segments for edge in each.inputs)
-        if settings.consistency is Consistency.WAVE and (layout.circular or within):
+        refuse_durable_within(layout)
+        if settings.consistency is Consistency.WAVE and layout.circular:
             raise InputError(
                 f"dataflow {layout.graph.name!r}: its queries feed each other in a circle, so that no wave of records "
                 "ends: use consistency batch or drain"

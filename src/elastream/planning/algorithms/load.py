@@ -38,6 +38,8 @@ MOST_GROWTH = 2.0
 """Most by which capacity grows at once because it did not suffice (HPA: at most doubled)."""
 ALIKE, AVOIDED = 0.9, 1800.0
 """Part of a rate above which another one is like it; seconds for which hosts that did not suffice are not gone back to."""
+NEVER = (0.0, math.inf, -math.inf)
+"""What hosts that always sufficed are remembered as."""
 WITHIN = 0.5
 """Part of the target latency that records may wait in queues: the rest is for their processing, and for the next round."""
 
@@ -48,14 +50,16 @@ class Seen:
     records/s that the busy cores finish, busy cores, and whether it is warm: the first batches of a run, and of a host,
     start workers and compile code. since: time of the first sample ever. began: that of the first with records processed,
     inf before. needs: (time, cores needed, by part) of earlier rounds. surprises: of the rate that arrives. short: (cores
-    that did not suffice, for which rate, when) the last time that a query fell behind."""
+    that did not suffice, for which rate, when) the last time that a query fell behind, of the alternates and branches that
+    run: what others needed says nothing of these. running: which those are."""
 
     samples: Floats
     since: float
     began: float = math.inf
     needs: tuple[tuple[float, tuple[float, ...]], ...] = ()
     surprises: Surprises = field(default_factory=Surprises)
-    short: tuple[float, float, float] = (0.0, math.inf, -math.inf)
+    short: tuple[float, float, float] = NEVER
+    running: object = None
 
     @classmethod
     def after(cls, before: "Seen | None", observation: Observation, keep: float, warming: float) -> "Seen":
@@ -82,11 +86,13 @@ class Seen:
             if times.size and at + warming > times[0]:  # as hardly any: most hosts came long ago
                 cold |= (times >= at) & (times < at + warming)
         samples[-1] = ~cold
+        running = (observation.composition.alternates, observation.composition.choices, observation.composition.tables)
         if before is not None:
             first = int(np.searchsorted(before.times, observation.time - keep))
             samples = np.concatenate([before.samples[:, first:], samples], axis=1)
-            return replace(before, samples=samples, began=began)
-        return cls(samples, float(samples[0, 0]), began)
+            short = before.short if running == before.running else NEVER
+            return replace(before, samples=samples, began=began, short=short, running=running)
+        return cls(samples, float(samples[0, 0]), began, running=running)
 
     @property
     def times(self) -> Floats:
