@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from elastream.model.compiling import refuse_durable_within
-from elastream.model.composing import Consistency
+from elastream.model.composing import Consistency, changed_operators
 from elastream.model.endpoints import DomainSignal
 from elastream.model.errors import InputError
 from elastream.model.key_table import KeyTables
@@ -29,7 +29,7 @@ from elastream.simulation.pool import SimulatedHosts
 from elastream.simulation.settings import Settings
 from elastream.simulation.sources import PIECES, Source, load_of
 from elastream.simulation.stations import Items
-from elastream.simulation.updates import PendingUpdate, Updates, ahead, changed_operators, passed
+from elastream.simulation.updates import PendingUpdate, Updates, ahead, passed
 
 RECENT, KEPT = 200, 10.0
 """Batches of a query kept, and seconds for which all are."""

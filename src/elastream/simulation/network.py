@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from elastream.model.composing import Consistency
+from elastream.model.composing import Consistency, changed_operators
 from elastream.model.endpoints import DomainSignal
 from elastream.model.graph import Delivery, Edge, Graph, Kind, Operator
 from elastream.model.key_table import KeyTables
@@ -27,7 +27,7 @@ from elastream.simulation.serving import paced
 from elastream.simulation.settings import Settings, Travel
 from elastream.simulation.sources import PIECES, Source, load_of
 from elastream.simulation.stations import Items, ItemStation, Station
-from elastream.simulation.updates import PendingUpdate, Updates, ahead, changed_operators, passed
+from elastream.simulation.updates import PendingUpdate, Updates, ahead, passed
 
 
 class CompositionInUse(NamedTuple):

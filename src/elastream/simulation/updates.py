@@ -76,22 +76,6 @@ class Updates:
         self.running = [update for update in self.running if update.waiting or update.epoch > oldest]
 
 
-def changed_operators(graph: Graph, before: Composition, after: Composition) -> frozenset[str]:
-    """Operators that process records in another way: other alternates or key tables, and those that choose another way."""
-    found = {
-        operator.name
-        for operator in graph.operators
-        if before.alternates.get(operator.name) != after.alternates.get(operator.name)
-        or before.tables.get(operator.name, 0) != after.tables.get(operator.name, 0)
-    }
-    found |= {
-        edge.source
-        for edge in graph.edges
-        if edge.choice is not None and before.choices.get(edge.choice) != after.choices.get(edge.choice)
-    }
-    return frozenset(found)
-
-
 class Passed(NamedTuple):
     """Part of the records that passed a changed operator: of those that arrive at each operator, and that leave it."""
 
