@@ -403,8 +403,9 @@ def test_waves_need_an_order_of_queries_and_records_that_are_kept_apart():
         ),
     )
     assert lay_out(circle).circular
-    with pytest.raises(InputError, match="in a circle"):
-        fused(circle, Consistency.WAVE)
+    for mode in (Consistency.WAVE, Consistency.DRAIN):
+        with pytest.raises(InputError, match="in a circle"):
+            fused(circle, mode)
     with pytest.raises(InputError, match="keeps no records apart"):
         Settings(travel=Travel.TASKS, consistency=Consistency.WAVE)
 

@@ -74,10 +74,10 @@ class FusedNetwork:
         self.settings = settings
         self.tables = tables
         refuse_durable_within(layout)
-        if settings.consistency is Consistency.WAVE and layout.circular:
+        if settings.consistency in (Consistency.WAVE, Consistency.DRAIN) and layout.circular:
             raise InputError(
                 f"dataflow {layout.graph.name!r}: its queries feed each other in a circle, so that no wave of records "
-                "ends: use consistency batch or drain"
+                "ends and no query is drained before the other: use consistency batch"
             )
         piece = min(settings.monitor / PIECES, settings.batch_seconds / 4)
         self.step = min(settings.monitor, settings.batch_seconds) / 4
