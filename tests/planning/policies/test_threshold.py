@@ -364,6 +364,13 @@ def test_hosts_rise_and_fall_with_the_load_and_then_stand_still():
     assert all(after >= before / 2 for before, after in itertools.pairwise(low))
 
 
+@pytest.mark.parametrize(("rate", "before"), [(5e-324, 1.0), (5e-324, 5e-324), (1.0, 5e-324)])
+def test_a_rate_too_small_to_tell_the_work_of_a_record_asks_for_no_endless_number_of_hosts(rate, before):
+    leases = [host("h1", HostState.REQUESTED)]
+    plan = Threshold().plan(observe(leases, rate, before=before, backlog=256.0, max_hosts=8)).actions
+    assert kinds(plan).count(LeaseHost) <= 1
+
+
 @given(
     rate=st.floats(0, 2000) | st.just(math.nan),
     before=st.floats(0, 2000) | st.just(math.nan),

@@ -196,7 +196,8 @@ class LoadFigures:
         else:
             usable &= self._recent
         records = float(processed[usable].sum())
-        return float(busy[usable].sum()) / records if records > 0 else math.nan
+        work = float(busy[usable].sum()) / records if records > 0 else math.nan
+        return work if work < math.inf else math.nan
 
     @cached_property
     def cold(self) -> bool:

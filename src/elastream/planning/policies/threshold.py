@@ -216,7 +216,7 @@ class _Round:
         late = load.late_backlog(self.forecast.level, self.kind.start if not observation.coming else 0.0)
         each = base / self.rate if self.rate > 0 and base > 0 else load.work
         target = observation.context.target_latency
-        if target is not None and (drained := late * each / max(target, self.kind.start)) > 0:
+        if target is not None and 0 < (drained := late * each / max(target, self.kind.start)) < math.inf:
             need += drained / self.most
             why += f", and {drained:.3g} to process {late:,.0f} records of late backlog in time"
         settled = since_change(observation) >= min(policy.cool_down, ROUNDS * self.pace)
