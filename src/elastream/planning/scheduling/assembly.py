@@ -98,6 +98,8 @@ class Assembly:
 
     def limits(self) -> Floats | None:
         """Records/s that links let over each edge; None where they limit nothing. Costs a loop over pairs of hosts."""
+        if not len(self.problem.edges) or np.isnan(self.problem.record_bytes).all():
+            return None
         return limits(self.problem, self.deployment(), self.conditions)
 
     def reached(self, bandwidth: Floats | None = None) -> float:
@@ -161,6 +163,25 @@ class Assembly:
             replace(deployment, hosts=tuple(self.hosts[row] for row in kept), instances=deployment.instances[kept]),
             self.conditions,
         )
+
+    def alone(self, operator: int, problem: Problem, conditions: Conditions) -> "Assembly":
+        """What the scheduler of one operator knows: its own `problem` and `conditions`, its instances, and free cores."""
+        own = Assembly(
+            problem,
+            Deployment((self.active[operator],), tuple(self.hosts), self.instances[:, [operator]]),
+            conditions,
+        )
+        own._free[:, : len(self.hosts)] = self._free[:, : len(self.hosts)]
+        return own
+
+    def take(self, operator: int, own: "Assembly") -> None:
+        """Take over what the scheduler of `operator` decided on a copy made by `alone`; it may have leased hosts."""
+        self.switch(operator, own.active[0])
+        for host in own.hosts[len(self.hosts) :]:
+            self.lease(host.type)
+        change = own.instances[:, 0] - self.instances[:, operator]
+        for row in np.flatnonzero(change).tolist():
+            self.add(operator, row, int(change[row]))
 
     def types_for(self, operator: int) -> tuple[HostType, ...]:
         """Types that hold an instance of `operator`; where cores are shared, all."""

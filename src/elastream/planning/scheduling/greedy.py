@@ -11,11 +11,11 @@ from dataclasses import replace
 import numpy as np
 
 from elastream.planning.scheduling.assembly import Assembly
-from elastream.planning.scheduling.packing import NEARLY, power, rate_of
+from elastream.planning.scheduling.packing import HOUR, NEARLY, power, rate_of
 from elastream.planning.scheduling.problem import Conditions, Deployment, Problem, value_of
 from elastream.planning.scheduling.steps import allocate, repacked, shed, shut_down, vacated
 
-__all__ = ["adapted", "better", "cheaper", "chosen", "deployed", "ranked", "switched", "with_successors", "worth"]
+__all__ = ["adapted", "better", "cheaper", "chosen", "deployed", "ranked", "switched", "with_successors", "work", "worth"]
 
 
 def with_successors(problem: Problem, active: Sequence[int]) -> list[list[float]]:
@@ -146,7 +146,7 @@ def _lowered(assembly: Assembly) -> Assembly:
             continue
         costs = with_successors(problem, assembly.active)[row]
         for option in ranked(problem, row, costs):
-            if costs[option] < costs[assembly.active[row]] - NEARLY and (carried := _carried(assembly, row, option)):
+            if costs[option] < costs[assembly.active[row]] * (1 - NEARLY) and (carried := _carried(assembly, row, option)):
                 return carried
     worthwhile, trial = assembly.copy(), assembly.copy()
     while (step := _least_lost(trial)) is not None:
@@ -172,33 +172,30 @@ def _carried(assembly: Assembly, operator: int, option: int) -> Assembly | None:
     return trial if allocate(trial, assembly.problem.goal.throughput, lease=False) else None
 
 
-def _work(assembly: Assembly) -> float:
-    """Cores of speed 1 that all operators work at the present rates if nothing holds records back."""
-    offered = assembly.flows().offered.mean(axis=0)
-    return float(offered @ assembly.problem.costs(assembly.active))
+def work(problem: Problem, active: Sequence[int], conditions: Conditions) -> float:
+    """Cores of speed 1 that all operators work on the mean rates if nothing holds records back."""
+    arriving = np.zeros(len(problem.operators))
+    arriving[problem.sources] = conditions.rates.mean(axis=0)
+    through = np.eye(len(problem.operators)) - problem.network.weights * problem.selectivities(active)
+    return float(np.linalg.solve(through, arriving) @ problem.costs(active))
+
+
+def _with(active: Sequence[int], operator: int, option: int) -> list[int]:
+    return [*active[:operator], option, *active[operator + 1 :]]
 
 
 def _least_lost(assembly: Assembly) -> tuple[int, int] | None:
     """The switch to a lower need that loses least value for the cores that it saves; None where none saves any."""
-    problem, work = assembly.problem, _work(assembly)
+    problem, active, conditions = assembly.problem, assembly.active, assembly.conditions
+    now = work(problem, active, conditions)
     best: tuple[float, float, int, int] | None = None
-    for row in range(len(problem.operators)):
-        for option in range(len(problem.options[row])):
-            if option == assembly.active[row]:
-                continue
-            saved = work - _work_with(assembly, row, option)
-            lost = max(0.0, problem.options[row][assembly.active[row]].value - problem.options[row][option].value)
-            if saved > NEARLY * work and (best is None or (lost / saved, -saved) < best[:2]):
+    for row, options in enumerate(problem.options):
+        for option in range(len(options)) if len(options) > 1 else ():
+            saved = now - work(problem, _with(active, row, option), conditions)
+            lost = max(0.0, options[active[row]].value - options[option].value)
+            if saved > NEARLY * now and (best is None or (lost / saved, -saved) < best[:2]):
                 best = lost / saved, -saved, row, option
     return None if best is None else best[2:]
-
-
-def _work_with(assembly: Assembly, operator: int, option: int) -> float:
-    before = assembly.active[operator]
-    assembly.switch(operator, option)
-    work = _work(assembly)
-    assembly.switch(operator, before)
-    return work
 
 
 def worth(assembly: Assembly, operator: int, option: int) -> bool:
@@ -206,22 +203,19 @@ def worth(assembly: Assembly, operator: int, option: int) -> bool:
 
     By the price of the type with the cheapest core, for the whole period on both sides.
     """
-    problem = assembly.problem
-    if not problem.types:
-        return True
-    saved = (_work(assembly) - _work_with(assembly, operator, option)) * problem.goal.throughput
-    core = min(rate_of(kind) / power(kind) for kind in problem.types)
-    others = [*assembly.active]
-    others[operator] = option
-    lost = value_of(problem, assembly.active) - value_of(problem, others)
-    return bool(lost <= problem.line.sigma * saved * core * problem.goal.period / 3600.0 + NEARLY)
+    problem, active, conditions = assembly.problem, assembly.active, assembly.conditions
+    other = _with(active, operator, option)
+    saved = work(problem, active, conditions) - work(problem, other, conditions)
+    core = min((rate_of(kind) / power(kind) for kind in problem.types), default=0.0)
+    money = saved * problem.goal.throughput * core * problem.goal.period / HOUR
+    return value_of(problem, active) - value_of(problem, other) <= problem.line.sigma * money + NEARLY
 
 
 def cheaper(assembly: Assembly, operator: int) -> int | None:
     """The option of `operator` with the next lower need of cores, its successors' counted; None where none needs less."""
     costs = with_successors(assembly.problem, assembly.active)[operator]
     active = assembly.active[operator]
-    rows = [row for row, cost in enumerate(costs) if cost < costs[active] - NEARLY]
+    rows = [row for row, cost in enumerate(costs) if cost < costs[active] * (1 - NEARLY)]
     return max(rows, key=lambda row: (costs[row], assembly.problem.options[operator][row].value), default=None)
 
 
