@@ -32,6 +32,7 @@ def alone(problem: Problem, operator: int) -> Problem:
         outputs=np.zeros(1, dtype=np.int64),
         record_bytes=problem.record_bytes[[operator]],
         placed=problem.placed[[operator]],
+        fixed=problem.fixed[[operator]],
         cores=problem.cores[[operator]],
         memory=problem.memory[[operator]],
         dynamic=problem.dynamic[[operator]],
