@@ -221,26 +221,28 @@ class Sharded(ValueCost):
     whole: ClassVar[bool] = False
 
     def search(self, asked: Asked) -> Answer:
-        """Algorithms 3 and 4 of each operator by itself."""
+        """Algorithms 3 and 4 of each operator by itself; the first, in the first round that knows its rate and cost."""
         problem, observation = asked.read.problem, asked.observation
         arriving = _arriving(observation, problem)
+        begun: frozenset[str] = asked.own or frozenset()
+        first = [row for row, name in enumerate(problem.operators) if name not in begun and not math.isnan(arriving[row])]
         wanted = adapted_apart(
             problem,
             asked.read.deployment,
             asked.read.conditions,
             arriving,
-            first=not asked.round,
+            first=first,
             alternates=asked.alternates,
             resources=asked.resources,
         )
-        working = [row for row, options in enumerate(problem.options) if options[0].name]
         rates = tuple(
-            Unknown(Metric.ARRIVAL_RATE, Rows.OPERATOR, problem.operators[row], "cannot plan")
-            for row in working
-            if math.isnan(observation.operators.value(problem.operators[row], Metric.ARRIVAL_RATE))
+            Unknown(Metric.ARRIVAL_RATE, Rows.OPERATOR, name, "cannot plan")
+            for name, options in zip(problem.operators, problem.options, strict=True)
+            if options[0].name and math.isnan(observation.operators.value(name, Metric.ARRIVAL_RATE))
         )
         costs = tuple(each for each in asked.read.unknown if each.metric is not Metric.ARRIVAL_RATE)
-        return Answer(wanted, "by its operator's own throughput", unknown=(*rates, *costs))
+        own = begun | {problem.operators[row] for row in first}
+        return Answer(wanted, "by its operator's own throughput", own, unknown=(*rates, *costs))
 
 
 def _arriving(observation: Observation, problem: Problem) -> Floats:
