@@ -142,7 +142,7 @@ class Network:
         return tuple(found)
 
     def unlimited(self, inputs: Floats, selectivities: Floats) -> Floats:
-        """Records/s that arrive at each operator if nothing holds back `inputs`, of the same shape; operators in `order`."""
+        """Records/s that arrive at each operator if nothing holds `inputs` back, of the same shape; operators in `order`."""
         found: Floats = np.linalg.solve(np.eye(self.operators) - self.weights * selectivities, inputs)
         return found
 
