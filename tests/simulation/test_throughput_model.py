@@ -39,9 +39,8 @@ def test_the_simulator_agrees_with_the_throughput_of_each_operator_and_of_all(ra
     )
     plant.advance(SECONDS)
     found = read(plant.observe(), Goal(), SECONDS)
-    expected = throughput(
-        found.problem, found.deployment.active, capacities(found.problem, found.deployment, found.conditions), found.conditions
-    )
+    capacity = capacities(found.problem, found.deployment, found.conditions)
+    expected = throughput(found.problem, found.deployment.active, capacity, found.conditions)
     plant.advance(2 * SECONDS - 1.0)
     observation = plant.observe()
     for row, name in enumerate(found.problem.operators[:-1]):
