@@ -141,7 +141,7 @@ class _Reading:
     def _options(self, operator: Operator) -> tuple[Option, ...]:
         """What may run of an operator; empty where the cost of what does is unknown."""
         if not operator.alternates:
-            return (Option("", 1.0, self.worked.ends.get(operator.name, 0.0) if self.shared else 0.0, 1.0),)
+            return (Option("", 1.0, self.worked.beside[operator.name] if self.shared else 0.0, 1.0),)
         runs = self.composition.alternate(operator).name
         element = self.elements.get(operator.name)
         allowed = (runs,) if element is None else tuple(element.options)
@@ -171,7 +171,7 @@ class _Reading:
         """
         if self.shared and operator.waits:
             return 0.0
-        cost = self.worked.cost(operator, composition)
+        cost = self.worked.cost(operator, composition) + self.worked.beside[operator.name]
         if math.isnan(cost) and (self.arriving[operator.name] == 0 or (self.shared and self._metered(operator))):
             return 0.0
         return cost
