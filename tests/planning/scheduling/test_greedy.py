@@ -178,7 +178,7 @@ def test_a_host_whose_paid_time_ends_is_emptied_if_the_others_have_room() -> Non
     conditions = steady(of, 2.4)
     kept = adapted(of, now, conditions)
     assert [host.name for host in kept.hosts] == ["h1", "h2"]
-    assert [host.name for host in adapted(of, now, conditions, due=[0]).hosts] == ["h2"]
+    assert [host.name for host in adapted(of, now, conditions, due=["h1"]).hosts] == ["h2"]
 
 
 def test_an_operator_whose_instances_are_fixed_keeps_them() -> None:
@@ -279,3 +279,16 @@ def test_a_dataflow_with_two_inputs_and_two_outputs_reaches_the_goal_at_each_rat
     )
     for each in ((0.1, 5.0), (50.0, 0.0), (200.0, 300.0)):
         assert score(of, deployed(of, steady(of, *each)), steady(of, *each)).mean >= 0.8 - 1e-9
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_host_that_is_larger_than_needed_is_replaced_by_a_small_one_that_is_up_when_its_paid_time_ends(shared: bool) -> None:
+    of = chain([ANY], [ANY], shared=shared)
+    now = running(of, [(LARGE, {} if shared else {"o0": 1, "o1": 1})])
+    conditions = replace(steady(of, 0.4), time=3000.0)
+    before = adapted(of, now, conditions, soon=["h1"])
+    assert types_of(before) == ["large", *(["medium"] if not shared else ["small"])]
+    there = replace(before, hosts=tuple(replace(host, name=host.name or "h2") for host in before.hosts))
+    later = replace(conditions, time=3300.0)
+    assert [host.name for host in adapted(of, there, later, soon=["h1"]).hosts][:2] == ["h1", "h2"][: 2 if shared else 1]
+    assert [host.name for host in adapted(of, there, replace(conditions, time=3500.0), due=["h1"]).hosts] == ["h2"]

@@ -52,7 +52,8 @@ class Asked:
     alternates: bool
     resources: bool
     pace: float
-    due: tuple[int, ...]
+    due: frozenset[str]
+    soon: frozenset[str]
     priced: bool
     own: Any = None
 
@@ -125,10 +126,10 @@ class ValueCost:
         if self.whole and not found.decidable:
             return Plan(memory=after, unknown=found.unknown)
         resources = kept.round % self.resources == 0
-        due = _due(observation, found.deployment, pace * self.resources)
+        due, soon = _ending(observation, pace * self.resources)
         alternates = kept.round % self.alternates == 0
         priced = self.break_even_best is not None
-        answer = self.search(Asked(observation, found, kept.round, alternates, resources, pace, due, priced, kept.own))
+        answer = self.search(Asked(observation, found, kept.round, alternates, resources, pace, due, soon, priced, kept.own))
         return Plan(
             enacted(observation, found.problem, answer.wanted, pace=pace, why=answer.why),
             replace(after, round=kept.round + 1, own=answer.own),
@@ -157,14 +158,19 @@ def _pace(observation: Observation, last: float) -> float:
     return max(observation.time - (sampled[0] if sampled else 0.0), 1.0)
 
 
-def _due(observation: Observation, deployment: Deployment, pace: float) -> tuple[int, ...]:
-    """Rows of the hosts whose paid time ends within `pace` seconds."""
+def _ending(observation: Observation, pace: float) -> tuple[frozenset[str], frozenset[str]]:
+    """Hosts whose paid time ends before the next round, `pace` seconds later; and those for which another that
+    is leased now is up by the last round before theirs ends, or that are paid by shorter units."""
     leases, now = observation.leases, observation.time
-    return tuple(
-        row
-        for row, host in enumerate(deployment.hosts)
-        if host.name in leases and due_back(leases[host.name], now, pace)
+    starts = max((kind.start for kind in observation.context.host_types.values()), default=0.0)
+    ahead = pace * math.ceil(starts / pace)
+    due = frozenset(host for host, lease in leases.items() if due_back(lease, now, pace))
+    soon = frozenset(
+        host
+        for host, lease in leases.items()
+        if (due_back(lease, now, pace + ahead) and host not in due) or lease.type.billing.unit <= pace + ahead
     )
+    return due, soon
 
 
 @dataclass(frozen=True)
@@ -184,14 +190,14 @@ class Centralised(ValueCost):
         """Algorithm 3 in the first round, Algorithm 4 in the others."""
         problem, conditions = asked.read.problem, asked.read.conditions
         begun = deployed(problem, conditions, asked.read.deployment) if not asked.round else asked.read.deployment
-        names = {asked.read.deployment.hosts[row].name for row in asked.due}
         wanted = adapted(
             problem,
             begun,
             conditions,
             alternates=asked.alternates and asked.round > 0,
             resources=asked.resources,
-            due=[row for row, host in enumerate(begun.hosts) if host.name in names],
+            due=asked.due,
+            soon=asked.soon,
         )
         return answered(asked, wanted)
 

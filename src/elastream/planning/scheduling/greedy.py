@@ -11,9 +11,10 @@ from dataclasses import replace
 import numpy as np
 
 from elastream.planning.scheduling.assembly import Assembly
+from elastream.planning.scheduling.giving_back import replaced, shut_down, vacated
 from elastream.planning.scheduling.packing import HOUR, NEARLY, power, rate_of
 from elastream.planning.scheduling.problem import Conditions, Deployment, Problem, value_of
-from elastream.planning.scheduling.steps import allocate, repacked, shed, shut_down, vacated
+from elastream.planning.scheduling.steps import allocate, repacked, shed
 
 __all__ = ["adapted", "better", "cheaper", "chosen", "deployed", "ranked", "switched", "with_successors", "work", "worth"]
 
@@ -87,12 +88,14 @@ def adapted(
     *,
     alternates: bool = True,
     resources: bool = True,
-    due: Collection[int] = (),
+    due: Collection[str] = (),
+    soon: Collection[str] = (),
 ) -> Deployment:
     """The deployment adapted to `conditions` (Algorithm 4), all operators known.
 
-    alternates, resources: whether it is time for either stage. due: rows of hosts whose paid time ends before the next time
-    for resources. Within the tolerance nothing changes, but that hosts which are due go if the others do without them.
+    alternates, resources: whether it is time for either stage. due: hosts whose paid time ends before the next time for
+    resources. soon: of those for which another that is leased now is up when theirs ends. Within the tolerance nothing changes, but
+    that the first go if the others do without them, and the second if cheaper ones do.
     """
     goal = problem.goal
     assembly = Assembly(problem, deployment, conditions)
@@ -105,10 +108,14 @@ def adapted(
             assembly = repacked(assembly, goal.throughput)
         elif reached >= goal.throughput + goal.tolerance - NEARLY:
             assembly = shed(assembly, goal.throughput)
-        names = {deployment.hosts[row].name for row in due}
-        assembly = vacated(assembly, goal.throughput, [r for r, host in enumerate(assembly.hosts) if host.name in names])
-        assembly = shut_down(assembly)
+        assembly = shut_down(vacated(assembly, goal.throughput, _called(assembly, due)))
+        assembly = replaced(assembly, goal.throughput, _called(assembly, soon))
     return assembly.deployment()
+
+
+def _called(assembly: Assembly, names: Collection[str]) -> list[int]:
+    """Rows of the hosts `names`."""
+    return [row for row, host in enumerate(assembly.hosts) if host.name in names]
 
 
 def switched(assembly: Assembly, *, traded: bool = True) -> Assembly:

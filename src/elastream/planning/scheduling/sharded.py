@@ -15,7 +15,8 @@ from elastream.planning.scheduling.assembly import Assembly
 from elastream.planning.scheduling.greedy import chosen, ranked, switched
 from elastream.planning.scheduling.packing import NEARLY
 from elastream.planning.scheduling.problem import Conditions, Deployment, Problem
-from elastream.planning.scheduling.steps import allocate, cores_of, grow, shed, shut_down, without_spare
+from elastream.planning.scheduling.giving_back import shut_down
+from elastream.planning.scheduling.steps import allocate, cores_of, grow, shed, without_spare
 
 __all__ = ["adapted_apart", "alone", "under"]
 
@@ -116,4 +117,4 @@ def _of_shared(assembly: Assembly, arriving: Floats, later: Collection[int], *, 
     need = float(asked.sum())
     while cores_of(assembly) < need - NEARLY and grow(assembly, 0):
         pass
-    return without_spare(assembly, need, range(len(assembly.hosts)))
+    return without_spare(assembly, need)

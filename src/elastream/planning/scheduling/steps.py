@@ -5,7 +5,7 @@ planning in its own. What one costs is in proportion to the instances that it ad
 """
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 import numpy as np
 
@@ -21,14 +21,13 @@ __all__ = [
     "bottleneck",
     "cores_of",
     "grow",
+    "just_enough",
     "needs_of",
     "over_provisioned",
     "repacked",
     "shared_need",
     "shed",
     "shrink",
-    "shut_down",
-    "vacated",
     "weights",
     "without_spare",
 ]
@@ -188,7 +187,7 @@ def repacked(assembly: Assembly, target: float) -> Assembly:
         needs = np.array([max(0.0, shared_need(assembly, target) - has[0])])
         least = np.zeros(1, dtype=np.int64)
     else:
-        needs = np.where(assembly.sizable, np.maximum(_just_enough(assembly, target) - has, 0.0), 0.0)
+        needs = np.where(assembly.sizable, np.maximum(just_enough(assembly, target) - has, 0.0), 0.0)
         least = np.where(assembly.sizable & (kept.total == 0), 1, 0)
     bins = packed(problem, assembly.order, needs, least, problem.max_hosts - len(kept.hosts))
     if bins is None or math.fsum([rate_of(each.type) for each in bins]) >= assembly.prices[new].sum() - NEARLY:
@@ -200,7 +199,7 @@ def repacked(assembly: Assembly, target: float) -> Assembly:
     return kept if kept.reached(kept.limits()) >= floor - NEARLY else assembly
 
 
-def _just_enough(assembly: Assembly, target: float) -> Floats:
+def just_enough(assembly: Assembly, target: float) -> Floats:
     """Cores of speed 1 of each operator with which `target` is just reached, no more than it has; shape (operators,).
 
     First what an operator that could do more than reaches it does not need, then the same part of all: what the last core of the
@@ -275,7 +274,7 @@ def shed(assembly: Assembly, target: float) -> Assembly:
     goes. On a host that is paid an instance more costs nothing: which hosts go is decided by `vacated` and `shut_down`.
     """
     if assembly.problem.shared:
-        return without_spare(assembly, shared_need(assembly, target), range(len(assembly.hosts)))
+        return without_spare(assembly, shared_need(assembly, target))
     fewer, needed = assembly.copy(), set[int]()
     bandwidth = assembly.limits()
     found = fewer.flows(bandwidth)
@@ -291,63 +290,6 @@ def shed(assembly: Assembly, target: float) -> Assembly:
     return fewer if bandwidth is None or fewer.reached(fewer.limits()) >= target - NEARLY else assembly
 
 
-def vacated(assembly: Assembly, target: float, rows: Collection[int]) -> Assembly:
-    """The same without those of the hosts in `rows` whose instances others have room for, or nobody needs, to keep `target`.
-
-    For hosts whose paid time ends: to empty one earlier saves nothing. The least weight first (4.10).
-    """
-    if assembly.problem.shared:
-        return without_spare(assembly, shared_need(assembly, target), rows)
-    floor = min(target, assembly.reached(assembly.limits()))
-    by_weight = weights(assembly)
-    gone: list[int] = []
-    for row in sorted(rows, key=lambda each: float(by_weight[each])):
-        if len(assembly.hosts) - len(gone) <= assembly.problem.min_hosts:
-            break
-        trial = _emptied(assembly, row, gone)
-        if trial is not None and trial.reached(trial.limits()) >= floor - NEARLY:
-            assembly = trial
-            gone.append(row)
-    return assembly.without(gone) if gone else assembly
-
-
-def _emptied(assembly: Assembly, row: int, gone: Collection[int]) -> Assembly | None:
-    """The same with the instances of a host on others, as far as these have room; None where one must stay that fits nowhere.
-
-    gone: rows of hosts that take none.
-    """
-    trial = assembly.copy()
-    for operator in np.flatnonzero(trial.instances[row]).tolist():
-        for _ in range(int(trial.instances[row, operator])):
-            trial.add(operator, row, -1)
-            other = trial.place(operator, without=[row, *gone])
-            if other is not None:
-                trial.add(operator, other)
-            elif not trial.sizable[operator] or not trial.total[operator]:
-                return None
-    return trial
-
-
-def without_spare(assembly: Assembly, need: float, rows: Collection[int]) -> Assembly:
-    """The same without those of the hosts in `rows` that `need` cores of speed 1 do not need, where operators share all cores.
-
-    The least weight first (4.10).
-    """
-    problem, cores, speeds = assembly.problem, assembly.cores, assembly.speeds
-    kept, gone = np.ones(len(cores), dtype=np.bool_), list[int]()
-    by_weight = weights(assembly)
-    for row in sorted(rows, key=lambda each: float(by_weight[each])):
-        if len(cores) - len(gone) <= max(1, problem.min_hosts):
-            break
-        kept[row] = False
-        has = cores[kept].sum() * speeds[kept].min() if problem.equal else cores[kept] @ speeds[kept]
-        if has >= need - NEARLY:
-            gone.append(row)
-        else:
-            kept[row] = True
-    return assembly.without(gone) if gone else assembly
-
-
 def cores_of(assembly: Assembly) -> float:
     """Cores of speed 1 of all hosts together, where operators share them."""
     return float(assembly.capacity[:, 0].mean()) if assembly.hosts else 0.0
@@ -359,13 +301,20 @@ def shared_need(assembly: Assembly, target: float) -> float:
     return min(cores_of(assembly), target * float(work.mean()))
 
 
-def shut_down(assembly: Assembly) -> Assembly:
-    """The same without hosts that hold nothing, but for `min_hosts`; the dearest go first."""
-    if assembly.problem.shared:
-        return assembly
-    empty = np.flatnonzero(assembly.instances[:, assembly.problem.placed].sum(axis=1) == 0).tolist()
-    empty.sort(key=lambda row: -float(assembly.prices[row]))
-    gone = empty[: max(0, len(assembly.hosts) - assembly.problem.min_hosts)]
+def without_spare(assembly: Assembly, need: float, rows: Sequence[int] | None = None) -> Assembly:
+    """The same without those of the hosts in `rows` that `need` cores of speed 1 do not need, where operators share all cores.
+
+    In the order of `rows`; None: all, the least weight first (4.10).
+    """
+    problem, cores, speeds = assembly.problem, assembly.cores, assembly.speeds
+    kept, gone = np.ones(len(cores), dtype=np.bool_), list[int]()
+    for row in np.argsort(weights(assembly)).tolist() if rows is None else rows:
+        if len(cores) - len(gone) <= max(1, problem.min_hosts):
+            break
+        kept[row] = False
+        has = cores[kept].sum() * speeds[kept].min() if problem.equal else cores[kept] @ speeds[kept]
+        if has >= need - NEARLY:
+            gone.append(row)
+        else:
+            kept[row] = True
     return assembly.without(gone) if gone else assembly
-
-
