@@ -12,12 +12,11 @@ import numpy as np
 from elastream.model.action import SwitchAlternate
 from elastream.model.cloud import HostState, HostType, Lease
 from elastream.model.decision import Unknown
-from elastream.model.endpoints import DomainSignal
 from elastream.model.graph import Kind, Operator
 from elastream.model.metrics import Metric
 from elastream.model.observation import Composition, Floats, Observation
 from elastream.model.promises import Rows
-from elastream.model.qos import application_value, live_edges, offered_rates
+from elastream.model.qos import application_value, live_edges, offered_rates, outputs_of
 from elastream.planning.algorithms.choosing import Choosable, Costs, Worked, elements, selected
 from elastream.planning.algorithms.draft import Draft
 from elastream.planning.algorithms.fused import in_equal_parts
@@ -216,7 +215,7 @@ class _Reading:
             edges=np.array([each[:2] for each in edges], dtype=np.int64).reshape(-1, 2),
             parts=np.array([part for *_, part in edges], dtype=np.float64),
             sources=np.array([row[source.name] for source in self.graph.sources], dtype=np.int64),
-            outputs=np.array(self._outputs(row, {source for source, *_ in edges}), dtype=np.int64),
+            outputs=np.array([row[name] for name in outputs_of(self.graph)], dtype=np.int64),
             record_bytes=np.array([math.nan if o.record_bytes is None else o.record_bytes for o in operators]),
             placed=np.array([not self.shared and bool(o.alternates) for o in operators], dtype=np.bool_),
             fixed=np.array([not self.shared and bool(o.alternates) and o.name in fixed for o in operators], dtype=np.bool_),
@@ -245,14 +244,6 @@ class _Reading:
         works = {each.name: self.arriving[each.name] * self._cost(each, self.composition) for each in self._working}
         placed = math.fsum([_known(work) for name, work in works.items() if layout.stage_of[name].keyed])
         return 2 * placed <= math.fsum([_known(work) for work in works.values()])
-
-    def _outputs(self, row: Mapping[str, int], sends: set[int]) -> list[int]:
-        """Rows that records leave by: sinks, but for those that nothing is written to and for signals, which are read here;
-        without any, those that send nothing on."""
-        sinks = [each for each in self.graph.sinks if not self.graph.empty(each.name)]
-        written = [row[each.name] for each in sinks if not isinstance(each.writes, DomainSignal)]
-        last = [number for name, number in row.items() if number not in sends]
-        return written or [row[each.name] for each in sinks] or last
 
     # -- break-even costs ----------------------------------------------------------------------------------------------
 
