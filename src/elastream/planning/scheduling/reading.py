@@ -189,13 +189,13 @@ class _Reading:
             declared |= said
         return _relative(declared)
 
-    def _branches(self) -> list[tuple[float, Mapping[str, float]]]:
-        """Relative value of the branch that runs, of each choice, and of all its branches."""
+    def _branches(self) -> tuple[float, ...]:
+        """Relative value of the branch that runs, of each choice."""
         found = []
         for choice, targets in self.graph.choices.items():
             values = _relative({edge.target: edge.value for edge in self.graph.edges if edge.choice == choice})
-            found.append((values[self.composition.choices.get(choice, targets[0])], values))
-        return found
+            found.append(values[self.composition.choices.get(choice, targets[0])])
+        return tuple(found)
 
     def _problem(self, options: tuple[tuple[Option, ...], ...], goal: Goal) -> Problem:
         context, order = self.observation.context, self.graph.order
@@ -207,8 +207,7 @@ class _Reading:
         branches = self._branches()
         counted = [each for each in operators if len(each.alternates) > (goal.over == "dynamic")]
         extremes = [self._values(each).values() for each in counted]
-        kept = [value for value, _ in branches]
-        bounds = [application_value([which(values) for values in extremes], kept) for which in (min, max)]
+        bounds = [application_value([which(values) for values in extremes], branches) for which in (min, max)]
         return Problem(
             operators=order,
             options=options,
@@ -224,7 +223,7 @@ class _Reading:
             dynamic=np.array([len(operator.alternates) > 1 for operator in operators], dtype=np.bool_),
             types=tuple(context.host_types.values()),
             goal=goal,
-            branches=tuple(kept),
+            branches=branches,
             bounds=(bounds[0], bounds[1]),
             max_hosts=context.max_hosts,
             min_hosts=context.min_hosts,
