@@ -108,19 +108,18 @@ class _Reading:
         self.elements = {each.name: each for each in elements(observation) if not each.choice}
         self.unknown: list[Unknown] = []
         self.rates = self._rates()
+        self.decidable = not self.unknown
         emitted = {each.name: self.worked.selectivity(each, self.composition) for each in self._working}
         self.arriving = offered_rates(self.graph, self.rates, emitted, self.composition)
 
     def read(self) -> Read:
-        decidable = not self.unknown
         options = tuple(self._options(self.graph.by_name[name]) for name in self.graph.order)
-        decidable = decidable and all(options)
         goal, break_even = self._goal()
-        problem = self._problem(tuple(each or (Option("", 0.0, 0.0, 1.0),) for each in options), goal)
+        problem = self._problem(options, goal)
         deployment = deployment_of(Draft(self.observation), problem)
         known = replace(self._passed(problem, deployment), costs=self.worked.costs, break_even=break_even)
         conditions = self._conditions(known)
-        return Read(problem, deployment, conditions, known, tuple(self.unknown), decidable)
+        return Read(problem, deployment, conditions, known, tuple(self.unknown), self.decidable)
 
     @property
     def _working(self) -> list[Operator]:
@@ -138,7 +137,7 @@ class _Reading:
     # -- the problem ---------------------------------------------------------------------------------------------------
 
     def _options(self, operator: Operator) -> tuple[Option, ...]:
-        """What may run of an operator; empty where the cost of what does is unknown."""
+        """What may run of an operator; where the cost of what does is unknown, only that, with its value."""
         if not operator.alternates:
             return (Option("", 1.0, self.worked.beside[operator.name] if self.shared else 0.0, 1.0),)
         runs = self.composition.alternate(operator).name
@@ -151,13 +150,12 @@ class _Reading:
             cost = self._cost(operator, composition)
             if not math.isnan(cost):
                 found.append(Option(name, values[name], cost, self.worked.selectivity(operator, composition)))
-            elif name == runs:
-                self._lacks(Metric.SERVICE_TIME, Rows.OPERATOR, operator.name)
-                return ()
-            else:
+            elif name != runs:
                 self._lacks(Metric.SERVICE_TIME, Rows.ALTERNATE, f"{operator.name}.{name}", "cannot choose it")
-        if not found:
+        if not found or (runs in allowed and runs not in [option.name for option in found]):
             self._lacks(Metric.SERVICE_TIME, Rows.OPERATOR, operator.name)
+            self.decidable = False
+            return (Option("", values[runs], 0.0, 1.0),)
         return tuple(found)
 
     def _with(self, operator: Operator, element: Choosable | None, name: str) -> Composition:
