@@ -12,6 +12,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import ArrayLike
 
+from elastream.model.endpoints import DomainSignal
 from elastream.model.graph import Delivery, Edge, Graph
 from elastream.model.observation import Composition, Floats, Integers
 
@@ -26,6 +27,7 @@ __all__ = [
     "live_edges",
     "off_target",
     "offered_rates",
+    "outputs_of",
     "profit_so_far",
     "rates_over",
     "waiting_time",
@@ -83,6 +85,17 @@ def rates_over(
         for edge, part in live[name]:
             arriving[edge.target] += emitted * part
     return arriving
+
+
+def outputs_of(graph: Graph) -> tuple[str, ...]:
+    """Operators that records leave by: sinks, but for those that write nothing and for signals, which are read here.
+
+    Without any of these all sinks; without a sink, those that send nothing on.
+    """
+    sinks = [each for each in graph.sinks if not graph.empty(each.name)]
+    written = [each.name for each in sinks if not isinstance(each.writes, DomainSignal)]
+    last = [name for name in graph.order if not graph.outputs[name]]
+    return tuple(written or [each.name for each in graph.sinks] or last)
 
 
 def erlang_c(servers: int, offered: float) -> float:
@@ -144,7 +157,7 @@ class Network:
         return tuple(found)
 
     def unlimited(self, inputs: Floats, selectivities: Floats) -> Floats:
-        """Records/s that arrive at each operator if nothing holds `inputs` back, of the same shape; operators in `order`."""
+        """Records/s that arrive at each operator if nothing holds `inputs` back; of its shape, operators in `order`."""
         found, emits = np.array(inputs), selectivities.reshape(-1, *(1,) * (inputs.ndim - 1))
         sent = np.zeros_like(found)
         for level, _, _ in self.levels:
