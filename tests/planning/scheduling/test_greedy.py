@@ -200,9 +200,9 @@ def test_an_instance_that_one_operator_can_spare_is_given_to_another_before_a_ho
 def test_hosts_of_shared_cores_come_and_go_with_the_load(shared: bool) -> None:
     of = chain([ANY], [ANY], shared=shared)
     few = deployed(of, steady(of, 2.0))
-    many = deployed(of, steady(of, 20.0))
-    assert sum(host.type.cores * host.type.speed for host in many.hosts) >= 2 * 0.8 * 20
-    assert sum(host.type.price for host in few.hosts) < sum(host.type.price for host in many.hosts) / 5
+    many = deployed(of, steady(of, 200.0))
+    assert sum(host.type.cores * host.type.speed for host in many.hosts) >= 2 * 0.8 * 200
+    assert sum(host.type.price for host in few.hosts) < sum(host.type.price for host in many.hosts) / 20
 
 
 def rates(of: Problem, draw: st.DataObject) -> Conditions:
@@ -290,5 +290,6 @@ def test_a_host_that_is_larger_than_needed_is_replaced_by_a_small_one_that_is_up
     assert types_of(before) == ["large", *(["medium"] if not shared else ["small"])]
     there = replace(before, hosts=tuple(replace(host, name=host.name or "h2") for host in before.hosts))
     later = replace(conditions, time=3300.0)
-    assert [host.name for host in adapted(of, there, later, soon=["h1"]).hosts][:2] == ["h1", "h2"][: 2 if shared else 1]
+    # The new one holds nothing yet, and no second one comes; where cores are shared, the old one is wanted no more.
+    assert [host.name for host in adapted(of, there, later, soon=["h1"]).hosts] == (["h2"] if shared else ["h1"])
     assert [host.name for host in adapted(of, there, replace(conditions, time=3500.0), due=["h1"]).hosts] == ["h2"]

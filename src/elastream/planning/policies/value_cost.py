@@ -6,6 +6,7 @@ policies that search such plans: read the problem, search, enact. This module ha
 """
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
@@ -16,12 +17,13 @@ from elastream.model.metrics import Metric, Needs
 from elastream.model.observation import Context, Floats, Observation
 from elastream.model.plant import Plan, Unknown
 from elastream.model.promises import Rows
+from elastream.model.qos import live_edges, rates_over
 from elastream.planning.algorithms.billing import due_back
 from elastream.planning.algorithms.choosing import SAMPLES
 from elastream.planning.scheduling.enacting import enacted
 from elastream.planning.scheduling.greedy import adapted, deployed
 from elastream.planning.scheduling.missing import loss, missed
-from elastream.planning.scheduling.problem import HOUR, Deployment, Goal, Over, Problem, score
+from elastream.planning.scheduling.problem import HOUR, Deployment, Goal, Option, Over, Problem, score
 from elastream.planning.scheduling.reading import Known, Read, read
 from elastream.planning.scheduling.sharded import adapted_apart
 
@@ -42,9 +44,8 @@ class Kept:
 @dataclass(frozen=True)
 class Asked:
     """What a search is given. read: the problem, the plan in force, and conditions that last. round: 0 in the first that
-    searches. alternates, resources: whether it is time for either stage. pace: seconds until the next round. due: rows of the
-    hosts in the plan whose paid time ends before the next time for resources. priced: whether break-even costs were given. own:
-    of the last answer."""
+    searches. alternates, resources: whether it is time for either stage. pace: seconds until the next round. due, soon: hosts
+    whose paid time ends, see `_ending`. priced: whether break-even costs were given. own: of the last answer."""
 
     observation: Observation
     read: Read
@@ -229,7 +230,7 @@ class Sharded(ValueCost):
     def search(self, asked: Asked) -> Answer:
         """Algorithms 3 and 4 of each operator by itself; the first, in the first round that knows its rate and cost."""
         problem, observation = asked.read.problem, asked.observation
-        arriving = _arriving(observation, problem)
+        arriving = _arriving(asked)
         begun: frozenset[str] = asked.own or frozenset()
         first = [row for row, name in enumerate(problem.operators) if name not in begun and not math.isnan(arriving[row])]
         wanted = adapted_apart(
@@ -243,20 +244,37 @@ class Sharded(ValueCost):
         )
         rates = tuple(
             Unknown(Metric.ARRIVAL_RATE, Rows.OPERATOR, name, "cannot plan")
-            for name, options in zip(problem.operators, problem.options, strict=True)
-            if options[0].name and math.isnan(observation.operators.value(name, Metric.ARRIVAL_RATE))
+            for row, (name, options) in enumerate(_each(problem))
+            if options[0].name and math.isnan(arriving[row]) and math.isnan(observation.operators.value(name, Metric.ARRIVAL_RATE))
         )
         costs = tuple(each for each in asked.read.unknown if each.metric is not Metric.ARRIVAL_RATE)
         own = begun | {problem.operators[row] for row in first}
         return Answer(wanted, "by its operator's own throughput", own, unknown=(*rates, *costs))
 
 
-def _arriving(observation: Observation, problem: Problem) -> Floats:
-    """Records/s that reach each operator, mean of its newest samples; NaN where that, or the cost of what runs, is unknown."""
-    found = np.full(len(problem.operators), np.nan)
-    for row, options in enumerate(problem.options):
-        if options[0].name:
-            _, rates = observation.series(problem.operators[row], Metric.ARRIVAL_RATE, SAMPLES)
-            known = rates[~np.isnan(rates)]
-            found[row] = known.mean() if known.size else np.nan
-    return found
+def _arriving(asked: Asked) -> Floats:
+    """Records/s that reach each operator, mean of its newest samples; NaN where that, or the cost of what runs, is unknown.
+
+    Fused operators are measured as their stage: what reaches one of them follows from what reaches the first.
+    """
+    observation, problem = asked.observation, asked.read.problem
+    rates = {name: _newest(observation, name) for name in problem.operators}
+    if problem.shared:
+        graph, layout = observation.context.graph, observation.context.layout
+        emitted = dict(zip(problem.operators, problem.selectivities(asked.read.deployment.active).tolist(), strict=True))
+        live = live_edges(graph, observation.composition)
+        for stage in layout.stages:
+            within = rates_over(graph, live, {stage.name: rates[stage.name]}, emitted)
+            rates |= {name: within[name] for name in stage.operators if math.isnan(rates[name])}
+    return np.array([rates[name] if options[0].name else math.nan for name, options in _each(problem)])
+
+
+def _newest(observation: Observation, name: str) -> float:
+    _, rates = observation.series(name, Metric.ARRIVAL_RATE, SAMPLES)
+    known = rates[~np.isnan(rates)]
+    return float(known.mean()) if known.size else math.nan
+
+
+def _each(problem: Problem) -> Iterator[tuple[str, tuple[Option, ...]]]:
+    """Each operator with its options."""
+    return zip(problem.operators, problem.options, strict=True)

@@ -188,12 +188,13 @@ class Assembly:
             self.problem, replace(self.deployment(), hosts=hosts, instances=self.instances[kept]), self.conditions
         )
 
-    def alone(self, operator: int, problem: Problem, conditions: Conditions) -> "Assembly":
-        """What the scheduler of one operator knows: its own `problem` and `conditions`, its instances, and free cores."""
+    def alone(self, operator: int, problem: Problem, conditions: Conditions, *, room: bool = True) -> "Assembly":
+        """What the scheduler of one operator knows: its own `problem` and `conditions`, its instances, and, with `room`, which
+        cores are free."""
         own = Assembly(
             problem, Deployment((self.active[operator],), tuple(self.hosts), self.instances[:, [operator]]), conditions
         )
-        own._of[:, : len(self.hosts)] = self._of[:, : len(self.hosts)]
+        own._of[:, : len(self.hosts)] = self._of[:, : len(self.hosts)] if room else 0.0
         return own
 
     def take(self, operator: int, own: "Assembly") -> None:

@@ -9,12 +9,13 @@ from collections.abc import Collection
 
 import numpy as np
 
+from elastream.model.cloud import HostType
 from elastream.model.observation import Floats, Integers
 from elastream.planning.scheduling.assembly import Assembly
 from elastream.planning.scheduling.packing import NEARLY, packed, rate_of
 from elastream.planning.scheduling.steps import cores_of, just_enough, shared_need, weights, without_spare
 
-__all__ = ["replaced", "shut_down", "vacated"]
+__all__ = ["replacements", "shut_down", "vacated"]
 
 REPAID = 3600.0
 """Seconds within which a host that is leased in place of another has saved what both cost together: no less than the billing time
@@ -70,13 +71,13 @@ def shut_down(assembly: Assembly) -> Assembly:
     return assembly.without(gone) if gone else assembly
 
 
-def replaced(assembly: Assembly, target: float, rows: Collection[int]) -> Assembly:
-    """The same with cheaper hosts leased beside those in `rows`, for what the others have no room for.
+def replacements(assembly: Assembly, target: float, rows: Collection[int]) -> list[HostType]:
+    """Types of hosts to be leased beside those in `rows`, since they cost less for what the others have no room for.
 
     For hosts whose paid time ends when the new ones are up: what is on them stays there until `vacated` finds them due. Only
     where the new ones cost less, what both cost together included, within a unit of the old, or within an hour (`REPAID`).
     """
-    problem = assembly.problem
+    problem, found = assembly.problem, list[HostType]()
     for row in sorted(rows, key=lambda each: -float(assembly.prices[each])):
         rest = assembly.without([row])
         emptied = rest if problem.shared else _emptied(assembly, row, ())
@@ -89,7 +90,8 @@ def replaced(assembly: Assembly, target: float, rows: Collection[int]) -> Assemb
             assembly = assembly.copy()
             for each in bins:
                 assembly.lease(each.type)
-    return assembly
+                found.append(each.type)
+    return found
 
 
 def _left_by(assembly: Assembly, rest: Assembly, row: int, target: float) -> tuple[Floats, Integers]:
@@ -97,7 +99,7 @@ def _left_by(assembly: Assembly, rest: Assembly, row: int, target: float) -> tup
     problem = assembly.problem
     if problem.shared:
         return np.array([max(0.0, shared_need(assembly, target) - cores_of(rest))]), np.zeros(1, dtype=np.int64)
-    has = rest.capacity.mean(axis=0)
+    has = np.where(assembly.sizable, rest.capacity.mean(axis=0), 0.0)
     needs = np.where(assembly.sizable, np.maximum(just_enough(assembly, target) - has, 0.0), 0.0)
     least = np.where(assembly.sizable, rest.total == 0, assembly.instances[row] * problem.placed)
     return needs, np.asarray(least, dtype=np.int64)

@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 
 from elastream.planning.scheduling.assembly import Assembly
-from elastream.planning.scheduling.giving_back import replaced, shut_down, vacated
+from elastream.planning.scheduling.giving_back import replacements, shut_down, vacated
 from elastream.planning.scheduling.packing import HOUR, NEARLY, power, rate_of
 from elastream.planning.scheduling.problem import Conditions, Deployment, Problem, value_of
 from elastream.planning.scheduling.steps import allocate, repacked, shed
@@ -108,8 +108,11 @@ def adapted(
             assembly = repacked(assembly, goal.throughput)
         elif reached >= goal.throughput + goal.tolerance - NEARLY:
             assembly = shed(assembly, goal.throughput)
-        assembly = shut_down(vacated(assembly, goal.throughput, _called(assembly, due)))
-        assembly = replaced(assembly, goal.throughput, _called(assembly, soon))
+        assembly = vacated(assembly, goal.throughput, _called(assembly, due))
+        wanted = replacements(assembly, goal.throughput, _called(assembly, soon))
+        assembly = shut_down(assembly)
+        for kind in wanted:
+            assembly.lease(kind)
     return assembly.deployment()
 
 

@@ -77,9 +77,11 @@ def adapted_apart(
     for operator in everyone.order:
         if operator not in known or not problem.placed[operator]:
             continue
-        own = everyone.alone(operator, alone(problem, operator), under(conditions, operator, float(arriving[operator])))
+        its = alone(problem, operator), under(conditions, operator, float(arriving[operator]))
         if operator in later:
-            own = switched(own, traded=False)
+            # By the cores that it has: which others are free depends on who else asks.
+            everyone.switch(operator, switched(everyone.alone(operator, *its, room=False), traded=False).active[0])
+        own = everyone.alone(operator, *its)
         if resources:
             reached = own.reached()
             if reached <= goal.lowest + NEARLY:

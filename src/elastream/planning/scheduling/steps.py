@@ -182,7 +182,7 @@ def repacked(assembly: Assembly, target: float) -> Assembly:
         return assembly
     problem, floor = assembly.problem, min(target, assembly.reached(assembly.limits()))
     kept = assembly.without(new)
-    has = kept.capacity.mean(axis=0) if kept.hosts else np.zeros(len(problem.operators))
+    has = np.where(assembly.sizable | problem.shared, kept.capacity.mean(axis=0), 0.0)
     if problem.shared:
         needs = np.array([max(0.0, shared_need(assembly, target) - has[0])])
         least = np.zeros(1, dtype=np.int64)
