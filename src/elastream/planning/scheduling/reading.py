@@ -10,9 +10,9 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from elastream.model.action import SwitchAlternate
-from elastream.model.cloud import HostState, HostType, Lease
+from elastream.model.cloud import HostType, Lease
 from elastream.model.decision import Unknown
-from elastream.model.graph import Kind, Operator
+from elastream.model.graph import Operator
 from elastream.model.metrics import Metric
 from elastream.model.observation import Composition, Floats, Observation
 from elastream.model.promises import Rows
