@@ -1,8 +1,9 @@
-"""Value against cost: which alternates run on which hosts, for the most value at the least money at a share of the throughput.
+"""Value against cost: which alternates run on which hosts, for the most value at the least money at a share of the
+throughput.
 
-From "Adaptive and resilient stream processing on cloud infrastructure" (Kumbhare, 2016), chapter 4. A round is the same for all
-policies that search such plans: read the problem, search, enact. This module has the round and the two greedy policies;
-`elastream.planning.scheduling` has what they search with.
+From "Adaptive and resilient stream processing on cloud infrastructure" (Kumbhare, 2016), chapter 4. A round is the same
+for all policies that search such plans: read the problem, search, enact. This module has the round and the two greedy
+policies; `elastream.planning.scheduling` has what they search with.
 """
 
 import math
@@ -32,8 +33,8 @@ __all__ = ["Answer", "Asked", "Centralised", "Kept", "Sharded", "ValueCost", "an
 
 @dataclass(frozen=True)
 class Kept:
-    """What such a policy remembers of a run. round: number of the next one that searches. known: of `read`. time: of the last
-    round, NaN before it. own: what the search keeps."""
+    """What such a policy remembers of a run. round: number of the next one that searches. known: of `read`. time: of the
+    last round, NaN before it. own: what the search keeps."""
 
     round: int = 0
     known: Known = field(default_factory=Known)
@@ -44,8 +45,8 @@ class Kept:
 @dataclass(frozen=True)
 class Asked:
     """What a search is given. read: the problem, the plan in force, and conditions that last. round: 0 in the first that
-    searches. alternates, resources: whether it is time for either stage. pace: seconds until the next round. due, soon: hosts
-    whose paid time ends, see `_ending`. priced: whether break-even costs were given. own: of the last answer."""
+    searches. alternates, resources: whether it is time for either stage. pace: seconds until the next round. due, soon:
+    hosts whose paid time ends, see `_ending`. priced: whether break-even costs were given. own: of the last answer."""
 
     observation: Observation
     read: Read
@@ -61,8 +62,8 @@ class Asked:
 
 @dataclass(frozen=True)
 class Answer:
-    """What a search found. wanted: the plan to be enacted. why: what is said of each action. own: given back in the next round.
-    remarks, unknown: for the round's plan."""
+    """What a search found. wanted: the plan to be enacted. why: what is said of each action. own: given back in the next
+    round. remarks, unknown: for the round's plan."""
 
     wanted: Deployment
     why: str
@@ -75,13 +76,14 @@ class Answer:
 class ValueCost:
     """What all policies of value against cost share; each has a `search`.
 
-    throughput, tolerance: relative throughput that is to hold, what waits counted, and by how much it may be off (thesis: 0.8,
-    0.05). break_even_best, break_even_worst: money an hour at which the highest and the lowest value of the dataflow break
-    even; None: what the work of the first records says, see `scheduling.reading`. profit_period: seconds over which profit is
-    taken (thesis: 12 h). over: operators whose value counts, `dynamic` ones or `all`. alternates, resources: every how many
-    rounds alternates and hosts are planned. The thesis gives no numbers: by default both in each round, alternates first, since
-    nothing is gained by waiting where they do not suffice. instant: seconds within which what waits is to be worked off; None:
-    the time between rounds, at least the start of a host, and at least the target latency.
+    throughput, tolerance: relative throughput that is to hold, what waits counted, and by how much it may be off (thesis:
+    0.8, 0.05). break_even_best, break_even_worst: money an hour at which the highest and the lowest value of the dataflow
+    break even; None: what the work of the first records says, see `scheduling.reading`. profit_period: seconds over which
+    profit is taken (thesis: 12 h). over: operators whose value counts, `dynamic` ones or `all`. alternates, resources:
+    every how many rounds alternates and hosts are planned. The thesis gives no numbers: by default both in each round,
+    alternates first, since nothing is gained by waiting where they do not suffice. instant: seconds within which what
+    waits is to be worked off; None: the time between rounds, at least the start of a host, and at least the target
+    latency.
     """
 
     throughput: float = 0.8
@@ -130,7 +132,9 @@ class ValueCost:
         due, soon = _ending(observation, pace * self.resources)
         alternates = kept.round % self.alternates == 0
         priced = self.break_even_best is not None
-        answer = self.search(Asked(observation, found, kept.round, alternates, resources, pace, due, soon, priced, kept.own))
+        answer = self.search(
+            Asked(observation, found, kept.round, alternates, resources, pace, due, soon, priced, kept.own)
+        )
         return Plan(
             enacted(observation, found.problem, answer.wanted, pace=pace, why=answer.why),
             replace(after, round=kept.round + 1, own=answer.own),
@@ -142,7 +146,9 @@ class ValueCost:
         """Why it can do nothing; empty where it can."""
         if context.host_types:
             return ""
-        return "it weighs value against the cost of hosts, and there is no type of host to lease: declare one with its price"
+        return (
+            "it weighs value against the cost of hosts, and there is no type of host to lease: declare one with its price"
+        )
 
     def _instant(self, observation: Observation, pace: float) -> float:
         if self.instant is not None:
@@ -178,11 +184,11 @@ def _ending(observation: Observation, pace: float) -> tuple[frozenset[str], froz
 class Centralised(ValueCost):
     """CE: one scheduler that knows all operators, an alternate and a core at a time (thesis, 4.8: Algorithms 3 and 4).
 
-    In its first round each operator comes to run the alternate of the most value for its cost, its successors' costs counted.
-    Later, where the throughput is below the goal: alternates that need less, if the hosts there are reach the goal with them;
-    else cores for the operators that hold the others up, on hosts with room or new ones of the types that cost least. Above
-    the goal: alternates of more value, if these hosts carry them; else fewer instances. A host goes when its paid time ends
-    and the others have room for what is on it.
+    In its first round each operator comes to run the alternate of the most value for its cost, its successors' costs
+    counted. Later, where the throughput is below the goal: alternates that need less, if the hosts there are reach the
+    goal with them; else cores for the operators that hold the others up, on hosts with room or new ones of the types that
+    cost least. Above the goal: alternates of more value, if these hosts carry them; else fewer instances. A host goes
+    when its paid time ends and the others have room for what is on it.
     """
 
     name: ClassVar[str] = "ce"
@@ -220,8 +226,8 @@ def answered(asked: Asked, wanted: Deployment, own: Any = None) -> Answer:
 class Sharded(ValueCost):
     """SH: a scheduler an operator, none of which knows of the others (thesis, 4.8).
 
-    As `Centralised`, but each operator sees only what reaches it and waits for it, counts its own costs only, and nothing is
-    repacked: hosts are of the largest type.
+    As `Centralised`, but each operator sees only what reaches it and waits for it, counts its own costs only, and nothing
+    is repacked: hosts are of the largest type.
     """
 
     name: ClassVar[str] = "sh"
@@ -245,7 +251,9 @@ class Sharded(ValueCost):
         rates = tuple(
             Unknown(Metric.ARRIVAL_RATE, Rows.OPERATOR, name, "cannot plan")
             for row, (name, options) in enumerate(_each(problem))
-            if options[0].name and math.isnan(arriving[row]) and math.isnan(observation.operators.value(name, Metric.ARRIVAL_RATE))
+            if options[0].name
+            and math.isnan(arriving[row])
+            and math.isnan(observation.operators.value(name, Metric.ARRIVAL_RATE))
         )
         costs = tuple(each for each in asked.read.unknown if each.metric is not Metric.ARRIVAL_RATE)
         own = begun | {problem.operators[row] for row in first}

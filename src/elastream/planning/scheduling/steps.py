@@ -1,7 +1,7 @@
 """Steps of greedy plans on instances and hosts: a core more, a core less, repacking, giving back (thesis, 4.8).
 
-Each is a function of an `Assembly`; the reactive policies take them in the order of Algorithms 3 and 4 (`greedy`), look-ahead
-planning in its own. What one costs is in proportion to the instances that it adds or removes.
+Each is a function of an `Assembly`; the reactive policies take them in the order of Algorithms 3 and 4 (`greedy`),
+look-ahead planning in its own. What one costs is in proportion to the instances that it adds or removes.
 """
 
 import math
@@ -33,17 +33,18 @@ __all__ = [
 ]
 
 AT_ONCE = 1 / 128
-"""Part of an operator's instances that is added at once. The thesis adds single ones; where they are hundreds, a step of less
-than a hundredth changes no plan by more, and planning takes as long as the logarithm of the load."""
-HALVINGS = 20
-"""Of a part of all cores, to find that with which a goal is just reached: to a millionth."""
+"""Part of an operator's instances that is added at once. The thesis adds single ones; where they are hundreds, a step of
+less than a hundredth changes no plan by more, and planning takes as long as the logarithm of the load."""
+HALVINGS = 12
+"""Of a part of all cores, to find that with which a goal is just reached: to less than a thousandth."""
 
 
 # Instances and hosts: Algorithm 3, lines 12 to 19.
 
 
 def needs_of(assembly: Assembly, found: Flows) -> Floats:
-    """Cores of speed 1 that each operator would fill with what reaches it and what waits; mean over instants, (operators,)."""
+    """Cores of speed 1 that each operator would fill with what reaches it and what waits; mean over instants,
+    (operators,)."""
     costs = assembly.problem.costs(assembly.active)
     records: Floats = (found.arriving + found.waiting[:-1] / assembly.conditions.seconds).mean(axis=0)
     return records * costs
@@ -91,10 +92,13 @@ def _largest_for(assembly: Assembly, operator: int) -> HostType | None:
 
 
 def _taken_over(assembly: Assembly, operator: int, found: Flows) -> int | None:
-    """Row of a host on which an instance that another operator can spare was removed, so that one of `operator` has room."""
+    """Row of a host on which an instance that another operator can spare was removed, so that one of `operator` has
+    room."""
     problem, speeds = assembly.problem, assembly.speeds
     spare = assembly.capacity.mean(axis=0) - needs_of(assembly, found)
-    for other in sorted(np.flatnonzero(assembly.sizable & (assembly.total > 1)).tolist(), key=lambda row: -float(spare[row])):
+    for other in sorted(
+        np.flatnonzero(assembly.sizable & (assembly.total > 1)).tolist(), key=lambda row: -float(spare[row])
+    ):
         if spare[other] <= NEARLY:
             break
         if other == operator:
@@ -111,13 +115,13 @@ def _taken_over(assembly: Assembly, operator: int, found: Flows) -> int | None:
 def allocate(assembly: Assembly, target: float, *, lease: bool = True) -> bool:
     """Give cores to the operators that hold the others up until `target` is reached; whether it is.
 
-    First an instance to each operator that has none, depth first; then to that of the lowest throughput. Ends where no operator
-    that is held up can have more (lines 12 to 19 have no such end). lease: whether hosts may be leased.
+    First an instance to each operator that has none, depth first; then to that of the lowest throughput. Ends where no
+    operator that is held up can have more (lines 12 to 19 have no such end). lease: whether hosts may be leased.
     """
     problem, stuck = assembly.problem, set[int]()
-    for operator in () if problem.shared else assembly.order:
-        if assembly.sizable[operator] and not assembly.total[operator]:
-            grow(assembly, operator, lease=lease)
+    for row in () if problem.shared else assembly.order:
+        if assembly.sizable[row] and not assembly.total[row]:
+            grow(assembly, row, lease=lease)
     while True:
         found = assembly.flows()
         if found.application.mean() >= target - NEARLY:
@@ -171,11 +175,12 @@ def _behind_link(assembly: Assembly, found: Flows, bandwidth: Floats, without: C
 
 
 def repacked(assembly: Assembly, target: float) -> Assembly:
-    """The same with the hosts that are still to be leased of the types that cost least (`RepackPEInstances`, `RepackFreeVMs`).
+    """The same with the hosts that are still to be leased of the types that cost least (`RepackPEInstances`,
+    `RepackFreeVMs`).
 
-    What the largest type was filled with is put on the cheapest hosts found that give each operator what it needs for `target`,
-    so that a smaller host may do for an operator's last instance. Unchanged where that is no cheaper, or would not keep
-    `target`, or what was reached.
+    What the largest type was filled with is put on the cheapest hosts found that give each operator what it needs for
+    `target`, so that a smaller host may do for an operator's last instance. Unchanged where that is no cheaper, or would
+    not keep `target`, or what was reached.
     """
     new = [row for row, host in enumerate(assembly.hosts) if not host.name]
     if not new:
@@ -202,8 +207,8 @@ def repacked(assembly: Assembly, target: float) -> Assembly:
 def just_enough(assembly: Assembly, target: float) -> Floats:
     """Cores of speed 1 of each operator with which `target` is just reached, no more than it has; shape (operators,).
 
-    First what an operator that could do more than reaches it does not need, then the same part of all: what the last core of the
-    largest type was too much.
+    First what an operator that could do more than reaches it does not need, then the same part of all: what the last core
+    of the largest type was too much.
     """
     found, has = assembly.flows(), assembly.capacity.mean(axis=0)
     full = found.relative.min(axis=0) >= 1 - NEARLY
@@ -216,19 +221,19 @@ def just_enough(assembly: Assembly, target: float) -> Floats:
 
     low, high = 0.0, 1.0
     if not enough(high):
-        return has
+        return np.asarray(has)
     for _ in range(HALVINGS):
         middle = (low + high) / 2
         low, high = (low, middle) if enough(middle) else (middle, high)
-    return np.where(assembly.sizable, high * used, used)
+    return np.asarray(np.where(assembly.sizable, high * used, used))
 
 
 def weights(assembly: Assembly, operator: int | None = None) -> Floats:
     """Weight of each host (4.10), the least of which loses an instance of `operator` first; shape (hosts,).
 
-    Low for a host of whose paid time little is left, of whose cores few are used, that has many of the operator's instances,
-    and whose cores are dear. Printed with the part of the cores that is free, which contradicts the text ("VMs with fewer cores
-    used are prioritized for removal"). None: without the operator's part, for a host as a whole.
+    Low for a host of whose paid time little is left, of whose cores few are used, that has many of the operator's
+    instances, and whose cores are dear. Printed with the part of the cores that is free, which contradicts the text ("VMs
+    with fewer cores used are prioritized for removal"). None: without the operator's part, for a host as a whole.
     """
     cores, prices = assembly.cores, assembly.prices
     used = np.ones(len(cores)) if assembly.problem.shared else np.clip(1 - assembly.free_cores / cores, 0.0, 1.0)
@@ -245,11 +250,7 @@ def over_provisioned(assembly: Assembly, found: Flows, without: Collection[int] 
     """The operator of the highest relative throughput, of equals with the most cores to spare; None where each has one."""
     relative = found.relative.mean(axis=0)
     capacity, needs = assembly.capacity.mean(axis=0), needs_of(assembly, found)
-    rows = [
-        row
-        for row in assembly.order
-        if row not in without and assembly.sizable[row] and assembly.total[row] > 1
-    ]
+    rows = [row for row in assembly.order if row not in without and assembly.sizable[row] and assembly.total[row] > 1]
     return max(
         rows,
         key=lambda row: (round(float(relative[row]), 9), float(capacity[row] / needs[row]) if needs[row] > 0 else math.inf),
@@ -270,8 +271,9 @@ def shrink(assembly: Assembly, operator: int) -> int | None:
 def shed(assembly: Assembly, target: float) -> Assembly:
     """The same with as few instances as keep `target` (Algorithm 4, lines 5 to 10); where cores are shared, hosts.
 
-    Printed, it ends with the removal that was one too many; here that one is undone, and what other operators can spare still
-    goes. On a host that is paid an instance more costs nothing: which hosts go is decided by `vacated` and `shut_down`.
+    Printed, it ends with the removal that was one too many; here that one is undone, and what other operators can spare
+    still goes. On a host that is paid an instance more costs nothing: which hosts go is decided by `vacated` and
+    `shut_down`.
     """
     if assembly.problem.shared:
         return without_spare(assembly, shared_need(assembly, target))
@@ -302,7 +304,8 @@ def shared_need(assembly: Assembly, target: float) -> float:
 
 
 def without_spare(assembly: Assembly, need: float, rows: Sequence[int] | None = None) -> Assembly:
-    """The same without those of the hosts in `rows` that `need` cores of speed 1 do not need, where operators share all cores.
+    """The same without those of the hosts in `rows` that `need` cores of speed 1 do not need, where operators share all
+    cores.
 
     In the order of `rows`; None: all, the least weight first (4.10).
     """
