@@ -20,11 +20,12 @@ from elastream.model.observation import Composition
 from elastream.model.regions import region
 from elastream.recording.key_tables import written_rows
 from elastream.spark.dataflow.fusing import wire
-from elastream.spark.worker.composition import COLUMN, CompositionCodec
-from elastream.spark.worker.fused import Carrier, Walk, walked
+from elastream.spark.worker.composition import CompositionCodec
+from elastream.spark.worker.fused import Walk, walked
 from elastream.spark.worker.key_table import Lookup, put_in_use
 from elastream.spark.worker.runner import OperatorFailed, explain_failure
 from properties import examples
+from under import Under
 
 RECORD = pa.schema([("key", pa.string()), ("group", pa.int64()), ("n", pa.int64())])
 DDL = "key string, group long, n long"
@@ -88,12 +89,11 @@ def in_use(folder: Path, table: KeyTable, version: int = 1) -> Path:
 def ran(graph: Graph, rows: Sequence[Row], composition: Composition, tables: Path | None, batch_rows: int = 7):
     """What one task makes of the rows, and what it meters."""
     code = CompositionCodec(graph).encode(composition)
-    batches = []
-    for at in range(0, len(rows), batch_rows):
-        batch = pa.RecordBatch.from_pylist(list(rows[at : at + batch_rows]), schema=RECORD)
-        batches.append(batch.append_column(COLUMN, pa.array([code] * batch.num_rows, pa.int64())))
+    batches = [
+        pa.RecordBatch.from_pylist(list(rows[at : at + batch_rows]), schema=RECORD) for at in range(0, len(rows), batch_rows)
+    ]
     counted: list[Any] = []
-    out = list(walked(walk_of(graph), Carrier(stamped=True, tables=tables), 3, batches, counted.extend))
+    out = list(walked(walk_of(graph), Under(tables=tables, fixed=code), 3, batches, counted.extend))
     return [row for batch in out for row in batch.to_pylist()], counted
 
 
