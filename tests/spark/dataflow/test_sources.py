@@ -304,7 +304,7 @@ def test_a_backlog_shows_in_the_progress_of_the_query(spark: SparkSession, tmp_p
 
 
 def read_once(spark: SparkSession, spec: SourceSpec, folder: Path) -> list[dict[str, Any]]:
-    """All rows of a source without a load, in no order; `_composition` must not be among its columns."""
+    """All rows of a source without a load, in no order."""
     stream = open_source(spark, source(spec), control=folder / "control", steering=steered(folder), batch_seconds=1.0)
     query = (
         stream.writeStream.format("parquet")

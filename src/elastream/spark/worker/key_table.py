@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from elastream.recording.key_tables import read_rows
 from elastream.spark.worker.composition import table_digit
 
-__all__ = ["Lookup", "lookup", "put_in_use"]
+__all__ = ["Lookup", "Numbers", "lookup", "put_in_use"]
 
 Numbers = NDArray[np.int16]
 
