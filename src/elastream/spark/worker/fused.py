@@ -37,6 +37,7 @@ __all__ = [
     "WalkEntry",
     "batch_number",
     "stage_function",
+    "task_number",
 ]
 
 ENTRY = "_entry"
@@ -243,17 +244,17 @@ class Walker:
         if hands:
             self.turns[number] = (turn + chunk.rows) % hands
 
-    def report(self, segment: str, batch: int) -> list[TaskRow]:
+    def report(self, segment: str, batch: int, task: int) -> list[TaskRow]:
         """Rows of the meter, for operators that processed records."""
         rows: list[TaskRow] = []
         for run in self.metered():
             if run.rows_in:
                 busy = run.busy if run.runner.pool is None else run.runner.waited
                 counts = (self.code, run.rows_in, run.rows_out, busy, run.first, run.last)
-                rows.append((segment, batch, run.runner.name, *counts, run.runner.chosen.name))
+                rows.append((segment, batch, run.runner.name, *counts, run.runner.chosen.name, task))
         if (lead := self.lead).rows_in:
             counts = (self.code, lead.rows_in, lead.rows_in, lead.busy, lead.first, lead.last)
-            rows.append((segment, batch, self.walk.lead, *counts, ""))
+            rows.append((segment, batch, self.walk.lead, *counts, "", task))
         return rows
 
     def close(self) -> None:
@@ -340,7 +341,7 @@ def walked(
         lead = walker.lead
         lead.busy = max(0.0, cpu_seconds() - started - sum(run.busy for run in walker.metered()))
         lead.first, lead.last = begun, time.time()
-        report(walker.report(walk.segment, number))
+        report(walker.report(walk.segment, number, task))
         if tell is not None and (told := [f for f in foldings if f.count]):
             tell([(walk.segment, number, folding.tap.name, task, *folding.part) for folding in told])
     finally:
