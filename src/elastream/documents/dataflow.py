@@ -191,7 +191,7 @@ def _round(operator: Operator, name: str) -> Operator:
 
 
 def _check_inputs(file: Located, keys: DocumentKeys, name: str) -> None:
-    seen: set[str] = set()
+    seen: dict[str, tuple[str, int]] = {}
     operator = keys.operators[name]
     ways = {"from": operator.from_, "join": operator.join, "zip": operator.zip}
     for key, position, edge in ((key, *each) for key, edges in ways.items() for each in enumerate(edges or ())):
@@ -200,9 +200,12 @@ def _check_inputs(file: Located, keys: DocumentKeys, name: str) -> None:
             raise file.error(place, f"there is no operator {edge.operator!r}{near(edge.operator, keys.operators)}")
         if keys.operators[edge.operator].kind in ("sink", "signal"):
             raise file.error(place, f"{edge.operator!r} is a {keys.operators[edge.operator].kind}: nothing comes out of it")
-        if edge.operator in seen:
+        first = seen.setdefault(edge.operator, (key, position))
+        if first[0] != key:
+            way = "give one of them an operator of its own, such as one with 'select' and other names for its columns"
+            raise file.error(place, f"{edge.operator!r} is on both sides of {name!r}: {way}")
+        if first[1] != position:
             raise file.error(place, f"{edge.operator!r} is listed twice")
-        seen.add(edge.operator)
 
 
 def _operator(file: Located, name: str, keys: OperatorKeys, references: References) -> Operator:
