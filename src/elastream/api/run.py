@@ -96,7 +96,7 @@ def run(
     graph = _with_input(flow.graph if isinstance(flow, Dataflow) else flow, options.input)
     target = None if target_latency is None else duration(target_latency)
     if options.before is not None:
-        options.before(graph, policy, cloud, target, guards, consistency)
+        options.before(graph, policy, cloud, target, guards, consistency, tables)
     mode = consistency_of(consistency)
     admit(graph, types=cloud.types, policy=policy, target_latency=target, max_hosts=cloud.max_hosts, consistency=mode)
     document = None if guards is None else pollable(load_guards(Path(guards), graph))
