@@ -508,7 +508,7 @@ WRITTEN_WRONG: dict[str, tuple[Callable[[Stream], object], str]] = {
     ),
     "alternates of aggregates": (
         lambda s: s.key_by("customer").aggregate({"a": {"n": "sum(n)"}}),  # type: ignore[dict-item]
-        "native expressions have no alternates, which are functions",
+        "in a running query: write functions, with map_arrow, or with apply behind key_by",
     ),
     "a state of nobody": (
         lambda s: s.key_by("customer").apply({"a": stateful}, returns="n int", state={"b": "n long"}),
