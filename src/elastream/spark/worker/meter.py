@@ -61,12 +61,13 @@ class Meter:
 
     def drain(self) -> list[MeterRow]:
         """All that was told of those batches of which tasks have reported since the last call, merged."""
-        fresh = dict.fromkeys((row[0], row[1]) for row in (rows := _drained(self.sink)))
+        rows = _drained(self.sink)
+        fresh = dict.fromkeys((row[0], row[1]) for row in rows)
         for row in rows:
             self._told.setdefault((row[0], row[1]), []).append(row)
         found = merged(row for batch in fresh for row in self._told[batch])
-        newest = {segment: batch for segment, batch in sorted(self._told)}
-        self._told = {key: rows for key, rows in self._told.items() if key[1] > newest[key[0]] - KEPT}
+        newest = dict(sorted(self._told))  # a query's last batch comes last
+        self._told = {key: told for key, told in self._told.items() if key[1] > newest[key[0]] - KEPT}
         return found
 
     def drain_signals(self) -> list[SignalRow]:
