@@ -237,6 +237,8 @@ def test_frames_of_pandas_keep_their_columns(tmp_path):
     [
         (pa.int8(), [1, -2, 3], 4),
         (pa.int64(), [1, 2**62, -5], 0),
+        (pa.int64(), [1, 7, 4], 2**63 - 1),
+        (pa.int32(), [-3, -4], -(2**31)),
         (pa.string(), ["a", "ä", ""], "b"),
         (pa.bool_(), [True], False),
         (pa.date32(), [datetime.date(2026, 1, 2), datetime.date(1969, 12, 31)], datetime.date(2026, 1, 3)),
