@@ -44,6 +44,7 @@ CACHE = os.environ.get("CACHE_OF_TESTS")
 if CACHE is None:  # the first process; its workers, and what they start, inherit both
     # No test writes into the user's cache, and none makes an archive of Java classes beside the others, which takes a core
     # for ten seconds: as long as tests run, another process seems to make one.
+    os.environ["JARS_OF_TESTS"] = str(cache_folder() / "tests")  # what Maven fetched for them stays: that takes minutes
     CACHE = tempfile.mkdtemp(prefix="cache-of-tests-")
     atexit.register(shutil.rmtree, CACHE, ignore_errors=True)
     os.environ |= {"CACHE_OF_TESTS": CACHE, "XDG_CACHE_HOME": CACHE}
