@@ -1,4 +1,5 @@
-"""Writes docs/figures.md, the README's figures and those within other pages from docs/figures/*.json, which `--json` of measuring commands wrote.
+"""Writes docs/figures.md, the README's figures and those within other pages from docs/figures/*.json, which `--json` of
+measuring commands wrote.
 
     python scripts/figures.py           # what `make figures` does
     python scripts/figures.py --check   # ends with status 1 where a page is not what the files give

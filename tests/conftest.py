@@ -45,8 +45,8 @@ os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSeria
 
 CACHE = os.environ.get("CACHE_OF_TESTS")
 if CACHE is None:  # the first process; its workers, and what they start, inherit both
-    # No test writes into the user's cache. Archives of Java classes that are there are used; with several workers one is made
-    # for them (`java_classes`), and no run makes another beside it: as long as tests run, another process seems to make one.
+    # No test writes into the user's cache. Archives of Java classes that are there are used; with several workers one is
+    # made (`java_classes`). No run makes another beside it: as long as tests run, another process seems to make one.
     kept = cache_folder()
     os.environ["JARS_OF_TESTS"] = str(kept / "tests")  # what Maven fetched for them stays: that takes minutes
     CACHE = tempfile.mkdtemp(prefix="cache-of-tests-")

@@ -2,8 +2,8 @@
 
     python tests/java_classes.py FOLDER
 
-A run makes its own in idle time, of which tests leave none; their JVMs, of which there are dozens, start with half of the CPU
-time where there is one. FOLDER takes what the cluster writes whose JVMs tell which classes they load.
+A run makes its own in idle time, of which tests leave none; their JVMs, of which there are dozens, start with half of the
+CPU time where there is one. FOLDER takes what the cluster writes whose JVMs tell which classes they load.
 """
 
 import sys

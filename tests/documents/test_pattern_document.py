@@ -217,8 +217,8 @@ MISTAKES = {
     "a join with itself": (
         "from: a\njoin: a\non: k\nwindow: {count: 2}",
         (
-            "flow.yaml:6: operators.b.join: 'a' is on both sides of 'b': give one of them an operator of its own, such as one "
-            "with 'select' and other names for its columns"
+            "flow.yaml:6: operators.b.join: 'a' is on both sides of 'b': give one of them an operator of its own, such as "
+            "one with 'select' and other names for its columns"
         ),
     ),
     "a join with nobody": (

@@ -196,7 +196,7 @@ def _recorded_if_it_fails(
 
 @contextmanager
 def _interrupts_unlogged() -> Iterator[None]:
-    """Keep py4j from printing a traceback where a signal comes while Spark answers: how the run ended is recorded anyway."""
+    """Keep py4j from printing a traceback where a signal comes while Spark answers: the run's record says how it ended."""
 
     def told(record: logging.LogRecord) -> bool:
         return not (record.exc_info and isinstance(record.exc_info[1], KeyboardInterrupt))

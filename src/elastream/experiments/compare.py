@@ -51,7 +51,7 @@ def compare(
 
     load: for every source, in place of what the sources declare. seconds: how long; the longest load where not given.
     target: fraction of records that must be in time. monitor, period: seconds between observations and between plans.
-    fused: whether stages are scaled as on Spark, or (False) every operator by itself. guards, tables: in force all the time.
+    fused: whether stages are scaled as on Spark, or (False) every operator by itself. guards, tables: in force all along.
     consistency: in place of that of `settings`. Raises InputError for a load that never ends without `seconds`, and what
     the simulated plant refuses.
     """

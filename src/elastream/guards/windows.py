@@ -126,7 +126,7 @@ class SampleWindow:
     def steady(self, mean: float, bounds: Sequence[float]) -> float:
         """Until when a mean, which is `mean` now, is on the same side of each of `bounds` at least, if no sample comes.
 
-        Without k of n samples that are between low and high it is at most (n mean - k low) / (n - k), which is below a bound
+        Without k of n samples, all between low and high, it is at most (n mean - k low) / (n - k), which is below a bound
         while k < n (bound - mean) / (bound - low); and as far from those below.
         """
         buckets, count = self._buckets, self.sums[0]

@@ -94,8 +94,8 @@ def expressions_of(operator: str, columns: Mapping[str, str]) -> dict[str, str]:
     if not (texts and columns):
         nested = isinstance(columns, Mapping) and any(isinstance(each, Mapping) for each in columns.values())
         more = (
-            ": native expressions have no alternates, because Spark cannot change them in a running query: write functions, "
-            "with map_arrow, or with apply behind key_by"
+            ": native expressions have no alternates, because Spark cannot change them in a running query: write "
+            "functions, with map_arrow, or with apply behind key_by"
             if nested
             else ""
         )

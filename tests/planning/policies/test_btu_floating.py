@@ -54,10 +54,12 @@ def test_no_more_is_given_up_than_the_share_of_the_host():
 
 
 def test_of_a_few_instances_one_is_given_up_where_the_others_carry_the_work():
+    single = replace(BTU10, name="single", cores=1, slots=1)
+    hosts = [lease("h1", type=single), *(lease(f"h{n}", since=300.0, type=single) for n in range(2, 5))]
     few = afloat(4)
     for used, expected in ((0.7, [SetParallelism("in", 3), DrainHost("h1"), ReleaseHost("h1")]), (0.8, [RenewHost("h1")])):
         few["in"][Metric.UTILISATION] = used
-        assert plan(Btu(), few, cores=1.3) == expected  # three fit on a host
+        assert plan(Btu(), few, leases=hosts) == expected
 
 
 def test_a_host_that_the_floating_instances_need_is_renewed():

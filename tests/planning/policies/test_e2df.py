@@ -328,10 +328,10 @@ def test_a_scale_out_moves_an_even_share_of_the_tasks_to_the_new_host() -> None:
 def test_where_each_host_holds_one_task_only_that_of_a_slower_host_moves_to_another() -> None:
     idle = replace(SMALL, name="quick", speed=4.0)
     seen = spark_like({"h1": 1, "h2": 1, "h3": 0}, 1.8)
-    assert E2df(infrastructure=False, initial=1).plan(seen).actions == ()
+    assert E2df(infrastructure=False, initial=2).plan(seen).actions == ()
     quick = replace(seen.leases["h3"], type=idle)
     seen = replace(seen, leases={**seen.leases, "h3": quick})
-    (action,) = E2df(infrastructure=False, initial=1).plan(seen).actions
+    (action,) = E2df(infrastructure=False, initial=2).plan(seen).actions
     assert action == MoveTask(TaskId("count", 0), "h3")
 
 

@@ -345,9 +345,7 @@ def test_records_of_every_type_arrive_as_they_are_stored(spark: SparkSession, tm
         "parquet",
         constant("20/s", "1s"),
     )
-    stream = open_source(
-        spark, source(spec), control=tmp_path / "control", steering=steered(tmp_path), batch_seconds=1.0
-    )
+    stream = open_source(spark, source(spec), control=tmp_path / "control", steering=steered(tmp_path), batch_seconds=1.0)
     query = (
         stream.writeStream.format("parquet").option("checkpointLocation", str(tmp_path / "cp")).start(str(tmp_path / "out"))
     )

@@ -90,9 +90,8 @@ def in_use(folder: Path, table: KeyTable, version: int = 1) -> Path:
 def ran(graph: Graph, rows: Sequence[Row], composition: Composition, tables: Path | None, batch_rows: int = 7):
     """What one task makes of the rows, and what it meters."""
     code = CompositionCodec(graph).encode(composition)
-    batches = [
-        pa.RecordBatch.from_pylist(list(rows[at : at + batch_rows]), schema=RECORD) for at in range(0, len(rows), batch_rows)
-    ]
+    cuts = range(0, len(rows), batch_rows)
+    batches = [pa.RecordBatch.from_pylist(list(rows[at : at + batch_rows]), schema=RECORD) for at in cuts]
     counted: list[Any] = []
     out = list(walked(walk_of(graph), Under(tables=tables, fixed=code), 3, batches, counted.extend))
     return [row for batch in out for row in batch.to_pylist()], counted

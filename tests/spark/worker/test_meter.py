@@ -32,7 +32,10 @@ def test_no_record_and_no_second_is_lost_or_counted_twice(reported):
 
 
 def test_tasks_of_one_batch_become_one_row_from_first_to_last():
-    first, second = ("s", 4, "split", 0, 10, 30, 0.5, 101.0, 103.0, "a", 0), ("s", 4, "split", 0, 20, 60, 0.25, 100.0, 102.0, "a", 1)
+    first, second = (
+        ("s", 4, "split", 0, 10, 30, 0.5, 101.0, 103.0, "a", 0),
+        ("s", 4, "split", 0, 20, 60, 0.25, 100.0, 102.0, "a", 1),
+    )
     reported = [first, second]
     assert merged(reported) == [MeterRow("s", 4, "split", 0, 30, 90, 0.75, 100.0, 103.0, 2, "a")]
 

@@ -151,7 +151,7 @@ class Btu:
     scaling_threshold: items waiting above which an operator is scaled up (paper: 50). observations: N of Algorithm 1; not
     given in the paper, 4 are one provisioning interval of monitoring. cache_factor: CF (paper: 0.01). weights: of Algorithm
     3 (paper: 1, QL 100, P 0.0001). window: last fraction of the paid time in which a host is decided on (paper: 5 %).
-    release_share: largest fraction of an operator's instances removed with one host (paper: 20 %), rounded down; see `_spare`.
+    release_share: largest fraction of an operator's instances removed with one host (paper: 20 %); see `_spare`.
     period: seconds between plans; see `ends_soon`. host_type: type to lease; None: the cheapest per core that fits.
     """
 

@@ -23,9 +23,9 @@ from elastream.model.plant import Plan
 from elastream.model.promises import Rows
 from elastream.model.units import format_duration, format_rate
 from elastream.model.wording import counted
+from elastream.planning.algorithms import fused
 from elastream.planning.algorithms.apart import CoreNeed, enlarge, lacks, may_reduce, needs_of, reduce
 from elastream.planning.algorithms.draft import Draft, observed_instances
-from elastream.planning.algorithms.fused import drain_surplus, in_equal_parts, lease_missing, narrow, shared_capacity, threads
 from elastream.planning.algorithms.line import CERTAIN
 from elastream.planning.algorithms.load import ROUNDS, LoadFigures, Seen
 from elastream.planning.algorithms.measures import capacity, host_capacity, since_change, sum_of, tasks_on, unsized
@@ -127,8 +127,8 @@ class Threshold:
 
     def scale(self, observation: Observation, memory: object = None) -> "Scaled":
         """Host actions and parallelism actions of the plan, without moves of fused tasks."""
-        before = memory if isinstance(memory, Seen) else None
-        return _Round(self, observation, before).scaled()
+        now = _Round(self, observation, memory if isinstance(memory, Seen) else None)
+        return now.apart() if observation.context.layout.apart else now.fused()
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,9 +159,6 @@ class _Round:
             self.seen = self.seen.surprised(observation.time, self.forecast, self.horizon, self.pace)
         self.most = policy.scale_out * (1 + policy.tolerance)
 
-    def scaled(self) -> Scaled:
-        return self._apart() if self.observation.context.layout.apart else self._fused()
-
     @cached_property
     def rate(self) -> float:
         """Records/s that the hosts are sized for."""
@@ -186,7 +183,8 @@ class _Round:
 
     # Fused: tasks share the cores of their hosts.
 
-    def _fused(self) -> Scaled:
+    def fused(self) -> Scaled:
+        """The plan where stages take turns on the slots."""
         load, observation = self.load, self.observation
         base = load.cores(self.rate)
         unknown = unsized(observation) if math.isnan(base) else ()
@@ -194,9 +192,11 @@ class _Round:
         seen = self.seen if math.isnan(base) else self.seen.needing(observation.time, (base,), self.settle)
         if load.cold and math.isnan(load.declared) and not load.late:
             # What the first batches work, and how far they lag behind, says nothing of the next ones.
-            need = min(need, shared_capacity(observation, (*observation.usable, *observation.coming), equal=self._equal))
+            need = min(
+                need, fused.shared_capacity(observation, (*observation.usable, *observation.coming), equal=self._equal)
+            )
         draining = [host for host, lease in observation.leases.items() if lease.state is HostState.DRAINING]
-        more = lease_missing(observation, self.kind, need, why, self.policy.spare, draining, equal=self._equal)
+        more = fused.lease_missing(observation, self.kind, need, why, self.policy.spare, draining, equal=self._equal)
         hosts = [*self._emptied(more), *(more if more or draining else self._shrink(seen))]
         wider = [action for operator in sorted(observation.context.scalable) for action in self._widened(operator, need)]
         return Scaled(hosts, wider, seen, self._predicted(hosts, base), unknown)
@@ -214,9 +214,9 @@ class _Round:
             need += drained / self.most
             why += f", and {drained:.3g} to process {late:,.0f} records of late backlog in time"
         settled = since_change(observation) >= min(policy.cool_down, ROUNDS * self.pace)
-        behind = 1.0 if narrow(observation, self._slots) else load.behind  # more tasks come before more hosts
+        behind = 1.0 if fused.narrow(observation, self._slots) else load.behind  # more tasks come before more hosts
         if (load.late or behind > 1) and settled and not observation.coming and observation.usable:
-            there = shared_capacity(observation, observation.usable, equal=self._equal)
+            there = fused.shared_capacity(observation, observation.usable, equal=self._equal)
             if behind > 1:
                 self.seen = replace(self.seen, short=(there, self.forecast.level, observation.time))
                 if not there * behind <= need:
@@ -234,7 +234,7 @@ class _Round:
 
     @cached_property
     def _equal(self) -> bool:
-        return in_equal_parts(self.observation, self._width)
+        return fused.in_equal_parts(self.observation, self._width)
 
     @cached_property
     def _width(self) -> int:
@@ -254,7 +254,7 @@ class _Round:
         highest = float(np.nanmax([self._highest(seen), load.used, load.cores(self.later), 0.0]))
         highest = max(highest, self.most * load.cores(self.upper))
         highest = max(highest, self.most * (1 + 1e-6) * seen.insufficient(observation.time, self.rate))
-        return drain_surplus(observation, highest, self.most, policy.spare, self.pace, self.settle, equal=self._equal)
+        return fused.drain_surplus(observation, highest, self.most, policy.spare, self.pace, self.settle, equal=self._equal)
 
     def _highest(self, seen: Seen) -> float:
         """Most cores needed in the last `settle` seconds; in the first round, for the highest rate sampled in them."""
@@ -301,13 +301,14 @@ class _Round:
         if math.isnan(busy) or not processed > 0 or math.isnan(self.rate):
             return []
         occupied = self.rate * busy / processed
-        wanted = threads(self.observation, operator, occupied, self.most, self.policy.max_parallelism)
+        wanted = fused.threads(self.observation, operator, occupied, self.most, self.policy.max_parallelism)
         why = f"{self._said} occupies {occupied:.3g} threads"
         return [SetParallelism(operator, wanted, why=why)] if wanted != now else []
 
     # Apart: instances reserve cores.
 
-    def _apart(self) -> Scaled:
+    def apart(self) -> Scaled:
+        """The plan where each operator has hosts of its own."""
         observation, policy = self.observation, self.policy
         units = [unit for unit in observation.context.units if unit.scalable]
         instances = {unit.name: observed_instances(observation, unit) for unit in units}
@@ -317,7 +318,10 @@ class _Round:
         if math.isnan(self.rate):
             unknown = unsized(observation)
         upper = self.upper / self.rate if self.rate > 0 else 1.0
-        wanted = {name: max(need.instances(self.most), self._full(need, upper)) for name, need in needs.items()}
+        wanted = {
+            name: max(need.instances(self.most), replace(need, cores=need.cores * upper).instances(1.0))
+            for name, need in needs.items()
+        }
         if self.load.late and not needs:
             for unit in units:
                 if not observation.coming:
@@ -332,7 +336,7 @@ class _Round:
                 growing = self.later / self.rate if self.rate > 0 else 1.0
                 for unit, cores in zip(units, seen.highest, strict=True):
                     least = max(float(cores), needs[unit.name].cores * growing)
-                    kept = CoreNeed(least, 0.0, needs[unit.name].per_instance).instances(self.most)
+                    kept = replace(needs[unit.name], cores=least, drain=0.0).instances(self.most)
                     surplus[unit.name] = max(0, instances[unit.name] - max(kept, wanted[unit.name]))
         shrinks = bool(surplus) and not observation.coming and since_change(observation) >= policy.cool_down
         grown: list[Action] = []
@@ -356,9 +360,6 @@ class _Round:
         grown = len(draft.hosts) > leased or any(draft.instances[name] > 0 and draft.received for name in wanted)
         releases = reduce(draft, surplus, self.pace, policy.spare) if shrinks and not grown else []
         return draft.plan, releases
-
-    def _full(self, need: CoreNeed, upper: float) -> int:
-        return CoreNeed(need.cores * upper, need.drain, need.per_instance).instances(1.0)
 
     def _reason(self, name: str, need: CoreNeed | None, now: int) -> str:
         if need is None:

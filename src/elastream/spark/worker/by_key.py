@@ -25,8 +25,8 @@ __all__ = ["ByKey", "Metered"]
 SINGLE = frozenset({Form.MAP, Form.FLAT_MAP, Form.FILTER})
 """Forms of functions that take single records."""
 TIMED, PART = 1000, 8
-"""So many records of a chunk, and the eighth of a large one, run alternate by alternate, which takes three times what calling
-one function after the other adds to a cheap one, but tells what each costs. What the others took is dealt by that."""
+"""So many records of a chunk, and an eighth of a large one, run alternate by alternate, which tells what each costs.
+The others are called one after the other, which costs a third of that, and their time is dealt by what the first told."""
 
 
 @dataclass(slots=True)
@@ -145,9 +145,7 @@ class ByKey:
             run.busy += each * parts[number]
         return made
 
-    def _fit(
-        self, result: Chunk, numbers: Numbers, runs: Mapping[int, Metered], made: list[Any], form: Form
-    ) -> None:
+    def _fit(self, result: Chunk, numbers: Numbers, runs: Mapping[int, Metered], made: list[Any], form: Form) -> None:
         """Make `result` Arrow; where a value does not fit, the alternate that gave it is named."""
         started = cpu_seconds()
         try:

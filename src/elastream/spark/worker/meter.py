@@ -21,7 +21,7 @@ TaskRow: TypeAlias = tuple[str, int, str, int, int, int, float, float, float, st
 """Counts of one task for one alternate of an operator: segment, batch, operator, code, rows in, rows out, busy, first,
 last, the name of the alternate, empty for what leads a stage and is no function, and the task's number in its stage."""
 KEPT = 4
-"""Batches of a query of which what was told is kept: the one that runs, the one before, and some whose commit is awaited."""
+"""Batches of a query of which what was told is kept: the one that runs, and some before."""
 Row = TypeVar("Row")
 
 
