@@ -141,6 +141,7 @@ def simulate(
             seed=seed,
             guards=guards or given.guards,
             consistency=consistency or given.consistency,
+            tables=given.tables,
         )
     print_table(console, comparison.table())
     console.print(comparison.verdict, highlight=False, markup=False, soft_wrap=True)

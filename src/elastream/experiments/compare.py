@@ -14,6 +14,7 @@ from elastream.model.endpoints import ArrivalPattern
 from elastream.model.errors import ElastreamError, InputError
 from elastream.model.fitting import refuse_unreachable
 from elastream.model.graph import Graph
+from elastream.model.key_table import KeyTable, selection_of
 from elastream.model.plant import Policy
 from elastream.model.stages import Layout, lay_out
 from elastream.model.units import format_duration
@@ -42,6 +43,7 @@ def compare(
     fused: bool = False,
     settings: Settings | None = None,
     guards: GuardDocument | None = None,
+    tables: Sequence[KeyTable] = (),
     consistency: Consistency | None = None,
     progress: Callable[[str, int, int], None] = lambda *_: None,
 ) -> Comparison:
@@ -49,7 +51,7 @@ def compare(
 
     load: for every source, in place of what the sources declare. seconds: how long; the longest load where not given.
     target: fraction of records that must be in time. monitor, period: seconds between observations and between plans.
-    fused: whether stages are scaled as on Spark, or (False) every operator by itself. guards: in force all the time.
+    fused: whether stages are scaled as on Spark, or (False) every operator by itself. guards, tables: in force all along.
     consistency: in place of that of `settings`. Raises InputError for a load that never ends without `seconds`, and what
     the simulated plant refuses.
     """
@@ -68,10 +70,12 @@ def compare(
     base = settings or Settings(monitor=monitor, travel=Travel.COHORTS if records > SINGLE_UP_TO else Travel.SINGLE)
     if consistency is not None:
         base = replace(base, consistency=consistency)
+    for table in tables:
+        table.check(selection_of(graph, table.operator))
     layout = lay_out(graph, fused=fused)
     refuse_unreachable(layout, host_types, target_latency)
     loads = {source: pattern for source, pattern in patterns.items() if pattern is not None}
-    scene = Scene(layout, host_types, loads, length, records, base, target_latency, max_hosts, period, seed, guards)
+    scene = Scene(layout, host_types, loads, length, records, base, target_latency, max_hosts, period, seed, guards, tables)
     trials = run_beside(
         lambda named, tell: tried(scene, *named, tell),
         _checked(scene, policies),

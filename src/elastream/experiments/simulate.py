@@ -22,6 +22,7 @@ from elastream.model.endpoints import ArrivalPattern
 from elastream.model.errors import CloudError, InputError
 from elastream.model.flow import Dataflow
 from elastream.model.graph import Graph, Kind
+from elastream.model.key_table import KeyTable
 from elastream.model.plant import Policy
 from elastream.model.units import duration
 from elastream.recording.recorder import Recording
@@ -53,6 +54,7 @@ def simulate(
     fused: bool | None = None,
     period: float | str | None = None,
     guards: Path | str | None = None,
+    tables: Sequence[KeyTable] = (),
     consistency: str = "batch",
     seed: int = 1,
     show: bool = True,
@@ -65,6 +67,7 @@ def simulate(
     limit: how long to simulate; by default until the load ends. target: fraction of records that must be in time.
     calibrate: folder of a run on Spark whose measured costs and hosts are used. fused: micro-batches of fused stages, or a
     queue for each operator, in place of what the hosts say. period: time between two plans. guards: a file of guards.
+    tables: key tables, as of `run`.
     consistency: what records under way meet when alternates change, as of `run`, or `"rewired"`: what comes first. seed:
     of all random numbers. show: say how far it is, on a terminal with a bar, elsewhere with a line every ten seconds.
 
@@ -96,6 +99,7 @@ def simulate(
             fused=as_spark,
             settings=settings,
             guards=None if guards is None else load_guards(Path(guards), graph),
+            tables=tables,
             consistency=consistency_of(consistency, simulated=True),
             progress=progress,
         )
