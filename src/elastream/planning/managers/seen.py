@@ -121,8 +121,8 @@ def _slots(observation: Observation, leases: Mapping[str, Lease]) -> Integers:
 def _afloat(observation: Observation, leases: Mapping[str, Lease]) -> Integers | None:
     """Slots of each host that instances take which are placed nowhere; None where there are none.
 
-    They take turns with tasks with state, whose slots are counted first, then those of the oldest hosts: dealt evenly, a host
-    more or fewer would change how many are free by more than its own.
+    They take turns with tasks with state, whose slots are counted first, then those of the oldest hosts. Dealt
+    evenly, a host more or fewer would change how many are free by more than its own.
     """
     wide = int(max((width(observation, row) for row in floating(observation)), default=0.0))
     if not wide:
