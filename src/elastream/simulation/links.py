@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elastream.model.graph import Edge
-from elastream.model.observation import Floats, Frame, Metric
+from elastream.model.observation import Floats, Frame, Integers, Metric
 from elastream.simulation.pool import SimulatedHosts
 from elastream.simulation.stations import Station
 
@@ -81,12 +81,12 @@ def _by_pair(
     return found
 
 
-def neighbours(stations: Sequence[Station], live: Mapping[str, Sequence[Edge]], hosts: int) -> NDArray[np.bool_]:
-    """Which pairs of hosts have instances of operators that feed each other; shape (hosts, hosts), symmetric."""
-    on = {station.name: np.zeros(hosts, dtype=bool) for station in stations}
-    for station in stations:
-        on[station.name][station.crew.host[station.crew.host >= 0]] = True
-    near = np.zeros((hosts, hosts), dtype=bool)
+def neighbours(
+    stations: Sequence[Station], live: Mapping[str, Sequence[Edge]], rows: Integers
+) -> NDArray[np.bool_]:
+    """Which pairs of the hosts in `rows` have instances of operators that feed each other; shape (rows, rows), symmetric."""
+    on = {station.name: np.isin(rows, station.crew.host) for station in stations}
+    near = np.zeros((rows.size, rows.size), dtype=bool)
     for station in stations:
         for edge in live[station.name]:
             if edge.target in on:
@@ -95,7 +95,7 @@ def neighbours(stations: Sequence[Station], live: Mapping[str, Sequence[Edge]], 
 
 
 def link_frame(
-    hosts: Sequence[str], pool: SimulatedHosts, now: float, near: NDArray[np.bool_] | None = None
+    hosts: Sequence[str], pool: SimulatedHosts, now: float, near: Callable[[Integers], NDArray[np.bool_]] | None = None
 ) -> Frame:
     """Latency and bandwidth of every pair of `hosts` at `now`; unknown of those that are not `near`, where that is given."""
     if not 1 < len(hosts) <= LINKS_UP_TO:
@@ -104,7 +104,7 @@ def link_frame(
     latency, per_byte = pool.between_hosts(rows, rows, now)
     bandwidth = np.divide(1.0, per_byte, out=np.full(per_byte.shape, np.nan), where=per_byte > 0)
     if near is not None:
-        unobserved = ~near[np.ix_(rows, rows)]
+        unobserved = ~near(rows)
         latency, bandwidth = (np.where(unobserved, np.nan, each) for each in (latency, bandwidth))
     apart = ~np.eye(len(hosts), dtype=bool)
     return Frame(

@@ -7,6 +7,7 @@ current.
 import math
 from collections import deque
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -331,7 +332,7 @@ class Watch:
             if self._pairs[0] != (hosts,):
                 self._pairs = ((hosts,), link_frame(hosts, pool, now))
         elif self._pairs[0] != (version := (hosts, pool.link_slot(now), pool.placements, network.version)):
-            near = neighbours(network.stations, network.live, len(pool))
+            near = partial(neighbours, network.stations, network.live)
             self._pairs = (version, link_frame(hosts, pool, now, near))
         return self._pairs[1]
 
