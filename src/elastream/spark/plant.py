@@ -280,7 +280,8 @@ class SparkPlant(Generic[Q]):
         traffic, host_of = self.instruments.traffic, self.hosts.host_of()
         there = [name for name in leases if name in set(host_of.values())]
         links = Frame() if traffic is None else traffic.links(host_of, there, self._scope.terms.link_rate)
-        hosts = self._watch.frame(leases, held, links, self.hosts.use, self.hosts.provider.measure(), now)
+        speeds = {} if self.instruments.speeds is None else self.instruments.speeds.look(host_of, leases, now)
+        hosts = self._watch.frame(leases, held, links, self.hosts.use, self.hosts.provider.measure(), now, speeds)
         used = cores_used(hosts, {name: leases[name] for name in working}, self.hosts.compiling)
         tasks = task_frame(context.graph, tuple(leases), held, loads)
         return Observation(
