@@ -86,7 +86,12 @@ def _probe(file: Path, parent: int) -> None:
         cores = min(float(len(os.sched_getaffinity(0))), cores_allowed(groups))
         _write(file, Reading(timed(), cores, kept(before, ticks)))
         before = ticks
-        time.sleep(max(PERIOD, (time.process_time() - began) / SHARE / cores))
+        time.sleep(pause(time.process_time() - began, cores))
+
+
+def pause(spent: float, cores: float) -> float:
+    """Seconds until the next reading after one that took `spent` CPU seconds of a host with these cores."""
+    return max(PERIOD, spent / SHARE / cores)
 
 
 def timed() -> float:
