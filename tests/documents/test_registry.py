@@ -17,6 +17,7 @@ from elastream.documents.user_code import References
 from elastream.model.endpoints import StreamReader, StreamWriter
 from elastream.model.errors import DataflowError, ElastreamError, InputError
 from elastream.model.plant import Policy
+from elastream.workload import LinkSource, SpeedSource
 
 MINE = '''
 from dataclasses import dataclass
@@ -327,14 +328,15 @@ def test_a_load_cannot_be_declared_for_what_has_no_records_to_replay(folder: Pat
 
 
 @pytest.mark.parametrize(
-    ("registry", "protocol"), [
+    ("registry", "protocol"),
+    [
         (POLICY, Policy),
         (CLOUD, Cloud),
         (SOURCE, StreamReader),
         (SINK, StreamWriter),
         (SPEEDS, SpeedSource),
         (LINKS, LinkSource),
-    ]
+    ],
 )
 def test_what_is_named_needs_what_its_protocol_has(registry: Registry, protocol: type) -> None:
     members = {*vars(protocol), *protocol.__annotations__}
