@@ -27,6 +27,8 @@ STALE = 6 * PERIOD
 """Seconds without a new reading after which a speed is unknown: a probe waits for its turn behind busy workers."""
 LEAST_SHARE = 0.01
 """Least part of its cores that a host is taken to get."""
+TELLABLE = 0.05
+"""Part by which hosts must differ from each other, and from what they are to get, for it to be told from noise."""
 
 
 class HostSpeed(NamedTuple):
@@ -52,6 +54,7 @@ class _Probed:
     def share(self, cores: float) -> float:
         """Part of `cores` cores that the host gets: as its quota is now, less what was stolen lately."""
         kept = statistics.median(each.kept for each in self.readings)
+        kept = kept if kept < 1 - TELLABLE else 1.0
         return max(LEAST_SHARE, min(1.0, self.readings[-1].cores / cores) * kept)
 
 
@@ -84,9 +87,12 @@ class SpeedWatch:
         cores = sum(type.cores for type in working.values())
         taken = sum(type.cores / shares.get(host, 1.0) for host, type in working.items())
         self.stretch = taken / cores if cores else 1.0
+        speeds = {host: standard / each.piece for host, each in found.items()}
+        for host, speed in speeds.items():
+            if speed > (1 - TELLABLE) * working[host].speed:
+                speeds[host] = working[host].speed
         return {
-            host: HostSpeed(standard / each.piece * shares[host], shares[host], now - each.seen)
-            for host, each in found.items()
+            host: HostSpeed(speeds[host] * shares[host], shares[host], now - each.seen) for host, each in found.items()
         }
 
     def _read(self, executor: str, now: float) -> _Probed:
