@@ -265,7 +265,7 @@ class SparkPlant(Generic[Q]):
         live = self.queries.live
         loads = {name: each for query in live for name, each in query.loads(wall).items()}
         observation = self._described(now, wall, live, loads, batches)
-        self.mover.weigh(weights(observation.tasks))
+        self.mover.weigh(weights(observation.tasks), observation.capacities)
         self.hosts.critical(is_critical(observation.application, self._scope.target_latency))
         self._history = [*self._history[-HISTORY + 1 :], Sample(now, observation.operators)]
         return observation
