@@ -15,7 +15,7 @@ from elastream.model.observation import Floats, Frame, Integers, Metric
 from elastream.simulation.pool import SimulatedHosts
 from elastream.simulation.stations import Station
 
-__all__ = ["delays", "link_frame", "neighbours"]
+__all__ = ["delays", "link_frame", "adjacent"]
 
 LINKS_UP_TO = 32
 """Most hosts for which the observation lists the links of every pair."""
@@ -81,7 +81,7 @@ def _by_pair(
     return found
 
 
-def neighbours(
+def adjacent(
     stations: Sequence[Station], live: Mapping[str, Sequence[Edge]], rows: Integers
 ) -> NDArray[np.bool_]:
     """Which pairs of the hosts in `rows` have instances of operators that feed each other; shape (rows, rows), symmetric."""

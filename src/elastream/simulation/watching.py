@@ -30,7 +30,7 @@ from elastream.model.observation import (
 )
 from elastream.simulation.exchanging import EdgeTraffic, crossing, exchange_of
 from elastream.simulation.fused import FusedNetwork
-from elastream.simulation.links import link_frame, neighbours
+from elastream.simulation.links import link_frame, adjacent
 from elastream.simulation.network import QueueNetwork
 from elastream.simulation.observing import AlternateWatch, SignalWatch
 from elastream.simulation.pool import SimulatedHosts
@@ -332,7 +332,7 @@ class Watch:
             if self._pairs[0] != (hosts,):
                 self._pairs = ((hosts,), link_frame(hosts, pool, now))
         elif self._pairs[0] != (version := (hosts, pool.link_slot(now), pool.placements, network.version)):
-            near = partial(neighbours, network.stations, network.live)
+            near = partial(adjacent, network.stations, network.live)
             self._pairs = (version, link_frame(hosts, pool, now, near))
         return self._pairs[1]
 
