@@ -15,7 +15,7 @@ from elastream.model.observation import Floats, Frame, Integers, Metric
 from elastream.simulation.pool import SimulatedHosts
 from elastream.simulation.stations import Station
 
-__all__ = ["delays", "link_frame", "adjacent"]
+__all__ = ["adjacent", "delays", "link_frame"]
 
 LINKS_UP_TO = 32
 """Most hosts for which the observation lists the links of every pair."""

@@ -30,7 +30,7 @@ from elastream.model.observation import (
 )
 from elastream.simulation.exchanging import EdgeTraffic, crossing, exchange_of
 from elastream.simulation.fused import FusedNetwork
-from elastream.simulation.links import link_frame, adjacent
+from elastream.simulation.links import adjacent, link_frame
 from elastream.simulation.network import QueueNetwork
 from elastream.simulation.observing import AlternateWatch, SignalWatch
 from elastream.simulation.pool import SimulatedHosts

@@ -46,6 +46,7 @@ from elastream.spark.queries.query import Instruments, Query
 from elastream.spark.queries.watched import WatchedQueries
 from elastream.spark.telemetry.frames import HostWatch, cores_used, task_frame, weights
 from elastream.spark.telemetry.links import LinkWatch
+from elastream.spark.telemetry.speeds import HostSpeed
 
 __all__ = ["RunClock", "Scope", "SparkPlant"]
 
@@ -280,7 +281,8 @@ class SparkPlant(Generic[Q]):
         traffic, host_of = self.instruments.traffic, self.hosts.host_of()
         there = [name for name in leases if name in set(host_of.values())]
         links = Frame() if traffic is None else traffic.links(host_of, there, self._scope.terms.link_rate)
-        speeds = {} if self.instruments.speeds is None else self.instruments.speeds.look(host_of, leases, now)
+        probes = self.instruments.speeds
+        speeds: Mapping[str, HostSpeed] = {} if probes is None else probes.look(host_of, leases, now)
         hosts = self._watch.frame(leases, held, links, self.hosts.use, self.hosts.provider.measure(), now, speeds)
         used = cores_used(hosts, {name: leases[name] for name in working}, self.hosts.compiling)
         tasks = task_frame(context.graph, tuple(leases), held, loads)

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -95,7 +95,7 @@ class SpeedSpread:
         return SpeedTrace((means / means.max())[drawn, None], math.inf)
 
 
-Name = str | tuple[str, ...]
+Name: TypeAlias = str | tuple[str, ...]
 """Name of a column, or several that it may have."""
 
 
