@@ -68,7 +68,9 @@ Consistency = Annotated[
 ]
 Speeds = Annotated[
     str | None,
-    typer.Option(metavar="WALK", help="How fast hosts are meanwhile: walk, ec2 or spread, with :key=value,..., or a CSV file."),
+    typer.Option(
+        metavar="WALK", help="How fast hosts are meanwhile: walk, ec2 or spread, with :key=value,..., or a CSV file."
+    ),
 ]
 Links = Annotated[
     str | None, typer.Option(metavar="WALK", help="How far apart they are meanwhile: ec2[:key=value,...], or a CSV file.")
