@@ -156,6 +156,7 @@ def simulate(
             consistency=consistency or given.consistency,
             speeds=speeds,
             links=links,
+            tables=given.tables,
         )
     print_table(console, comparison.table())
     console.print(comparison.verdict, highlight=False, markup=False, soft_wrap=True)

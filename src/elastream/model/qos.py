@@ -1,16 +1,43 @@
-"""The analytic model: predicts rates, instances and waiting times of a plan by closed formulas.
+"""The analytic model: rates, throughput, waiting times, value and profit of a plan by closed formulas.
 
 Planners and the simulator share these equations, so that utilisation and capacity mean the same in both. Pure functions.
+Numbers of equations are those of Kumbhare's thesis (4.5, 4.6, 5.2). Time comes first: instants are the rows of arrays.
 """
 
+import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
+from numpy.typing import ArrayLike
 
+from elastream.model.endpoints import DomainSignal
 from elastream.model.graph import Delivery, Edge, Graph
-from elastream.model.observation import Composition, Floats
+from elastream.model.observation import Composition, Floats, Integers
 
-__all__ = ["erlang_c", "live_edges", "offered_rates", "rates_over", "waiting_time"]
+__all__ = [
+    "Flows",
+    "Line",
+    "Network",
+    "application_value",
+    "erlang_c",
+    "flow_limits",
+    "flows",
+    "live_edges",
+    "off_target",
+    "offered_rates",
+    "outputs_of",
+    "profit_so_far",
+    "rates_over",
+    "waiting_time",
+    "worst_interval",
+]
+
+NEARLY = 1e-9
+"""Sums of decimal fractions: rounding must not count as a difference."""
+UNLIMITED: Floats = np.zeros((0, 0))
+"""Limits of no edge."""
 
 
 def live_edges(graph: Graph, composition: Composition | None = None) -> dict[str, list[tuple[Edge, float]]]:
@@ -60,6 +87,17 @@ def rates_over(
     return arriving
 
 
+def outputs_of(graph: Graph) -> tuple[str, ...]:
+    """Operators that records leave by: sinks, but for those that write nothing and for signals, which are read here.
+
+    Without any of these all sinks; without a sink, those that send nothing on.
+    """
+    sinks = [each for each in graph.sinks if not graph.empty(each.name)]
+    written = [each.name for each in sinks if not isinstance(each.writes, DomainSignal)]
+    last = [name for name in graph.order if not graph.outputs[name]]
+    return tuple(written or [each.name for each in graph.sinks] or last)
+
+
 def erlang_c(servers: int, offered: float) -> float:
     """Probability that an arrival waits in M/M/c with `offered` = arrival rate x service time (Erlang's C formula)."""
     if offered >= servers:
@@ -81,3 +119,213 @@ def waiting_time(arrival_rate: float, service_time: float, servers: int, variati
     if offered >= servers:
         return float("inf")
     return erlang_c(servers, offered) * service_time / (servers - offered) * (1 + float(np.asarray(variation))) / 2
+
+
+class Network:
+    """Operators with their edges, divided into levels: what a level takes, earlier ones have emitted.
+
+    edges: int64, shape (edges, 2), rows of operators in topological order. parts: part of a record's emissions that goes
+    over each edge. sources, outputs: rows of operators.
+    """
+
+    def __init__(self, operators: int, edges: Integers, parts: Floats, sources: Integers, outputs: Integers) -> None:
+        self.operators = operators
+        self.edges = np.array(edges, dtype=np.int64, order="C").reshape(-1, 2)
+        self.parts = np.array(parts, dtype=np.float64)
+        self.sources = np.array(sources, dtype=np.int64)
+        self.outputs = np.array(outputs, dtype=np.int64)
+        depth = [0] * operators
+        for source, target in sorted(self.edges.tolist()):
+            depth[target] = max(depth[target], depth[source] + 1)
+        self._depth = np.array(depth, dtype=np.int64)
+        self.order: Integers = np.argsort(self._depth, kind="stable")
+        self.place: Integers = np.argsort(self.order)
+        weights = np.zeros((operators, operators))
+        np.add.at(weights, (self.place[self.edges[:, 1]], self.place[self.edges[:, 0]]), self.parts)
+        self.weights: Floats = weights
+
+    @cached_property
+    def incoming(self) -> tuple[Integers, Integers]:
+        """Where the edges into each operator begin in the second array, and these edges, by operator."""
+        targets = self.edges[:, 1]
+        return np.searchsorted(np.sort(targets), np.arange(self.operators + 1)), np.argsort(targets, kind="stable")
+
+    @cached_property
+    def levels(self) -> tuple[tuple[slice, Integers, Floats], ...]:
+        """Of each level: its operators in `order`, rows of the edges into them, and which edge leads to which of them."""
+        ends = np.cumsum(np.bincount(self._depth)).tolist() if self.operators else []
+        found = []
+        for level, (first, last) in enumerate(zip([0, *ends], ends, strict=False)):
+            into = np.flatnonzero(self._depth[self.edges[:, 1]] == level)
+            leads = self.place[self.edges[into, 1]] == np.arange(first, last)[:, None]
+            found.append((slice(first, last), into, leads.astype(np.float64)))
+        return tuple(found)
+
+    def unlimited(self, inputs: Floats, selectivities: Floats) -> Floats:
+        """Records/s that arrive at each operator if nothing holds `inputs` back; of its shape, operators in `order`."""
+        found, emits = np.array(inputs), selectivities.reshape(-1, *(1,) * (inputs.ndim - 1))
+        sent = np.zeros_like(found)
+        for level, _, _ in self.levels:
+            if level.start:
+                found[level] += self.weights[level, : level.start] @ sent[: level.start]
+            np.multiply(found[level], emits[level], out=sent[level])
+        return found
+
+
+@dataclass(frozen=True)
+class Flows:
+    """What operators take and emit in each of T instants; arrays of shape (T, operators) but where said.
+
+    arriving, processed, emitted: records/s that come in (4.6), are finished, and go out (4.4). relative: throughput of the
+    operator, of what came in and what waited. possible: records/s that would be finished in the instant if nothing limited
+    it, with all that waits anywhere when it begins; offered: the same without what waits. waiting: records in queue when
+    each instant begins, and after the last, shape (T + 1, operators). application: shape (T,), throughput of the
+    application (4.7), with what waited; fresh: of what came in alone.
+    """
+
+    arriving: Floats
+    processed: Floats
+    emitted: Floats
+    relative: Floats
+    possible: Floats
+    offered: Floats
+    waiting: Floats
+    application: Floats
+    fresh: Floats
+
+
+def flows(
+    network: Network,
+    rates: Floats,
+    costs: Floats,
+    selectivities: Floats,
+    capacity: Floats,
+    queues: Floats,
+    seconds: float,
+    *,
+    limits: Floats | None = None,
+    shared: bool = False,
+) -> Flows:
+    """Eqs. 4.4 to 4.7 over T instants of `seconds` each; what one leaves in queues, the next begins with.
+
+    rates: records/s, shape (T, sources). costs: core-seconds per record. selectivities: records out per record in.
+    capacity: cores of speed 1, shape (operators,) or (T, operators). queues: records that wait at the start. limits:
+    records/s that the links of each edge let through, shape (T, edges). shared: all cores are given for each operator,
+    which has a part of them as large as its part of the work.
+
+    The throughput of the application is the mean over its outputs of what they finish over what they would with no limit
+    anywhere ("for the current input data rate", Def. 5): 4.7 read to the letter, with each output's own throughput, is 1
+    where an operator before the outputs holds everything up. An output that nothing could reach does not count.
+    """
+    from elastream.model.throughput import run
+
+    inputs = np.zeros((rates.shape[0], network.operators))
+    inputs[:, network.sources] = rates
+    # Copies: of read-only arrays, or of another order, the loop would be compiled once more.
+    return Flows(
+        *run(
+            *network.incoming,
+            network.edges,
+            network.parts,
+            network.outputs,
+            inputs,
+            np.array(costs, dtype=np.float64),
+            np.array(selectivities, dtype=np.float64),
+            np.array(np.broadcast_to(capacity, inputs.shape), dtype=np.float64, order="C"),
+            np.array(queues, dtype=np.float64),
+            float(seconds),
+            UNLIMITED if limits is None else np.array(limits, dtype=np.float64, order="C"),
+            shared,
+        )
+    )
+
+
+def flow_limits(edges: Integers, working: Floats, bandwidth: Floats, record_bytes: Floats) -> Floats:
+    """Records/s that the links let over each edge (4.5), shape (T, edges); inf where none limits it.
+
+    working: capacity of each operator on each host, shape (hosts, operators); records spread in proportion to it.
+    bandwidth: bytes/s from each host to each other, shape (T, hosts, hosts). record_bytes: of a record that each operator
+    emits.
+
+    What stays on a host is handed over in memory; the rest has the bandwidth of all pairs of hosts between which the edge
+    leads, together ("available cumulative bandwidth between all instances").
+    """
+    found = np.full((bandwidth.shape[0], len(edges)), np.inf)
+    elsewhere = ~np.eye(working.shape[0], dtype=np.bool_)
+    for edge, (source, target) in enumerate(edges.tolist()):
+        sends, takes = working[:, source], working[:, target]
+        size = float(record_bytes[source])
+        if not (size > 0 and sends.sum() > 0 and takes.sum() > 0):
+            continue
+        crossing = 1.0 - float(sends @ takes) / float(sends.sum() * takes.sum())
+        if crossing > NEARLY:
+            pairs = np.outer(sends > 0, takes > 0) & elsewhere
+            found[:, edge] = bandwidth[:, pairs].sum(axis=1) / (size * crossing)
+    return found
+
+
+def application_value(values: Sequence[float], branches: Sequence[float] = ()) -> float:
+    """Normalised application value (4.3): the mean of the relative values of the alternates that run; 1 without any.
+
+    branches: relative values of the branches that run, which count as alternates do.
+    """
+    every = [*values, *branches]
+    return math.fsum(every) / len(every) if every else 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """The line between the costs at which the lowest and the highest value break even (Fig. 4.3), over one period.
+
+    lowest, highest: Gamma_min and Gamma_max. at_lowest, at_highest: C_max at these, in money.
+    """
+
+    lowest: float
+    highest: float
+    at_lowest: float
+    at_highest: float
+
+    @property
+    def sigma(self) -> float:
+        """Value that is as good as a unit of money (4.9).
+
+        Where all values are equal, 4.9 is 0 and money would not matter: then that of the line from no value for no money.
+        """
+        if self.highest > self.lowest:
+            return (self.highest - self.lowest) / (self.at_highest - self.at_lowest)
+        return (self.highest or 1.0) / self.at_highest
+
+    def profit(self, value: float, cost: float) -> float:
+        """Profit of a mean value at a cost (4.8), 0 on the line: value - (sigma (cost - C_max) + Gamma_max).
+
+        Printed with `+ 1` outside of the parentheses, which breaks even nowhere on the line. Gamma_max is 1 in the thesis.
+        """
+        return value - (self.sigma * (cost - self.at_highest) + self.highest)
+
+
+def profit_so_far(line: Line, period: float, ends: ArrayLike, values: ArrayLike, costs: ArrayLike) -> Floats:
+    """Profit up to each of the times `ends`, seconds since the period of `period` seconds began (5.2, p. 103); shape (T,).
+
+    values: mean value of each instant up to its end. costs: money spent since the period began. The same values break even
+    at a part of the costs as large as the part of the period that has passed. At its end this is 4.8.
+    """
+    times, value = np.asarray(ends, dtype=np.float64), np.asarray(values, dtype=np.float64)
+    mean = np.cumsum(value * np.diff(times, prepend=0.0)) / times
+    whole = np.asarray(costs, dtype=np.float64) * period / times
+    found: Floats = mean - (line.sigma * (whole - line.at_highest) + line.highest)
+    return found
+
+
+def worst_interval(throughput: ArrayLike, instants: int) -> float:
+    """Least mean relative throughput over consecutive intervals of `instants` (5.2: each is to reach the target); NaN
+    without any. The last interval may be shorter."""
+    found = np.asarray(throughput, dtype=np.float64)
+    if not found.size:
+        return math.nan
+    starts = np.arange(0, found.size, instants)
+    return float((np.add.reduceat(found, starts) / np.diff(np.append(starts, found.size))).min())
+
+
+def off_target(throughput: ArrayLike, target: float, tolerance: float) -> int:
+    """Number of instants whose relative throughput is off `target` by more than `tolerance` (stability chi, p. 111)."""
+    return int((np.abs(np.asarray(throughput, dtype=np.float64) - target) > tolerance + NEARLY).sum())
