@@ -5,8 +5,8 @@ some edges; the rest is assumed here, once, and can be varied. `examples/linear_
 
 How it was set: the unit of cost so that the cheapest static plan that keeps 0.8 at 50 reports/s, with the alternates of
 most value and by the m1 prices of September 2013, costs between the two break-even costs of p. 90 (30 and 60 $ for 12
-hours), near the lower one, which is where Figure 4.6(c) has the adapted plans: 32.40 $ in whole cores. At 8,000 reports/s it
-is 3,323 cores of speed 2, below the 6,000 of Figure 4.7(b). Table 4.2's profit of 0.67 would need 15.33 $ at most, which
+hours), near the lower one, which is where Figure 4.6(c) has the adapted plans: 32.40 $ in whole cores. At 8,000 reports/s
+it is 3,323 cores of speed 2, below the 6,000 of Figure 4.7(b). Table 4.2's profit of 0.67 would need 15.33 $ at most, which
 p. 90 excludes. Operators downstream of P2 weigh most of the six, so that the alternates of least value cost not much more
 than half of those of most: the two break-even costs are in the ratio 0.5.
 """
