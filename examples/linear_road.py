@@ -164,11 +164,12 @@ def follow(road, item):
 
 
 def statuses(key, road):
-    """Where two vehicles or more are stopped in one place as the minute ends, once for each book."""
+    """Where two vehicles or more are stopped in one place as the minute ends, once for each book. No vehicle: `vid` says which
+    carriageway it is."""
     segs = sorted({pos // MILE for (_, pos), vids in road["stopped"].items() if len(vids) > 1})
     time = road["minute"] * MINUTE
     about = {column: -1 for column in columns(ESTIMATED)}
-    about |= {"kind": STATUS, "time": time, "xway": key[0], "dir": key[1], "dow": 1, "tod": BEGINS + time // MINUTE}
+    about |= {"kind": STATUS, "time": time, "vid": -1 - 2 * key[0] - key[1], "xway": key[0], "dir": key[1], "dow": 1, "tod": BEGINS + time // MINUTE}
     about |= {"speeds": "[]", "method": "", "accidents": json.dumps(segs)}
     return [{**about, "book": book} for book in range(BOOKS)]
 

@@ -137,9 +137,10 @@ def expect(lines: Sequence[str], history: History, estimated: Said, travelled: S
         for minute in range(min(minutes), max(minutes) + 1):  # a minute's accidents are told as the next begins
             ended = (minute - 1) * MINUTE
             for seg in day.accidents(way, minute):
-                by = travelled.get((1, -1, ended), "none")
+                station = -1 - 2 * way[0] - way[1]
+                by = travelled.get((1, station, ended), "none")
                 seconds = seconds_for(by, history, [SLOWEST], BEGINS + minute - 1, 1)
-                answers[1, ended, -1, *way, seg, -1, seconds, "", by] += 1
+                answers[1, ended, station, *way, seg, -1, seconds, "", by] += 1
     return Expected(notices, accounts, answers)
 
 
