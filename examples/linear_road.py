@@ -284,7 +284,7 @@ def unpacked(state):
 # -- the load ----------------------------------------------------------------------------------------------------------
 
 FASTER = 6
-"""How many seconds of the road pass in one: a quarter of an hour in two and a half minutes."""
+"""Seconds of the road that pass in one: a quarter of an hour in two and a half minutes."""
 LOW = 150.0
 """Lines a second before and after the step."""
 STEP = 4
@@ -294,10 +294,12 @@ LASTS = (50, 80, 30)
 
 @dataclass(frozen=True)
 class Plan:
-    """Everything that a run needs. load: of lines; neighbour: when a host loses half of its cores; road: where vehicles drive."""
+    """Everything that a run needs. load: of lines. neighbour: when a host loses half of its cores. faster: seconds of the road
+    that pass in one. road: where vehicles drive."""
 
     load: object
     neighbour: float = float("inf")
+    faster: int = FASTER
     road: Road = Road()
     seed: int = 7
 
@@ -310,8 +312,8 @@ class Plan:
     @cached_property
     def lines(self) -> list[str]:
         """What is sent, in order: as many lines in a second of the road as are due in it."""
-        seconds = round(self.load.seconds * FASTER)
-        counted = [self.load.count(second / FASTER) for second in range(seconds + 1)]
+        seconds = round(self.load.seconds * self.faster)
+        counted = [self.load.count(second / self.faster) for second in range(seconds + 1)]
         return send(np.diff(counted).tolist(), self.road, self.seed)
 
 
@@ -412,7 +414,7 @@ class Neighbour:
 
     def observed(self, observation):
         """Take it when it is time."""
-        if not self.host and observation.time >= self.at and observation.usable:
+        if not self.host and self.cloud.hosts and observation.time >= self.at and observation.usable:
             self.host = observation.usable[0]
             self.cloud.hosts[-1].cluster.confine(self.host, observation.leases[self.host].type.cores / 2)
 

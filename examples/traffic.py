@@ -192,8 +192,8 @@ class _Traffic:
         goal = min(road.last, start + trip)
         if way == WEST:
             start, goal = road.first + road.last - start, road.first + road.last - goal
-        speed = int(self.random.integers(19, 35))
-        driven = int(speed * self.random.uniform(15, 18))
+        speed = int(self.random.integers(16, 35))
+        driven = int(speed * self.random.uniform(15.5, 17.5))
         pos = start * MILE + driven if way == EAST else (start + 1) * MILE - driven
         self.vehicles += 1
         self.cars[xway, way, start] += 1

@@ -57,12 +57,12 @@ def test_recorded_reports_of_the_benchmark_and_ours_have_one_form():
     assert len(recorded) == 279
     for items in (recorded, ours):
         assert keep_the_form(items)
-        # Each vehicle's first report is from the entrance ramp of its segment, in the part where it came in.
-        assert all(item["lane"] == ENTRANCE and 19 <= item["speed"] <= 34 for item in items)
-        into = [item["pos"] % MILE if item["dir"] == 0 else MILE - item["pos"] % MILE for item in items]
-        assert all(0 < feet <= 18 * item["speed"] for feet, item in zip(into, items, strict=True))
         assert [item["time"] for item in items] == sorted(item["time"] for item in items)
-        assert {len(trip) for trip in Counter(item["vid"] for item in items).items()} == {2}
+        assert set(Counter(item["vid"] for item in items).values()) == {1}
+        # Vehicles have just come in: they are on the entrance ramp, about 16 s from the start of a segment.
+        assert all(item["lane"] == ENTRANCE and 16 <= item["speed"] <= 34 for item in items)
+        into = [item["pos"] % MILE if item["dir"] == 0 else MILE - item["pos"] % MILE for item in items]
+        assert sum(not 15 < feet / item["speed"] < 18 for feet, item in zip(into, items, strict=True)) <= 1
 
 
 @given(st.integers(0, 1000), st.integers(8, 40), st.integers(1, 4))
@@ -111,8 +111,9 @@ def test_two_vehicles_that_stand_in_one_place_are_an_accident_and_one_alone_is_n
     assert {1, 2} <= set(places.values())
     assert any(day.accidents(way, minute) for way in day.reports for minute in range(10))
     alone = send([20] * 600, Road(accident_every=10**6), seed=2)
-    assert stops(Day(alone).reports[0, 0]) or stops(Day(alone).reports[0, 1])
-    assert not any(Day(alone).accidents(way, minute) for way in Day(alone).reports for minute in range(10))
+    day = Day(alone)
+    assert any(stops(reports) for reports in day.reports.values())
+    assert not any(day.accidents(way, minute) for way in day.reports for minute in range(10))
 
 
 # -- the models --------------------------------------------------------------------------------------------------------
@@ -131,9 +132,10 @@ def test_of_a_road_of_which_nothing_is_known_it_is_expected_that_it_is_free():
 
 
 def test_neighbours_see_a_jam_ahead_that_the_trend_of_the_segment_does_not():
-    past = np.array([(time, pos, 15 if pos > 245_000 else 60, 100) for time in range(0, 60, 2) for pos in range(240_000, 252_000, 600)])
-    assert expected_speed("trend", past.T, 60, 243_500, 100) == 60
-    assert expected_speed("neighbours", past.T, 60, 244_900, 100) < 50
+    jam = 47 * MILE
+    past = np.array([(time, pos, 15 if pos > jam else 60, 100) for time in range(60) for pos in range(240_000, 256_000, 600)]).T
+    assert expected_speed("trend", past, 60, jam - 200, 100) == 60
+    assert expected_speed("neighbours", past, 60, jam - 200, 100) < 50
 
 
 def test_history_says_that_traffic_slows_before_the_rush_hour_of_a_working_day():
@@ -207,15 +209,16 @@ def tuples(rows):
 
 @pytest.fixture(scope="module")
 def crowded():
-    """A quarter of an hour of an expressway so crowded that tolls are due, with accidents."""
-    return send([14] * 900, Road(expressways=1, first=50, last=53, queries=0.05), seed=3)
+    """Some minutes of an expressway so crowded that tolls are due, with accidents."""
+    return send([14] * 420, Road(expressways=1, first=50, last=53, queries=0.05), seed=3)
 
 
 @given(st.integers(0, 10_000))
 @settings(max_examples=examples(3))
-def test_however_lines_are_divided_into_batches_all_rows_are_those_of_plain_loops(crowded, seed):
-    rows, estimated, travelled = through(crowded[:4000], seed)
-    expected = expect(crowded[:4000], HISTORY, estimated, travelled)
+def test_however_lines_are_divided_into_batches_all_rows_are_those_of_plain_loops(seed):
+    lines = send([5] * 420, Road(expressways=1, first=50, last=53, queries=0.1, accident_every=90), seed)
+    rows, estimated, travelled = through(lines, seed)
+    expected = expect(lines, HISTORY, estimated, travelled)
     for name, came in rows.items():
         assert differences(name, tuples(came), getattr(expected, name)) == []
 
