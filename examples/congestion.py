@@ -24,7 +24,7 @@ REACH = 2.5
 AROUND = ((0.25, 1.0), (0.5, 1.0), (0.5, 2.5), (1.0, 2.5), (1.0, 5.0), (2.5, 5.0))
 """Candidates of how far a report counts: miles and minutes at which it has 60 % of its weight."""
 BACK = ((0.5,), (1.0,), (2.5,), (5.0,))
-"""The same of reports of one segment: minutes."""
+"""The same of time alone: minutes."""
 
 
 def expected_speed(method: str, past: np.ndarray, time: int, pos: float, percent: int) -> float:
@@ -32,14 +32,9 @@ def expected_speed(method: str, past: np.ndarray, time: int, pos: float, percent
 
     past: reports of the carriageway in the WINDOW minutes before this one, in the order of time and vehicle, shape (4, n):
     seconds, feet, miles an hour, and to how many percent the weather let traffic go. percent: the same for now.
-    `neighbours`: a regression over place and time, of the reports around; `trend`, `sparse`: over time, of those of the
-    segment.
+    `neighbours`: a regression over place and time, of the reports around; `trend`, `sparse`: over time only.
     """
-    if method == "neighbours":
-        here = np.abs(past[1] - pos) <= REACH * MILE
-    else:
-        here = past[1] // MILE == pos // MILE
-    known = past[:, here]
+    known = past[:, np.abs(past[1] - pos) <= REACH * MILE]
     if known.shape[1] < LEAST:
         return round(FREE * percent / 100, 1)
     dry = known[2] * 100 / known[3]

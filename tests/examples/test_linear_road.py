@@ -131,11 +131,13 @@ def test_of_a_road_of_which_nothing_is_known_it_is_expected_that_it_is_free():
         assert expected_speed(method, np.zeros((4, 0), int), 60, 240_000, 90) == 54.0
 
 
-def test_neighbours_see_a_jam_ahead_that_the_trend_of_the_segment_does_not():
+def test_neighbours_know_where_a_jam_is_and_the_trend_only_that_there_is_one():
     jam = 47 * MILE
     past = np.array([(time, pos, 15 if pos > jam else 60, 100) for time in range(60) for pos in range(240_000, 256_000, 600)]).T
-    assert expected_speed("trend", past, 60, jam - 200, 100) == 60
-    assert expected_speed("neighbours", past, 60, jam - 200, 100) < 50
+    before, behind = (expected_speed("neighbours", past, 60, jam + miles * MILE, 100) for miles in (-1, 1))
+    assert before > 50
+    assert behind < 25
+    assert 25 < expected_speed("trend", past, 60, jam - MILE, 100) < 50
 
 
 def test_history_says_that_traffic_slows_before_the_rush_hour_of_a_working_day():
