@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 from congestion import SLOWEST, WINDOW, History, expected_speed, seconds_for
-from road_check import check, relative_throughput
+from road_check import check, relative_throughput, story
 from traffic import BALANCE, BEGINS, EAST, EXIT, MILE, MINUTE, PERIOD, REPORT, TRAVEL, WEATHER, Road, parsed, send
 
 from elastream import Alternate, Dataflow, HostType, Local, constant, parquet, records, run
@@ -294,11 +294,11 @@ LASTS = (50, 80, 30)
 
 @dataclass(frozen=True)
 class Plan:
-    """Everything that a run needs. load: of lines. neighbour: when a host loses half of its cores. faster: seconds of the road
-    that pass in one. road: where vehicles drive."""
+    """Everything that a run needs. load: of lines. step: its seconds with more; in their middle a host loses half of its cores.
+    faster: seconds of the road that pass in one. road: where vehicles drive."""
 
     load: object
-    neighbour: float = float("inf")
+    step: tuple[float, float] = (0.0, 0.0)
     faster: int = FASTER
     road: Road = Road()
     seed: int = 7
@@ -307,7 +307,8 @@ class Plan:
     def of(cls, low: float = LOW, lasts: Sequence[int] = LASTS) -> "Plan":
         """A load that quadruples for some time."""
         before, step, after = lasts
-        return cls(constant(low, before).then(constant(STEP * low, step)).then(constant(low, after)), before + step / 2)
+        load = constant(low, before).then(constant(STEP * low, step)).then(constant(low, after))
+        return cls(load, (before, before + step))
 
     @cached_property
     def lines(self) -> list[str]:
@@ -408,6 +409,7 @@ class Neighbour:
     cloud: Noisy
     at: float
     host: str = ""
+    since: float = float("inf")
 
     def started(self, header):
         """Nothing yet."""
@@ -415,7 +417,7 @@ class Neighbour:
     def observed(self, observation):
         """Take it when it is time."""
         if not self.host and self.cloud.hosts and observation.time >= self.at and observation.usable:
-            self.host = observation.usable[0]
+            self.host, self.since = observation.usable[0], observation.time
             self.cloud.hosts[-1].cluster.confine(self.host, observation.leases[self.host].type.cores / 2)
 
     def decided(self, decision):
@@ -429,6 +431,7 @@ def carry_out(given: Plan, results: Path, show: bool = True):
     """Run it on Spark and check what it gave."""
     graph = dataflow(given, results).graph
     cloud = Noisy(HOST, min_hosts=HOSTS[0], max_hosts=HOSTS[1])
+    neighbour = Neighbour(cloud, sum(given.step) / 2)
     result = run(
         graph,
         policy=Centralised(),
@@ -437,16 +440,17 @@ def carry_out(given: Plan, results: Path, show: bool = True):
         batch="1s",
         period="5s",
         state_partitions=4,
-        observers=(Neighbour(cloud, given.neighbour),),
+        observers=(neighbour,),
         show=show,
     )
     if result.ending.status != "finished":
         raise SystemExit("stopped before its load had ended: results are not checked")
     due = dues(given.load, range(len(given.lines)))
-    return result, check(given.lines, due, History.of(), results, RunDirectory(result.directory), graph)
+    checked = check(given.lines, due, History.of(), results, RunDirectory(result.directory), graph)
+    return result, checked, story(result.recording, checked, given.step, neighbour.host, neighbour.since)
 
 
-def page(result, checked) -> Iterator[str]:
+def page(result, checked, told) -> Iterator[str]:
     """What was decided, how soon answers came, and what was checked."""
     for decision in result.recording.decisions:
         for outcome in decision.outcomes:
@@ -455,8 +459,11 @@ def page(result, checked) -> Iterator[str]:
     for name, (waits, _) in checked.responses.items():
         if len(waits):
             yield f"{name}: {np.mean(waits <= LIMIT):.1%} within {LIMIT:g} s of the line (median {np.median(waits):.1f} s)"
-    found = relative_throughput(checked.responses, INSTANT)
-    yield f"relative throughput by {INSTANT:g} s: {found.min():.2f} at least, {found.mean():.2f} on average"
+    last = max(due.max() for _, due in checked.responses.values() if due.size)
+    found = relative_throughput(checked.responses, np.arange(0, last + INSTANT, INSTANT))
+    yield f"relative throughput of the step {told.throughput:.2f}; by {INSTANT:g} s {found.min():.2f} at least"
+    yield f"after the step: alternates switched after {told.switched:.0f} s, a host leased after {told.leased:.0f} s"
+    yield f"half of a host lost: noticed after {told.noticed:.0f} s, answered after {told.answered:.0f} s"
     for operator, spoke in checked.spoke.items():
         yield f"{operator}: {', '.join(f'{name} {count:,}' for name, count in spoke.most_common())}"
     yield (
@@ -469,10 +476,10 @@ def page(result, checked) -> Iterator[str]:
 def main(low: float = LOW, lasts: Sequence[int] = LASTS) -> None:
     """Run it and check it."""
     given, results = Plan.of(low, lasts), Path(tempfile.mkdtemp(prefix="linear-road-"))
-    result, checked = carry_out(given, results)
+    result, checked, told = carry_out(given, results)
     if checked.wrong:
         raise SystemExit("\n".join(checked.wrong[:10]))
-    print(*page(result, checked), sep="\n")
+    print(*page(result, checked, told), sep="\n")
 
 
 if __name__ == "__main__":

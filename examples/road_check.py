@@ -16,8 +16,11 @@ import pyarrow.parquet as pq
 from congestion import SLOWEST, WINDOW, History, expected_speed, seconds_for
 from traffic import BALANCE, BEGINS, EXIT, MILE, MINUTE, PERIOD, REPORT, TRAVEL, WEATHER, parsed
 
+from elastream.model.action import LeaseHost, SwitchAlternate
+from elastream.model.metrics import Metric
 from elastream.model.stages import lay_out
 from elastream.recording.directory import RunDirectory
+from elastream.recording.recorder import Recording
 from elastream.spark.worker.composition import CompositionCodec, code_in_offsets, latest_batch, offsets_of
 
 Said = Mapping[tuple[int, int, int], str]
@@ -203,8 +206,8 @@ def recorded(run: RunDirectory, graph, operator: str, batches: Sequence[int]) ->
 @dataclass(frozen=True)
 class Checked:
     """What was compared. wrong: a sentence each, none where all agrees. spoke: by operator, how many records its alternates
-    emitted, or answered. responses: by output, seconds from a line being due to each row that follows from it, and when the
-    line was due, shape (2, n).
+    emitted, or answered. responses: by output, seconds from a line being due to each row that follows from it, and when in
+    the load the line was due, shape (2, n). began: when that was, epoch seconds.
     """
 
     notices: int
@@ -214,6 +217,7 @@ class Checked:
     accidents: int
     spoke: Mapping[str, Counter[str]]
     responses: Mapping[str, np.ndarray]
+    began: float
     wrong: tuple[str, ...]
 
 
@@ -250,6 +254,7 @@ def check(lines: Sequence[str], due: np.ndarray, history: History, results: Path
         accidents=sum(row["accident"] >= 0 for row in came["notices"].rows),
         spoke={"congestion": Counter(estimated.values()), "travel_times": Counter(travelled.values())},
         responses={name: each - [[0], [began]] for name, each in responses.items()},
+        began=began,
         wrong=tuple(wrong),
     )
 
@@ -304,15 +309,63 @@ def waited(name: str, came: Came, moment: Mapping[tuple[int, int, int], float]) 
     return np.array(found).reshape(-1, 2).T
 
 
-def relative_throughput(responses: Mapping[str, np.ndarray], instant: float) -> np.ndarray:
-    """By instant, what left the outputs over what was due there from the lines that came in it: the mean of them (Def. 5).
+def relative_throughput(responses: Mapping[str, np.ndarray], edges: Sequence[float]) -> np.ndarray:
+    """Between two `edges` each, seconds of the load: what left the outputs over what was due there, of the lines that came.
 
-    At most 1: what waited and leaves later is not counted for more than came then.
+    The mean of the outputs (thesis, Def. 5), each at most 1: what waited and leaves later counts for no more than came then.
     """
-    last = max(float(each[1].max()) for each in responses.values() if each.size)
-    edges = np.arange(0, last + instant, instant)
     found = []
     for waits, due in responses.values():
         came, left = np.histogram(due, edges)[0], np.histogram(due + waits, edges)[0]
         found.append(np.where(came > 0, np.minimum(left, came) / np.maximum(came, 1), 1.0))
     return np.mean(found, axis=0)
+
+
+# -- what was decided --------------------------------------------------------------------------------------------------
+
+NOTICED = 0.6
+"""Part of its type's speed below which a host that lost half of its cores is seen to have done so."""
+
+
+@dataclass(frozen=True)
+class Story:
+    """How a step of the load and the loss of half of a host were answered: seconds after either, NaN for what never came.
+
+    switched, leased: the first alternate switched after the step, and the first host leased. noticed: the first observation
+    with the host's speed as it had become. answered: the first switch or lease after that. throughput: of the step. query
+    runs: one for each query where none was started again.
+    """
+
+    switched: float
+    leased: float
+    noticed: float
+    answered: float
+    throughput: float
+    query_runs: int
+
+
+def story(recording: Recording, checked: Checked, step: tuple[float, float], host: str, lost: float) -> Story:
+    """What happened in a run. step: seconds of the load. host, lost: the host that lost half, and when, seconds of the run."""
+    zero = checked.began - recording.header.started
+
+    def first(kinds, after):
+        return next(
+            (
+                decision.time - after
+                for decision in recording.decisions
+                if decision.time > after and any(isinstance(each.action, kinds) and each.succeeded for each in decision.outcomes)
+            ),
+            float("nan"),
+        )
+
+    kind = next((lease.type for lease in recording.hosts if lease.host == host), None)
+    low = recording.host(host, Metric.SPEED) < NOTICED * kind.speed if kind else np.zeros(len(recording.times), bool)
+    noticed = next((float(time) for time, seen in zip(recording.times, low, strict=True) if seen and time > lost), float("nan"))
+    return Story(
+        first(SwitchAlternate, zero + step[0]),
+        first(LeaseHost, zero + step[0]),
+        noticed - lost,
+        noticed - lost + first((SwitchAlternate, LeaseHost), noticed),
+        float(relative_throughput(checked.responses, step)[0]),
+        int(recording.ending.facts["query runs"]),
+    )

@@ -1,6 +1,7 @@
 """The Linear Road example: its traffic keeps the benchmark's rules, and its operators give what plain loops over all lines
 give, however the lines are divided into batches and whichever alternates run."""
 
+import tempfile
 from collections import Counter, defaultdict
 from itertools import pairwise
 from pathlib import Path
@@ -16,7 +17,10 @@ from linear_road import ESTIMATED, PARSED, Plan, account, assess, balance, colum
 from road_check import Day, differences, expect, identity, relative_throughput, stops
 from traffic import BALANCE, ENTRANCE, EXIT, FEET, MILE, PERIOD, REPORT, TRAVEL, WEATHER, Road, parsed, send
 
+from elastream.api.options import RunOptions, with_options
 from elastream.experiments.reactive.linear_road import CONGESTION, EDGES, OPERATORS, TRAVEL_TIMES
+from elastream.model.action import LeaseHost, SwitchAlternate
+from elastream.recording.recorder import Recording
 from elastream.workload import constant
 from properties import examples
 
@@ -255,8 +259,8 @@ def test_a_lost_a_doubled_and_a_changed_row_are_differences():
 def test_the_relative_throughput_of_an_instant_is_what_left_in_it_over_what_came():
     prompt = np.array([[0.1] * 20, np.arange(20) / 2])
     late = np.array([[5.0] * 20, np.arange(20) / 2])
-    assert relative_throughput({"a": prompt}, 5.0).tolist() == [1.0, 1.0]
-    assert relative_throughput({"a": prompt, "b": late}, 5.0).tolist() == [0.5, 1.0]
+    assert relative_throughput({"a": prompt}, (0, 5, 10)).tolist() == [1.0, 1.0]
+    assert relative_throughput({"a": prompt, "b": late}, (0, 5, 10)).tolist() == [0.5, 1.0]
 
 
 # -- the dataflow ------------------------------------------------------------------------------------------------------
@@ -276,3 +280,20 @@ def test_the_example_and_the_simulated_model_are_one_dataflow(tmp_path):
 def test_a_plan_sends_as_many_lines_as_are_due():
     plan = Plan.of(20.0, (3, 4, 3))
     assert len(plan.lines) == plan.load.count(plan.load.seconds) == 20 * (3 + 16 + 3)
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_on_hosts_under_ce_every_row_is_right_and_no_query_starts_again(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with with_options(RunOptions(runs=tmp_path / "runs")):
+        linear_road.main(100.0, (20, 40, 10))
+    said = capsys.readouterr().out
+    assert "are those of plain loops over the same lines" in said
+    (folder,) = (tmp_path / "runs").iterdir()
+    recording = Recording.read(folder)
+    assert recording.ending is not None
+    assert recording.ending.facts["query runs"] == 5
+    # A first sign of what is measured by benchmarks/linear_road_on_spark.py: hosts are leased or alternates are switched.
+    done = [outcome.action for decision in recording.decisions for outcome in decision.outcomes if outcome.succeeded]
+    assert any(isinstance(action, SwitchAlternate | LeaseHost) for action in done)
