@@ -1,7 +1,7 @@
 """Eqs. 4.4 to 4.7 over many instants: as `elastream.model.qos` computes them, and as a plain loop does.
 
-The loop goes through instants, operators and edges in Python, as the equations are written, and keeps what waits. It is what
-tests compare with, too. Part of `value_cost.py`.
+The loop goes through instants, operators and edges in Python, as the equations are written, and keeps what waits. Tests
+compare with it, too. Part of `value_cost.py`.
 """
 
 import statistics

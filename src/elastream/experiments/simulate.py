@@ -13,6 +13,7 @@ from rich.console import Console
 from elastream.clouds.provider import Cloud
 from elastream.dashboard.progress import progress_bar
 from elastream.documents.guards import load_guards
+from elastream.documents.machines import links_from, speeds_from
 from elastream.experiments.calibrated import calibration_of
 from elastream.experiments.compare import compare
 from elastream.experiments.comparison import Comparison
@@ -26,7 +27,7 @@ from elastream.model.plant import Policy
 from elastream.model.units import duration
 from elastream.recording.recorder import Recording
 from elastream.simulation import Settings
-from elastream.workload import load_from
+from elastream.workload import LinkSource, SpeedSource, load_from
 
 __all__ = ["measured", "simulate"]
 
@@ -54,6 +55,8 @@ def simulate(
     period: float | str | None = None,
     guards: Path | str | None = None,
     consistency: str = "batch",
+    speeds: SpeedSource | str | Path | None = None,
+    links: LinkSource | str | Path | None = None,
     seed: int = 1,
     show: bool = True,
 ) -> Comparison:
@@ -65,8 +68,11 @@ def simulate(
     limit: how long to simulate; by default until the load ends. target: fraction of records that must be in time.
     calibrate: folder of a run on Spark whose measured costs and hosts are used. fused: micro-batches of fused stages, or a
     queue for each operator, in place of what the hosts say. period: time between two plans. guards: a file of guards.
-    consistency: what records under way meet when alternates change, as of `run`, or `"rewired"`: what comes first. seed:
-    of all random numbers. show: say how far it is, on a terminal with a bar, elsewhere with a line every ten seconds.
+    consistency: what records under way meet when alternates change, as of `run`, or `"rewired"`: what comes first. speeds:
+    how fast hosts are meanwhile, as factors on the speeds of their types: a generator such as `SpeedWalk(seed=3)`, text such
+    as `"walk:seed=3"` or `"ec2"`, or a CSV file (`recorded_speeds`). links: the same of latency and bandwidth between hosts,
+    `Ec2Links()`, `"ec2"` or a file (`recorded_links`), of operators apart. seed: of all random numbers but theirs. show: say
+    how far it is, on a terminal with a bar, elsewhere with a line every ten seconds.
 
     Raises InputError for a load without end and no `limit`, CloudError without hosts, and whatever cannot be simulated.
     """
@@ -97,6 +103,8 @@ def simulate(
             settings=settings,
             guards=None if guards is None else load_guards(Path(guards), graph),
             consistency=consistency_of(consistency, simulated=True),
+            speeds=None if speeds is None else speeds_from(speeds),
+            links=None if links is None else links_from(links),
             progress=progress,
         )
 

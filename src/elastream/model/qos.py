@@ -34,6 +34,8 @@ __all__ = [
 
 NEARLY = 1e-9
 """Sums of decimal fractions: rounding must not count as a difference."""
+DUST = 1e-12
+"""Part of all records that ever come up to which what waits is a rounding error."""
 
 
 def live_edges(graph: Graph, composition: Composition | None = None) -> dict[str, list[tuple[Edge, float]]]:
@@ -125,7 +127,7 @@ class Network:
         self._depth = np.array(depth, dtype=np.int64)
         self.order: Integers = np.argsort(self._depth, kind="stable")
         self.place: Integers = np.argsort(self.order)
-        self.back = slice(None) if bool((np.diff(self.order) > 0).all()) else self.place
+        self.back: Integers | slice = slice(None) if bool((np.diff(self.order) > 0).all()) else self.place
         weights = np.zeros((operators, operators))
         np.add.at(weights, (self.place[self.edges[:, 1]], self.place[self.edges[:, 0]]), self.parts)
         self.weights: Floats = weights
@@ -142,8 +144,13 @@ class Network:
         return tuple(found)
 
     def unlimited(self, inputs: Floats, selectivities: Floats) -> Floats:
-        """Records/s that arrive at each operator if nothing holds back `inputs`, of the same shape; operators in `order`."""
-        found: Floats = np.linalg.solve(np.eye(self.operators) - self.weights * selectivities, inputs)
+        """Records/s that arrive at each operator if nothing holds `inputs` back, of the same shape; operators in `order`."""
+        found, emits = np.array(inputs), selectivities.reshape(-1, *(1,) * (inputs.ndim - 1))
+        sent = np.zeros_like(found)
+        for level, _, _ in self.levels:
+            if level.start:
+                found[level] += self.weights[level, : level.start] @ sent[: level.start]
+            np.multiply(found[level], emits[level], out=sent[level])
         return found
 
 
@@ -225,6 +232,7 @@ def flows(
         np.subtract(records, most[level], out=queued[:, 1:])
         np.cumsum(queued, axis=1, out=queued)
         queued -= np.minimum(np.minimum.accumulate(queued, axis=1), 0.0)
+        queued *= queued > ever[level] * DUST
         could += queued[:, :-1] / seconds
         np.minimum(queued[:, :-1] + records, most[level], out=takes[level])
         np.multiply(takes[level], emits[level] / seconds, out=sent[level, :instants])

@@ -105,7 +105,9 @@ class CohortStation(Station):
         if mean is not self._means:
             placed = crew.free < math.inf
             self._means, self._instances = mean, int(np.count_nonzero(placed))
-            self._typical = float(mean[placed].mean()) if self._instances else self.work / self.operator.cores
+            # The quick ones take more: all together they serve as many as so many of the harmonic mean.
+            served = float((1 / mean[placed]).sum())
+            self._typical = self._instances / served if self._instances else self.work / self.operator.cores
         typical = self._typical
         self._plan(typical, begin)
         came = self._arrived(end)

@@ -23,6 +23,7 @@ from elastream.model.metrics import Metric
 from elastream.model.observation import Composition, Context, Frame, Observation
 from elastream.model.plant import refuse_unfit
 from elastream.model.stages import lay_out
+from elastream.planning.algorithms.choosing import Worked
 from elastream.planning.policies.highest_value import HighestValue
 from elastream.planning.policies.static import Static
 from elastream.planning.policies.threshold import Threshold
@@ -343,3 +344,19 @@ def test_in_a_burst_a_cheaper_alternate_runs_and_the_best_one_comes_back(fused: 
     (element,) = [each for each in ran(recording) if each.element == "forecast"]
     assert dict(element.shares)["arima"] > 0.6
     assert element.switches == 3
+
+
+def test_what_a_stage_works_counts_once_where_its_source_has_the_figure_of_all() -> None:
+    """Simulated queries are measured stage by stage, and the first operator of one has its figure."""
+    plant = make_plant(
+        lay_out(graph()),
+        host_types=[VM],
+        loads={"meters": steps((20.0, 120.0))},
+        settings=Settings(monitor=1.0),
+        seconds=120.0,
+    )
+    plant.advance(60.0)
+    seen = plant.observe()
+    assert seen.operators.value("meters", Metric.BUSY_CORES) > 0.2
+    works = Worked(seen, {}).cores(seen.composition)
+    assert works == pytest.approx(20 * 0.02, rel=0.1)  # arima alone: its records go to nobody

@@ -166,29 +166,35 @@ class Worked:
         return math.fsum([self.observation.capacities[host] for host in self.observation.usable])
 
     @cached_property
-    def ends(self) -> Mapping[str, float]:
-        """Core-seconds of speed 1 that each source and sink works on a record, which no alternate changes; 0 where unknown.
+    def beside(self) -> Mapping[str, float]:
+        """Core-seconds of speed 1 per record that each operator works beside what its alternate costs; 0 where unknown.
 
-        Where a stage's figure is one for all its operators, that of its first, what the others cost is not its own.
+        Of a source or sink that is all that it works. Where tasks share cores, it is what the hosts use for an operator and
+        the alternate's own figure has not: what carries its records to it and sorts them. Where a stage's figure is one for
+        all its operators, that of its first, what the others cost is not its own.
         """
-        frame, composition = self.observation.operators, self.observation.composition
+        return {operator.name: self._beside(operator) for operator in self._graph.operators}
+
+    def _beside(self, operator: Operator) -> float:
+        layout, composition = self.observation.context.layout, self.observation.composition
+        frame = self.observation.operators
+        busy, done = (frame.value(operator.name, each) for each in (Metric.BUSY_CORES, Metric.PROCESSED_RATE))
+        if (operator.alternates and layout.apart) or operator.waits or not (busy >= 0 and done > 0):
+            return 0.0
+        volumes = offered_rates(self._graph, {operator.name: 1.0}, self._emitted, composition)
+        counted = [
+            self._graph.by_name[name]
+            for name in layout.stage_of[operator.name].operators
+            if name == operator.name or not frame.value(name, Metric.BUSY_CORES) >= 0
+        ]
+        theirs = known_sum([volumes[each.name] * self.cost(each, composition) for each in counted if each.alternates])
+        return max(0.0, busy / done * self._speed(operator.name) - (0.0 if math.isnan(theirs) else theirs))
+
+    @cached_property
+    def _emitted(self) -> Mapping[str, float]:
+        """Selectivity of each operator as it runs."""
         working = [each for each in self._graph.operators if each.alternates]
-        emitted = {each.name: self.selectivity(each, composition) for each in working}
-        found = {}
-        for operator in self._graph.operators:
-            if operator.kind not in (Kind.SOURCE, Kind.SINK):
-                continue
-            busy, done = (frame.value(operator.name, each) for each in (Metric.BUSY_CORES, Metric.PROCESSED_RATE))
-            if not (busy >= 0 and done > 0):
-                found[operator.name] = 0.0
-                continue
-            volumes = offered_rates(self._graph, {operator.name: 1.0}, emitted, composition)
-            stage = self.observation.context.layout.stage_of[operator.name].operators
-            others = [each for each in working if each.name in stage and not frame.value(each.name, Metric.BUSY_CORES) >= 0]
-            theirs = known_sum([volumes[each.name] * self.cost(each, composition) for each in others])
-            own = busy / done * self._speed(operator.name) - (0.0 if math.isnan(theirs) else theirs)
-            found[operator.name] = max(0.0, own)
-        return found
+        return {each.name: self.selectivity(each, self.observation.composition) for each in working}
 
     def cost(self, operator: Operator, composition: Composition) -> float:
         """Core-seconds per record of what `composition` runs; NaN if neither measured nor declared."""
@@ -224,7 +230,8 @@ class Worked:
         working = [each for each in self._graph.operators if each.alternates]
         emitted = {each.name: self.selectivity(each, composition) for each in working}
         arriving = offered_rates(self._graph, self.rates, emitted, composition)
-        total = math.fsum([arriving[name] * each for name, each in self.ends.items() if each > 0])
+        ends = [each.name for each in self._graph.operators if each.kind in (Kind.SOURCE, Kind.SINK)]
+        total = math.fsum([arriving[name] * self.beside[name] for name in ends if self.beside[name] > 0])
         for operator in working:
             if operator.waits or arriving[operator.name] == 0:
                 continue

@@ -4,6 +4,7 @@
 a step costs no loop over hosts.
 """
 
+import math
 from collections.abc import Collection
 from dataclasses import replace
 
@@ -12,7 +13,7 @@ import numpy as np
 from elastream.model.cloud import HostType
 from elastream.model.observation import Floats, Integers
 from elastream.model.qos import Flows
-from elastream.planning.scheduling.packing import NEARLY
+from elastream.planning.scheduling.packing import NEARLY, rate_of
 from elastream.planning.scheduling.problem import (
     Conditions,
     Deployment,
@@ -26,13 +27,17 @@ from elastream.planning.scheduling.problem import (
 
 __all__ = ["Assembly", "depth_first"]
 
+CORES, MEMORY, FREE_CORES, FREE_MEMORY, PRICE, LEFT, READY = range(7)
+"""What is kept of each host: cores and megabytes, those that no instance holds, money an hour, seconds that are paid, and when
+it takes instances."""
 
 
 class Assembly:
-    """The working copy. capacity: cores of speed 1 of each operator in each instant, shape (T, operators), kept up to date.
+    """The working copy. Hosts are rows; those of `deployment` come first, new ones behind them.
 
-    Hosts are rows; those of `deployment` come first, new ones behind them. order: operators depth first. total: instances of
-    each operator. sizable: operators that can have more and fewer of them.
+    active: rows of options. hosts: as in a deployment. capacity: cores of speed 1 of each operator in each instant, shape
+    (T, operators). total: instances of each operator. order: operators depth first. sizable: those whose number of instances
+    can change.
     """
 
     def __init__(self, problem: Problem, deployment: Deployment, conditions: Conditions) -> None:
@@ -40,20 +45,24 @@ class Assembly:
         self.active = list(deployment.active)
         self.hosts = list(deployment.hosts)
         self.order, self._beside = depth_first(problem), _neighbours(problem)
+        self.sizable = problem.placed & ~problem.fixed
         # Cores and memory that an instance of each operator holds.
         self._needs: Floats = np.array([problem.cores, problem.memory]) * problem.placed
         count, operators = len(self.hosts), len(problem.operators)
         self.capacity: Floats = np.array(capacities(problem, deployment, conditions), dtype=np.float64)
-        self.sizable = problem.placed & ~problem.fixed
         self._instances: Integers = np.zeros((max(16, 2 * count), operators), dtype=np.int64)
         self._instances[:count] = np.asarray(deployment.instances, dtype=np.int64).reshape(count, operators)
         self._speeds: Floats = np.zeros((conditions.instants, len(self._instances)))
         self._speeds[:, :count] = speeds_of(problem, deployment, conditions)
-        self._free: Floats = np.zeros((2, len(self._instances)))
-        self._free[0, :count] = [host.type.cores for host in self.hosts]
-        self._free[1, :count] = [host.type.memory for host in self.hosts]
-        self._free[:, :count] -= self._needs @ self._instances[:count].T
+        self._of: Floats = np.zeros((7, len(self._instances)))
+        self._of[:, :count] = np.array([self._row(host) for host in self.hosts]).reshape(-1, 7).T
+        self._of[[FREE_CORES, FREE_MEMORY], :count] -= self._needs @ self._instances[:count].T
         self.total: Integers = self._instances.sum(axis=0)
+
+    def _row(self, host: Host) -> tuple[float, ...]:
+        kind = host.type
+        left = _left_of(host.since, kind.billing.unit, self.conditions.time)
+        return kind.cores, kind.memory, kind.cores, kind.memory, rate_of(kind), left, host.ready
 
     @property
     def instances(self) -> Integers:
@@ -61,13 +70,28 @@ class Assembly:
         return self._instances[: len(self.hosts)]
 
     @property
+    def cores(self) -> Floats:
+        """Cores of each host; shape (hosts,), as of all that follow."""
+        return self._of[CORES, : len(self.hosts)]
+
+    @property
     def free_cores(self) -> Floats:
-        """Cores of each host that no instance holds; a view."""
-        return self._free[0, : len(self.hosts)]
+        """Cores of each host that no instance holds."""
+        return self._of[FREE_CORES, : len(self.hosts)]
+
+    @property
+    def prices(self) -> Floats:
+        """Money an hour of each host."""
+        return self._of[PRICE, : len(self.hosts)]
+
+    @property
+    def paid(self) -> Floats:
+        """Seconds until the billing time unit ends that each host is in; a whole one of those to be leased."""
+        return self._of[LEFT, : len(self.hosts)]
 
     @property
     def speeds(self) -> Floats:
-        """Mean speed of a core of each host; shape (hosts,)."""
+        """Mean speed of a core of each host."""
         found: Floats = self._speeds[:, : len(self.hosts)].mean(axis=0)
         return found
 
@@ -85,7 +109,7 @@ class Assembly:
         other = object.__new__(Assembly)
         other.__dict__.update(self.__dict__)
         other.active, other.hosts = list(self.active), list(self.hosts)
-        for name in ("capacity", "_instances", "_speeds", "_free", "total"):
+        for name in ("capacity", "_instances", "_speeds", "_of", "total"):
             setattr(other, name, getattr(self, name).copy())
         return other
 
@@ -113,8 +137,8 @@ class Assembly:
 
     def holding(self, operator: int) -> Integers:
         """Rows of the hosts that have room for an instance of `operator`."""
-        needs = self._needs[:, operator, None]
-        found: Integers = np.flatnonzero((self._free[:, : len(self.hosts)] >= needs - NEARLY).all(axis=0))
+        free = self._of[[FREE_CORES, FREE_MEMORY], : len(self.hosts)]
+        found: Integers = np.flatnonzero((free >= self._needs[:, operator, None] - NEARLY).all(axis=0))
         return found
 
     def place(self, operator: int, without: Collection[int] = ()) -> int | None:
@@ -128,15 +152,15 @@ class Assembly:
         if not rows.size:
             return None
         beside = (self._instances[rows][:, self._beside[operator]] > 0).any(axis=1)
-        coming = np.array([self.hosts[row].ready > self.conditions.time for row in rows.tolist()])
-        return int(rows[np.lexsort((self._free[0, rows], coming, ~beside))[0]])
+        coming = self._of[READY, rows] > self.conditions.time
+        return int(rows[np.lexsort((self._of[FREE_CORES, rows], coming, ~beside))[0]])
 
     def add(self, operator: int, host: int, count: int = 1) -> None:
         """Put `count` instances of `operator` on the host in row `host`; a negative number takes them away."""
         self._instances[host, operator] += count
         self.total[operator] += count
         if self.problem.placed[operator]:
-            self._free[:, host] -= count * self._needs[:, operator]
+            self._of[[FREE_CORES, FREE_MEMORY], host] -= count * self._needs[:, operator]
             self.capacity[:, operator] += count * self._speeds[:, host] * self.problem.per_instance[operator]
 
     def lease(self, type: HostType) -> int:
@@ -146,33 +170,30 @@ class Assembly:
         if row == len(self._instances):
             self._instances = np.concatenate([self._instances, np.zeros_like(self._instances)])
             self._speeds = np.concatenate([self._speeds, np.zeros_like(self._speeds)], axis=1)
-            self._free = np.concatenate([self._free, np.zeros_like(self._free)], axis=1)
+            self._of = np.concatenate([self._of, np.zeros_like(self._of)], axis=1)
         self.hosts.append(host)
         alone = Deployment((), (host,), np.zeros((1, len(self.problem.operators)), dtype=np.int64))
         self._speeds[:, row] = speeds_of(self.problem, alone, self.conditions)[:, 0]
-        self._free[:, row] = type.cores, type.memory
+        self._of[:, row] = self._row(host)
         if self.problem.shared:
             self.capacity = np.array(capacities(self.problem, self.deployment(), self.conditions))
         return row
 
     def without(self, rows: Collection[int]) -> "Assembly":
         """A copy that leaves out hosts, and what is on them."""
-        kept = [row for row in range(len(self.hosts)) if row not in rows]
-        deployment = self.deployment()
+        left_out = set(rows)
+        kept = [row for row in range(len(self.hosts)) if row not in left_out]
+        hosts = tuple(self.hosts[row] for row in kept)
         return Assembly(
-            self.problem,
-            replace(deployment, hosts=tuple(self.hosts[row] for row in kept), instances=deployment.instances[kept]),
-            self.conditions,
+            self.problem, replace(self.deployment(), hosts=hosts, instances=self.instances[kept]), self.conditions
         )
 
     def alone(self, operator: int, problem: Problem, conditions: Conditions) -> "Assembly":
         """What the scheduler of one operator knows: its own `problem` and `conditions`, its instances, and free cores."""
         own = Assembly(
-            problem,
-            Deployment((self.active[operator],), tuple(self.hosts), self.instances[:, [operator]]),
-            conditions,
+            problem, Deployment((self.active[operator],), tuple(self.hosts), self.instances[:, [operator]]), conditions
         )
-        own._free[:, : len(self.hosts)] = self._free[:, : len(self.hosts)]
+        own._of[:, : len(self.hosts)] = self._of[:, : len(self.hosts)]
         return own
 
     def take(self, operator: int, own: "Assembly") -> None:
@@ -188,8 +209,14 @@ class Assembly:
         """Types that hold an instance of `operator`; where cores are shared, all."""
         if self.problem.shared:
             return self.problem.types
-        cores, memory = self._needs[:, operator]
+        cores, memory = self._needs[:, operator].tolist()
         return tuple(t for t in self.problem.types if t.cores >= cores - NEARLY and t.memory >= memory - NEARLY)
+
+
+def _left_of(since: float, unit: float, now: float) -> float:
+    """Seconds until the billing time unit in which a host is ends; a whole one for a host that is still to be leased."""
+    passed = (now - since) / unit
+    return unit * (math.floor(passed) + 1 - passed) if passed > 0 else unit
 
 
 def depth_first(problem: Problem) -> tuple[int, ...]:

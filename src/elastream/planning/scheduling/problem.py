@@ -119,7 +119,8 @@ class Problem:
     or not they may run now. branches: values of the branches that run, which Eq. 4.3 counts as they are. bounds: the least
     and the highest value of the dataflow with all its alternates (Gamma_min, Gamma_max). types: that can be leased.
     shared: tasks of all operators take turns on all cores (Spark), so that instances do
-    not count; equal: each core then has as many records as the others, so that all wait for the slowest.
+    not count; equal: each core then has as many records as the others, at most of the work, so that all wait for the
+    slowest.
     """
 
     operators: tuple[str, ...]

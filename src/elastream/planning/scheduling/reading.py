@@ -141,7 +141,7 @@ class _Reading:
     def _options(self, operator: Operator) -> tuple[Option, ...]:
         """What may run of an operator; empty where the cost of what does is unknown."""
         if not operator.alternates:
-            return (Option("", 1.0, self.worked.ends.get(operator.name, 0.0) if self.shared else 0.0, 1.0),)
+            return (Option("", 1.0, self.worked.beside[operator.name] if self.shared else 0.0, 1.0),)
         runs = self.composition.alternate(operator).name
         element = self.elements.get(operator.name)
         allowed = (runs,) if element is None else tuple(element.options)
@@ -171,7 +171,7 @@ class _Reading:
         """
         if self.shared and operator.waits:
             return 0.0
-        cost = self.worked.cost(operator, composition)
+        cost = self.worked.cost(operator, composition) + self.worked.beside[operator.name]
         if math.isnan(cost) and (self.arriving[operator.name] == 0 or (self.shared and self._metered(operator))):
             return 0.0
         return cost
@@ -210,7 +210,6 @@ class _Reading:
         extremes = [self._values(each).values() for each in counted]
         kept = [value for value, _ in branches]
         bounds = [application_value([which(values) for values in extremes], kept) for which in (min, max)]
-        slots = sum(width(self.observation.leases[host].type) for host in self.observation.usable)
         return Problem(
             operators=order,
             options=options,
@@ -231,8 +230,21 @@ class _Reading:
             max_hosts=context.max_hosts,
             min_hosts=context.min_hosts,
             shared=self.shared,
-            equal=self.shared and in_equal_parts(self.observation, slots),
+            equal=self._equal(),
         )
+
+    def _equal(self) -> bool:
+        """Whether most of the work is in tasks each of which has as many records as the others of its stage.
+
+        State partitions are moved where there are cores; of more tasks than slots, quick slots take more.
+        """
+        observation, layout = self.observation, self.observation.context.layout
+        slots = sum(width(observation.leases[host].type) for host in observation.usable)
+        if not self.shared or not in_equal_parts(observation, slots):
+            return False
+        works = {each.name: self.arriving[each.name] * self._cost(each, self.composition) for each in self._working}
+        placed = math.fsum([_known(work) for name, work in works.items() if layout.stage_of[name].keyed])
+        return 2 * placed <= math.fsum([_known(work) for work in works.values()])
 
     def _outputs(self, row: Mapping[str, int], sends: set[int]) -> list[int]:
         """Rows that records leave by: sinks, but for those that nothing is written to and for signals, which are read here;

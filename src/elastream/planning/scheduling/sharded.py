@@ -15,7 +15,7 @@ from elastream.planning.scheduling.assembly import Assembly
 from elastream.planning.scheduling.greedy import chosen, ranked, switched
 from elastream.planning.scheduling.packing import NEARLY
 from elastream.planning.scheduling.problem import Conditions, Deployment, Problem
-from elastream.planning.scheduling.steps import allocate, grow, shed, shut_down, weights
+from elastream.planning.scheduling.steps import allocate, cores_of, grow, shed, shut_down, without_spare
 
 __all__ = ["adapted_apart", "alone", "under"]
 
@@ -98,7 +98,7 @@ def _of_shared(assembly: Assembly, arriving: Floats, later: Collection[int], *, 
     problem, goal = assembly.problem, assembly.problem.goal
     records = np.nan_to_num(arriving) + assembly.conditions.queues / assembly.conditions.seconds
     asked = np.ceil(goal.throughput * records * problem.costs(assembly.active) - NEARLY)
-    has = _cores(assembly)
+    has = cores_of(assembly)
     for row in later:
         options, active = problem.options[row], assembly.active[row]
         needs = [math.ceil(goal.throughput * float(records[row]) * option.cost - NEARLY) for option in options]
@@ -114,22 +114,6 @@ def _of_shared(assembly: Assembly, arriving: Floats, later: Collection[int], *, 
     if not resources:
         return assembly
     need = float(asked.sum())
-    while _cores(assembly) < need - NEARLY and grow(assembly, 0):
+    while cores_of(assembly) < need - NEARLY and grow(assembly, 0):
         pass
-    return _without_spare(assembly, need)
-
-
-def _cores(assembly: Assembly) -> float:
-    """Cores of speed 1 of all hosts together, where operators share them."""
-    return float(assembly.capacity[:, 0].mean()) if assembly.hosts else 0.0
-
-
-def _without_spare(assembly: Assembly, need: float) -> Assembly:
-    """The same without the hosts that `need` cores of speed 1 do not need, the least weight first (4.10)."""
-    gone: list[int] = []
-    for row in np.argsort(weights(assembly)).tolist():
-        if len(assembly.hosts) - len(gone) <= max(1, assembly.problem.min_hosts):
-            break
-        if _cores(assembly.without([*gone, row])) >= need - NEARLY:
-            gone.append(row)
-    return assembly.without(gone) if gone else assembly
+    return without_spare(assembly, need, range(len(assembly.hosts)))

@@ -14,24 +14,30 @@ from elastream.model.observation import Floats
 from elastream.model.qos import Flows
 from elastream.planning.scheduling.assembly import Assembly
 from elastream.planning.scheduling.packing import NEARLY, largest, packed, rate_of
+from elastream.planning.scheduling.problem import throughput
 
 __all__ = [
     "allocate",
     "bottleneck",
+    "cores_of",
     "grow",
     "needs_of",
     "over_provisioned",
     "repacked",
+    "shared_need",
     "shed",
     "shrink",
     "shut_down",
     "vacated",
     "weights",
+    "without_spare",
 ]
 
 AT_ONCE = 1 / 128
 """Part of an operator's instances that is added at once. The thesis adds single ones; where they are hundreds, a step of less
 than a hundredth changes no plan by more, and planning takes as long as the logarithm of the load."""
+HALVINGS = 20
+"""Of a part of all cores, to find that with which a goal is just reached: to a millionth."""
 
 
 # Instances and hosts: Algorithm 3, lines 12 to 19.
@@ -168,36 +174,54 @@ def _behind_link(assembly: Assembly, found: Flows, bandwidth: Floats, without: C
 def repacked(assembly: Assembly, target: float) -> Assembly:
     """The same with the hosts that are still to be leased of the types that cost least (`RepackPEInstances`, `RepackFreeVMs`).
 
-    What the largest type was filled with is put on the cheapest hosts that give each operator what it needs: operators that
-    could do more than reaches them lose what they do not need, so that a smaller host may do for their last instance.
-    Unchanged where that is no cheaper, or would not keep `target`, or what was reached.
+    What the largest type was filled with is put on the cheapest hosts found that give each operator what it needs for `target`,
+    so that a smaller host may do for an operator's last instance. Unchanged where that is no cheaper, or would not keep
+    `target`, or what was reached.
     """
     new = [row for row, host in enumerate(assembly.hosts) if not host.name]
     if not new:
         return assembly
-    problem, bandwidth = assembly.problem, assembly.limits()
-    found = assembly.flows(bandwidth)
-    reached = float(found.application.mean())
+    problem, floor = assembly.problem, min(target, assembly.reached(assembly.limits()))
     kept = assembly.without(new)
-    held = assembly.capacity.mean(axis=0)
+    has = kept.capacity.mean(axis=0) if kept.hosts else np.zeros(len(problem.operators))
     if problem.shared:
-        work = float((found.possible * problem.costs(assembly.active)).sum(axis=1).mean())
-        wanted = min(held[0], min(target, reached) * work) if reached >= target - NEARLY else held[0]
-        needs, least = np.maximum(np.array([wanted]) - kept.capacity.mean(axis=0)[:1], 0.0), np.zeros(1, dtype=np.int64)
+        needs = np.array([max(0.0, shared_need(assembly, target) - has[0])])
+        least = np.zeros(1, dtype=np.int64)
     else:
-        over = found.relative.min(axis=0) >= 1 - NEARLY
-        wanted_each = np.where(over, np.minimum(held, needs_of(assembly, found)), held)
-        needs = np.where(assembly.sizable, np.maximum(wanted_each - kept.capacity.mean(axis=0), 0.0), 0.0)
+        needs = np.where(assembly.sizable, np.maximum(_just_enough(assembly, target) - has, 0.0), 0.0)
         least = np.where(assembly.sizable & (kept.total == 0), 1, 0)
     bins = packed(problem, assembly.order, needs, least, problem.max_hosts - len(kept.hosts))
-    before = math.fsum([rate_of(assembly.hosts[row].type) for row in new])
-    if bins is None or math.fsum([rate_of(each.type) for each in bins]) >= before - NEARLY:
+    if bins is None or math.fsum([rate_of(each.type) for each in bins]) >= assembly.prices[new].sum() - NEARLY:
         return assembly
     for each in bins:
         row = kept.lease(each.type)
         for operator in np.flatnonzero(each.counts).tolist():
             kept.add(operator, row, int(each.counts[operator]))
-    return kept if kept.reached(kept.limits()) >= min(target, reached) - NEARLY else assembly
+    return kept if kept.reached(kept.limits()) >= floor - NEARLY else assembly
+
+
+def _just_enough(assembly: Assembly, target: float) -> Floats:
+    """Cores of speed 1 of each operator with which `target` is just reached, no more than it has; shape (operators,).
+
+    First what an operator that could do more than reaches it does not need, then the same part of all: what the last core of the
+    largest type was too much.
+    """
+    found, has = assembly.flows(), assembly.capacity.mean(axis=0)
+    full = found.relative.min(axis=0) >= 1 - NEARLY
+    used = np.where(assembly.sizable & full, np.minimum(has, needs_of(assembly, found)), has)
+
+    def enough(part: float) -> bool:
+        capacity = np.where(assembly.sizable, part * used, used)
+        flows = throughput(assembly.problem, assembly.active, capacity, assembly.conditions)
+        return bool(flows.application.mean() >= target - NEARLY)
+
+    low, high = 0.0, 1.0
+    if not enough(high):
+        return has
+    for _ in range(HALVINGS):
+        middle = (low + high) / 2
+        low, high = (low, middle) if enough(middle) else (middle, high)
+    return np.where(assembly.sizable, high * used, used)
 
 
 def weights(assembly: Assembly, operator: int | None = None) -> Floats:
@@ -207,25 +231,15 @@ def weights(assembly: Assembly, operator: int | None = None) -> Floats:
     and whose cores are dear. Printed with the part of the cores that is free, which contradicts the text ("VMs with fewer cores
     used are prioritized for removal"). None: without the operator's part, for a host as a whole.
     """
-    now = assembly.conditions.time
-    hosts = assembly.hosts
-    left = np.array([_left_of(host.since, host.type.billing.unit, now) for host in hosts])
-    cores = np.array([host.type.cores for host in hosts])
-    price = np.array([rate_of(host.type) for host in hosts])
-    used = np.ones(len(hosts)) if assembly.problem.shared else np.clip((cores - assembly.free_cores) / cores, 0.0, 1.0)
-    elsewhere = np.ones(len(hosts))
+    cores, prices = assembly.cores, assembly.prices
+    used = np.ones(len(cores)) if assembly.problem.shared else np.clip(1 - assembly.free_cores / cores, 0.0, 1.0)
+    elsewhere = np.ones(len(cores))
     if operator is not None and assembly.total[operator] > 0:
         elsewhere = 1 - assembly.instances[:, operator] / assembly.total[operator]
-    worth = np.divide(cores * assembly.speeds, price, out=np.full(len(hosts), np.inf), where=price > 0)
+    worth = np.divide(cores * assembly.speeds, prices, out=np.full(len(cores), np.inf), where=prices > 0)
     with np.errstate(invalid="ignore"):
-        found: Floats = np.nan_to_num(left * used * elsewhere * worth, nan=0.0, posinf=np.inf)
+        found: Floats = np.nan_to_num(assembly.paid * used * elsewhere * worth, nan=0.0, posinf=np.inf)
     return found
-
-
-def _left_of(since: float, unit: float, now: float) -> float:
-    """Seconds until the billing time unit in which a host is ends; a whole one for a host that is still to be leased."""
-    passed = (now - since) / unit
-    return unit * (math.floor(passed) + 1 - passed) if passed > 0 else unit
 
 
 def over_provisioned(assembly: Assembly, found: Flows, without: Collection[int] = ()) -> int | None:
@@ -261,7 +275,7 @@ def shed(assembly: Assembly, target: float) -> Assembly:
     goes. On a host that is paid an instance more costs nothing: which hosts go is decided by `vacated` and `shut_down`.
     """
     if assembly.problem.shared:
-        return _fewer_hosts(assembly, target, range(len(assembly.hosts)))
+        return without_spare(assembly, shared_need(assembly, target), range(len(assembly.hosts)))
     fewer, needed = assembly.copy(), set[int]()
     bandwidth = assembly.limits()
     found = fewer.flows(bandwidth)
@@ -283,7 +297,7 @@ def vacated(assembly: Assembly, target: float, rows: Collection[int]) -> Assembl
     For hosts whose paid time ends: to empty one earlier saves nothing. The least weight first (4.10).
     """
     if assembly.problem.shared:
-        return _fewer_hosts(assembly, target, rows)
+        return without_spare(assembly, shared_need(assembly, target), rows)
     floor = min(target, assembly.reached(assembly.limits()))
     by_weight = weights(assembly)
     gone: list[int] = []
@@ -314,17 +328,35 @@ def _emptied(assembly: Assembly, row: int, gone: Collection[int]) -> Assembly | 
     return trial
 
 
-def _fewer_hosts(assembly: Assembly, target: float, rows: Collection[int]) -> Assembly:
-    """The same without those of the hosts in `rows` that `target` does not need, the least weight first."""
-    floor = min(target, assembly.reached())
+def without_spare(assembly: Assembly, need: float, rows: Collection[int]) -> Assembly:
+    """The same without those of the hosts in `rows` that `need` cores of speed 1 do not need, where operators share all cores.
+
+    The least weight first (4.10).
+    """
+    problem, cores, speeds = assembly.problem, assembly.cores, assembly.speeds
+    kept, gone = np.ones(len(cores), dtype=np.bool_), list[int]()
     by_weight = weights(assembly)
-    for host in [assembly.hosts[row] for row in sorted(rows, key=lambda each: float(by_weight[each]))]:
-        if len(assembly.hosts) <= assembly.problem.min_hosts:
+    for row in sorted(rows, key=lambda each: float(by_weight[each])):
+        if len(cores) - len(gone) <= max(1, problem.min_hosts):
             break
-        fewer = assembly.without([next(row for row, each in enumerate(assembly.hosts) if each is host)])
-        if fewer.reached() >= floor - NEARLY:
-            assembly = fewer
-    return assembly
+        kept[row] = False
+        has = cores[kept].sum() * speeds[kept].min() if problem.equal else cores[kept] @ speeds[kept]
+        if has >= need - NEARLY:
+            gone.append(row)
+        else:
+            kept[row] = True
+    return assembly.without(gone) if gone else assembly
+
+
+def cores_of(assembly: Assembly) -> float:
+    """Cores of speed 1 of all hosts together, where operators share them."""
+    return float(assembly.capacity[:, 0].mean()) if assembly.hosts else 0.0
+
+
+def shared_need(assembly: Assembly, target: float) -> float:
+    """Cores of speed 1 that all operators need together for `target`, where they share all; no more than there are."""
+    work = (assembly.flows().possible * assembly.problem.costs(assembly.active)).sum(axis=1)
+    return min(cores_of(assembly), target * float(work.mean()))
 
 
 def shut_down(assembly: Assembly) -> Assembly:
@@ -332,7 +364,7 @@ def shut_down(assembly: Assembly) -> Assembly:
     if assembly.problem.shared:
         return assembly
     empty = np.flatnonzero(assembly.instances[:, assembly.problem.placed].sum(axis=1) == 0).tolist()
-    empty.sort(key=lambda row: -rate_of(assembly.hosts[row].type))
+    empty.sort(key=lambda row: -float(assembly.prices[row]))
     gone = empty[: max(0, len(assembly.hosts) - assembly.problem.min_hosts)]
     return assembly.without(gone) if gone else assembly
 

@@ -1,0 +1,201 @@
+"""A problem is what an observation says, and what it does not say is named."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from scheduling_plants import FAST, INSTANT, SCORE, graph, plant, seen
+
+from elastream.model.action import ReleaseHost, SwitchAlternate
+from elastream.model.cloud import HostState
+from elastream.model.graph import Alternate
+from elastream.model.guarding import Standing
+from elastream.model.metrics import Metric
+from elastream.model.promises import Rows
+from elastream.planning.algorithms.draft import Draft
+from elastream.planning.provision import TARGET_UTILISATION
+from elastream.planning.scheduling.problem import Goal, score
+from elastream.planning.scheduling.reading import deployment_of, read
+
+
+def test_a_problem_has_the_dataflow_with_what_its_alternates_cost_and_are_worth():
+    plant_ = plant()
+    plant_.advance(60.0)
+    found = seen(plant_)
+    problem = found.problem
+    assert found.decidable
+    assert not found.unknown
+    assert problem.operators == ("source", "score", "count", "sink")
+    names = [[option.name for option in options] for options in problem.options]
+    assert names == [[""], ["best", "quick"], ["count"], [""]]
+    assert [option.value for option in problem.options[1]] == [1.0, 0.5]
+    assert problem.costs((0, 0, 0, 0)) == pytest.approx([0, 0.02, 0.01, 0], rel=0.05)  # measured
+    assert problem.options[1][1].cost == 0.005  # declared: it has not run
+    assert problem.selectivities((0, 1, 0, 0)) == pytest.approx([1, 0.5, 1, 1], rel=0.05)
+    assert problem.edges.tolist() == [[0, 1], [1, 2], [2, 3]]
+    assert (problem.sources.tolist(), problem.outputs.tolist()) == ([0], [3])
+    assert problem.placed.tolist() == [False, True, True, False]
+    assert problem.bounds == (0.5, 1.0)
+    assert found.conditions.rates == pytest.approx(np.array([[100.0]]), rel=0.05)
+    assert [host.name for host in found.deployment.hosts] == ["h1"]
+    assert found.deployment.instances.tolist() == [[0, 1, 1, 0]]
+    assert found.deployment.active == (0, 0, 0, 0)
+
+
+def test_operators_without_a_choice_count_where_they_are_to():
+    plant_ = plant()
+    plant_.advance(60.0)
+    assert seen(plant_, Goal(over="all")).problem.bounds == (0.75, 1.0)
+
+
+def test_what_waits_is_in_the_queue_of_its_operator():
+    plant_ = plant()
+    plant_.advance(120.0)
+    found = seen(plant_)
+    assert found.conditions.queues[1] == pytest.approx(120 * 50, rel=0.1)
+    assert score(found.problem, found.deployment, found.conditions).mean < 0.5
+
+
+def test_before_anything_is_known_nothing_can_be_planned_and_the_metric_is_named():
+    found = seen(plant())
+    assert not found.decidable
+    (unknown,) = found.unknown
+    assert (unknown.metric, unknown.rows, unknown.row) == (Metric.ARRIVAL_RATE, Rows.OPERATOR, "source")
+
+
+def test_an_alternate_of_unknown_cost_cannot_be_chosen_and_is_named():
+    plant_ = plant(of=graph((SCORE[0], Alternate("new", value=0.9))))
+    plant_.advance(60.0)
+    found = seen(plant_)
+    assert found.decidable
+    assert [option.name for option in found.problem.options[1]] == ["best"]
+    assert [(each.metric, each.row) for each in found.unknown] == [(Metric.SERVICE_TIME, "score.new")]
+
+
+def test_only_what_guards_allow_is_an_option_and_what_may_not_run_any_more_is_left():
+    plant_ = plant()
+    plant_.advance(60.0)
+    guarded = {"score": Standing("score", ("quick",), {"best": 1.0, "quick": 0.5})}
+    found = read(replace(plant_.observe(), standings=guarded), Goal(), INSTANT)
+    assert [option.name for option in found.problem.options[1]] == ["quick"]
+    assert found.deployment.active == (0, 0, 0, 0)
+    assert found.problem.bounds == (0.5, 1.0)
+    nothing = read(replace(plant_.observe(), standings={"score": Standing("score", ())}), Goal(), INSTANT)
+    assert [option.name for option in nothing.problem.options[1]] == ["best"]
+
+
+def test_costs_are_those_on_a_core_of_speed_1_wherever_an_operator_runs():
+    plant_ = plant(20.0, ("one", "fast"), {"score": 2, "count": 1})
+    plant_.advance(120.0)
+    found = seen(plant_)
+    assert found.problem.costs((0, 0, 0, 0))[1:3] == pytest.approx([0.02, 0.01], rel=0.05)
+    assert sorted(host.speed for host in found.deployment.hosts) == [1.0, FAST.speed]
+
+
+def test_what_an_alternate_cost_when_it_ran_is_remembered_whatever_the_speeds_of_now():
+    plant_ = plant(20.0, settings={"speed_trace": np.array([[1.0] * 2 + [0.5] * 100]), "speed_interval": 60.0})
+    plant_.advance(110.0)
+    known = seen(plant_).known
+    plant_.apply(SwitchAlternate("score", "quick"))
+    for time in (180.0, 300.0, 600.0):
+        plant_.advance(time)
+        known = (found := seen(plant_, known=known)).known
+    assert found.problem.costs((0, 0, 0, 0))[1] == pytest.approx(0.02, rel=0.05)
+    assert found.problem.costs((0, 1, 0, 0))[1] == pytest.approx(0.005, rel=0.05)
+
+
+def test_break_even_costs_that_nobody_gives_follow_from_the_first_records_and_stay():
+    plant_ = plant()
+    plant_.advance(60.0)
+    first = seen(plant_)
+    assert first.problem.goal.best == pytest.approx(2 * 3.0 / TARGET_UTILISATION * 3.0 / 4 * 6, rel=0.05)
+    assert first.problem.goal.worst == pytest.approx(1.0 / TARGET_UTILISATION * 3.0 / 4 * 6, rel=0.1)
+    plant_.apply(SwitchAlternate("score", "quick"))
+    plant_.advance(300.0)
+    assert seen(plant_, known=first.known).problem.goal == first.problem.goal
+    given = Goal(break_even_best=5.0, break_even_worst=1.0)
+    assert seen(plant_, given, first.known).problem.goal == given
+
+
+def test_the_value_and_the_money_so_far_are_those_of_the_period():
+    plant_ = plant(20.0, ("four", "one"))
+    plant_.advance(60.0)
+    known = seen(plant_).known
+    plant_.apply(SwitchAlternate("score", "quick"))
+    plant_.apply(ReleaseHost("h2"))
+    plant_.advance(180.0)
+    found = seen(plant_, known=known)
+    assert found.conditions.value == pytest.approx((60 * 1.0 + 120 * 0.5) / 180)
+    assert found.conditions.paid == pytest.approx(1.0)
+    assert [host.name for host in found.conditions.leased] == ["h1"]
+    cost = score(found.problem, found.deployment, found.conditions).cost
+    assert cost == pytest.approx(1.0 + 12 * 6 * 3.0)
+
+
+def test_a_new_period_begins_with_what_it_is_charged_itself():
+    goal = Goal(period=300.0)
+    plant_ = plant(20.0)
+    plant_.advance(240.0)
+    known = seen(plant_, goal).known
+    plant_.advance(360.0)
+    found = seen(plant_, goal, known)
+    assert (found.conditions.began, found.conditions.paid) == (300.0, 0.0)
+    assert score(found.problem, found.deployment, found.conditions).cost == 0.0  # paid until 600 before it began
+
+
+def test_a_host_on_its_way_is_part_of_the_plan():
+    plant_ = plant()
+    plant_.advance(60.0)
+    draft = Draft(plant_.observe())
+    host = draft.lease(FAST, "more")
+    draft.add(draft.by_name["score"], host, "more")
+    drafted = deployment_of(draft, seen(plant_).problem)
+    for action in draft.plan:
+        assert plant_.apply(action).succeeded
+    observed = seen(plant_)
+    assert plant_.observe().leases[host].state is not HostState.RUNNING
+    assert observed.deployment.instances.tolist() == drafted.instances.tolist() == [[0, 1, 1, 0], [0, 1, 0, 0]]
+    assert [each.speed for each in observed.deployment.hosts] == [each.speed for each in drafted.hosts] == [1.0, 2.0]
+
+
+def test_a_draft_can_be_scored_and_undone():
+    plant_ = plant(parallelism={"score": 2})
+    plant_.advance(60.0)
+    found = seen(plant_)
+    draft = Draft(plant_.observe())
+    mark = draft.mark()
+    draft.remove(draft.placements(draft.by_name["score"])[0][0], "less")
+    draft.do(SwitchAlternate("score", "quick"))
+    less = deployment_of(draft, found.problem)
+    assert less.active == (0, 1, 0, 0)
+    assert less.instances.tolist() == [[0, 1, 1, 0]]
+    draft.rollback(mark)
+    assert deployment_of(draft, found.problem).instances.tolist() == found.deployment.instances.tolist()
+
+
+def test_where_cores_are_shared_the_work_of_a_stage_counts_once():
+    plant_ = plant(40.0, fused=True)
+    plant_.advance(120.0)
+    found = seen(plant_)
+    assert (found.decidable, found.problem.shared) == (True, True)
+    assert found.problem.costs((0, 0, 0, 0)) == pytest.approx([0, 0.02, 0.01, 0], abs=0.003)
+    assert not found.deployment.instances.any()
+    assert score(found.problem, found.deployment, found.conditions).mean == pytest.approx(1.0)
+
+
+def test_records_that_come_while_a_micro_batch_runs_do_not_wait():
+    plant_ = plant(40.0, fused=True)
+    plant_.advance(120.0)
+    assert plant_.observe().operators.value("source", Metric.BACKLOG) > 0
+    assert seen(plant_).conditions.queues.sum() < 40
+
+
+def test_an_operator_that_no_record_reaches_costs_nothing_yet():
+    plant_ = plant(0.0)
+    plant_.advance(60.0)
+    found = seen(plant_)
+    assert found.decidable
+    assert score(found.problem, found.deployment, found.conditions).mean == 1.0
+    assert found.known.break_even is None
+    assert not math.isnan(found.problem.goal.best)

@@ -1,0 +1,67 @@
+"""On constant input, simulated queues come to the throughput that Eqs. 4.4 to 4.7 say."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from simulation_cases import chain, operator, travelling
+
+from elastream.model.cloud import HostType
+from elastream.model.metrics import Metric
+from elastream.planning.scheduling.problem import Goal, capacities, throughput
+from elastream.planning.scheduling.reading import read
+from elastream.simulation import Settings, Travel, make_plant
+from elastream.workload import constant
+from properties import examples
+
+SLOW, QUICK = HostType("slow", cores=4.0), HostType("quick", cores=4.0, speed=2.0)
+SECONDS = 300.0
+
+
+@settings(max_examples=examples(40), deadline=None)
+@given(
+    rate=st.integers(100, 400),
+    costs=st.lists(st.sampled_from([0.002, 0.005, 0.01, 0.02]), min_size=1, max_size=3),
+    emits=st.sampled_from([0.5, 1.0, 2.0]),
+    instances=st.integers(1, 4),
+    kinds=st.permutations([SLOW, SLOW, QUICK]),
+)
+def test_the_simulator_agrees_with_the_throughput_of_each_operator_and_of_all(rate, costs, emits, instances, kinds):
+    operators = [operator(f"o{n}", cost, selectivity=emits) for n, cost in enumerate(costs)]
+    plant = make_plant(
+        chain(*operators),
+        host_types=[SLOW, QUICK],
+        loads={"source": constant(rate, 2 * SECONDS)},
+        hosts=[kind.name for kind in kinds],
+        parallelism={each.name: instances for each in operators},
+        settings=Settings(monitor=10.0, latency=0.0, **travelling(Travel.COHORTS)),
+        seconds=2 * SECONDS,
+    )
+    plant.advance(SECONDS)
+    found = read(plant.observe(), Goal(), SECONDS)
+    capacity = capacities(found.problem, found.deployment, found.conditions)
+    expected = throughput(found.problem, found.deployment.active, capacity, found.conditions)
+    plant.advance(2 * SECONDS - 1.0)
+    observation = plant.observe()
+    for row, name in enumerate(found.problem.operators[:-1]):
+        _, processed = observation.series(name, Metric.PROCESSED_RATE, 25)
+        assert float(np.mean(processed)) == pytest.approx(expected.processed[0, row], rel=0.03), name
+    _, left = observation.series(operators[-1].name, Metric.EMITTED_RATE, 25)
+    of_what_came = float(np.mean(left)) / expected.offered[0, -1]
+    assert min(1.0, of_what_came) == pytest.approx(expected.fresh[0], rel=0.03)
+
+
+@pytest.mark.parametrize("travel", [Travel.SINGLE, Travel.COHORTS])
+def test_a_quick_host_takes_more_of_a_queue_than_a_slow_one(travel):
+    """One of speed 2 and one of speed 1 finish three times what one of speed 1 does."""
+    plant = make_plant(
+        chain(operator("work", 0.1)),
+        host_types=[HostType("slow", cores=1.0), HostType("quick", cores=1.0, speed=2.0)],
+        loads={"source": constant(50.0, 300.0)},
+        hosts=["slow", "quick"],
+        parallelism={"work": 2},
+        settings=Settings(monitor=10.0, **travelling(travel)),
+        seconds=300.0,
+    )
+    plant.advance(300.0)
+    assert plant.observe().operators.value("work", Metric.PROCESSED_RATE) == pytest.approx(30.0, rel=0.05)
