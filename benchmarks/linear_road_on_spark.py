@@ -71,7 +71,8 @@ def line(report: Report) -> str:
 
     return (
         f"relative throughput of the step {of('throughput'):.2f}; switched after {of('switched'):.0f} s, leased after "
-        f"{of('leased'):.0f} s; half of a host lost: noticed after {of('noticed'):.0f} s, answered after {of('answered'):.0f} s"
+        f"{of('leased'):.0f} s; half of a host lost: noticed after {of('noticed'):.0f} s, answered after "
+        f"{of('answered'):.0f} s"
     )
 
 

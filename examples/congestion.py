@@ -1,7 +1,7 @@
 """What to expect of the traffic: the models of congestion (P2) and of travel times (P7) in examples/linear_road.py.
 
-Each goes by what is known when a minute begins, so that it does not matter in which batch the records of a minute come. Sums
-are numpy's own, not a linear algebra library's: they are the same to the last bit whatever threads there are.
+Each goes by what is known when a minute begins, so that it does not matter in which batch the records of a minute come.
+Sums are numpy's own, not a linear algebra library's: they are the same to the last bit whatever threads there are.
 """
 
 import math
@@ -106,8 +106,8 @@ class History:
 def seconds_for(method: str, past: History, speeds: Sequence[float], minute: int, day: int) -> float:
     """Seconds, to a tenth, for segments in a row with these expected speeds, by an alternate of the travel times.
 
-    minute, day: of the day and of the week. `recent`: by the speeds as they are. `historical`: by what became of such speeds
-    in like drives of the past, segment by segment.
+    minute, day: of the day and of the week. `recent`: by the speeds as they are. `historical`: by what became of such
+    speeds in like drives of the past, segment by segment.
     """
     total, factor = 0.0, 1.0
     for speed in speeds:

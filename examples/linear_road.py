@@ -1,8 +1,8 @@
-"""Linear Road: tolls by congestion, accidents, accounts and travel times for the vehicles of a city's expressways, under a load
-that quadruples; then checks all results.
+"""Linear Road: tolls by congestion, accidents, accounts and travel times for the vehicles on a city's expressways, under a
+load that quadruples; then checks all results.
 
-The dataflow of the thesis "Adaptive and resilient stream processing on cloud infrastructure" (Kumbhare, 2016), Figure 4.5, on
-vehicles that keep the rules of the Linear Road benchmark. docs/explanation/linear-road.md says what is as in either.
+The dataflow of the thesis "Adaptive and resilient stream processing on cloud infrastructure" (Kumbhare, 2016), Figure 4.5,
+on vehicles that keep the rules of the Linear Road benchmark. docs/explanation/linear-road.md says what is as in either.
 
 elastream run examples/linear_road.py
 """
@@ -39,7 +39,7 @@ BOOKS = 8
 AHEAD = 3
 """Segments that the travel time on a vehicle's display is for."""
 STOPPED, NEAR = 4, 4
-"""Equal reports after which a vehicle is stopped, and segments behind an accident in which vehicles hear of it (benchmark)."""
+"""Equal reports after which a vehicle is stopped, segments behind an accident in which vehicles hear of it (benchmark)."""
 
 PARSED = ", ".join(f"{name} int" for name in (
     "kind", "time", "vid", "speed", "xway", "lane", "dir", "seg", "pos", "qid", "s_init", "s_end", "dow", "tod",
@@ -80,7 +80,7 @@ def estimate(method, key, rows, state):
 
     A report waits for the weather of its minute. Its alternates share one state: the reports of the last minutes.
     """
-    road = unpacked(state) or {"minute": -1, "now": [], "past": np.zeros((4, 0), int), "cars": {}, "percent": {}, "waiting": []}
+    road = unpacked(state) or {"minute": -1, "now": [], "past": NOTHING, "cars": {}, "percent": {}, "waiting": []}
     for item in in_order(rows):
         if item["kind"] == WEATHER:
             road["percent"][item["time"] // MINUTE] = item["speed"]
@@ -92,6 +92,10 @@ def estimate(method, key, rows, state):
             begin_minute(road, minute)
         found += met(method, road, road["waiting"].pop(0))
     return table(found, ESTIMATED), packed(road)
+
+
+NOTHING = np.zeros((4, 0), int)
+"""Of reports: seconds, feet, miles an hour, and to how many percent the weather let traffic go."""
 
 
 def begin_minute(road, minute):
@@ -164,12 +168,12 @@ def follow(road, item):
 
 
 def statuses(key, road):
-    """Where two vehicles or more are stopped in one place as the minute ends, once for each book. No vehicle: `vid` says which
-    carriageway it is."""
+    """Where two vehicles or more are stopped in one place as the minute ends, once for each book. `vid`: of no vehicle, but
+    of the carriageway."""
     segs = sorted({pos // MILE for (_, pos), vids in road["stopped"].items() if len(vids) > 1})
     time = road["minute"] * MINUTE
-    about = {column: -1 for column in columns(ESTIMATED)}
-    about |= {"kind": STATUS, "time": time, "vid": -1 - 2 * key[0] - key[1], "xway": key[0], "dir": key[1], "dow": 1, "tod": BEGINS + time // MINUTE}
+    about = dict.fromkeys(columns(ESTIMATED), -1) | {"kind": STATUS, "time": time, "vid": -1 - 2 * key[0] - key[1]}
+    about |= {"xway": key[0], "dir": key[1], "dow": 1, "tod": BEGINS + time // MINUTE}
     about |= {"speeds": "[]", "method": "", "accidents": json.dumps(segs)}
     return [{**about, "book": book} for book in range(BOOKS)]
 
@@ -198,7 +202,7 @@ def account(key, rows, state):
 
 
 def entered(vehicles, item, accidents):
-    """What a report or query means for a vehicle: it pays for a segment as it comes into another, not where it leaves the road."""
+    """What a report or query means for a vehicle: it pays for a segment as it comes to another, not as it leaves there."""
     vid, seg = item["vid"], item["seg"]
     before, owed, balance = vehicles.get(vid, (-1, 0, 0))
     about = {"time": item["time"], "vid": vid, "seg": seg, "speed": 0.0, "toll": 0, "accident": -1, "charged": 0}
@@ -294,13 +298,13 @@ LASTS = (50, 80, 30)
 
 @dataclass(frozen=True)
 class Plan:
-    """Everything that a run needs. load: of lines. step: its seconds with more; in their middle a host loses half of its cores.
-    faster: seconds of the road that pass in one. road: where vehicles drive."""
+    """Everything that a run needs. load: of lines. step: its seconds with more; in their middle a host loses half of its
+    cores. faster: seconds of the road that pass in one. road: where vehicles drive."""
 
     load: object
     step: tuple[float, float] = (0.0, 0.0)
     faster: int = FASTER
-    road: Road = Road()
+    road: Road = field(default_factory=Road)
     seed: int = 7
 
     @classmethod
@@ -321,7 +325,7 @@ class Plan:
 # -- the dataflow ------------------------------------------------------------------------------------------------------
 
 UNIT = 1e-3
-"""Core-seconds that stand for a unit of Figure 4.5 where this program is simulated, and until alternates have been measured."""
+"""Core-seconds that stand for a unit of Figure 4.5 where this program is simulated, and until alternates are measured."""
 GIVEN = LinearRoadAssumptions(unit=UNIT)
 
 

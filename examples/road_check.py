@@ -1,7 +1,7 @@
 """What examples/linear_road.py must come to: the benchmark's rules in plain loops over all lines; and how soon it came.
 
-It shares the models (`congestion.py`) with the operators, and nothing else. Which alternate spoke is not its own to say: that
-is what the batches were recorded under.
+It shares the models (`congestion.py`) with the operators, and nothing else. Which alternate spoke is not its own to say:
+the batches were recorded under it.
 """
 
 import json
@@ -119,7 +119,7 @@ def expect(lines: Sequence[str], history: History, estimated: Said, travelled: S
             when = (BEGINS + minute, 1)
         by = travelled.get((kind, vid, time), "none")
         answers[kind, time, vid, *way, seg, item["qid"], seconds_for(by, history, speeds, *when), said, by] += 1
-        if kind != REPORT or segment.get(vid) == seg and not exits:
+        if kind != REPORT or (segment.get(vid) == seg and not exits):
             continue
         if segment.get(vid) != seg and owed.get(vid):
             paid[vid] += owed[vid]
@@ -229,7 +229,8 @@ def check(lines: Sequence[str], due: np.ndarray, history: History, results: Path
     came = {name: Came.of(results / name) for name in ("notices", "accounts", "answers")}
     edge = Came.of(run.edge("congestion", "tolls"))
     began = offsets_of(run.checkpoint("lines"), latest_batch(run.checkpoint("lines")))[0]["started"]
-    ran, answered = recorded(run, graph, "congestion", edge.batches), recorded(run, graph, "travel_times", came["answers"].batches)
+    ran = recorded(run, graph, "congestion", edge.batches)
+    answered = recorded(run, graph, "travel_times", came["answers"].batches)
     estimated = {(row["kind"], row["vid"], row["time"]): row["method"] for row in edge.rows}
     travelled = {(row["kind"], row["vid"], row["time"]): row["by"] for row in came["answers"].rows}
     wrong = [
@@ -310,9 +311,9 @@ def waited(name: str, came: Came, moment: Mapping[tuple[int, int, int], float]) 
 
 
 def relative_throughput(responses: Mapping[str, np.ndarray], edges: Sequence[float]) -> np.ndarray:
-    """Between two `edges` each, seconds of the load: what left the outputs over what was due there, of the lines that came.
+    """Between two `edges` each, seconds of the load: what left the outputs over what was due there by the lines that came.
 
-    The mean of the outputs (thesis, Def. 5), each at most 1: what waited and leaves later counts for no more than came then.
+    The mean of the outputs (thesis, Def. 5), each at most 1: what waited before counts for no more than what came then.
     """
     found = []
     for waits, due in responses.values():
@@ -345,22 +346,21 @@ class Story:
 
 
 def story(recording: Recording, checked: Checked, step: tuple[float, float], host: str, lost: float) -> Story:
-    """What happened in a run. step: seconds of the load. host, lost: the host that lost half, and when, seconds of the run."""
+    """What happened in a run. step: seconds of the load. host, lost: which host lost half, and when, seconds of the run."""
     zero = checked.began - recording.header.started
 
     def first(kinds, after):
-        return next(
-            (
-                decision.time - after
-                for decision in recording.decisions
-                if decision.time > after and any(isinstance(each.action, kinds) and each.succeeded for each in decision.outcomes)
-            ),
-            float("nan"),
+        done = (
+            decision.time - after
+            for decision in recording.decisions
+            if any(isinstance(each.action, kinds) and each.succeeded for each in decision.outcomes)
         )
+        return next((seconds for seconds in done if seconds > 0), float("nan"))
 
     kind = next((lease.type for lease in recording.hosts if lease.host == host), None)
     low = recording.host(host, Metric.SPEED) < NOTICED * kind.speed if kind else np.zeros(len(recording.times), bool)
-    noticed = next((float(time) for time, seen in zip(recording.times, low, strict=True) if seen and time > lost), float("nan"))
+    seen = (float(time) for time, each in zip(recording.times, low, strict=True) if each and time > lost)
+    noticed = next(seen, float("nan"))
     return Story(
         first(SwitchAlternate, zero + step[0]),
         first(LeaseHost, zero + step[0]),

@@ -1,8 +1,8 @@
-"""Traffic on expressways by the rules of the Linear Road benchmark, as the lines that its vehicles and weather stations send.
+"""Traffic on expressways by the rules of the Linear Road benchmark, as the lines that vehicles and weather stations send.
 
-Arasu et al., "Linear Road: a stream data management benchmark", VLDB 2004. A vehicle reports its position every 30 s from the
-entrance ramp (lane 0) to the exit ramp (lane 4), drives in lanes 1 to 3 between, and may ask for its balance or a travel time
-with a report. Weather is the thesis's addition, as lines of a type of their own.
+Arasu et al., "Linear Road: a stream data management benchmark", VLDB 2004. A vehicle reports its position every 30 s from
+the entrance ramp (lane 0) to the exit ramp (lane 4), drives in lanes 1 to 3 between, and may ask for its balance or a
+travel time with a report. Weather is the thesis's addition, as lines of a type of their own.
 """
 
 from collections.abc import Iterator, Sequence
@@ -15,8 +15,8 @@ FIELDS = (
 )  # fmt: skip
 """Of a line, in order; whole numbers, -1 where a type has none."""
 REPORT, BALANCE, TRAVEL, WEATHER = 0, 2, 4, 9
-"""Types: position report, account balance and travel time (the benchmark's numbers), weather. A weather line says for `xway`
-and the minute that begins at `time`: traffic goes at `speed` percent of what it does when it is dry."""
+"""Types: position report, account balance and travel time (the benchmark's numbers), weather. A weather line says of `xway`
+in the minute that begins at `time`: traffic goes at `speed` percent of what it does when it is dry."""
 PERIOD, MINUTE, MILE, SEGMENTS = 30, 60, 5280, 100
 """Seconds between reports, seconds, feet of a segment, and segments of an expressway."""
 EAST, WEST = 0, 1
@@ -117,16 +117,21 @@ class _Traffic:
         left = [number - len(lines) for number, lines in zip(due, weather, strict=True)]
         if min(left, default=0) < 0:
             second = left.index(min(left))
-            raise ValueError(f"{due[second]} lines are due in second {second}, and of the weather alone {len(weather[second])}")
-        queries = np.minimum(self.random.binomial(left, self.road.queries), np.array(left) // 2).tolist()  # one a vehicle
-        reports = [number - asked for number, asked in zip(left, queries, strict=True)]
+            most = len(weather[second])
+            raise ValueError(f"{due[second]} lines are due in second {second}, and of the weather alone {most}")
+        queries = [
+            min(number // 2, asked)
+            for number, asked in zip(left, self.random.binomial(left, self.road.queries), strict=True)
+        ]
         waiting = {"accident": 0, "breakdown": 0}
         for second in range(len(due)):
             self.now = second
             yield from weather[second]
-            later = reports[second + PERIOD] if second + PERIOD < len(due) else None
             self.accidents = [each for each in self.accidents if each[3] > second]
-            sent = self._reports(second, reports[second], later)
+            sent, entered = self._reports(second, left[second] - queries[second])
+            if (later := second + PERIOD) < len(due):
+                queries[later] = max(0, min(queries[later], left[later] - entered))  # who has just come reports again
+                self._leave(second, entered, left[later] - queries[later])
             yield from self._with_queries(second, sent, queries[second])
             waiting["accident"] += second % self.road.accident_every == self.road.accident_every // 2
             waiting["breakdown"] += second % self.road.breakdown_every == self.road.breakdown_every // 2
@@ -151,26 +156,28 @@ class _Traffic:
                 found.append((WEATHER, minute * MINUTE, -1, now, xway, *[-1] * 10))
         return found
 
-    def _reports(self, second: int, wanted: int, later: int | None) -> list[_Vehicle]:
-        """Vehicles that report now, at their new places; those on the exit ramp do for the last time."""
+    def _reports(self, second: int, wanted: int) -> tuple[list[_Vehicle], int]:
+        """Vehicles that report now, at their new places, and how many have just come in."""
         slot = self.slots[second % PERIOD]
         for vehicle in slot:
             self._drive(vehicle, second)
         entered = [self._enter() for _ in range(wanted - len(slot))]
-        sent = sorted([*slot, *entered], key=lambda vehicle: vehicle.vid)
-        if len(sent) > wanted:
-            raise ValueError(f"{len(sent)} vehicles report in second {second}, where {wanted} reports are due")
-        stay = [vehicle for vehicle in slot if vehicle.lane != EXIT]
-        surplus = len(stay) + len(entered) - (len(sent) if later is None else later)
+        self.slots[second % PERIOD] = sent = sorted([*slot, *entered], key=lambda vehicle: vehicle.vid)
+        return sent, len(entered)
+
+    def _leave(self, second: int, entered: int, later: int) -> None:
+        """Vehicles on the exit ramp have reported for the last time; more leave where fewer are to report 30 s later."""
+        slot = self.slots[second % PERIOD]
+        surplus = sum(vehicle.lane != EXIT for vehicle in slot) - later
+        stay = [vehicle for vehicle in slot if vehicle.lane not in (ENTRANCE, EXIT)]
         if surplus > len(stay):
-            raise ValueError(f"too few reports are due in second {second + PERIOD}: {surplus - len(stay)} just came")
+            raise ValueError(f"too few lines are due in second {second + PERIOD}: {entered} vehicles have just come in")
         for vehicle in sorted(stay, key=lambda vehicle: (not self._moves(vehicle), vehicle.ahead))[: max(0, surplus)]:
             vehicle.lane = EXIT
         for vehicle in slot:
             if vehicle.lane == EXIT:
                 self.cars[vehicle.xway, vehicle.dir, vehicle.seg] -= 1
-        self.slots[second % PERIOD] = [vehicle for vehicle in sent if vehicle.lane != EXIT]
-        return sent
+        self.slots[second % PERIOD] = [vehicle for vehicle in slot if vehicle.lane != EXIT]
 
     def _with_queries(self, second: int, sent: Sequence[_Vehicle], asked: int) -> Iterator[Line]:
         asking = set(self.random.choice(len(sent), min(asked, len(sent)), replace=False).tolist()) if asked else set()
