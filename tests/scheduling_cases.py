@@ -1,5 +1,6 @@
 """Small scheduling problems: written by hand, and drawn at random for properties."""
 
+import itertools
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -84,7 +85,7 @@ def chain(*variants: Variants, **kwargs: object) -> Problem:
     names = ["source", *(f"o{n}" for n in range(len(variants))), "sink"]
     return problem(
         dict(zip(names, [(), *variants, ()], strict=True)),
-        list(zip(names, names[1:], strict=False)),
+        list(itertools.pairwise(names)),
         **kwargs,  # type: ignore[arg-type]
     )
 

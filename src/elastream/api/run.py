@@ -103,7 +103,7 @@ def run(
     selections = selections_of(graph)
     for table in tables:
         table.check(selection_of(graph, table.operator))
-    pace = pace_of(target) if batch is None else duration(batch)
+    pace = pace_of(target, lay_out(graph)) if batch is None else duration(batch)
     directory = RunDirectory.create(options.runs or Path(runs), graph.name)
     copies = [] if options.record is None else [Recorder(options.record)]
     recorders = [Recorder(directory.recording), *copies]

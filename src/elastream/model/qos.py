@@ -12,6 +12,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import ArrayLike
 
+from elastream.model.endpoints import DomainSignal
 from elastream.model.graph import Delivery, Edge, Graph
 from elastream.model.observation import Composition, Floats, Integers
 
@@ -26,6 +27,7 @@ __all__ = [
     "live_edges",
     "off_target",
     "offered_rates",
+    "outputs_of",
     "profit_so_far",
     "rates_over",
     "waiting_time",
@@ -34,8 +36,8 @@ __all__ = [
 
 NEARLY = 1e-9
 """Sums of decimal fractions: rounding must not count as a difference."""
-DUST = 1e-12
-"""Part of all records that ever come up to which what waits is a rounding error."""
+UNLIMITED: Floats = np.zeros((0, 0))
+"""Limits of no edge."""
 
 
 def live_edges(graph: Graph, composition: Composition | None = None) -> dict[str, list[tuple[Edge, float]]]:
@@ -85,6 +87,17 @@ def rates_over(
     return arriving
 
 
+def outputs_of(graph: Graph) -> tuple[str, ...]:
+    """Operators that records leave by: sinks, but for those that write nothing and for signals, which are read here.
+
+    Without any of these all sinks; without a sink, those that send nothing on.
+    """
+    sinks = [each for each in graph.sinks if not graph.empty(each.name)]
+    written = [each.name for each in sinks if not isinstance(each.writes, DomainSignal)]
+    last = [name for name in graph.order if not graph.outputs[name]]
+    return tuple(written or [each.name for each in graph.sinks] or last)
+
+
 def erlang_c(servers: int, offered: float) -> float:
     """Probability that an arrival waits in M/M/c with `offered` = arrival rate x service time (Erlang's C formula)."""
     if offered >= servers:
@@ -117,20 +130,25 @@ class Network:
 
     def __init__(self, operators: int, edges: Integers, parts: Floats, sources: Integers, outputs: Integers) -> None:
         self.operators = operators
-        self.edges = np.asarray(edges, dtype=np.int64).reshape(-1, 2)
-        self.parts = np.asarray(parts, dtype=np.float64)
-        self.sources = np.asarray(sources, dtype=np.int64)
-        self.outputs = np.asarray(outputs, dtype=np.int64)
+        self.edges = np.array(edges, dtype=np.int64, order="C").reshape(-1, 2)
+        self.parts = np.array(parts, dtype=np.float64)
+        self.sources = np.array(sources, dtype=np.int64)
+        self.outputs = np.array(outputs, dtype=np.int64)
         depth = [0] * operators
         for source, target in sorted(self.edges.tolist()):
             depth[target] = max(depth[target], depth[source] + 1)
         self._depth = np.array(depth, dtype=np.int64)
         self.order: Integers = np.argsort(self._depth, kind="stable")
         self.place: Integers = np.argsort(self.order)
-        self.back: Integers | slice = slice(None) if bool((np.diff(self.order) > 0).all()) else self.place
         weights = np.zeros((operators, operators))
         np.add.at(weights, (self.place[self.edges[:, 1]], self.place[self.edges[:, 0]]), self.parts)
         self.weights: Floats = weights
+
+    @cached_property
+    def incoming(self) -> tuple[Integers, Integers]:
+        """Where the edges into each operator begin in the second array, and these edges, by operator."""
+        targets = self.edges[:, 1]
+        return np.searchsorted(np.sort(targets), np.arange(self.operators + 1)), np.argsort(targets, kind="stable")
 
     @cached_property
     def levels(self) -> tuple[tuple[slice, Integers, Floats], ...]:
@@ -144,7 +162,7 @@ class Network:
         return tuple(found)
 
     def unlimited(self, inputs: Floats, selectivities: Floats) -> Floats:
-        """Records/s that arrive at each operator if nothing holds `inputs` back, of the same shape; operators in `order`."""
+        """Records/s that arrive at each operator if nothing holds `inputs` back; of its shape, operators in `order`."""
         found, emits = np.array(inputs), selectivities.reshape(-1, *(1,) * (inputs.ndim - 1))
         sent = np.zeros_like(found)
         for level, _, _ in self.levels:
@@ -199,76 +217,27 @@ def flows(
     anywhere ("for the current input data rate", Def. 5): 4.7 read to the letter, with each output's own throughput, is 1
     where an operator before the outputs holds everything up. An output that nothing could reach does not count.
     """
-    order, instants = network.order, rates.shape[0]
-    inputs = np.zeros((network.operators, instants))
-    inputs[network.place[network.sources]] = rates.T
-    emits, works, waits = selectivities[order, None], costs[order, None], queues[order, None]
-    coming = network.unlimited(np.concatenate([inputs, waits / seconds], axis=1), emits[:, 0])
-    offered, late = coming[:, :-1], coming[:, -1:]
-    room = np.broadcast_to(capacity, (instants, network.operators))[:, order].T
-    if shared:
-        room = room * _parts((offered + late) * works)
-    # What can take more than ever comes is as good as what takes just that; infinite sums have no differences.
-    ever = (offered.sum(axis=1, keepdims=True) + late) * (seconds * (1 + NEARLY))
-    most = np.broadcast_to(ever, room.shape).copy()
-    np.divide(room * seconds, works, out=most, where=(works > 0) & (room * seconds < most * works))
-    bounds = None if limits is None else np.broadcast_to(limits, (instants, len(network.edges))).T
-    arriving, takes, possible = inputs.copy(), np.zeros_like(inputs), inputs.copy()
-    sent, walk = np.zeros((network.operators, 2 * instants)), np.empty((network.operators, instants + 1))
-    for level, into, leads in network.levels:
-        came, could, queued = arriving[level], possible[level], walk[level]
-        if into.size:
-            over = network.weights[level, : level.start] @ sent[: level.start]
-            could += over[:, instants:]
-            if bounds is None:
-                came += over[:, :instants]
-            else:
-                flow = sent[network.place[network.edges[into, 0]], :instants] * network.parts[into, None]
-                came += leads @ np.minimum(flow, bounds[into])
-        # A queue that arrivals fill and service empties is a walk reflected at zero: how far the same walk without the
-        # reflection is above its lowest point so far.
-        records = came * seconds
-        queued[:, :1] = waits[level]
-        np.subtract(records, most[level], out=queued[:, 1:])
-        np.cumsum(queued, axis=1, out=queued)
-        queued -= np.minimum(np.minimum.accumulate(queued, axis=1), 0.0)
-        queued *= queued > ever[level] * DUST
-        could += queued[:, :-1] / seconds
-        np.minimum(queued[:, :-1] + records, most[level], out=takes[level])
-        np.multiply(takes[level], emits[level] / seconds, out=sent[level, :instants])
-        np.multiply(could, emits[level], out=sent[level, instants:])
-    processed, ends = takes / seconds, network.place[network.outputs]
-    back = network.back
+    from elastream.model.throughput import run
+
+    inputs = np.zeros((rates.shape[0], network.operators))
+    inputs[:, network.sources] = rates
+    # Copies: of read-only arrays, or of another order, the loop would be compiled once more.
     return Flows(
-        arriving[back].T,
-        processed[back].T,
-        sent[back, :instants].T,
-        _ratio(processed, walk[:, :-1] / seconds + arriving)[back].T,
-        possible[back].T,
-        offered[back].T,
-        walk[back].T,
-        _mean_ratio(processed[ends], possible[ends]),
-        _mean_ratio(processed[ends], offered[ends]),
+        *run(
+            *network.incoming,
+            network.edges,
+            network.parts,
+            network.outputs,
+            inputs,
+            np.array(costs, dtype=np.float64),
+            np.array(selectivities, dtype=np.float64),
+            np.array(np.broadcast_to(capacity, inputs.shape), dtype=np.float64, order="C"),
+            np.array(queues, dtype=np.float64),
+            float(seconds),
+            UNLIMITED if limits is None else np.array(limits, dtype=np.float64, order="C"),
+            shared,
+        )
     )
-
-
-def _parts(work: Floats) -> Floats:
-    """Part of all work that each operator has, by instant; all of it where there is none."""
-    total = work.sum(axis=0)
-    return np.divide(work, total, out=np.ones_like(work), where=total > 0)
-
-
-def _ratio(part: Floats, whole: Floats) -> Floats:
-    """`part` over `whole`, at most 1, and 1 where there is nothing."""
-    return np.minimum(np.divide(part, whole, out=np.ones_like(part), where=whole > 0), 1.0)
-
-
-def _mean_ratio(part: Floats, whole: Floats) -> Floats:
-    """Mean over the rows of `part` over `whole` where `whole` is above 0; 1 where none is; shape (T,)."""
-    there = whole > 0
-    counts = there.sum(axis=0)
-    total = np.where(there, _ratio(part, whole), 0.0).sum(axis=0)
-    return np.divide(total, counts, out=np.ones_like(total), where=counts > 0)
 
 
 def flow_limits(edges: Integers, working: Floats, bandwidth: Floats, record_bytes: Floats) -> Floats:

@@ -113,6 +113,15 @@ class Layout:
         return frozenset(stage.name for stage in self.stages if not stage.keyed)
 
     @cached_property
+    def in_a_row(self) -> int:
+        """Most queries that a record passes one after the other, at least one; a circle counts once."""
+        holder = {name: segment.name for segment in self.segments for name in segment.operators}
+        depth: dict[str, int] = {}
+        for segment in self.segments:
+            depth[segment.name] = 1 + max((depth.get(holder[edge.source], 0) for edge in segment.inputs), default=0)
+        return max(depth.values(), default=1)
+
+    @cached_property
     def circular(self) -> bool:
         """Whether queries feed each other in a circle; else each of `segments` comes after those that feed it."""
         place = {name: number for number, segment in enumerate(self.segments) for name in segment.operators}

@@ -20,7 +20,7 @@ from elastream.model.endpoints import KafkaTopic
 from elastream.model.errors import CloudError, EnvironmentProblem
 from elastream.model.graph import Graph
 from elastream.model.observation import Composition
-from elastream.model.stages import lay_out
+from elastream.model.stages import Layout, lay_out
 from elastream.recording.directory import RunDirectory
 from elastream.spark.dataflow.kafka import kafka_settings
 from elastream.spark.dataflow.key_tables import bringing_into_use
@@ -50,7 +50,7 @@ PARTITIONS_PER_SLOT = 2
 
 BATCH_SHARE = 0.4
 """Of the target latency, the time from one batch to the next: a record waits for at most one batch and is in the next,
-which at full use leaves a fifth of the target to spare."""
+which at full use leaves a fifth of the target to spare. Of queries in a row each takes its part of the target."""
 DEFAULT_LATENCY = 2.0
 """Seconds that stand for a target latency where none is given."""
 CAUGHT_UP = 3
@@ -90,7 +90,7 @@ def start_plant(
     with _on_hosts(graph.name, cloud, directory, ports, warm, state_partitions, state_store, wanted) as on:
         slots = len(on.hosts.usable) * on.provider.terms.types[0].slots
         composition = Composition.default(graph, dict.fromkeys({*graph.loads, *led_by_edges(layout)}, slots))
-        pace = batch_seconds or pace_of(target_latency)
+        pace = batch_seconds or pace_of(target_latency, layout)
         running = start_queries(
             on.spark,
             layout,
@@ -131,9 +131,9 @@ def start_beside(
         return on.plant(WatchedQueries(on.instruments, target_latency=target_latency), target_latency)
 
 
-def pace_of(target_latency: float | None) -> float:
-    """Default seconds from one batch to the next, by the target latency."""
-    return BATCH_SHARE * (target_latency or DEFAULT_LATENCY)
+def pace_of(target_latency: float | None, layout: Layout) -> float:
+    """Default seconds from one batch to the next, by the target latency and how many queries a record passes in a row."""
+    return BATCH_SHARE * (target_latency or DEFAULT_LATENCY) / layout.in_a_row
 
 
 @dataclass(frozen=True, slots=True)

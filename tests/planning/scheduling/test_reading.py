@@ -185,7 +185,7 @@ def test_where_cores_are_shared_the_work_of_a_stage_counts_once():
 
 
 def test_records_that_come_while_a_micro_batch_runs_do_not_wait():
-    plant_ = plant(40.0, fused=True)
+    plant_ = plant(40.0, fused=True, parallelism={"source": 2})
     plant_.advance(120.0)
     assert plant_.observe().operators.value("source", Metric.BACKLOG) > 0
     assert seen(plant_).conditions.queues.sum() < 40

@@ -55,9 +55,7 @@ class _Enacting:
         """Hosts that are up, are not wanted, and of which what is paid ends; those that cost least to empty first."""
         leases, now = self.observation.leases, self.observation.time
         found = [
-            host
-            for host in self.observation.usable
-            if host not in self.kept and due_back(leases[host], now, self.pace)
+            host for host in self.observation.usable if host not in self.kept and due_back(leases[host], now, self.pace)
         ]
         return sorted(found, key=lambda host: (tasks_on(self.observation, host), leases[host].remaining(now)))
 

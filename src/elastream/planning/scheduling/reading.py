@@ -10,14 +10,13 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from elastream.model.action import SwitchAlternate
-from elastream.model.cloud import HostState, HostType, Lease
+from elastream.model.cloud import HostType, Lease
 from elastream.model.decision import Unknown
-from elastream.model.endpoints import DomainSignal
-from elastream.model.graph import Kind, Operator
+from elastream.model.graph import Operator
 from elastream.model.metrics import Metric
 from elastream.model.observation import Composition, Floats, Observation
 from elastream.model.promises import Rows
-from elastream.model.qos import application_value, live_edges, offered_rates
+from elastream.model.qos import application_value, live_edges, offered_rates, outputs_of
 from elastream.planning.algorithms.choosing import Choosable, Costs, Worked, elements, selected
 from elastream.planning.algorithms.draft import Draft
 from elastream.planning.algorithms.fused import in_equal_parts
@@ -109,19 +108,18 @@ class _Reading:
         self.elements = {each.name: each for each in elements(observation) if not each.choice}
         self.unknown: list[Unknown] = []
         self.rates = self._rates()
+        self.decidable = not self.unknown
         emitted = {each.name: self.worked.selectivity(each, self.composition) for each in self._working}
         self.arriving = offered_rates(self.graph, self.rates, emitted, self.composition)
 
     def read(self) -> Read:
-        decidable = not self.unknown
         options = tuple(self._options(self.graph.by_name[name]) for name in self.graph.order)
-        decidable = decidable and all(options)
         goal, break_even = self._goal()
-        problem = self._problem(tuple(each or (Option("", 0.0, 0.0, 1.0),) for each in options), goal)
+        problem = self._problem(options, goal)
         deployment = deployment_of(Draft(self.observation), problem)
         known = replace(self._passed(problem, deployment), costs=self.worked.costs, break_even=break_even)
         conditions = self._conditions(known)
-        return Read(problem, deployment, conditions, known, tuple(self.unknown), decidable)
+        return Read(problem, deployment, conditions, known, tuple(self.unknown), self.decidable)
 
     @property
     def _working(self) -> list[Operator]:
@@ -139,7 +137,7 @@ class _Reading:
     # -- the problem ---------------------------------------------------------------------------------------------------
 
     def _options(self, operator: Operator) -> tuple[Option, ...]:
-        """What may run of an operator; empty where the cost of what does is unknown."""
+        """What may run of an operator; where the cost of what does is unknown, only that, with its value."""
         if not operator.alternates:
             return (Option("", 1.0, self.worked.beside[operator.name] if self.shared else 0.0, 1.0),)
         runs = self.composition.alternate(operator).name
@@ -152,13 +150,12 @@ class _Reading:
             cost = self._cost(operator, composition)
             if not math.isnan(cost):
                 found.append(Option(name, values[name], cost, self.worked.selectivity(operator, composition)))
-            elif name == runs:
-                self._lacks(Metric.SERVICE_TIME, Rows.OPERATOR, operator.name)
-                return ()
-            else:
+            elif name != runs:
                 self._lacks(Metric.SERVICE_TIME, Rows.ALTERNATE, f"{operator.name}.{name}", "cannot choose it")
-        if not found:
+        if not found or (runs in allowed and runs not in [option.name for option in found]):
             self._lacks(Metric.SERVICE_TIME, Rows.OPERATOR, operator.name)
+            self.decidable = False
+            return (Option("", values[runs], 0.0, 1.0),)
         return tuple(found)
 
     def _with(self, operator: Operator, element: Choosable | None, name: str) -> Composition:
@@ -190,13 +187,13 @@ class _Reading:
             declared |= said
         return _relative(declared)
 
-    def _branches(self) -> list[tuple[float, Mapping[str, float]]]:
-        """Relative value of the branch that runs, of each choice, and of all its branches."""
+    def _branches(self) -> tuple[float, ...]:
+        """Relative value of the branch that runs, of each choice."""
         found = []
         for choice, targets in self.graph.choices.items():
             values = _relative({edge.target: edge.value for edge in self.graph.edges if edge.choice == choice})
-            found.append((values[self.composition.choices.get(choice, targets[0])], values))
-        return found
+            found.append(values[self.composition.choices.get(choice, targets[0])])
+        return tuple(found)
 
     def _problem(self, options: tuple[tuple[Option, ...], ...], goal: Goal) -> Problem:
         context, order = self.observation.context, self.graph.order
@@ -208,15 +205,14 @@ class _Reading:
         branches = self._branches()
         counted = [each for each in operators if len(each.alternates) > (goal.over == "dynamic")]
         extremes = [self._values(each).values() for each in counted]
-        kept = [value for value, _ in branches]
-        bounds = [application_value([which(values) for values in extremes], kept) for which in (min, max)]
+        bounds = [application_value([which(values) for values in extremes], branches) for which in (min, max)]
         return Problem(
             operators=order,
             options=options,
             edges=np.array([each[:2] for each in edges], dtype=np.int64).reshape(-1, 2),
             parts=np.array([part for *_, part in edges], dtype=np.float64),
             sources=np.array([row[source.name] for source in self.graph.sources], dtype=np.int64),
-            outputs=np.array(self._outputs(row, {source for source, *_ in edges}), dtype=np.int64),
+            outputs=np.array([row[name] for name in outputs_of(self.graph)], dtype=np.int64),
             record_bytes=np.array([math.nan if o.record_bytes is None else o.record_bytes for o in operators]),
             placed=np.array([not self.shared and bool(o.alternates) for o in operators], dtype=np.bool_),
             fixed=np.array([not self.shared and bool(o.alternates) and o.name in fixed for o in operators], dtype=np.bool_),
@@ -225,7 +221,7 @@ class _Reading:
             dynamic=np.array([len(operator.alternates) > 1 for operator in operators], dtype=np.bool_),
             types=tuple(context.host_types.values()),
             goal=goal,
-            branches=tuple(kept),
+            branches=branches,
             bounds=(bounds[0], bounds[1]),
             max_hosts=context.max_hosts,
             min_hosts=context.min_hosts,
@@ -245,14 +241,6 @@ class _Reading:
         works = {each.name: self.arriving[each.name] * self._cost(each, self.composition) for each in self._working}
         placed = math.fsum([_known(work) for name, work in works.items() if layout.stage_of[name].keyed])
         return 2 * placed <= math.fsum([_known(work) for work in works.values()])
-
-    def _outputs(self, row: Mapping[str, int], sends: set[int]) -> list[int]:
-        """Rows that records leave by: sinks, but for those that nothing is written to and for signals, which are read here;
-        without any, those that send nothing on."""
-        sinks = [each for each in self.graph.sinks if not self.graph.empty(each.name)]
-        written = [row[each.name] for each in sinks if not isinstance(each.writes, DomainSignal)]
-        last = [number for name, number in row.items() if number not in sends]
-        return written or [row[each.name] for each in sinks] or last
 
     # -- break-even costs ----------------------------------------------------------------------------------------------
 
