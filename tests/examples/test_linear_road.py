@@ -327,8 +327,8 @@ def test_the_example_and_the_simulated_model_are_one_dataflow(tmp_path):
 
 
 def test_a_plan_sends_as_many_lines_as_are_due():
-    plan = Plan.of(60.0, (3, 4, 3))
-    assert len(plan.lines) == plan.load.count(plan.load.seconds) == 60 * (3 + 16 + 3)
+    plan = Plan.of(60.0, (3, 12, 3))
+    assert len(plan.lines) == plan.load.count(plan.load.seconds) == 60 * (3 + 48 + 3)
 
 
 @pytest.mark.spark
