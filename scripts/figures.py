@@ -1,4 +1,5 @@
-"""Writes docs/figures.md and the README's figures from docs/figures/*.json, which `--json` of measuring commands wrote.
+"""Writes docs/figures.md, the README's figures and those within other pages from docs/figures/*.json, which `--json` of
+measuring commands wrote.
 
     python scripts/figures.py           # what `make figures` does
     python scripts/figures.py --check   # ends with status 1 where a page is not what the files give
@@ -9,6 +10,7 @@ measuring anew replaces it.
 """
 
 import json
+import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -166,6 +168,8 @@ HEADLINES = (
 """Most of these are bars that are reached; bars that are missed are among them."""
 
 BEGIN, END = "<!-- figures: written by `make figures` -->", "<!-- end of figures -->"
+WITHIN = re.compile(r"(<!-- figures of ([\w-]+): written by `make figures` -->).*?" + re.escape(END), re.DOTALL)
+"""What is between marks in other pages than these two: the bars of the file that the first mark names."""
 
 INTRODUCTION = """# Figures
 
@@ -209,15 +213,33 @@ def section(source: Source, found: Mapping[str, Any]) -> Iterator[str]:
     if summary := found.get("summary"):
         yield f"\n{capital(summary)}"
     if found["checks"]:
-        yield "\n| bar | figure | bound | verdict | bound from |\n| --- | --- | --- | --- | --- |"
-        for check in found["checks"]:
-            verdict = check["verdict"] if check["verdict"] == "held" else f"**{check['verdict']}**"
-            yield row(check["name"], shown(check["value"]), check["bound"], verdict, check["source"])
+        yield ""
+        yield from bars(found)
     if plain := {name: text for name, value in found["figures"].items() if (text := shown(value))}:
         yield "\n| figure | |\n| --- | --- |"
         for name, text in plain.items():
             yield row(name.replace("_", " "), text)
     yield ""
+
+
+def bars(found: Mapping[str, Any]) -> Iterator[str]:
+    """The table of a file's bars."""
+    yield "| bar | figure | bound | verdict | bound from |\n| --- | --- | --- | --- | --- |"
+    for check in found["checks"]:
+        verdict = check["verdict"] if check["verdict"] == "held" else f"**{check['verdict']}**"
+        yield row(check["name"], shown(check["value"]), check["bound"], verdict, check["source"])
+
+
+def filled(text: str) -> str:
+    """The text of a page, with the bars of the files that it names between marks."""
+
+    def block(marks: re.Match[str]) -> str:
+        found = json.loads((DOCS / "figures" / f"{marks[2]}.json").read_text(encoding="utf-8"))
+        about = found["environment"]
+        lines = [f"`{about['command']}`, {about['date']}; {conditions(found)}:", "", *bars(found)]
+        return "\n".join([marks[1], "", *lines, "", END])
+
+    return WITHIN.sub(block, text)
 
 
 def beside_spark() -> list[str]:
@@ -292,6 +314,12 @@ def readme() -> str:
     return before + headlines() + rest.split(END)[1]
 
 
+def pages() -> dict[Path, str]:
+    """The other pages that have figures in them, as the files give them."""
+    texts = {file: file.read_text(encoding="utf-8") for file in sorted(DOCS.rglob("*.md")) if file != PAGE}
+    return {file: filled(text) for file, text in texts.items() if WITHIN.search(text)}
+
+
 def load(about: Mapping[str, Any]) -> str:
     """How busy the machine was when measuring began, where that was written down."""
     return f"load {about['load']:g} at the start" if "load" in about else ""
@@ -336,7 +364,7 @@ def main(arguments: list[str]) -> int:
     if arguments[:1] == ["--commands"]:
         print("\n".join(commands(arguments[1:])))
         return 0
-    written = {PAGE: page(), README: readme()}
+    written = {PAGE: page(), README: readme(), **pages()}
     if arguments == ["--check"]:
         stale = [file.name for file, text in written.items() if not file.exists() or file.read_text("utf-8") != text]
         for name in stale:

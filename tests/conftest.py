@@ -10,7 +10,10 @@ import logging
 import os
 import shutil
 import signal
+import subprocess
+import sys
 import tempfile
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -42,14 +45,18 @@ os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSeria
 
 CACHE = os.environ.get("CACHE_OF_TESTS")
 if CACHE is None:  # the first process; its workers, and what they start, inherit both
-    # No test writes into the user's cache, and none makes an archive of Java classes beside the others, which takes a core
-    # for ten seconds: as long as tests run, another process seems to make one.
+    # No test writes into the user's cache. Archives of Java classes that are there are used; with several workers one is
+    # made (`java_classes`). No run makes another beside it: as long as tests run, another process seems to make one.
+    kept = cache_folder()
+    os.environ["JARS_OF_TESTS"] = str(kept / "tests")  # what Maven fetched for them stays: that takes minutes
     CACHE = tempfile.mkdtemp(prefix="cache-of-tests-")
     atexit.register(shutil.rmtree, CACHE, ignore_errors=True)
     os.environ |= {"CACHE_OF_TESTS": CACHE, "XDG_CACHE_HOME": CACHE}
-    making = cache_folder() / "java-classes" / LOCK
-    making.parent.mkdir(parents=True)
-    MAKING = making.open("w")
+    CLASSES = cache_folder() / "java-classes"
+    CLASSES.mkdir(parents=True)
+    for archive in (kept / "java-classes").glob("*/manifest.json"):
+        (CLASSES / archive.parent.name).symlink_to(archive.parent)
+    MAKING = (CLASSES / LOCK).open("w")
     fcntl.flock(MAKING, fcntl.LOCK_EX)
 
 SHARING = (
@@ -74,6 +81,18 @@ LONGEST = (
     "tests/clouds/test_providers_conform.py",
 )
 """What several workers begin with: so that no long file is left when all others have come to their ends."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Several workers start many clusters: an archive of Java classes is made for them beside the first tests."""
+    if not config.getvalue("numprocesses") or hasattr(config, "workerinput"):
+        return
+    folder = Path(os.environ["CACHE_OF_TESTS"]) / "java-classes"
+    folder.mkdir()
+    command = [sys.executable, str(Path(__file__).with_name("java_classes.py")), str(folder)]
+    with (folder / "said").open("w") as said:
+        making = subprocess.Popen(command, stdout=said, stderr=said)
+    atexit.register(making.kill)
 
 
 class Scheduling(LoadFileScheduling):

@@ -2,7 +2,7 @@
 
 import logging
 
-from elastream.api.run import _logged
+from elastream.api.run import _interrupts_unlogged, _logged
 from elastream.recording.directory import RunDirectory
 
 
@@ -27,3 +27,15 @@ def test_a_run_without_faults_has_no_log(tmp_path):
     with _logged(RunDirectory(tmp_path).log):
         logging.getLogger("elastream").debug("all is well")
     assert not (tmp_path / "run.log").exists()
+
+
+def test_a_signal_while_spark_answers_leaves_no_traceback_of_py4j_and_other_faults_are_told(caplog):
+    with _interrupts_unlogged():
+        for error in (KeyboardInterrupt(), OSError("gone")):
+            try:
+                raise error
+            except BaseException:
+                logging.exception("while sending command")
+    (told,) = caplog.records
+    assert "gone" in str(told.exc_info)
+    assert not logging.getLogger().filters

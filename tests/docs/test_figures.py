@@ -11,9 +11,13 @@ FILES = sorted((ROOT / "docs/figures").glob("*.json"))
 SCRIPT = runpy.run_path(str(ROOT / "scripts/figures.py"))
 
 
-def test_the_page_and_the_readme_are_what_the_files_give():
+def test_the_pages_and_the_readme_are_what_the_files_give():
     assert SCRIPT["PAGE"].read_text(encoding="utf-8") == SCRIPT["page"](), "run make figures"
     assert SCRIPT["README"].read_text(encoding="utf-8") == SCRIPT["readme"](), "run make figures"
+    pages = SCRIPT["pages"]()
+    assert pages
+    for file, text in pages.items():
+        assert file.read_text(encoding="utf-8") == text, "run make figures"
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)

@@ -1,13 +1,15 @@
 """Key tables as people write them."""
 
 import datetime
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from elastream.documents.dataflow import load_document
 from elastream.documents.key_tables import load_key_table
-from elastream.model.errors import InputError
+from elastream.model.errors import DataflowError, InputError
 from elastream.model.key_table import Selection
 
 SELECTION = Selection("forecasting", "predict", {"customer": "bigint", "since": "date"}, ("mean", "arima"))
@@ -54,3 +56,34 @@ def test_a_missing_file_and_one_that_is_no_text_are_named(tmp_path):
     for file in (tmp_path / "none.csv", tmp_path / "none.parquet", binary):
         with pytest.raises(InputError, match=file.name):
             load_key_table(file, SELECTION)
+
+
+DOCUMENT = """
+dataflow: grid
+operators:
+  meters: {source: simulated, load: {constant: 50/s}}
+  forecast: {from: meters, select_by: [customer], alternates: {tree: {cost: 1ms}, arima: {cost: 100ms}}}
+  out: {from: forecast, sink: simulated}
+host_types: {vm: {cores: 2, price: 1, btu: 60s}}
+policy: {static: {hosts: 1}}
+tables: {WHO: tables.csv}
+"""
+
+
+def written(folder: Path, who: str = "forecast", alternate: str = "arima") -> Path:
+    (folder / "tables.csv").write_text(f"customer,alternate\n1,{alternate}\n")
+    document = folder / "grid.yaml"
+    document.write_text(DOCUMENT.replace("WHO", who))
+    return document
+
+
+def test_a_document_names_the_key_tables_that_a_run_begins_with(tmp_path):
+    (table,) = load_document(written(tmp_path)).tables
+    assert (table.operator, dict(table.rows)) == ("forecast", {("1",): "arima"})
+
+
+def test_a_table_of_a_document_that_fits_nothing_is_one_sentence_with_its_place(tmp_path):
+    with pytest.raises(DataflowError, match=r"grid.yaml:9: tables.out: operator 'out' does not choose"):
+        load_document(written(tmp_path, "out"))
+    with pytest.raises(DataflowError, match=r"grid.yaml:9: tables.forecast: .*line 2: .* no alternate 'naive'"):
+        load_document(written(tmp_path, alternate="naive"))

@@ -216,7 +216,10 @@ MISTAKES = {
     ),
     "a join with itself": (
         "from: a\njoin: a\non: k\nwindow: {count: 2}",
-        "flow.yaml:6: operators.b.join: 'a' is listed twice",
+        (
+            "flow.yaml:6: operators.b.join: 'a' is on both sides of 'b': give one of them an operator of its own, such as "
+            "one with 'select' and other names for its columns"
+        ),
     ),
     "a join with nobody": (
         "from: a\njoin: c\non: k\nwindow: {count: 2}",

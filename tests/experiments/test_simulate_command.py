@@ -25,7 +25,7 @@ OWN_SPEEDS = """
 import numpy as np
 from elastream.workload import SpeedTrace
 
-class Halved:
+class Slow:
     def __init__(self, part: float) -> None:
         self.part = part
 
@@ -75,13 +75,13 @@ def test_hosts_and_links_that_vary_cost_what_they_cost(document, tmp_path):
     own = tmp_path / "mine.py"
     own.write_text(OWN_SPEEDS)
     kept = {}
-    for given in ("", "walk:seed=3", "ec2", speeds, f"{own}:Halved:part=0.2"):
+    for given in ("", "walk:seed=3", "ec2", speeds, f"{own}:Slow:part=0.05"):
         invoke(*words, tmp_path / "found.json", *(("--speeds", given, "--links", "ec2:seed=2") if given else ()))
         kept[given] = json.loads((tmp_path / "found.json").read_text())["figures"]["policies"]["static:1"]["compliance"]
     assert kept[""] == 1.0
     assert kept["walk:seed=3"] > 0.9
     assert kept[speeds] == pytest.approx(0.75, abs=0.1)
-    assert kept[f"{own}:Halved:part=0.2"] < 0.1
+    assert kept[f"{own}:Slow:part=0.05"] < 0.1
 
 
 @pytest.mark.parametrize("mode", ["batch", "wave", "drain", "rewired"])

@@ -28,9 +28,15 @@ guards:
 """
 
 
-def simulated(folder: Path, *options: str, policy: str = "{static: {hosts: 1}}", guards: str = GUARDS) -> Result:
+def simulated(
+    folder: Path,
+    *options: str,
+    policy: str = "{static: {hosts: 1}}",
+    guards: str = GUARDS,
+    document: str = DOCUMENT,
+) -> Result:
     """Two minutes of the document in `folder` beside its guards."""
-    (folder / "grid.yaml").write_text(DOCUMENT.replace("POLICY", policy))
+    (folder / "grid.yaml").write_text(document.replace("POLICY", policy))
     (folder / "guards.yaml").write_text(guards)
     found = folder / "found.json"
     return CliRunner().invoke(
@@ -53,6 +59,17 @@ def test_the_guards_of_a_document_are_followed_in_its_simulation(
     result = simulated(tmp_path, way)
     assert result.exit_code == 0, result.output
     assert (waiting(tmp_path) > 1_000) is overloaded
+
+
+@pytest.mark.parametrize("way", ["--fused", "--apart"])
+def test_the_key_tables_of_a_document_are_in_force_in_its_simulation(tmp_path: Path, way: str) -> None:
+    document = DOCUMENT.replace("alternates:", "select_by: [customer], alternates:")
+    document = document.replace("guards: guards.yaml", "tables: {forecast: tables.csv}")
+    for alternate, overloaded in (("arima", True), ("tree", False)):
+        (tmp_path / "tables.csv").write_text(f"customer,alternate\n1,{alternate}\n")
+        result = simulated(tmp_path, way, document=document)
+        assert result.exit_code == 0, result.output
+        assert (waiting(tmp_path) > 1_000) is overloaded
 
 
 def test_guards_of_the_command_line_are_used_instead_and_a_policy_chooses_among_what_they_allow(tmp_path: Path) -> None:

@@ -45,6 +45,9 @@ def test_under_sustained_overload_a_policy_acts_within_three_rounds_or_names_wha
         LivenessCase(71207, "btu", True),  # a run that begins with more instances than slots
         LivenessCase(71430, "threshold", True),  # as many tasks with state on some hosts as two turns take, on others three
         LivenessCase(70005, "threshold", True),  # hosts of unlike speed, which suffice by the sum of their cores
+        LivenessCase(100266, "e2df", True),  # two stages with state, beside which the source's own work is nothing
+        LivenessCase(100281, "e2df", True),  # a task with state on a slow host, for which all others wait
+        LivenessCase(100307, "btu", True),  # four instances on a host each, of which a fifth is none
     ],
     ids=str,
 )

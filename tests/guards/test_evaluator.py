@@ -170,6 +170,27 @@ def test_only_what_a_changed_signal_touches_is_evaluated() -> None:
     assert found.update(2.0, {"error": SignalReading(2.0, 2.0)}).formulas == 0
 
 
+def test_a_mean_is_left_alone_for_as_long_as_it_cannot_reach_what_it_is_compared_with() -> None:
+    found = evaluator(guard_of("tree", when=condition("avg(error, '10s') > 5.0 || avg(error, '10s') < 0.5")))
+    for now in range(10):
+        found.update(float(now), {"error": SignalReading(1.0, float(now))})
+    found.update(10.0, {})  # when the first sample was to leave
+    assert [found.update(now, {}).parts for now in (12.0, 15.0, 18.9)] == [0, 0, 0]
+    assert found.update(19.0, {}).parts == 1
+    assert found.standings["forecast"].unknown, "the last sample has left"
+
+
+def test_least_and_greatest_are_left_alone_until_the_sample_that_they_are_leaves() -> None:
+    found = evaluator(guard_of("tree", when=condition("max(error, '10s') > 5.0")))
+    for now, value in enumerate([1.0, 2.0, 9.0, 1.0, 1.0]):
+        found.update(float(now), {"error": SignalReading(value, float(now))})
+    found.update(10.0, {})
+    assert found.update(11.5, {}).parts == 0
+    assert found.standings["forecast"].allowed == ("tree",)
+    assert found.update(12.0, {}).parts == 1
+    assert found.standings["forecast"].allowed == ()
+
+
 def test_a_reading_ahead_of_its_round_is_one_sample() -> None:
     guard = guard_of("tree", when=condition("count(error, '1 min') > 1.0"))
     found = evaluator(guard)

@@ -248,6 +248,11 @@ def signal_called(name: str) -> Graph:
     return of(stream)
 
 
+def joined_with_itself() -> Graph:
+    stream = started()
+    return of(stream.window(seconds="30s", by="time").join(stream, "customer"))
+
+
 def zipped(**ordered: bool) -> Graph:
     flow = Dataflow("grid")
     left, right = started("left", flow), started("right", flow)
@@ -326,6 +331,16 @@ REFUSED: dict[str, tuple[Callable[[], object], str, tuple[str, ...]]] = {
         two_of_a_signal,
         "'signal(load)' and 'signal(load)_2' both give the signal 'load'",
         ("operators", "signal(load)_2", "signal"),
+    ),
+    "a signal called like a metric": (
+        lambda: signal_called("backlog"),
+        "a signal cannot be called 'backlog': that is a metric of the whole dataflow, which guards read by this name",
+        ("operators", "signal(backlog)", "signal"),
+    ),
+    "a stream joined with itself": (
+        joined_with_itself,
+        "'source' is on both sides of 'join': give one of them an operator of its own, such as select(...)",
+        ("operators", "join"),
     ),
     "signals alone": (
         only_a_signal,
@@ -493,7 +508,7 @@ WRITTEN_WRONG: dict[str, tuple[Callable[[Stream], object], str]] = {
     ),
     "alternates of aggregates": (
         lambda s: s.key_by("customer").aggregate({"a": {"n": "sum(n)"}}),  # type: ignore[dict-item]
-        "native expressions have no alternates, which are functions",
+        "in a running query: write functions, with map_arrow, or with apply behind key_by",
     ),
     "a state of nobody": (
         lambda s: s.key_by("customer").apply({"a": stateful}, returns="n int", state={"b": "n long"}),

@@ -3,8 +3,11 @@
 import numpy as np
 import pytest
 
+from elastream.api.admission import admit
 from elastream.forecasting.selection import Selector
+from elastream.model.endpoints import records
 from elastream.model.errors import InputError
+from elastream.model.flow import Dataflow
 from elastream.model.key_table import Selection
 from elastream.recording.directory import RunDirectory
 from elastream.recording.key_tables import KeyTableLog
@@ -75,6 +78,22 @@ def test_keys_that_were_not_judged_keep_what_they_began_with(run, tables):
     assert dict(tables.find("forecast", 1).rows) == {("a",): "wild", ("b",): "wild"}
 
 
-def test_a_selector_of_another_dataflow_is_refused(choosing, run):
+def test_a_selector_of_another_dataflow_is_refused_before_anything_starts(choosing, run):
+    def flow(name="flow", operator="forecast", **selects):
+        made = Dataflow(name)
+        rows = records([{"customer": "a"}], "customer string")
+        alternates = dict.fromkeys(METHODS, dict)
+        made.source(rows).map(alternates, returns="customer string", name=operator, **selects).sink(choosing)
+        return made.graph
+
+    by_customer = {"select_by": "customer"}
+    admit(flow(**by_customer))
+    for graph, said in (
+        (flow("other", **by_customer), "the selector is of dataflow 'flow', not of 'other'"),
+        (flow(operator="predict", **by_customer), "chooses for operator 'forecast', which 'flow' does not have"),
+        (flow(), "operator 'forecast' does not choose its alternate by the key 'customer'"),
+    ):
+        with pytest.raises(InputError, match=said):
+            admit(graph)
     with pytest.raises(InputError, match="of dataflow 'flow', not of 'other'"):
         choosing.started(header(run, "other"))

@@ -45,7 +45,7 @@ def test_a_link_is_the_same_both_ways_and_there_is_none_within_a_host():
 
 
 def test_a_trace_whose_tables_differ_in_shape_is_refused():
-    with pytest.raises(InputError, match="not of shape"):
+    with pytest.raises(InputError, match="its shape is"):
         LinkTrace(np.ones((3, 2)), np.ones((3, 1)))
     with pytest.raises(InputError, match="not above 0"):
         LinkTrace(np.ones((3, 1)), -np.ones((3, 1)))

@@ -74,7 +74,7 @@ def test_the_border_between_two_slots_belongs_to_the_later_one(number, interval)
         (lambda: SpeedWalk(step=0.0), "wider than a walk"),
         (lambda: SpeedWalk(hosts=0), "at least one is needed"),
         (lambda: SpeedWalk(every=0.0), "must be above 0"),
-        (lambda: SpeedTrace(np.array([1.0])), "not of shape"),
+        (lambda: SpeedTrace(np.array([1.0])), "its shape is"),
         (lambda: SpeedTrace(np.array([[1.0, math.nan]])), "missing, infinite or not above 0"),
         (lambda: SpeedTrace(np.array([[1.0, 0.0]])), "missing, infinite or not above 0"),
         (lambda: SpeedTrace(np.ones((1, 1)), 0.0), "must be above 0"),

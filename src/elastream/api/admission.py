@@ -52,7 +52,10 @@ def admit(
         changes = plans[segment.name].updates != ()
         for name in segment.operators:
             with about("operators", name, "sink"):
-                check_sink(graph.operator(name).writes, changes=changes)
+                writes = graph.operator(name).writes
+                check_sink(writes, changes=changes)
+                if (refuse := getattr(writes, "refuse", None)) is not None:
+                    refuse(graph)
     refuse_unworkable(
         layout,
         types,

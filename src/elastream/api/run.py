@@ -96,7 +96,7 @@ def run(
     graph = _with_input(flow.graph if isinstance(flow, Dataflow) else flow, options.input)
     target = None if target_latency is None else duration(target_latency)
     if options.before is not None:
-        options.before(graph, policy, cloud, target, guards, consistency)
+        options.before(graph, policy, cloud, target, guards, consistency, tables)
     mode = consistency_of(consistency)
     admit(graph, types=cloud.types, policy=policy, target_latency=target, max_hosts=cloud.max_hosts, consistency=mode)
     document = None if guards is None else pollable(load_guards(Path(guards), graph))
@@ -124,7 +124,7 @@ def run(
             "consistency": str(mode),
             "policy": asdict(policy) if is_dataclass(policy) else {},
         }
-        with _recorded_if_it_fails(recorders, graph, policy, target, environment):
+        with _recorded_if_it_fails(recorders, graph, policy, target, environment), _interrupts_unlogged():
             plant = start_plant(
                 graph,
                 cloud,
@@ -192,6 +192,24 @@ def _recorded_if_it_fails(
                 recorder.started(header)
                 recorder.ended(ending)
         raise
+
+
+@contextmanager
+def _interrupts_unlogged() -> Iterator[None]:
+    """Keep py4j from printing a traceback where a signal comes while Spark answers: the run's record says how it ended."""
+
+    def told(record: logging.LogRecord) -> bool:
+        return not (record.exc_info and isinstance(record.exc_info[1], KeyboardInterrupt))
+
+    root, handler = logging.getLogger(), logging.NullHandler()
+    root.addFilter(told)
+    if not root.handlers:
+        root.addHandler(handler)  # else logging would configure itself, and repeat on standard error what run.log has
+    try:
+        yield
+    finally:
+        root.removeFilter(told)
+        root.removeHandler(handler)
 
 
 @contextmanager

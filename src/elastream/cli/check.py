@@ -31,6 +31,8 @@ def check(
 
     Exit status 2, with one sentence, for what they would refuse.
     """
+    from elastream.model.key_table import selection_of
+
     given = declared(file)
     if policy is not None:
         given = replace(given, policy=named_by(policy, "policy", file))
@@ -39,6 +41,8 @@ def check(
     replaced = [key for key, text in (("policy", policy), ("cloud", cloud)) if text is not None]
     with given.placing(*replaced):
         only_simulated = refuse(given)
+    for each in given.tables:
+        each.check(selection_of(given.graph, each.operator))
     if given.guards is not None:
         from elastream.documents.guards import load_guards
 

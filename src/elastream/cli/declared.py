@@ -3,7 +3,7 @@
 `elastream check` prints them, `elastream simulate` simulates them.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from elastream.model.cloud import HostType
     from elastream.model.graph import Graph
+    from elastream.model.key_table import KeyTable
     from elastream.model.plant import Policy
 
 __all__ = ["Declared", "declared"]
@@ -23,7 +24,7 @@ class Declared:
 
     host_types: those that a document declares. cloud: a provider of hosts, such as `elastream.Local`. placing: puts file,
     line and field before errors raised inside; its arguments are keys in whose place something else is used. guards: file.
-    consistency: name of the mode.
+    consistency: name of the mode. tables: key tables that it begins with.
     """
 
     graph: "Graph"
@@ -34,6 +35,7 @@ class Declared:
     placing: Callable[..., AbstractContextManager[None]] = lambda *replaced: nullcontext()
     guards: Path | None = None
     consistency: str = "batch"
+    tables: "Sequence[KeyTable]" = ()
 
     @property
     def types(self) -> "tuple[HostType, ...]":
@@ -74,9 +76,10 @@ def _stop_before(
     target_latency: float | None = None,
     guards: Any = None,
     consistency: str = "batch",
+    tables: "Sequence[KeyTable]" = (),
 ) -> None:
     file = None if guards is None else Path(guards)
-    raise Stopped(Declared(graph, policy, cloud, target_latency, guards=file, consistency=consistency))
+    raise Stopped(Declared(graph, policy, cloud, target_latency, guards=file, consistency=consistency, tables=tables))
 
 
 def _of_document(file: Path) -> Declared:
@@ -94,4 +97,5 @@ def _of_document(file: Path) -> Declared:
         document.placing,
         document.guards,
         document.consistency or "batch",
+        document.tables,
     )

@@ -50,6 +50,7 @@ def _run_document(file: Path, options: "RunOptions") -> None:
             cloud=cloud,
             target_latency=document.target_latency,
             guards=document.guards,
+            tables=document.tables,
             consistency=document.consistency or "batch",
         )
 

@@ -68,7 +68,9 @@ Consistency = Annotated[
 ]
 Speeds = Annotated[
     str | None,
-    typer.Option(metavar="WALK", help="How fast hosts are meanwhile: walk, ec2 or spread, with :key=value,..., or a CSV file."),
+    typer.Option(
+        metavar="WALK", help="How fast hosts are meanwhile: walk, ec2 or spread, with :key=value,..., or a CSV file."
+    ),
 ]
 Links = Annotated[
     str | None, typer.Option(metavar="WALK", help="How far apart they are meanwhile: ec2[:key=value,...], or a CSV file.")
@@ -154,6 +156,7 @@ def simulate(
             consistency=consistency or given.consistency,
             speeds=speeds,
             links=links,
+            tables=given.tables,
         )
     print_table(console, comparison.table())
     console.print(comparison.verdict, highlight=False, markup=False, soft_wrap=True)

@@ -1,4 +1,9 @@
-"""Requests the newest key tables: what programs and commands append to a run takes effect by the loop, as guards do."""
+"""Requests the newest key tables: what programs and commands append to a run takes effect by the loop, as guards do.
+
+A table names alternates, and guards say which of them may run: one that names another is not taken, and one in force goes.
+"""
+
+from collections.abc import Iterator
 
 from elastream.model.action import SetKeyTable
 from elastream.model.alarms import Alarms
@@ -24,25 +29,29 @@ class KeyTabling:
     def proposals(self, observation: Observation, alarms: Alarms) -> tuple[Proposal, ...]:
         """A switch to the newest version of each operator whose wanted composition has another.
 
-        One that names an alternate which guards do not allow is refused, until they do. Where the tables cannot be read, an
-        alarm sounds, and those in use stay.
+        One that names an alternate which guards do not allow is refused, until they do; where one in force comes to name
+        such, it goes: all keys then run the alternate of the whole operator, until guards allow the newest again. Where the
+        tables cannot be read, an alarm sounds, and those in use stay.
         """
-        wanted = observation.composition.tables
         try:
             found = tuple(
-                Proposal(
-                    SetKeyTable(operator, version, f"version {version} of its key table was appended"),
-                    BY,
-                    self._refusal(operator, version, observation.standings.get(operator)),
-                )
+                proposal
                 for operator, version in self._tables.newest().items()
-                if wanted.get(operator, 0) != version
+                for proposal in self._of(operator, version, observation)
             )
         except ElastreamError as error:
             alarms.sound(BY, f"no new key table is found: {error}", error)
             return ()
         alarms.clear(BY)
         return found
+
+    def _of(self, operator: str, newest: int, observation: Observation) -> Iterator[Proposal]:
+        standing, in_force = observation.standings.get(operator), observation.composition.tables.get(operator, 0)
+        refusal = self._refusal(operator, newest, standing)
+        if in_force != newest:
+            yield Proposal(SetKeyTable(operator, newest, f"version {newest} of its key table was appended"), BY, refusal)
+        if refusal and in_force and (gone := self._refusal(operator, in_force, standing)):
+            yield Proposal(SetKeyTable(operator, 0, gone), BY)
 
     def _refusal(self, operator: str, version: int, standing: Standing | None) -> str:
         if standing is None or not standing.allowed:

@@ -34,6 +34,7 @@ from elastream.documents.dataflow_keys import (
     SinkKeys,
     TimeoutKeys,
 )
+from elastream.documents.key_tables import load_key_table
 from elastream.documents.located import Loc, Located, read_yaml
 from elastream.documents.registry import CLOUD, POLICY, SINK, SOURCE, Registry, made
 from elastream.documents.schema import chosen, declared_types
@@ -58,6 +59,7 @@ from elastream.model.endpoints import (
 from elastream.model.errors import DataflowError, ElastreamError
 from elastream.model.flow import Dataflow
 from elastream.model.graph import Alternate, Delivery, Form, Graph, Kind, Operator
+from elastream.model.key_table import KeyTable, selection_of
 from elastream.model.units import duration
 from elastream.model.windows import Pairs, Timeout
 from elastream.workload import pattern_from
@@ -104,6 +106,7 @@ class Document:
     host_types: Mapping[str, HostType] = field(default_factory=dict)
     file: Located | None = field(default=None, repr=False)
     guards: Path | None = None
+    tables: tuple[KeyTable, ...] = ()
     consistency: str | None = None
 
     @contextmanager
@@ -136,15 +139,17 @@ def load_document(path: Path | str) -> Document:
     keys: DocumentKeys = file.validate(DocumentKeys)
     references = References(file.path.parent)
     host_types = declared_types(file, ("host_types",), keys.host_types)
+    flow = _flow(file, keys, references)
     return Document(
         path=file.path,
-        flow=_flow(file, keys, references),
+        flow=flow,
         policy=_setting(file, ("policy",), keys.policy, POLICY, references),
         cloud=_setting(file, ("cloud",), keys.cloud, CLOUD, references, host_types),
         target_latency=keys.target_latency,
         host_types=host_types,
         file=file,
         guards=None if keys.guards is None else file.path.parent / keys.guards,
+        tables=tuple(_table(file, name, place, flow.graph) for name, place in keys.tables.items()),
         consistency=keys.consistency,
     )
 
@@ -171,6 +176,11 @@ def _flow(file: Located, keys: DocumentKeys, references: References) -> Dataflow
     return flow
 
 
+def _table(file: Located, operator: str, place: str, graph: Graph) -> KeyTable:
+    with file.at(("tables", operator)):
+        return load_key_table(file.path.parent / place, selection_of(graph, operator))
+
+
 def _taps(keys: OperatorKeys) -> list[Tap]:
     """Where records come from: `from` feeds the first port, `join` the second, and each of `zip` one more."""
     edges = [(edge, 0) for edge in keys.from_]
@@ -191,7 +201,7 @@ def _round(operator: Operator, name: str) -> Operator:
 
 
 def _check_inputs(file: Located, keys: DocumentKeys, name: str) -> None:
-    seen: set[str] = set()
+    seen: dict[str, tuple[str, int]] = {}
     operator = keys.operators[name]
     ways = {"from": operator.from_, "join": operator.join, "zip": operator.zip}
     for key, position, edge in ((key, *each) for key, edges in ways.items() for each in enumerate(edges or ())):
@@ -200,9 +210,12 @@ def _check_inputs(file: Located, keys: DocumentKeys, name: str) -> None:
             raise file.error(place, f"there is no operator {edge.operator!r}{near(edge.operator, keys.operators)}")
         if keys.operators[edge.operator].kind in ("sink", "signal"):
             raise file.error(place, f"{edge.operator!r} is a {keys.operators[edge.operator].kind}: nothing comes out of it")
-        if edge.operator in seen:
+        first = seen.setdefault(edge.operator, (key, position))
+        if first[0] != key:
+            way = "give one of them an operator of its own, such as one with 'select' and other names for its columns"
+            raise file.error(place, f"{edge.operator!r} is on both sides of {name!r}: {way}")
+        if first[1] != position:
             raise file.error(place, f"{edge.operator!r} is listed twice")
-        seen.add(edge.operator)
 
 
 def _operator(file: Located, name: str, keys: OperatorKeys, references: References) -> Operator:

@@ -339,6 +339,7 @@ class DocumentKeys(Keys):
     policy: Setting | None = None
     cloud: Setting | None = None
     guards: str | None = None
+    tables: dict[str, str] = Field(default_factory=dict)
     consistency: Literal["batch", "wave", "drain", "rewired"] | None = None
     host_types: dict[str, HostTypeKeys] = Field(default_factory=dict)
 

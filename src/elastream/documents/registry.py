@@ -1,4 +1,4 @@
-"""Policies, clouds, sources, sinks and traces of machines by name: the short names that we give, and classes of the user's own.
+"""Policies, clouds, sources, sinks and traces of machines by name: short names that we give, and classes of the user's own.
 
 A name is a short one, `module:Class`, or `file.py:Class`. The tables hold our own as `module:Class`, so that nothing is
 imported before it is used. Documents and the command line find and make them here.

@@ -14,6 +14,7 @@ from elastream.model.endpoints import ArrivalPattern
 from elastream.model.errors import ElastreamError, InputError
 from elastream.model.fitting import refuse_unreachable
 from elastream.model.graph import Graph
+from elastream.model.key_table import KeyTable, selection_of
 from elastream.model.plant import Policy
 from elastream.model.stages import Layout, lay_out
 from elastream.model.units import format_duration
@@ -43,6 +44,7 @@ def compare(
     fused: bool = False,
     settings: Settings | None = None,
     guards: GuardDocument | None = None,
+    tables: Sequence[KeyTable] = (),
     consistency: Consistency | None = None,
     speeds: SpeedSource | None = None,
     links: LinkSource | None = None,
@@ -52,7 +54,7 @@ def compare(
 
     load: for every source, in place of what the sources declare. seconds: how long; the longest load where not given.
     target: fraction of records that must be in time. monitor, period: seconds between observations and between plans.
-    fused: whether stages are scaled as on Spark, or (False) every operator by itself. guards: in force all the time.
+    fused: whether stages are scaled as on Spark, or (False) every operator by itself. guards, tables: in force all along.
     consistency: in place of that of `settings`. speeds, links: what hosts and links do meanwhile, as factors on what is
     declared, in place of the traces of `settings`. Raises InputError for a load that never ends without `seconds`, and what
     the simulated plant refuses.
@@ -77,10 +79,12 @@ def compare(
         speed_trace=base.speed_trace if speeds is None else speeds.over(length),
         link_trace=base.link_trace if links is None else links.over(length),
     )
+    for table in tables:
+        table.check(selection_of(graph, table.operator))
     layout = lay_out(graph, fused=fused)
     refuse_unreachable(layout, host_types, target_latency)
     loads = {source: pattern for source, pattern in patterns.items() if pattern is not None}
-    scene = Scene(layout, host_types, loads, length, records, base, target_latency, max_hosts, period, seed, guards)
+    scene = Scene(layout, host_types, loads, length, records, base, target_latency, max_hosts, period, seed, guards, tables)
     trials = run_beside(
         lambda named, tell: tried(scene, *named, tell),
         _checked(scene, policies),

@@ -37,7 +37,7 @@ from elastream.model.plant import Plan, Policy
 from elastream.model.promises import Given, PlantKind, Rows
 from elastream.model.qos import offered_rates
 from elastream.model.stages import Layout
-from elastream.planning.policies.btu import service_levels
+from elastream.planning.algorithms.queues import service_levels
 from elastream.recording.observer import Ending, Header
 from elastream.simulation import SimulatedPlant
 

@@ -23,6 +23,7 @@ from elastream.model.endpoints import ArrivalPattern
 from elastream.model.errors import CloudError, InputError
 from elastream.model.flow import Dataflow
 from elastream.model.graph import Graph, Kind
+from elastream.model.key_table import KeyTable
 from elastream.model.plant import Policy
 from elastream.model.units import duration
 from elastream.recording.recorder import Recording
@@ -54,6 +55,7 @@ def simulate(
     fused: bool | None = None,
     period: float | str | None = None,
     guards: Path | str | None = None,
+    tables: Sequence[KeyTable] = (),
     consistency: str = "batch",
     speeds: SpeedSource | str | Path | None = None,
     links: LinkSource | str | Path | None = None,
@@ -66,13 +68,14 @@ def simulate(
     `Local(...)`, fused as on Spark. host_types: hosts to lease instead, those of a price list by `read_prices`. load: a
     pattern, a CSV file of counts, a YAML file, or text such as `"50/s"`, for every source in place of what it declares.
     limit: how long to simulate; by default until the load ends. target: fraction of records that must be in time.
-    calibrate: folder of a run on Spark whose measured costs and hosts are used. fused: micro-batches of fused stages, or a
-    queue for each operator, in place of what the hosts say. period: time between two plans. guards: a file of guards.
-    consistency: what records under way meet when alternates change, as of `run`, or `"rewired"`: what comes first. speeds:
-    how fast hosts are meanwhile, as factors on the speeds of their types: a generator such as `SpeedWalk(seed=3)`, text such
-    as `"walk:seed=3"` or `"ec2"`, or a CSV file (`recorded_speeds`). links: the same of latency and bandwidth between hosts,
-    `Ec2Links()`, `"ec2"` or a file (`recorded_links`), of operators apart. seed: of all random numbers but theirs. show: say
-    how far it is, on a terminal with a bar, elsewhere with a line every ten seconds.
+    calibrate: folder of a run on Spark whose measured costs and hosts are used. fused: micro-batches of fused stages, or
+    a queue for each operator, in place of what the hosts say. period: time between two plans. guards: a file of guards.
+    tables: key tables, as of `run`. consistency: what records under way meet when alternates change, as of `run`, or
+    `"rewired"`: what comes first. speeds: how fast hosts are meanwhile, as factors on the speeds of their types: a
+    generator such as `SpeedWalk(seed=3)`, text such as `"walk:seed=3"` or `"ec2"`, or a CSV file (`recorded_speeds`).
+    links: the same of latency and bandwidth between hosts, `Ec2Links()`, `"ec2"` or a file (`recorded_links`), of
+    operators apart. seed: of all random numbers but theirs. show: say how far it is, on a terminal with a bar, elsewhere
+    with a line every ten seconds.
 
     Raises InputError for a load without end and no `limit`, CloudError without hosts, and whatever cannot be simulated.
     """
@@ -102,6 +105,7 @@ def simulate(
             fused=as_spark,
             settings=settings,
             guards=None if guards is None else load_guards(Path(guards), graph),
+            tables=tables,
             consistency=consistency_of(consistency, simulated=True),
             speeds=None if speeds is None else speeds_from(speeds),
             links=None if links is None else links_from(links),

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from elastream.control.guarding import Guarding
+from elastream.control.key_tables import KeyTabling
 from elastream.control.loop import Loop
 from elastream.documents.guards import GuardDocument
 from elastream.model.decision import Decision, Unknown, longest_lacked
@@ -55,9 +56,9 @@ def simulated(
 ) -> SimulatedRun:
     """Let `policy` plan every `period` seconds, first when a whole period has passed, and close the plant at `until`.
 
-    look: receives every observation, one a period, that at `until` included. guards: in force all the time; external
-    signals stay as they are at the start. Raises ElastreamError where the plant or the policy fails, and whatever `look`
-    raises.
+    look: receives every observation, one a period, that at `until` included. guards: in force all the time, as are the key
+    tables of the plant; external signals stay as they are at the start. Raises ElastreamError where the plant or the policy
+    fails, and whatever `look` raises.
     """
     plant.advance(plant.time + period)
     watch = _Watch(look)
@@ -68,7 +69,7 @@ def simulated(
     limit = until - plant.time
     loop = Loop(
         plant, policy, monitor=period, period=period, observers=[watch], limit=limit, to_the_limit=True,
-        guarding=Guarding(versions, outside),
+        guarding=Guarding(versions, outside), tabling=KeyTabling(plant.network.tables),
     )  # fmt: skip
     watch.stop = loop.stop
     with _unlogged():

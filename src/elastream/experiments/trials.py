@@ -15,6 +15,7 @@ from elastream.experiments.comparison import Trial
 from elastream.experiments.simulated import simulated
 from elastream.model.cloud import HostType
 from elastream.model.endpoints import ArrivalPattern
+from elastream.model.key_table import KeyTable, KeyTableBook
 from elastream.model.plant import Policy, refuse_unfit
 from elastream.model.stages import Layout
 from elastream.planning.policies.static import sized, standing
@@ -39,6 +40,7 @@ class Scene:
     period: float
     seed: int
     guards: GuardDocument | None = None
+    tables: Sequence[KeyTable] = ()
 
     @property
     def costs(self) -> Costs:
@@ -63,6 +65,7 @@ class Scene:
             max_hosts=self.max_hosts,
             target_latency=self.target_latency,
             seconds=self.seconds,
+            tables=KeyTableBook(*self.tables),
         )
         refuse_unfit(policy, plant.context)
         return plant, policy

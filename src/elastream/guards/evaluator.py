@@ -8,7 +8,7 @@ import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from heapq import heapify, heappop, heappush
+from heapq import heappop, heappush
 
 from elastream.guards.compiling import UNKNOWN
 from elastream.guards.program import Program, Remembered, Rule
@@ -70,14 +70,22 @@ class Evaluator:
             for name in self._numbers.keys() & before._numbers.keys():
                 number, known = self._numbers[name], before._numbers[name]
                 self._taken[number], self._told[number] = before._taken[known], before._told[known]
-        # (time, part, -1) where time alone may change a part, (time, -1, signal) where a value may become stale: at most
-        # one of each that matters, the time of which is kept besides.
-        self._due = [math.inf if memory is None else memory.due for memory in self._memories]
+        # By time: (part, -1) where time alone may change a part, (-1, signal) where a value may become stale. One of each
+        # matters, the time of which is kept besides.
+        self._wakes: dict[float, list[tuple[int, int]]] = {}
+        self._times: list[float] = []
+        self._due = [math.inf] * len(self._memories)
         self._ages_at = [math.inf] * len(program.signals)
-        self._wakes: list[tuple[float, int, int]] = [
-            (due, number, -1) for number, due in enumerate(self._due) if due < math.inf
+        for number, memory in enumerate(self._memories):
+            if memory is not None:
+                self._wake_at(number, memory.due)
+        # Means of windows that nothing reads but comparisons with constants: until they reach one, nothing changes.
+        self._compared = [
+            program.bounds[part.slot]
+            if part.kind == "avg" and not program.always[part.slot] and not program.readers[part.slot]
+            else None
+            for part in program.parts
         ]
-        heapify(self._wakes)
         self._touched = list(
             zip(program.readers, program.formulas_of, program.always, program.bounds, program.bounded, strict=True)
         )
@@ -137,7 +145,7 @@ class Evaluator:
                     value = None
                 elif at + stale < self._ages_at[number]:
                     self._ages_at[number] = at + stale
-                    heappush(self._wakes, (at + stale, -1, number))
+                    self._push(at + stale, -1, number)
             if value != slots[number] or type(value) is not type(slots[number]):
                 self._set(number, value, parts, formulas)
 
@@ -159,22 +167,36 @@ class Evaluator:
             formulas.update(bounded[bisect_left(bounds, low) : bisect_right(bounds, high)])
 
     def _wake(self, now: float, parts: set[int], formulas: set[int]) -> None:
-        wakes = self._wakes
-        while wakes and wakes[0][0] <= now:
-            due, part, signal = heappop(wakes)
-            if part >= 0:
-                if due == self._due[part]:
+        while self._times and self._times[0] <= now:
+            due = heappop(self._times)
+            for part, signal in self._wakes.pop(due):
+                if part < 0:
+                    self._age(signal, now, parts, formulas)
+                elif due == self._due[part]:
                     self._due[part] = math.inf
-                parts.add(part)
-                continue
-            ends = self._taken[signal] + self.program.signals[signal].stale
-            if ends > now:  # a newer value came meanwhile
-                self._ages_at[signal] = ends
-                heappush(wakes, (ends, -1, signal))
-                continue
-            self._ages_at[signal] = math.inf
-            if self._slots[signal] is not None:
-                self._set(signal, None, parts, formulas)
+                    parts.add(part)
+
+    def _age(self, signal: int, now: float, parts: set[int], formulas: set[int]) -> None:
+        ends = self._taken[signal] + self.program.signals[signal].stale
+        if ends > now:  # a newer value came meanwhile
+            self._ages_at[signal] = ends
+            self._push(ends, -1, signal)
+            return
+        self._ages_at[signal] = math.inf
+        if self._slots[signal] is not None:
+            self._set(signal, None, parts, formulas)
+
+    def _wake_at(self, part: int, due: float) -> None:
+        if due < self._due[part]:
+            self._due[part] = due
+            self._push(due, part, -1)
+
+    def _push(self, due: float, part: int, signal: int) -> None:
+        if (there := self._wakes.get(due)) is None:
+            self._wakes[due] = [(part, signal)]
+            heappush(self._times, due)
+        else:
+            there.append((part, signal))
 
     def _advance(self, now: float, parts: set[int], formulas: set[int]) -> int:
         """Advance the parts in `parts`, and those behind them that they change; each stands behind what it reads."""
@@ -194,8 +216,10 @@ class Evaluator:
             else:
                 value = memory.advance(now, part.inputs[0](self._slots), part.inputs[1](self._slots))
             if memory is not None and memory.due < self._due[number]:
-                self._due[number] = memory.due
-                heappush(self._wakes, (memory.due, number, -1))
+                due, bounds = memory.due, self._compared[number]
+                if bounds is not None and value is not None and isinstance(memory, SampleWindow):
+                    due = memory.steady(float(value), bounds)
+                self._wake_at(number, due)
             if value != self._slots[part.slot]:
                 more: set[int] = set()
                 self._set(part.slot, value, more, formulas)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from elastream.guards.language import RESERVED
 from elastream.guards.subject import Subject
 from elastream.model.graph import Operator
-from elastream.model.metrics import Metric
+from elastream.model.metrics import Metric, of_application
 from elastream.model.observation import Observation
 from elastream.model.promises import PLANTS, Rows
 from elastream.model.signals import Signal, SignalReading
@@ -22,7 +22,7 @@ def system_signals(subject: Subject | None = None) -> Iterator[Signal]:
     is one in CEL, too."""
     plants = tuple(PLANTS.values())
     for metric in Metric:
-        if any(metric.promised(Rows.APPLICATION, plant) for plant in plants):
+        if metric in of_application():
             yield Signal(metric.value)
     for name, kind in subject.operators.items() if subject is not None else ():
         if not _PART.match(name) or name in RESERVED:

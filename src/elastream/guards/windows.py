@@ -5,8 +5,9 @@ new arrives. Unknown is None, and an answer is given only where every resolution
 """
 
 import math
+from bisect import bisect_left, bisect_right
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeAlias
 
 from elastream.model.signals import SignalValue
@@ -17,6 +18,8 @@ Truth: TypeAlias = bool | None
 
 RESOLUTION = 5_000
 """Parts of a window within which samples are merged: the bound on what a window keeps and on the error of its edge."""
+ROUNDED = 1 - 1e-9
+"""So much of a number of samples is sure where rounding may have made it larger."""
 
 
 class _Bucket:
@@ -45,8 +48,10 @@ class SampleWindow:
         "_best",
         "_buckets",
         "_grain",
+        "_high",
         "_last",
         "_left",
+        "_low",
         "_newest",
         "_origin",
         "_sign",
@@ -63,6 +68,7 @@ class SampleWindow:
         self._best: deque[_Bucket] = deque()  # of min and max: those that no later one undercuts
         self._newest, self._last, self._origin = -math.inf, math.nan, 0.0
         self._left = 0
+        self._low, self._high = math.inf, -math.inf  # no sample that is there is beyond them
         self.sums = [0, 0.0, 0.0, 0.0]  # samples; of their distances from the origin: sum, squares; increases
 
     def add(self, time: float, value: SignalValue) -> None:
@@ -72,6 +78,11 @@ class SampleWindow:
         number = 0.0 if isinstance(value, str) else float(value)
         if not self._buckets:
             self._origin, self.sums, self._left = number, [0, 0.0, 0.0, 0.0], 0
+            self._low = self._high = number
+        elif number < self._low:
+            self._low = number
+        elif number > self._high:
+            self._high = number
         step = 0.0 if math.isnan(self._last) else number - self._last if number >= self._last else number
         self._newest, self._last = time, number
         distance = number - self._origin
@@ -108,8 +119,25 @@ class SampleWindow:
 
     @property
     def due(self) -> float:
-        """When the oldest sample leaves."""
-        return self._buckets[0].end + self.seconds if self._buckets else math.inf
+        """When the oldest sample leaves that the answer depends on, if none comes."""
+        buckets = self._best if self._sign else self._buckets
+        return buckets[0].end + self.seconds if buckets else math.inf
+
+    def steady(self, mean: float, bounds: Sequence[float]) -> float:
+        """Until when a mean, which is `mean` now, is on the same side of each of `bounds` at least, if no sample comes.
+
+        Without k of n samples, all between low and high, it is at most (n mean - k low) / (n - k), which is below a bound
+        while k < n (bound - mean) / (bound - low); and as far from those below.
+        """
+        buckets, count = self._buckets, self.sums[0]
+        if self._aggregate is not _mean or self._sign or count != len(buckets):
+            return self.due
+        least = float(count)
+        if (above := bisect_left(bounds, mean)) < len(bounds) and (bound := bounds[above]) > self._low:
+            least = min(least, count * (bound - mean) / (bound - self._low))
+        if (below := bisect_right(bounds, mean)) and (bound := bounds[below - 1]) < self._high:
+            least = min(least, count * (mean - bound) / (self._high - bound))
+        return buckets[max(0, math.ceil(least * ROUNDED) - 1)].end + self.seconds
 
     def answer(self, now: float) -> float | None:
         """The aggregate at `now`, which does not decrease from call to call."""
@@ -136,6 +164,7 @@ class SampleWindow:
         if not self._buckets:
             return
         self._origin = origin = self._buckets[0].total / self._buckets[0].count
+        self._low, self._high = min(each.low for each in self._buckets), max(each.high for each in self._buckets)
         self.sums = [
             sum(each.count for each in self._buckets),
             math.fsum(each.total - each.count * origin for each in self._buckets),

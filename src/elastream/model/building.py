@@ -93,7 +93,12 @@ def expressions_of(operator: str, columns: Mapping[str, str]) -> dict[str, str]:
     texts = isinstance(columns, Mapping) and all(isinstance(text, str) for pair in columns.items() for text in pair)
     if not (texts and columns):
         nested = isinstance(columns, Mapping) and any(isinstance(each, Mapping) for each in columns.values())
-        more = ": native expressions have no alternates, which are functions" if nested else ""
+        more = (
+            ": native expressions have no alternates, because Spark cannot change them in a running query: write "
+            "functions, with map_arrow, or with apply behind key_by"
+            if nested
+            else ""
+        )
         raise DataflowError(
             f"operator {operator!r}: {columns!r} is not SQL text by column name, such as {{'word': 'lower(value)'}}{more}"
         )

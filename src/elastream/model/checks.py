@@ -68,12 +68,19 @@ def _check_names(graph: Parts) -> None:
 
 
 def _check_edges(graph: Parts) -> None:
-    seen: set[tuple[str, str]] = set()
+    seen: dict[tuple[str, str], int] = {}
     for edge in graph.edges:
         way = f"{edge.source} -> {edge.target}"
         for end in (edge.source, edge.target):
             if end not in graph.by_name:
                 fail(graph, f"the edge {way} names the unknown operator {end!r}")
+        if seen.get((edge.source, edge.target), edge.port) != edge.port:
+            fail(
+                graph,
+                f"{edge.source!r} is on both sides of {edge.target!r}: give one of them an operator of its own, such as "
+                "select(...) with other names for its columns",
+                edge.target,
+            )
         if (edge.source, edge.target) in seen:
             fail(graph, f"the edge {way} is declared twice", edge.target, "from")
         if edge.durable not in (None, "parquet", "kafka"):
@@ -87,7 +94,7 @@ def _check_edges(graph: Parts) -> None:
             )
         if edge.choice is None and edge.value != 1.0:
             fail(graph, f"the edge {way} has a value but is no branch: name its choice", edge.target, "from")
-        seen.add((edge.source, edge.target))
+        seen[edge.source, edge.target] = edge.port
 
 
 def _check_choices(graph: Parts) -> None:

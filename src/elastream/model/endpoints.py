@@ -211,7 +211,11 @@ class StreamReader(Protocol):
 
 @runtime_checkable
 class StreamWriter(Protocol):
-    """A sink of the user's own, called on the driver for every micro-batch."""
+    """A sink of the user's own, called on the driver for every micro-batch.
+
+    If it has a method `refuse(graph)`, that raises an ElastreamError before anything is started where the sink is of no use
+    in that dataflow.
+    """
 
     def write(self, rows: Any, batch: int, /) -> None:
         """Write the DataFrame `rows`, the changes of a keyed operator or new records, of batch number `batch`.

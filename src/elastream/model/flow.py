@@ -13,8 +13,10 @@ from dataclasses import replace
 from typing import Any, NoReturn, Unpack
 
 from elastream.model.building import Functions, Needs, Tap, alternates_of, expressions_of, fields_of
+from elastream.model.checks import fail
 from elastream.model.endpoints import (
     ArrivalPattern,
+    DomainSignal,
     Nothing,
     Replayable,
     Simulated,
@@ -25,6 +27,7 @@ from elastream.model.endpoints import (
 from elastream.model.errors import DataflowError
 from elastream.model.graph import Alternate, Delivery, Edge, Form, Graph, Kind, Operator
 from elastream.model.keyed_streams import KeyedStream, WindowedStream
+from elastream.model.metrics import of_application
 from elastream.model.signals import SignalValue
 from elastream.model.units import duration
 from elastream.model.windows import Window
@@ -48,7 +51,17 @@ class Dataflow:
         """The dataflow so far, validated. Raises DataflowError."""
         if not self._operators:
             raise DataflowError(f"dataflow {self.name!r}: it has no source")
-        return Graph(self.name, tuple(self._operators), tuple(self._edges))
+        graph = Graph(self.name, tuple(self._operators), tuple(self._edges))
+        for sink in graph.sinks:
+            if isinstance(sink.writes, DomainSignal) and sink.writes.name in of_application():
+                fail(
+                    graph,
+                    f"a signal cannot be called {sink.writes.name!r}: that is a metric of the whole dataflow, which guards "
+                    f"read by this name; call it otherwise, such as '{sink.writes.name}_seen'",
+                    sink.name,
+                    "signal",
+                )
+        return graph
 
     def source(
         self,

@@ -6,12 +6,13 @@ it. A new metric is an entry of the table, a member of `Metric`, and the place t
 
 from collections.abc import Mapping
 from enum import StrEnum, auto
+from functools import cache
 from typing import TypeAlias
 
 from elastream.model.graph import Operator
-from elastream.model.promises import PlantKind, Promise, Promises, Quantity, Rows, read_table
+from elastream.model.promises import PLANTS, PlantKind, Promise, Promises, Quantity, Rows, read_table
 
-__all__ = ["FIGURES", "Metric", "Needs", "quantity_of"]
+__all__ = ["FIGURES", "Metric", "Needs", "of_application", "quantity_of"]
 
 _BATCHES = "the batches of the last 3 s"
 _METER = f"meter in the Python stage, {_BATCHES}"
@@ -259,6 +260,13 @@ class Metric(StrEnum):
     UPDATE_LATENCY = auto()
     MIXED_RECORDS = auto()
     COST = auto()
+
+
+@cache
+def of_application() -> frozenset[Metric]:
+    """Metrics that some plant promises of a whole application: guards read them by their names."""
+    plants = tuple(PLANTS.values())
+    return frozenset(metric for metric in Metric if any(metric.promised(Rows.APPLICATION, plant) for plant in plants))
 
 
 Needs: TypeAlias = frozenset[tuple[Rows, Metric]]

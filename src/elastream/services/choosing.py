@@ -14,6 +14,7 @@ from typing import Any
 from elastream.forecasting.selection import Selector
 from elastream.model.decision import Decision
 from elastream.model.errors import InputError
+from elastream.model.graph import Graph
 from elastream.model.key_table import KeyTable, KeyTables, Selection
 from elastream.model.observation import Observation
 from elastream.recording.directory import RunDirectory
@@ -32,8 +33,8 @@ class Choosing:
 
     key: the column that the operator selects by, text. period: a column that grows with every error of a key; those of a
     replay are known by it. method: the alternate that the error is of. error: percent. vector: what the selector is asked
-    with, an array or a JSON list. running: what the
-    run starts with for each key, if it starts with a table. It is used by the driver alone, and holds two values of a key.
+    with, an array or a JSON list. running: what the run starts with for each key, if it starts with a table. It is used by
+    the driver alone, and holds two values of a key.
     """
 
     def __init__(
@@ -58,6 +59,12 @@ class Choosing:
     def running(self) -> Mapping[str, str]:
         """The alternate chosen for each key so far."""
         return dict(self._running)
+
+    def refuse(self, graph: Graph) -> None:
+        """Raise InputError where the selector is of another dataflow, or the operator does not choose by this key."""
+        self._selector.check(graph, "the selector")
+        if graph.operator(self._selector.operator).selects != (self._key,):
+            raise InputError(f"operator {self._selector.operator!r} does not choose its alternate by the key {self._key!r}")
 
     def started(self, header: Header) -> None:
         """Open the key tables of the run. Raises InputError where the selector is of another dataflow."""

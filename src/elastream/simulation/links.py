@@ -1,7 +1,8 @@
 """Links between the hosts of a simulation: what they cost the items that travel, and what is observed of them.
 
-They are as declared for regions and host types. Where a trace varies them, each pair of hosts has a link of its own, and only
-links between hosts of neighbouring operators are observed: the thesis (Kumbhare 2015, p. 67) probes no others, to save work.
+They are as declared for regions and host types. Where a trace varies them, each pair of hosts has a link of its own, and
+only links between hosts of neighbouring operators are observed: the thesis (Kumbhare 2015, p. 67) probes no others, to
+save work.
 """
 
 import math
@@ -49,7 +50,7 @@ def delays(
 def _by_region(
     shares: Mapping[str, Floats], edges: Sequence[Edge], pool: SimulatedHosts, now: float
 ) -> list[tuple[float, float]]:
-    """(Mean latency, mean link seconds per byte) of each edge, where links differ by region only: for any number of hosts."""
+    """(Mean latency, mean link seconds per byte) of each edge, where links differ by region: for any number of hosts."""
     region = pool.region[: len(pool)]
     latency, per_byte = pool.between_regions()
     count = len(latency)
@@ -81,10 +82,8 @@ def _by_pair(
     return found
 
 
-def adjacent(
-    stations: Sequence[Station], live: Mapping[str, Sequence[Edge]], rows: Integers
-) -> NDArray[np.bool_]:
-    """Which pairs of the hosts in `rows` have instances of operators that feed each other; shape (rows, rows), symmetric."""
+def adjacent(stations: Sequence[Station], live: Mapping[str, Sequence[Edge]], rows: Integers) -> NDArray[np.bool_]:
+    """Which pairs of the hosts in `rows` have instances of operators that feed each other; shape (rows, rows)."""
     on = {station.name: np.isin(rows, station.crew.host) for station in stations}
     near = np.zeros((rows.size, rows.size), dtype=bool)
     for station in stations:
@@ -97,7 +96,7 @@ def adjacent(
 def link_frame(
     hosts: Sequence[str], pool: SimulatedHosts, now: float, near: Callable[[Integers], NDArray[np.bool_]] | None = None
 ) -> Frame:
-    """Latency and bandwidth of every pair of `hosts` at `now`; unknown of those that are not `near`, where that is given."""
+    """Latency and bandwidth of every pair of `hosts` at `now`; unknown of those that are not `near`, if that is given."""
     if not 1 < len(hosts) <= LINKS_UP_TO:
         return Frame()
     rows = np.array([pool.rows[host] for host in hosts], dtype=np.int64)

@@ -4,7 +4,6 @@ Each time window is processed in topological order, so that an operator's inputs
 items that an operator cannot take yet, because they are of a newer composition, wait aside.
 """
 
-import math
 from collections.abc import Mapping
 from typing import NamedTuple
 

@@ -250,7 +250,7 @@ class SimulatedHosts:
         return nominal if trace is None else nominal * trace.at(self.number[: len(self)], now)
 
     def speed_slot(self, now: float) -> int:
-        """Number of the slot of the speed trace that `now` is in: while it stays the same, so do speeds. -1 without a trace."""
+        """Number of the slot of the speed trace that `now` is in, -1 without one: while it is the same, so are speeds."""
         trace = self.settings.speed_trace
         return -1 if trace is None else trace.slot(now)
 
@@ -265,9 +265,9 @@ class SimulatedHosts:
         return min([(each.slot(now) + 1) * each.interval for each in traces], default=math.inf)
 
     def between_hosts(self, source: NDArray[np.int64], target: NDArray[np.int64], now: float) -> tuple[Floats, Floats]:
-        """What `between_regions` gives, at `now` from each host in rows `source` to each in `target`; shape (sources, targets).
+        """What `between_regions` gives, at `now` from each host in rows `source` to each in `target`.
 
-        Within a host as between two of its region.
+        Shape (sources, targets) each; within a host as between two of its region.
         """
         latency, per_byte = self.between_regions()
         regions = np.ix_(self.region[source], self.region[target])

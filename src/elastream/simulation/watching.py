@@ -326,7 +326,7 @@ class Watch:
         )
 
     def _links(self, hosts: tuple[str, ...], now: float) -> Frame:
-        """Latency and bandwidth of pairs of hosts: they change with the hosts, and under a trace with time and placement."""
+        """Latency and bandwidth of pairs of hosts: they change with the hosts, under a trace with time and placement."""
         pool, network = self.pool, self.network
         if not isinstance(network, QueueNetwork) or self.settings.link_trace is None:
             if self._pairs[0] != (hosts,):

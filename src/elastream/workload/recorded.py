@@ -1,7 +1,7 @@
 """Reads recorded speeds of hosts and links between them: CSV files of factors; errors name file and line.
 
-A line a value, as measuring programs write them: a time, the host or the two hosts, the factor. What a file lacks is not made
-up: a gap is refused.
+A line a value, as measuring programs write them: a time, the host or the two hosts, the factor. What a file lacks is not
+made up: a gap is refused.
 """
 
 import math
@@ -41,9 +41,9 @@ class Line(NamedTuple):
 def recorded_speeds(path: str | Path) -> SpeedTrace:
     """Speeds of hosts from a CSV file (`.gz` too) with the columns `host` and `speed`, a factor on what its type declares.
 
-    A column of times (`seconds`, `minutes`, `time`, ... as for loads) says when; without one each host has one value for good.
-    Hosts in the order of their first lines are `h1`, `h2`, ... of a run. Every host needs a value at every time, and times are
-    equally far apart. Raises InputError with file and line for a gap, and for what is no factor above 0.
+    A column of times (`seconds`, `minutes`, `time`, ... as for loads) says when; without one each host has one value for
+    good. Hosts in the order of their first lines are `h1`, `h2`, ... of a run. Every host needs a value at every time,
+    and times are equally far apart. Raises InputError with file and line for a gap, and for what is no factor above 0.
     """
     file = Path(path)
     found = _read(file, ("host",), ("speed",))
@@ -54,8 +54,8 @@ def recorded_speeds(path: str | Path) -> SpeedTrace:
 def recorded_links(path: str | Path) -> LinkTrace:
     """Links from a CSV file as `recorded_speeds` reads it, with `from`, `to`, `latency` and `bandwidth`.
 
-    The last two are factors on what is declared: a latency of 2 is twice as long, a bandwidth of 0.5 half as wide. A link is
-    the same in both directions and is listed once; every pair of the hosts in the file is needed.
+    The last two are factors on what is declared: a latency of 2 is twice as long, a bandwidth of 0.5 half as wide. A link
+    is the same in both directions and is listed once; every pair of the hosts in the file is needed.
     """
     file = Path(path)
     found = _read(file, ("from", "to"), ("latency", "bandwidth"))
@@ -77,8 +77,8 @@ def recorded_links(path: str | Path) -> LinkTrace:
 class SpeedSpread:
     """Hosts that differ as those of a benchmark did, each the same all the time: only their spread is taken of the file.
 
-    file: a CSV file (`.gz` too) with the results (`value`, more is faster) by machine (`VM_id`); further columns are ignored.
-    A machine's factor is its mean over the best machine's. Hosts are drawn from them, with repetition.
+    file: a CSV file (`.gz` too) with the results (`value`, more is faster) by machine (`VM_id`); further columns are
+    ignored. A machine's factor is its mean over the best machine's. Hosts are drawn from them, with repetition.
     """
 
     file: str | Path
@@ -154,11 +154,13 @@ def _slots(file: Path, found: Mapping[str, Sequence[Line]]) -> tuple[float, Floa
         for before, line in pairwise(lines):
             place = f"{file}, line {line.number}"
             if not line.time > before.time:
-                raise InputError(f"{place}: {what} has a value at {line.time:g} s or later already, in line {before.number}")
+                raise InputError(
+                    f"{place}: {what} has a value at {line.time:g} s or later already, in line {before.number}"
+                )
             apart = (line.time - before.time) / interval
             if abs(apart - round(apart)) > NEARLY:
                 raise InputError(
-                    f"{place}: {line.time - before.time:g} s after the last line of {what}, not a multiple of {interval:g} s"
+                    f"{place}: {line.time - before.time:g} s after the last line of {what}, no multiple of {interval:g} s"
                 )
             if round(apart) > 1:
                 raise _gap(file, line, what, round(apart) - 1, interval, "before it")
@@ -169,6 +171,5 @@ def _slots(file: Path, found: Mapping[str, Sequence[Line]]) -> tuple[float, Floa
 
 
 def _gap(file: Path, line: Line, what: str, missing: int, interval: float, where: str) -> InputError:
-    return InputError(
-        f"{file}, line {line.number}: a gap: {what} has no value for {counted(missing, 'interval')} of {interval:g} s {where}"
-    )
+    intervals = f"{counted(missing, 'interval')} of {interval:g} s"
+    return InputError(f"{file}, line {line.number}: a gap: {what} has no value for {intervals} {where}")

@@ -1,7 +1,7 @@
 """How fast the hosts of a run are while it lasts: traces of their speed, and generators of such traces.
 
-Clouds do not keep what they promise: the thesis (Kumbhare 2015, section 1.3) measured EC2 hosts for weeks. A trace is a table
-of factors, so that one trace varies hosts of any type. Files are `recorded`'s, links between hosts are `links`'.
+Clouds do not keep what they promise: the thesis (Kumbhare 2015, section 1.3) measured EC2 hosts for weeks. A trace is a
+table of factors, so that one trace varies hosts of any type. Files are `recorded`'s, links between hosts are `links`'.
 """
 
 import math
@@ -25,23 +25,25 @@ NEARLY = 1e-9
 """Part of a slot by which a moment may miss the border between two: moments are sums of fractions."""
 
 MEAN, STEP, RATED = 0.85, 0.1, 1.0
-"""Mean, greatest step and upper bound of the documented walk: the thesis's published simulator (IaaSSimulator) has the first
-two. The third is what a host is rated at: section 1.3 divides by the best that was observed."""
+"""Mean, greatest step and upper bound of the documented walk: the thesis's published simulator (IaaSSimulator) has the
+first two. The third is what a host is rated at: section 1.3 divides by the best that was observed."""
 
-CENTRE, BETWEEN, WITHIN, PERSISTENCE = 1.9, 0.52, 0.95, 0.5
+LEAST = 0.3
+"""Lower bound of the factors of `Ec2Speeds`: that of Figure 1.3, which shows each EC2 host with its outliers."""
+CENTRE, BETWEEN, WITHIN, PERSISTENCE = 2.0, 0.88, 1.63, 0.5
 """Of `Ec2Speeds`, in units of the logistic scale: centre, deviation between hosts and within one, and how much of a slot's
 deviation is left in the next. Section 1.3 has 23 % of EC2 hosts below 0.80 on average, and a change above 20 % in 25 % of
-consecutive slots; the walk above has the mean of 0.85. The three numbers are what satisfies these three (held by
-tests/workload/test_speeds.py). Persistence is assumed: at 0 no plan could answer a slow slot, and near 1 slots that differ
-by 20 % need hosts that stop."""
+consecutive slots; the walk above has the mean of 0.85. The three numbers are what satisfies these three (by Newton's method
+on draws; held by tests/workload/test_speeds.py). Persistence is assumed: at 0 no plan could answer a slow slot, and near 1
+slots that differ by 20 % need hosts that stop."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SpeedTrace:
     """Speeds of hosts, as factors on the speed that each host's type declares.
 
-    factors: a row a host, a column a slot of `interval` seconds. Host `h1` of a run has the first row, and the first follows
-    the last, of hosts and of slots. Raises InputError for values that are not above 0.
+    factors: a row a host, a column a slot of `interval` seconds. Host `h1` of a run has the first row, and the first
+    follows the last, of hosts and of slots. Raises InputError for values that are not above 0.
     """
 
     factors: Floats
@@ -111,7 +113,7 @@ class SpeedWalk:
 
 @dataclass(frozen=True, slots=True)
 class Ec2Speeds:
-    """Hosts as section 1.3 of the thesis measured EC2's: 23 % are below 0.80, and in 25 % of slots one changes by over 20 %.
+    """Hosts as section 1.3 of the thesis measured EC2's: 23 % are below 0.80; in 25 % of slots one changes by over 20 %.
 
     A factor is the logistic function of a sum: a level of its own for each host, and a deviation that drifts from slot to
     slot. So it never exceeds the rated speed, is near it most of the time, and falls now and then.
@@ -140,13 +142,13 @@ def drifting(draw: np.random.Generator, count: int, slots: int) -> Iterator[Floa
 
 
 def logistic(values: Floats) -> Floats:
-    """Any number as one between 0 and 1; rounded, since the last bit of an exponential differs between machines."""
-    found: Floats = np.round(1 / (1 + np.exp(-values)), 9)
+    """Any number as one between `LEAST` and 1; rounded, since the last bit of an exponential differs between machines."""
+    found: Floats = np.round(LEAST + (1 - LEAST) / (1 + np.exp(-values)), 9)
     return found
 
 
 def number_of(host: str, otherwise: int) -> int:
-    """Number of a host in traces, from 0: `h3` has 2, whenever it was leased. otherwise: of one that is called differently."""
+    """Number of a host in traces, from 0: `h3` has 2, whenever it was leased. otherwise: of one called something else."""
     return int(host[1:]) - 1 if host[:1] == "h" and host[1:].isdecimal() and int(host[1:]) else otherwise
 
 
@@ -159,7 +161,7 @@ def refuse_misshapen(what: str, interval: float, *tables: Floats) -> None:
     """Raise InputError unless each table has rows and columns, all of one shape, with finite values above 0."""
     for table in tables:
         if table.ndim != 2 or not table.size or table.shape != tables[0].shape:
-            raise InputError(f"a trace of {what} is a table with a row each and a column a slot, not of shape {table.shape}")
+            raise InputError(f"a trace of {what} has a row each and a column a slot; its shape is {table.shape}")
         if not ((table > 0) & (table < math.inf)).all():
             raise InputError(f"a trace of {what} has a value that is missing, infinite or not above 0")
     if not interval > 0:

@@ -10,8 +10,8 @@ from elastream.model.graph import Alternate, Edge, Graph, Kind, Operator
 from elastream.model.metrics import Metric
 from elastream.model.observation import Context, Frame, Observation, TaskFrame
 from elastream.model.stages import lay_out
-from elastream.planning.algorithms.queues import fixed_queue, measured_at, waiting
-from elastream.planning.policies.btu import Btu, service_levels
+from elastream.planning.algorithms.queues import fixed_queue, measured_at, service_levels, waiting
+from elastream.planning.policies.btu import Btu
 
 NAN = math.nan
 GRAPH = Graph(

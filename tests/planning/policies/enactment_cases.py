@@ -56,7 +56,7 @@ def observe(
     given = metrics or {}
     columns = {
         metric: [given.get(name, {}).get(metric, float("nan")) for name in names]
-        for metric in (Metric.DURATION, Metric.BACKLOG, Metric.SCALINGS, Metric.BUSY_CORES)
+        for metric in (Metric.DURATION, Metric.BACKLOG, Metric.SCALINGS, Metric.BUSY_CORES, Metric.UTILISATION)
     }
     columns[Metric.PARALLELISM] = [
         given.get(name, {}).get(Metric.PARALLELISM, float(counts.get(name, 0)) or float("nan")) for name in names

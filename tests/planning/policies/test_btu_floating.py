@@ -11,7 +11,8 @@ from elastream.model.observation import Metric
 from elastream.model.plant import Unknown
 from elastream.model.promises import Rows
 from elastream.planning.algorithms.draft import Draft
-from elastream.planning.policies.btu import Btu, service_levels
+from elastream.planning.algorithms.queues import service_levels
+from elastream.planning.policies.btu import Btu
 from elastream.planning.policies.queue_threshold import QueueThreshold
 
 ENDING = (lease("h1"), lease("h2", since=300.0))
@@ -50,6 +51,15 @@ def test_a_fifth_is_given_up_with_the_host_and_the_rest_floats_on_the_others():
 def test_no_more_is_given_up_than_the_share_of_the_host():
     hosts = [lease("h1"), *(lease(f"h{n}", since=300.0) for n in range(2, 11))]
     assert plan(Btu(), afloat(20, duration=0.1), leases=hosts)[0] == SetParallelism("in", 18)
+
+
+def test_of_a_few_instances_one_is_given_up_where_the_others_carry_the_work():
+    single = replace(BTU10, name="single", cores=1, slots=1)
+    hosts = [lease("h1", type=single), *(lease(f"h{n}", since=300.0, type=single) for n in range(2, 5))]
+    few = afloat(4)
+    for used, expected in ((0.7, [SetParallelism("in", 3), DrainHost("h1"), ReleaseHost("h1")]), (0.8, [RenewHost("h1")])):
+        few["in"][Metric.UTILISATION] = used
+        assert plan(Btu(), few, leases=hosts) == expected
 
 
 def test_a_host_that_the_floating_instances_need_is_renewed():

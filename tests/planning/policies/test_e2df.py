@@ -325,6 +325,32 @@ def test_a_scale_out_moves_an_even_share_of_the_tasks_to_the_new_host() -> None:
     assert len({action.task for action in plan}) == 4
 
 
+def test_where_each_host_holds_one_task_only_that_of_a_slower_host_moves_to_another() -> None:
+    idle = replace(SMALL, name="quick", speed=4.0)
+    seen = spark_like({"h1": 1, "h2": 1, "h3": 0}, 1.8)
+    assert E2df(infrastructure=False, initial=2).plan(seen).actions == ()
+    quick = replace(seen.leases["h3"], type=idle)
+    seen = replace(seen, leases={**seen.leases, "h3": quick})
+    (action,) = E2df(infrastructure=False, initial=2).plan(seen).actions
+    assert action == MoveTask(TaskId("count", 0), "h3")
+
+
+def test_what_a_slow_host_is_busy_is_told_in_cores_as_quick_as_the_slots_that_it_fills() -> None:
+    slow = replace(SMALL, speed=0.5)
+    seen = observed({"h1": 0.6}, [], kind=slow, scalable=FIXED, busy={"lines": 0.6}, parallelism={"lines": 1})
+    assert snapshot_of(seen).replicas.utilisation.tolist() == pytest.approx([0.6])
+
+
+def test_of_stages_that_take_turns_only_those_grow_whose_own_turn_is_long() -> None:
+    tasks = [("count", "h1", math.nan), ("count", "h2", math.nan)]
+    busy = {"lines": 0.2, "count": 1.4}  # together 0.8: two instances at 0.1 of a core, two hosts at 0.7
+    hosts = {"h1": 0.8, "h2": 0.8, "h3": 0.0, "h4": 0.0}
+    seen = observed(hosts, tasks, scalable=FIXED, busy=busy, parallelism={"lines": 2})
+    assert snapshot_of(seen).replicas.above(0.7).tolist() == [True, True, False, False]
+    late = replace(seen, operators=waiting(seen, 500.0), batches=(MicroBatch("lines", 0.0, 1.0, 100.0),))
+    assert snapshot_of(late).replicas.above(0.7).all()
+
+
 def test_a_scale_in_moves_all_tasks_of_the_replica_to_the_others() -> None:
     plan = E2df(infrastructure=False, initial=2).plan(spark_like({"h1": 4, "h2": 4}, 0.2)).actions
     assert len({action.host for action in plan}) == 1
@@ -454,15 +480,14 @@ def test_stages_with_state_take_turns_where_none_floats() -> None:
     assert snapshot_of(both).replicas.utilisation.tolist() == pytest.approx([0.8, 0.8])
 
 
+def waiting(seen: Observation, records: float) -> Frame:
+    """Its operators, with so many records waiting at the source."""
+    known = {metric: seen.operators.column(metric) for metric in seen.operators.metrics}
+    return Frame(seen.operators.ids, {**known, Metric.BACKLOG: [records, math.nan, math.nan, math.nan]})
+
+
 def test_a_query_in_which_micro_batches_wait_is_never_idle() -> None:
     seen = observed({"h1": 0.6}, [], scalable=FIXED, busy={"lines": 0.6}, parallelism={"lines": 1})
-    waiting = Frame(
-        seen.operators.ids,
-        {
-            **{metric: seen.operators.column(metric) for metric in seen.operators.metrics},
-            Metric.BACKLOG: [500.0, math.nan, math.nan, math.nan],
-        },
-    )
     for records, used in ((400.0, 0.6), (100.0, 1.0)):
-        late = replace(seen, operators=waiting, batches=(MicroBatch("lines", 0.0, 1.0, records),))
+        late = replace(seen, operators=waiting(seen, 500.0), batches=(MicroBatch("lines", 0.0, 1.0, records),))
         assert snapshot_of(late).replicas.utilisation.tolist() == pytest.approx([used])

@@ -36,7 +36,8 @@ from spark_jvm import forget_jvm
 from waiting import wait_until
 
 POMS = Path(__file__).parents[1] / "kafka"
-CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "elastream" / "tests"
+JARS = Path(os.environ["JARS_OF_TESTS"])
+"""Kept from run to run."""
 PORTS = range(21_000, 21_500)
 CONNECTORS = [
     {"connector": pyspark.__version__, "tokens": pyspark.__version__},
@@ -73,11 +74,15 @@ def test_a_topic_is_written_with_its_own_options() -> None:
     assert sink_options(topic) == {"kafka.bootstrap.servers": "a:1", "topic": "counts", "kafka.acks": "all"}
 
 
+def kept(pom: str, versions: dict[str, str]) -> Path:
+    return JARS / "-".join((pom, *versions.values()))
+
+
 def jars(pom: str, **versions: str) -> list[Path] | str:
-    """Jars that Maven resolves for a pom, kept from run to run; or why there are none."""
+    """Jars that Maven resolves for a pom; or why there are none."""
     if shutil.which("mvn") is None or shutil.which("java") is None:
         return "Java and Maven are needed"
-    folder = CACHE / "-".join((pom, *versions.values()))
+    folder = kept(pom, versions)
     if not (folder / "complete").exists():
         command = ["mvn", "-q", "-B", "-f", str(POMS / f"{pom}.xml"), *(f"-D{k}={v}" for k, v in versions.items())]
         command += ["dependency:copy-dependencies", f"-DoutputDirectory={folder}", "-DincludeScope=runtime"]
@@ -154,7 +159,7 @@ group.initial.rebalance.delay.ms=0
 def spark(broker: str) -> Iterator[SparkSession]:
     """A session with the connector of this Spark, or else the newest that a repository has."""
     reasons = []
-    for versions in CONNECTORS:
+    for versions in sorted(CONNECTORS, key=lambda each: not (kept("connector", each) / "complete").exists()):
         found = jars("connector", **versions)
         if not isinstance(found, str):
             break

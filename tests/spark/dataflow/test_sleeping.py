@@ -12,7 +12,8 @@ from elastream.model.regions import region
 from elastream.spark.dataflow.fusing import wire
 from elastream.spark.dataflow.sleeping import awake, open_exits
 from elastream.spark.worker.composition import CompositionCodec
-from elastream.spark.worker.fused import Carrier, Walk, walked
+from elastream.spark.worker.fused import Walk, walked
+from under import Under
 
 NUMBER = pa.schema([("n", pa.int64())])
 
@@ -50,8 +51,7 @@ def test_exits_are_open_where_the_choices_lead():
 def test_records_leave_only_by_exits_that_are_open(numbers, target):
     walk, codec = peak()
     code = under(codec, target)
-    stamped = pa.record_batch({"n": numbers, "_composition": [code] * len(numbers)})
-    rows = list(walked(walk, Carrier(stamped=True), 0, [stamped], lambda rows: None))
+    rows = list(walked(walk, Under(fixed=code), 0, [pa.record_batch({"n": numbers})], lambda rows: None))
     left = {int(exit) for batch in rows for exit in batch.column(0).to_pylist()}
     assert left <= open_exits(walk, code)
     assert sum(batch.num_rows for batch in rows) == len(numbers) * len(open_exits(walk, code))

@@ -28,12 +28,12 @@ from elastream.spark.dataflow.pacing import committed
 from elastream.spark.dataflow.sources import HELD, HOLD, LOAD, ShapedReader, check_source, open_source
 from elastream.spark.dataflow.stamps import QUANTILES, observation_name
 from elastream.spark.dataflow.steering import Steering
-from elastream.spark.worker.composition import COLUMN, Ran, Wanted, code_in_offsets, latest_batch, write_wanted
+from elastream.spark.worker.composition import Ran, Wanted, code_in_offsets, latest_batch, write_wanted
 from elastream.workload import constant, ramp
 from waiting import wait_until
 
 WORDS = tuple({"word": word} for word in ("to", "be", "or", "not", "to", "be", "that"))
-SCHEMA = pa.schema([("word", pa.string()), (COLUMN, pa.int64())])
+SCHEMA = pa.schema([("word", pa.string())])
 
 
 def source(spec: SourceSpec) -> Operator:
@@ -60,17 +60,16 @@ def rows(source: ShapedReader, start: dict[str, Any], end: dict[str, Any]) -> li
 
 
 def test_a_range_of_offsets_gives_the_same_records_every_time(tmp_path: Path) -> None:
-    start, end = {**begun(9), "n": 5}, {**begun(9), "n": 23, "code": 42}
+    start, end = {**begun(9), "n": 5}, {**begun(9), "n": 23}
     first = rows(reader(tmp_path, constant("1/s")), start, end)
     assert [row["word"] for row in first] == [WORDS[n % 7]["word"] for n in range(5, 23)]
-    assert {row[COLUMN] for row in first} == {42}
     assert rows(reader(tmp_path, constant("9/s"), partitions=5), start, {**end, "partitions": 5}) == first
 
 
 @given(st.integers(0, 10**12), st.integers(1, 10**6), st.integers(1, 64))
 def test_partitions_are_even_contiguous_and_never_empty(first: int, count: int, width: int) -> None:
     planner = ShapedReader(Path("."), steered(Path(".")), 1.0, SCHEMA)
-    parts = planner.partitions({"n": first}, {"n": first + count, "partitions": width, "code": 0})
+    parts = planner.partitions({"n": first}, {"n": first + count, "partitions": width})
     assert parts[0].first == first
     assert parts[-1].last == first + count
     assert all(a.last == b.first for a, b in pairwise(parts))
@@ -143,7 +142,6 @@ def test_a_composition_takes_effect_with_the_next_batch_and_not_before(tmp_path:
     write_wanted(tmp_path / "wanted.json", Wanted(4, 11, {"lines": 8, "others": 3}))
     second = planner.latestOffset(first)
     assert (second["version"], second["code"], second["partitions"]) == (4, 11, 8)
-    assert {row[COLUMN] for row in rows(planner, start, first)} == {0}
     last = planner.latestOffset(second)
     write_wanted(tmp_path / "wanted.json", Wanted(5, 12, {"lines": 8}))
     assert last["n"] == 300
@@ -280,9 +278,7 @@ def test_counts_are_exact_through_restarts_and_no_batch_mixes_compositions(spark
     records = [value for batch in batches.values() for value in batch["value"].to_pylist()]
     assert len(records) == target == 3000
     assert Counter(records) == Counter(lines[n % 3] for n in range(target))
-    codes = {number: set(batch[COLUMN].to_pylist()) for number, batch in batches.items() if batch.num_rows}
-    assert codes == {number: {code_in_offsets(checkpoint, number)} for number in codes}
-    assert len({code for batch in codes.values() for code in batch}) > 2
+    assert len({code_in_offsets(checkpoint, number) for number in batches}) > 2
 
 
 @pytest.mark.spark
@@ -308,7 +304,7 @@ def test_a_backlog_shows_in_the_progress_of_the_query(spark: SparkSession, tmp_p
 
 
 def read_once(spark: SparkSession, spec: SourceSpec, folder: Path) -> list[dict[str, Any]]:
-    """All rows of a source without a load, in no order; `_composition` must not be among its columns."""
+    """All rows of a source without a load, in no order."""
     stream = open_source(spark, source(spec), control=folder / "control", steering=steered(folder), batch_seconds=1.0)
     query = (
         stream.writeStream.format("parquet")
@@ -349,9 +345,7 @@ def test_records_of_every_type_arrive_as_they_are_stored(spark: SparkSession, tm
         "parquet",
         constant("20/s", "1s"),
     )
-    stream = open_source(
-        spark, source(spec), control=tmp_path / "control", steering=steered(tmp_path), batch_seconds=1.0
-    ).drop(COLUMN)
+    stream = open_source(spark, source(spec), control=tmp_path / "control", steering=steered(tmp_path), batch_seconds=1.0)
     query = (
         stream.writeStream.format("parquet").option("checkpointLocation", str(tmp_path / "cp")).start(str(tmp_path / "out"))
     )

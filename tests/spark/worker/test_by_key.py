@@ -20,11 +20,13 @@ from elastream.model.observation import Composition
 from elastream.model.regions import region
 from elastream.recording.key_tables import written_rows
 from elastream.spark.dataflow.fusing import wire
-from elastream.spark.worker.composition import COLUMN, CompositionCodec
-from elastream.spark.worker.fused import Carrier, Walk, walked
+from elastream.spark.worker import by_key
+from elastream.spark.worker.composition import CompositionCodec
+from elastream.spark.worker.fused import Walk, walked
 from elastream.spark.worker.key_table import Lookup, put_in_use
 from elastream.spark.worker.runner import OperatorFailed, explain_failure
 from properties import examples
+from under import Under
 
 RECORD = pa.schema([("key", pa.string()), ("group", pa.int64()), ("n", pa.int64())])
 DDL = "key string, group long, n long"
@@ -88,12 +90,10 @@ def in_use(folder: Path, table: KeyTable, version: int = 1) -> Path:
 def ran(graph: Graph, rows: Sequence[Row], composition: Composition, tables: Path | None, batch_rows: int = 7):
     """What one task makes of the rows, and what it meters."""
     code = CompositionCodec(graph).encode(composition)
-    batches = []
-    for at in range(0, len(rows), batch_rows):
-        batch = pa.RecordBatch.from_pylist(list(rows[at : at + batch_rows]), schema=RECORD)
-        batches.append(batch.append_column(COLUMN, pa.array([code] * batch.num_rows, pa.int64())))
+    cuts = range(0, len(rows), batch_rows)
+    batches = [pa.RecordBatch.from_pylist(list(rows[at : at + batch_rows]), schema=RECORD) for at in cuts]
     counted: list[Any] = []
-    out = list(walked(walk_of(graph), Carrier(stamped=True, tables=tables), 3, batches, counted.extend))
+    out = list(walked(walk_of(graph), Under(tables=tables, fixed=code), 3, batches, counted.extend))
     return [row for batch in out for row in batch.to_pylist()], counted
 
 
@@ -111,15 +111,24 @@ choices = st.sampled_from(sorted(ALTERNATES))
 
 
 @settings(max_examples=examples(150), deadline=None)
-@given(form=st.sampled_from(sorted(FORMS)), rows=rows_of, otherwise=choices, batch_rows=st.integers(1, 20), data=st.data())
-def test_each_record_meets_the_alternate_of_its_key(tmp_path_factory, form, rows, otherwise, batch_rows, data):
+@given(
+    form=st.sampled_from(sorted(FORMS)),
+    rows=rows_of,
+    otherwise=choices,
+    batch_rows=st.integers(1, 20),
+    timed=st.sampled_from([1, 5, by_key.TIMED]),
+    data=st.data(),
+)
+def test_each_record_meets_the_alternate_of_its_key(tmp_path_factory, form, rows, otherwise, batch_rows, timed, data):
     columns = data.draw(st.sampled_from([("key",), ("group",), ("key", "group")]))
     keys = {"key": st.sampled_from("abcdef"), "group": st.integers(0, 3)}
     table = data.draw(st.dictionaries(st.tuples(*(keys[name] for name in columns)), choices, max_size=10))
     graph = graph_of(form, columns)
     tables = in_use(tmp_path_factory.mktemp("tables"), KeyTable("choosing", "choose", columns, table))
     composition = Composition(1, {"choose": otherwise}, tables={"choose": 1})
-    found, counted = ran(graph, rows, composition, tables, batch_rows)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(by_key, "TIMED", timed)
+        found, counted = ran(graph, rows, composition, tables, batch_rows)
 
     def alternate(row: Row) -> str:
         return table.get(tuple(row[name] for name in columns), otherwise)
@@ -153,7 +162,9 @@ def test_two_versions_in_use_do_not_mix(tmp_path):
         assert found[0]["n"] == expected
 
 
-def test_a_failure_names_the_alternate_of_the_key_and_the_record(tmp_path):
+@pytest.mark.parametrize("timed", [1, 1000])
+def test_a_failure_names_the_alternate_of_the_key_and_the_record(tmp_path, monkeypatch, timed):
+    monkeypatch.setattr(by_key, "TIMED", timed)
     flow = Dataflow("choosing")
 
     def breaks(row: Row) -> Row:
@@ -170,6 +181,21 @@ def test_a_failure_names_the_alternate_of_the_key_and_the_record(tmp_path):
         assert f"(alternate '{name}')" in said
         assert sentence in said
         assert "'key': 'b'" in said
+
+
+def test_what_records_cost_is_dealt_by_what_those_cost_that_were_timed(tmp_path, monkeypatch):
+    monkeypatch.setattr(by_key, "TIMED", 8)
+    flow = Dataflow("choosing")
+
+    def dear(row: Row) -> Row:
+        return {**row, "n": sum(range(20_000)) * 0 + row["n"]}
+
+    flow.source(None).map({"cheap": plus(1), "dear": dear}, returns=DDL, name="choose", select_by="key").sink(None)
+    tables = in_use(tmp_path, KeyTable("choosing", "choose", ("key",), {("b",): "dear"}))
+    rows = [{"key": key, "group": 1, "n": 0} for key in "ab" * 50]
+    _, counted = ran(flow.graph, rows, Composition(1, tables={"choose": 1}), tables, batch_rows=100)
+    busy = {row[9]: row[6] for row in counted if row[9]}
+    assert busy["dear"] > 10 * busy["cheap"] > 0
 
 
 def test_waiting_operators_have_their_pool_for_each_alternate(tmp_path):
@@ -210,6 +236,8 @@ def test_frames_of_pandas_keep_their_columns(tmp_path):
     [
         (pa.int8(), [1, -2, 3], 4),
         (pa.int64(), [1, 2**62, -5], 0),
+        (pa.int64(), [1, 7, 4], 2**63 - 1),
+        (pa.int32(), [-3, -4], -(2**31)),
         (pa.string(), ["a", "ä", ""], "b"),
         (pa.bool_(), [True], False),
         (pa.date32(), [datetime.date(2026, 1, 2), datetime.date(1969, 12, 31)], datetime.date(2026, 1, 3)),

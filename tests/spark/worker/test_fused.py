@@ -24,12 +24,13 @@ from elastream.model.graph import Graph, Kind
 from elastream.model.observation import Composition
 from elastream.model.regions import region
 from elastream.spark.dataflow.fusing import wire
-from elastream.spark.worker.composition import COLUMN, CompositionCodec
+from elastream.spark.worker.composition import CompositionCodec
 from elastream.spark.worker.fused import ENTRY, Carrier, Walk, walked
 from elastream.spark.worker.leaving import EXIT, ORDER
 from elastream.spark.worker.meter import MeterRow, merged
 from elastream.spark.worker.runner import OperatorFailed, explain_failure
 from properties import examples
+from under import Under
 
 COLUMNS = {
     "n long": pa.schema([("n", pa.int64())]),
@@ -64,14 +65,12 @@ class Ran:
         rows = list(rows)
         code = CompositionCodec(graph).encode(composition or Composition.default(graph))
         batches = [
-            pa.RecordBatch.from_pydict({"n": rows[at : at + batch_rows]}, schema=NUMBERS).append_column(
-                COLUMN, pa.array([code] * len(rows[at : at + batch_rows]), pa.int64())
-            )
+            pa.RecordBatch.from_pydict({"n": rows[at : at + batch_rows]}, schema=NUMBERS)
             for at in range(0, len(rows), batch_rows)
         ]
         walk = walk_of(graph, arriving)
         counted: list[Any] = []
-        results = list(walked(walk, Carrier(stamped=True), 3, batches, counted.extend))
+        results = list(walked(walk, Under(fixed=code), 3, batches, counted.extend))
         names = [exit.name for exit in walk.exits]
         self.rows: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
         for result in results:

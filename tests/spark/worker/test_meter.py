@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastream.spark.worker.meter import MeterRow, merged
+from elastream.spark.worker.meter import Meter, MeterRow, merged
 
 rows = st.tuples(
     st.sampled_from(["one", "two"]),
@@ -16,12 +16,14 @@ rows = st.tuples(
     st.floats(100, 200),
     st.floats(200, 300),
     st.sampled_from(["", "quick"]),
+    st.integers(0, 2),
 )
 
 
 @given(st.lists(rows, max_size=30))
 def test_no_record_and_no_second_is_lost_or_counted_twice(reported):
     found = merged(reported)
+    reported = list({(*row[:4], *row[9:]): row for row in reported}.values())  # a task that ran again counts once
     assert sum(row.tasks for row in found) == len(reported)
     assert sum(row.rows_in for row in found) == sum(row[4] for row in reported)
     assert sum(row.rows_out for row in found) == sum(row[5] for row in reported)
@@ -30,15 +32,39 @@ def test_no_record_and_no_second_is_lost_or_counted_twice(reported):
 
 
 def test_tasks_of_one_batch_become_one_row_from_first_to_last():
-    reported = [("s", 4, "split", 0, 10, 30, 0.5, 101.0, 103.0, "a"), ("s", 4, "split", 0, 20, 60, 0.25, 100.0, 102.0, "a")]
+    first, second = (
+        ("s", 4, "split", 0, 10, 30, 0.5, 101.0, 103.0, "a", 0),
+        ("s", 4, "split", 0, 20, 60, 0.25, 100.0, 102.0, "a", 1),
+    )
+    reported = [first, second]
     assert merged(reported) == [MeterRow("s", 4, "split", 0, 30, 90, 0.75, 100.0, 103.0, 2, "a")]
 
 
 def test_two_compositions_in_one_batch_would_show():
-    reported = [("s", 4, "split", code, 1, 1, 0.0, 1.0, 2.0, "") for code in (0, 1)]
+    reported = [("s", 4, "split", code, 1, 1, 0.0, 1.0, 2.0, "", 0) for code in (0, 1)]
     assert [row.code for row in merged(reported)] == [0, 1]
 
 
 def test_alternates_of_one_composition_are_counted_apart():
-    reported = [("s", 4, "split", 0, 1, 1, 0.0, 1.0, 2.0, name) for name in ("quick", "exact", "quick")]
+    reported = [("s", 4, "split", 0, 1, 1, 0.0, 1.0, 2.0, name, n) for n, name in enumerate(("quick", "exact", "quick"))]
     assert [(row.alternate, row.rows_in) for row in merged(reported)] == [("exact", 1), ("quick", 2)]
+
+
+class Reported:
+    """An accumulator as the meter reads it."""
+
+    def __init__(self, *rows):
+        self.value = list(rows)
+
+
+def test_a_task_that_ran_again_replaces_what_it_told_before_also_when_that_was_read_already():
+    meter = Meter.__new__(Meter)
+    meter._told = {}
+    tasks = [("s", 4, "split", 0, 10, 30, 0.5, 101.0, 103.0, "a", task) for task in range(2)]
+    meter.sink = Reported(*tasks)
+    assert [(row.rows_in, row.tasks) for row in meter.drain()] == [(20, 2)]
+    meter.sink = Reported(tasks[1])
+    assert [(row.rows_in, row.tasks) for row in meter.drain()] == [(20, 2)]
+    meter.sink = Reported(("s", 5, *tasks[0][2:]))
+    assert [(row.batch, row.rows_in) for row in meter.drain()] == [(5, 10)]
+    assert meter.drain() == []

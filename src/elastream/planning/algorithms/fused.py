@@ -15,7 +15,7 @@ from elastream.planning.algorithms.billing import due_back
 from elastream.planning.algorithms.measures import capacity, host_capacity, tasks_on
 from elastream.planning.provision import width
 
-__all__ = ["THREADS", "drain_surplus", "in_equal_parts", "lease_missing", "shared_capacity", "threads"]
+__all__ = ["THREADS", "drain_surplus", "in_equal_parts", "lease_missing", "narrow", "shared_capacity", "threads"]
 
 THREADS = 64
 """Most threads of an operator that waits."""
@@ -23,8 +23,18 @@ THREADS = 64
 
 def in_equal_parts(observation: Observation, slots: int) -> bool:
     """Whether no stage without state has more tasks than `slots`: of more, quick slots would take more than slow ones."""
+    return all(tasks <= slots for tasks in _tasks(observation))
+
+
+def narrow(observation: Observation, slots: int) -> bool:
+    """Whether a stage without state has fewer tasks than `slots`."""
+    return any(tasks < slots for tasks in _tasks(observation))
+
+
+def _tasks(observation: Observation) -> list[int]:
+    """Tasks of the stages without state, as far as they are known."""
     graph, counts = observation.context.graph, observation.composition.parallelism
-    return all(counts.get(name, 0) <= slots for name in observation.context.scalable if not graph.by_name[name].waits)
+    return [counts[each] for each in observation.context.scalable & counts.keys() if not graph.by_name[each].waits]
 
 
 def shared_capacity(observation: Observation, hosts: Sequence[str], *, equal: bool) -> float:

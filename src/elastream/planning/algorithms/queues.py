@@ -1,4 +1,4 @@
-"""What waits for an operator, for policies that add instances where records wait: VISP's.
+"""What waits for an operator and how long it may, for policies that add instances where records wait: VISP's.
 
 Apart every operator has a queue. Fused, all that a query's sources and durable edges bring waits for the next micro-batch,
 and with it for every stage of the query: which of them holds it up, its queue does not tell.
@@ -11,7 +11,7 @@ from elastream.model.metrics import Metric
 from elastream.model.observation import Context, Observation, known_sum
 from elastream.model.stages import Segment, Unit
 
-__all__ = ["fixed_queue", "measured_at", "waiting"]
+__all__ = ["fixed_queue", "measured_at", "service_levels", "waiting"]
 
 TRANSIT = 0.05
 """Seconds within which records are on their way and do not wait: at thousands a second, a look at a queue finds some."""
@@ -49,6 +49,36 @@ def waiting(observation: Observation, unit: Unit) -> float:
     if math.isnan(queue) or not rate * during >= 1:  # records are whole: where few come, each counts
         return queue
     return max(0.0, queue - rate * during)
+
+
+def service_levels(context: Context) -> dict[str, float]:
+    """Seconds allowed to each operator, by name; operators that nothing is promised of are left out.
+
+    An operator has the level that it declares. The first of a stage, which has the queue, has the sum of those that its
+    stage declares - that of a query whose first stage only reads, of those that the query does; where none is declared, an
+    equal part of the target latency: the longest way through the dataflow leads through so many queues.
+    """
+    layout, graph = context.layout, context.graph
+    declares = {o.name: o.max_duration for o in graph.operators if o.max_duration is not None}
+    found = dict(declares)
+    queues: dict[str, int] = {}
+    for name in graph.order:
+        working = graph.by_name[name].kind in (Kind.TRANSFORM, Kind.KEYED)
+        leads = layout.stage_of[name].name == name and (working or len(layout.stage_of[name].operators) > 1)
+        queues[name] = leads + max((queues[edge.source] for edge in graph.inputs[name]), default=0)
+    longest = max(queues.values(), default=0)
+    for stage in layout.stages:
+        members = stage.operators
+        if all(graph.by_name[name].kind in (Kind.SOURCE, Kind.SINK) for name in members):
+            if layout.apart or stage.name != stage.segment:
+                continue
+            members = next(each.operators for each in layout.segments if each.name == stage.segment)
+        declared = [declares[name] for name in members if name in declares]
+        if stage.name not in found and declared:
+            found[stage.name] = math.fsum(declared)
+        elif stage.name not in found and context.target_latency is not None and longest:
+            found[stage.name] = context.target_latency / longest
+    return found
 
 
 def fixed_queue(context: Context) -> str:

@@ -47,13 +47,23 @@ class LeasedHosts:
 class Replicas:
     """Running replicas. operator, host: rows, host -1 where the plant does not say. index: among those of its operator.
 
-    utilisation: fraction of the CPU time that it may use (S_alpha), NaN where unknown.
+    utilisation: fraction of the CPU time that it may use (S_alpha), NaN where unknown. turn: where operators take turns on
+    the same slots, how much of the time its own takes, times the number of turns; None where they do not.
     """
 
     operator: Integers
     index: Integers
     host: Integers
     utilisation: Floats
+    turn: Floats | None = None
+
+    def above(self, level: float) -> Booleans:
+        """Replicas that are used above `level`, and another of which would help; shape (replicas,).
+
+        Of operators that take turns, one whose own takes less than its equal part of `level` does not.
+        """
+        used: Booleans = self.utilisation > level
+        return used if self.turn is None else used & (self.turn > level)
 
 
 @dataclass(frozen=True)

@@ -54,11 +54,11 @@ def propose(rules: OperatorRules, snapshot: Snapshot, owner: Integers, withheld:
     owner: row of the application that may place on each host, -1 for none; withheld: hosts closed to placements; both of
     shape (hosts,).
 
-    A replica more where one is used above S_s-out. One less where the sum over all n, divided by n - 1, stays below
-    c S_s-out; not both. An unknown utilisation is above and below nothing. The new replica goes to the least used host of
-    the region of the most used replica that has a free slot; of equally used ones the operator takes the one that its own
-    identity picks, so that operators which cannot see each other do not all ask for the same. The one to go is, as in the
-    paper, one of the two most used, at random: the same at random for the same operator, seed and time.
+    A replica more where one is used above S_s-out (`Replicas.above`). One less where the sum over all n, divided by n - 1,
+    stays below c S_s-out; not both. An unknown utilisation is above and below nothing. The new replica goes to the least
+    used host of the region of the most used replica that has a free slot; of equally used ones the operator takes the one
+    that its own identity picks, so that operators which cannot see each other do not all ask for the same. The one to go
+    is, as in the paper, one of the two most used, at random: the same at random for the same operator, seed and time.
     """
     replicas, operators = snapshot.replicas, snapshot.operators
     count = np.bincount(replicas.operator, minlength=len(operators.names))
@@ -70,7 +70,7 @@ def propose(rules: OperatorRules, snapshot: Snapshot, owner: Integers, withheld:
     second = order[np.maximum(last - 1, 0)]
     total = np.bincount(replicas.operator, used, minlength=len(operators.names))[there]
     n = count[there]
-    grows = used[top] > rules.scale_out
+    grows = replicas.above(rules.scale_out)[top]
     with np.errstate(divide="ignore", invalid="ignore"):
         shrinks = ~grows & (n > 1) & (total / (n - 1) < rules.scale_in * rules.scale_out)
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from elastream.model.action import Action, MoveTask, SetParallelism, TaskId
 from elastream.model.metrics import Metric
 from elastream.model.observation import Observation
+from elastream.planning.algorithms.measures import host_capacity
 from elastream.planning.managers.columns import Snapshot
 from elastream.planning.managers.seen import floating, width
 
@@ -23,6 +24,7 @@ class ReplicaActions:
         """One replica more, `count` in all, on `host` (empty: anywhere).
 
         A host holds one replica of a fixed number of tasks: one more is on a host without, and none where there is no such.
+        It takes its share of them from those hosts that hold most of them for what they can do.
         """
         if self._scalable(operator):
             return [SetParallelism(operator, count, on=(host,) if host else (), why=why)]
@@ -33,10 +35,12 @@ class ReplicaActions:
             host = min(others, key=lambda other: (math.isnan(used[other]), used[other]), default="")
         if not host:
             return []
-        share = sum(map(len, held.values())) // count
+        share = max(1, sum(map(len, held.values())) // count)
         moves: list[Action] = []
-        for _ in range(share):
-            giver = max(held, key=lambda each: len(held[each]))
+        while len(moves) < share:
+            giver = max(held, key=lambda each: self._load(each, len(held[each])))
+            if not self._load(giver, len(held[giver])) > self._load(host, len(moves) + 1):
+                break  # as many hosts as tasks, and none of them slower than this one
             moves.append(MoveTask(held[giver].pop(), host, why=why))
         return moves
 
@@ -55,7 +59,7 @@ class ReplicaActions:
         held = self._held(operator)
         moves: list[Action] = []
         for task in held.pop(self.snapshot.hosts.names[int(replicas.host[replica])]):
-            taker = min(held, key=lambda each: len(held[each]))
+            taker = min(held, key=lambda each: self._load(each, len(held[each]) + 1))
             held[taker].append(task)
             moves.append(MoveTask(task, taker, why=why))
         return moves
@@ -88,6 +92,10 @@ class ReplicaActions:
 
     def _scalable(self, operator: str) -> bool:
         return operator in self.observation.context.scalable
+
+    def _load(self, host: str, tasks: int) -> float:
+        """How much so many tasks use a host, over what one uses a core of speed 1."""
+        return tasks / host_capacity(self.observation, host)
 
     def _held(self, operator: str) -> dict[str, list[TaskId]]:
         """Tasks of an operator by host."""

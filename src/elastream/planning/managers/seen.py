@@ -1,7 +1,7 @@
 """Converts an observation of one application for the managers: its replicas, hosts and response time, in columns."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TypeAlias
 
 import numpy as np
@@ -28,7 +28,8 @@ def snapshot_of(observation: Observation) -> Snapshot:
 
     Where operators are fused, the stages of a query take turns on the same slots: a replica then is as used as
     all turns together are long, its own and those of the other stages that it waits for. One stage at half of its slots'
-    cores and another at half of its own use all of the time, and so does a query in which several micro-batches wait.
+    cores and another at half of its own use all of the time, and so does a query in which several micro-batches wait. Where
+    none wait, how long its own turn is says whether another replica would help.
     """
     context = observation.context
     leases = {h: lease for h, lease in observation.leases.items() if lease.state is not HostState.RELEASING}
@@ -145,17 +146,26 @@ def _replicas(observation: Observation, hosts: LeasedHosts) -> Replicas:
     own = scalable[tasks.operator]
     used = tasks.column(Metric.UTILISATION)
     placed: list[_Part] = [(tasks.operator[own], tasks.index[own], host[own], used[own])]
-    afloat = floating(observation)
+    pools = [_instances(observation, row) for row in _unplaced(observation) if _waits(observation, row)]
     shares = [_shares(observation, hosts, row, host) for row in np.unique(tasks.operator[~own]).tolist()]
-    turns = [*shares, *(_instances(observation, row) for row in afloat)]
+    turns = [*shares, *(_instances(observation, row) for row in floating(observation))]
+    own_turn: Floats | None = None
     if not context.layout.apart:
         # A turn of unknown length is none: what no meter sees of it is in the busy cores of the others.
         lengths = [float(np.nan_to_num(part[3]).max()) for part in turns]
-        wasted = max(0.0, 1.0 - sum(lengths)) if _never_idle(observation) else 0.0
-        turns = [(*part[:3], part[3] + sum(lengths) - length + wasted) for part, length in zip(turns, lengths, strict=True)]
-    pools = [_instances(observation, row) for row in _unplaced(observation) if _waits(observation, row)]
+        late = _never_idle(observation)
+        whole = max(1.0, sum(lengths)) if late else sum(lengths)
+        if not late:
+            each = [np.full(len(part[0]), len(turns) * length) for part, length in zip(turns, lengths, strict=True)]
+            own_turn = np.concatenate([_always(placed), *each, _always(pools)])
+        turns = [(*part[:3], part[3] + whole - length) for part, length in zip(turns, lengths, strict=True)]
     operator, index, on, utilisation = (np.concatenate(each) for each in zip(*placed, *turns, *pools, strict=True))
-    return Replicas(operator, index, on, utilisation)
+    return Replicas(operator, index, on, utilisation, own_turn)
+
+
+def _always(parts: Sequence[_Part]) -> Floats:
+    """Turns of replicas that wait for none of another stage."""
+    return np.full(sum(len(part[0]) for part in parts), math.inf)
 
 
 def _never_idle(observation: Observation) -> bool:
@@ -176,7 +186,7 @@ def _shares(observation: Observation, hosts: LeasedHosts, operator: int, host: I
     """By host that holds some of an operator's tasks, all that it holds as one replica; `host`: row of each task."""
     mine = host[observation.tasks.operator == operator]
     rows, count = np.unique(mine[mine >= 0], return_counts=True)
-    busy = _stage_sum(observation, observation.operators.ids[operator], Metric.BUSY_CORES)
+    busy = _busy(observation, observation.operators.ids[operator])
     cores = np.array([host_capacity(observation, hosts.names[row]) for row in rows.tolist()])
     return np.full(len(rows), operator), rows, rows, busy * count / len(mine) / cores
 
@@ -208,7 +218,7 @@ def _instances(observation: Observation, operator: int) -> _Part:
         # Instances have equal parts of the records, so that all wait for the one on the slowest slot.
         slots = [host_capacity(observation, host) / observation.leases[host].type.slots for host in usable]
         slot = min(slots, default=math.nan)
-        each = min(_stage_sum(observation, name, Metric.BUSY_CORES) / (n * slot), 1.0)  # NaN stays NaN
+        each = min(_busy(observation, name) / (n * slot), 1.0)  # NaN stays NaN
     return np.full(n, operator), np.arange(n), np.full(n, -1), np.full(n, each)
 
 
@@ -221,6 +231,8 @@ def _waits(observation: Observation, operator: int) -> bool:
     return observation.context.graph.operator(observation.operators.ids[operator]).waits
 
 
-def _stage_sum(observation: Observation, operator: str, metric: Metric) -> float:
+def _busy(observation: Observation, operator: str) -> float:
+    """Cores of speed 1 that work at the stage of an operator."""
     stage = observation.context.layout.stage_of[operator]
-    return known_sum([observation.operators.value(name, metric) for name in stage.operators])
+    busy = known_sum([observation.operators.value(name, Metric.BUSY_CORES) for name in stage.operators])
+    return observation.mean_speed * busy

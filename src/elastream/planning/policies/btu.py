@@ -21,7 +21,7 @@ from elastream.model.plant import Plan, Unknown
 from elastream.model.promises import Rows
 from elastream.model.stages import Unit
 from elastream.planning.algorithms.draft import Draft
-from elastream.planning.algorithms.queues import fixed_queue, measured_at, waiting
+from elastream.planning.algorithms.queues import fixed_queue, measured_at, service_levels, waiting
 
 __all__ = [
     "Btu",
@@ -31,7 +31,6 @@ __all__ = [
     "host_suitability",
     "needs_upscaling",
     "predicted_duration",
-    "service_levels",
 ]
 
 
@@ -152,8 +151,8 @@ class Btu:
     scaling_threshold: items waiting above which an operator is scaled up (paper: 50). observations: N of Algorithm 1; not
     given in the paper, 4 are one provisioning interval of monitoring. cache_factor: CF (paper: 0.01). weights: of Algorithm
     3 (paper: 1, QL 100, P 0.0001). window: last fraction of the paid time in which a host is decided on (paper: 5 %).
-    release_share: largest fraction of an operator's instances removed with one host (paper: 20 %), rounded down. period:
-    seconds between plans; see `ends_soon`. host_type: type to lease; None: the cheapest per core that fits.
+    release_share: largest fraction of an operator's instances removed with one host (paper: 20 %); see `_spare`.
+    period: seconds between plans; see `ends_soon`. host_type: type to lease; None: the cheapest per core that fits.
     """
 
     scaling_threshold: float = 50.0
@@ -312,11 +311,10 @@ class Btu:
     def _release(self, draft: Draft, host: str, late: Sequence[Unit]) -> bool:
         """Empty and release `host`, or change nothing (Figure 5): simulate, scale down, migrate, shut down.
 
-        For each operator with instances there: if its utility is positive, up to `release_share` of all its instances are
-        removed; the others move by the upscaling procedure, as in the paper, to a host with room, else in place of an
-        operator that can be scaled down, but not to a new host. Floating instances count on this host in proportion;
-        remaining ones must fit on the other hosts together. The simulation works on the plan itself and is rolled back if
-        it is not feasible.
+        For each operator with instances there: if its utility is positive, up to `_spare` of them are removed; the others
+        move by the upscaling procedure, as in the paper, to a host with room, else in place of an operator that can be
+        scaled down, but not to a new host. Floating instances count on this host in proportion; remaining ones must fit on
+        the other hosts together. The simulation works on the plan itself and is rolled back if it is not feasible.
         """
         if host in draft.received or draft.open_hosts <= max(1, draft.observation.context.min_hosts):
             return False
@@ -325,7 +323,7 @@ class Btu:
         draft.close(host)
         for unit in draft.units:
             here = [task for task in draft.tasks_on(host) if draft.unit_of(task) is unit]
-            spare = math.floor(self.release_share * draft.instances[unit.name] + 1e-9)
+            spare = self._spare(draft, unit)
             floating = math.ceil(share * draft.floating[unit.name] - 1e-9)
             if not unit.scalable or not (here or floating) or self.utility(draft, unit) <= 0:
                 spare = 0
@@ -347,6 +345,15 @@ class Btu:
         draft.do(ReleaseHost(host, why="not needed after its paid time"))
         return True
 
+    def _spare(self, draft: Draft, unit: Unit) -> int:
+        """Instances of a unit that may go with one host: `release_share` of all, but one where the others carry its work.
+
+        Rounded down, a fifth of four is none, and four hosts with an instance each would never go back.
+        """
+        instances = draft.instances[unit.name]
+        carried = draft.value(unit, Metric.UTILISATION) * instances < instances - 1
+        return max(int(carried), math.floor(self.release_share * instances + 1e-9))
+
     def _finish_draining(self, draft: Draft) -> None:
         """Release draining hosts that are empty; keep those whose instances could not be moved."""
         observation = draft.observation
@@ -358,36 +365,6 @@ class Btu:
             else:
                 draft.do(CancelDrain(lease.host, why="its instances could not be moved"))
                 draft.do(RenewHost(lease.host, why="its instances could not be moved"))
-
-
-def service_levels(context: Context) -> dict[str, float]:
-    """Seconds allowed to each operator, by name; operators that nothing is promised of are left out.
-
-    An operator has the level that it declares. The first of a stage, which has the queue, has the sum of those that its
-    stage declares - that of a query whose first stage only reads, of those that the query does; where none is declared, an
-    equal part of the target latency: the longest way through the dataflow leads through so many queues.
-    """
-    layout, graph = context.layout, context.graph
-    declares = {o.name: o.max_duration for o in graph.operators if o.max_duration is not None}
-    found = dict(declares)
-    queues: dict[str, int] = {}
-    for name in graph.order:
-        working = graph.by_name[name].kind in (Kind.TRANSFORM, Kind.KEYED)
-        leads = layout.stage_of[name].name == name and (working or len(layout.stage_of[name].operators) > 1)
-        queues[name] = leads + max((queues[edge.source] for edge in graph.inputs[name]), default=0)
-    longest = max(queues.values(), default=0)
-    for stage in layout.stages:
-        members = stage.operators
-        if all(graph.by_name[name].kind in (Kind.SOURCE, Kind.SINK) for name in members):
-            if layout.apart or stage.name != stage.segment:
-                continue
-            members = next(each.operators for each in layout.segments if each.name == stage.segment)
-        declared = [declares[name] for name in members if name in declares]
-        if stage.name not in found and declared:
-            found[stage.name] = math.fsum(declared)
-        elif stage.name not in found and context.target_latency is not None and longest:
-            found[stage.name] = context.target_latency / longest
-    return found
 
 
 def last_duration(observation: Observation, operator: str) -> float:

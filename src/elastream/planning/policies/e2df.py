@@ -179,7 +179,7 @@ class E2df:
     def _wanting(self, observation: Observation, snapshot: Snapshot) -> list[str]:
         """Operators with a fixed number of tasks that would have a replica more."""
         replicas, names = snapshot.replicas, snapshot.operators.names
-        full = np.unique(replicas.operator[replicas.utilisation > self.scale_out]).tolist()
+        full = np.unique(replicas.operator[replicas.above(self.scale_out)]).tolist()
         return [names[row] for row in full if names[row] not in observation.context.scalable]
 
     def _may_place(self, observation: Observation) -> bool:

@@ -23,9 +23,9 @@ from elastream.model.plant import Plan
 from elastream.model.promises import Rows
 from elastream.model.units import format_duration, format_rate
 from elastream.model.wording import counted
+from elastream.planning.algorithms import fused
 from elastream.planning.algorithms.apart import CoreNeed, enlarge, lacks, may_reduce, needs_of, reduce
 from elastream.planning.algorithms.draft import Draft, observed_instances
-from elastream.planning.algorithms.fused import drain_surplus, in_equal_parts, lease_missing, shared_capacity, threads
 from elastream.planning.algorithms.line import CERTAIN
 from elastream.planning.algorithms.load import ROUNDS, LoadFigures, Seen
 from elastream.planning.algorithms.measures import capacity, host_capacity, since_change, sum_of, tasks_on, unsized
@@ -120,16 +120,15 @@ class Threshold:
     def plan(self, observation: Observation, memory: object = None) -> Plan:
         """Host actions, then parallelism, then moves. memory: a `Seen`."""
         scaled = self.scale(observation, memory)
-        hosts = list(scaled.hosts)
-        leaving = any(isinstance(action, DrainHost) for action in hosts)
+        leaving = any(isinstance(action, DrainHost) for action in scaled.hosts)
         moves = [] if leaving or observation.context.layout.apart else balance(observation)
-        actions = (*hosts, *scaled.parallelism, *moves)
+        actions = (*scaled.hosts, *scaled.parallelism, *moves)
         return Plan(actions, scaled.seen, scaled.predicted, unknown=scaled.unknown)
 
     def scale(self, observation: Observation, memory: object = None) -> "Scaled":
         """Host actions and parallelism actions of the plan, without moves of fused tasks."""
-        before = memory if isinstance(memory, Seen) else None
-        return _Round(self, observation, before).scaled()
+        now = _Round(self, observation, memory if isinstance(memory, Seen) else None)
+        return now.apart() if observation.context.layout.apart else now.fused()
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,9 +159,6 @@ class _Round:
             self.seen = self.seen.surprised(observation.time, self.forecast, self.horizon, self.pace)
         self.most = policy.scale_out * (1 + policy.tolerance)
 
-    def scaled(self) -> Scaled:
-        return self._apart() if self.observation.context.layout.apart else self._fused()
-
     @cached_property
     def rate(self) -> float:
         """Records/s that the hosts are sized for."""
@@ -187,7 +183,8 @@ class _Round:
 
     # Fused: tasks share the cores of their hosts.
 
-    def _fused(self) -> Scaled:
+    def fused(self) -> Scaled:
+        """The plan where stages take turns on the slots."""
         load, observation = self.load, self.observation
         base = load.cores(self.rate)
         unknown = unsized(observation) if math.isnan(base) else ()
@@ -195,15 +192,12 @@ class _Round:
         seen = self.seen if math.isnan(base) else self.seen.needing(observation.time, (base,), self.settle)
         if load.cold and math.isnan(load.declared) and not load.late:
             # What the first batches work, and how far they lag behind, says nothing of the next ones.
-            need = min(need, shared_capacity(observation, (*observation.usable, *observation.coming), equal=self._equal))
+            need = min(
+                need, fused.shared_capacity(observation, (*observation.usable, *observation.coming), equal=self._equal)
+            )
         draining = [host for host, lease in observation.leases.items() if lease.state is HostState.DRAINING]
-        more = lease_missing(observation, self.kind, need, why, self.policy.spare, draining, equal=self._equal)
-        hosts: list[Action] = [
-            ReleaseHost(host, why="it holds no more tasks")
-            for host in draining
-            if not tasks_on(observation, host) and CancelDrain(host) not in more
-        ]
-        hosts += more if more or draining else self._shrink(seen)
+        more = fused.lease_missing(observation, self.kind, need, why, self.policy.spare, draining, equal=self._equal)
+        hosts = [*self._emptied(more), *(more if more or draining else self._shrink(seen))]
         wider = [action for operator in sorted(observation.context.scalable) for action in self._widened(operator, need)]
         return Scaled(hosts, wider, seen, self._predicted(hosts, base), unknown)
 
@@ -220,9 +214,9 @@ class _Round:
             need += drained / self.most
             why += f", and {drained:.3g} to process {late:,.0f} records of late backlog in time"
         settled = since_change(observation) >= min(policy.cool_down, ROUNDS * self.pace)
-        behind = 1.0 if self._narrow else load.behind  # more tasks come before more hosts
+        behind = 1.0 if fused.narrow(observation, self._slots) else load.behind  # more tasks come before more hosts
         if (load.late or behind > 1) and settled and not observation.coming and observation.usable:
-            there = shared_capacity(observation, observation.usable, equal=self._equal)
+            there = fused.shared_capacity(observation, observation.usable, equal=self._equal)
             if behind > 1:
                 self.seen = replace(self.seen, short=(there, self.forecast.level, observation.time))
                 if not there * behind <= need:
@@ -239,18 +233,8 @@ class _Round:
         return need, why
 
     @cached_property
-    def _narrow(self) -> bool:
-        """Whether a stage without state has fewer tasks than there are slots."""
-        observation = self.observation
-        graph, counts = observation.context.graph, observation.composition.parallelism
-        slots = self._slots
-        return any(
-            counts.get(name, slots) < slots for name in observation.context.scalable if not graph.by_name[name].waits
-        )
-
-    @cached_property
     def _equal(self) -> bool:
-        return in_equal_parts(self.observation, self._width)
+        return fused.in_equal_parts(self.observation, self._width)
 
     @cached_property
     def _width(self) -> int:
@@ -263,21 +247,14 @@ class _Round:
         return self._width if self.policy.max_parallelism is None else min(self._width, self.policy.max_parallelism)
 
     def _shrink(self, seen: Seen) -> list[Action]:
-        observation, policy = self.observation, self.policy
-        known = observation.time - seen.since >= self.settle
-        if (
-            not known
-            or observation.coming
-            or self.load.late
-            or self.load.behind > 1
-            or self.load.queued(self.settle)
-            or since_change(observation) < policy.cool_down
-        ):
+        observation, policy, load = self.observation, self.policy, self.load
+        young = observation.time - seen.since < self.settle or since_change(observation) < policy.cool_down
+        if young or observation.coming or load.late or load.behind > 1 or load.queued(self.settle):
             return []
-        highest = float(np.nanmax([self._highest(seen), self.load.used, self.load.cores(self.later), 0.0]))
-        highest = max(highest, self.most * self.load.cores(self.upper))
+        highest = float(np.nanmax([self._highest(seen), load.used, load.cores(self.later), 0.0]))
+        highest = max(highest, self.most * load.cores(self.upper))
         highest = max(highest, self.most * (1 + 1e-6) * seen.insufficient(observation.time, self.rate))
-        return drain_surplus(observation, highest, self.most, policy.spare, self.pace, self.settle, equal=self._equal)
+        return fused.drain_surplus(observation, highest, self.most, policy.spare, self.pace, self.settle, equal=self._equal)
 
     def _highest(self, seen: Seen) -> float:
         """Most cores needed in the last `settle` seconds; in the first round, for the highest rate sampled in them."""
@@ -288,8 +265,8 @@ class _Round:
     def _widened(self, operator: str, need: float) -> list[Action]:
         """The change of the tasks of a fused stage, or of the threads of an operator that waits."""
         observation, load = self.observation, self.load
-        now = observation.composition.parallelism.get(operator, math.nan)
-        now = observation.operators.value(operator, Metric.PARALLELISM) if math.isnan(now) else now
+        observed = observation.operators.value(operator, Metric.PARALLELISM)
+        now = observation.composition.parallelism.get(operator, observed)
         if math.isnan(now):
             return []
         if observation.context.graph.by_name[operator].waits:
@@ -324,13 +301,14 @@ class _Round:
         if math.isnan(busy) or not processed > 0 or math.isnan(self.rate):
             return []
         occupied = self.rate * busy / processed
-        wanted = threads(self.observation, operator, occupied, self.most, self.policy.max_parallelism)
+        wanted = fused.threads(self.observation, operator, occupied, self.most, self.policy.max_parallelism)
         why = f"{self._said} occupies {occupied:.3g} threads"
         return [SetParallelism(operator, wanted, why=why)] if wanted != now else []
 
     # Apart: instances reserve cores.
 
-    def _apart(self) -> Scaled:
+    def apart(self) -> Scaled:
+        """The plan where each operator has hosts of its own."""
         observation, policy = self.observation, self.policy
         units = [unit for unit in observation.context.units if unit.scalable]
         instances = {unit.name: observed_instances(observation, unit) for unit in units}
@@ -340,7 +318,10 @@ class _Round:
         if math.isnan(self.rate):
             unknown = unsized(observation)
         upper = self.upper / self.rate if self.rate > 0 else 1.0
-        wanted = {name: max(need.instances(self.most), self._full(need, upper)) for name, need in needs.items()}
+        wanted = {
+            name: max(need.instances(self.most), replace(need, cores=need.cores * upper).instances(1.0))
+            for name, need in needs.items()
+        }
         if self.load.late and not needs:
             for unit in units:
                 if not observation.coming:
@@ -355,7 +336,7 @@ class _Round:
                 growing = self.later / self.rate if self.rate > 0 else 1.0
                 for unit, cores in zip(units, seen.highest, strict=True):
                     least = max(float(cores), needs[unit.name].cores * growing)
-                    kept = CoreNeed(least, 0.0, needs[unit.name].per_instance).instances(self.most)
+                    kept = replace(needs[unit.name], cores=least, drain=0.0).instances(self.most)
                     surplus[unit.name] = max(0, instances[unit.name] - max(kept, wanted[unit.name]))
         shrinks = bool(surplus) and not observation.coming and since_change(observation) >= policy.cool_down
         grown: list[Action] = []
@@ -364,12 +345,7 @@ class _Round:
             shrinks and may_reduce(observation, units, instances, surplus, self.pace)
         ):
             grown, releases = self._drafted(wanted, needs, surplus, shrinks)
-        empty = [
-            ReleaseHost(host, why="it holds no more tasks")
-            for host, lease in observation.leases.items()
-            if lease.state is HostState.DRAINING and not tasks_on(observation, host)
-        ]
-        actions = [*grown, *empty, *releases]
+        actions = [*grown, *self._emptied(), *releases]
         total = math.fsum(need.cores for need in needs.values()) if needs else math.nan
         return Scaled(actions, (), seen, self._predicted(actions, total), unknown)
 
@@ -385,9 +361,6 @@ class _Round:
         releases = reduce(draft, surplus, self.pace, policy.spare) if shrinks and not grown else []
         return draft.plan, releases
 
-    def _full(self, need: CoreNeed, upper: float) -> int:
-        return CoreNeed(need.cores * upper, need.drain, need.per_instance).instances(1.0)
-
     def _reason(self, name: str, need: CoreNeed | None, now: int) -> str:
         if need is None:
             return "late, and the need is unknown: one instance more"
@@ -396,6 +369,16 @@ class _Round:
         return f"{self._said} needs {need.cores:.3g} cores of {name}{late}; {has:.3g} are on {counted(now, 'instance')}"
 
     # Both.
+
+    def _emptied(self, actions: Sequence[Action] = ()) -> list[Action]:
+        """Releases of draining hosts without tasks, but of those that `actions` keep."""
+        return [
+            ReleaseHost(host, why="it holds no more tasks")
+            for host, lease in self.observation.leases.items()
+            if lease.state is HostState.DRAINING
+            and not tasks_on(self.observation, host)
+            and CancelDrain(host) not in actions
+        ]
 
     def _predicted(self, actions: Sequence[Action], base: float) -> Mapping[str, float]:
         """Usable hosts after `actions`, and busy cores if the load goes on: no more than the usable hosts have."""

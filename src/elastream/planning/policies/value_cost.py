@@ -1,11 +1,13 @@
-"""Value against cost: which alternates run on which hosts, for the most value at the least money at a share of the throughput.
+"""Value against cost: which alternates run on which hosts, for the most value at the least money at a share of the
+throughput.
 
-From "Adaptive and resilient stream processing on cloud infrastructure" (Kumbhare, 2016), chapter 4. A round is the same for all
-policies that search such plans: read the problem, search, enact. This module has the round and the two greedy policies;
-`elastream.planning.scheduling` has what they search with.
+From "Adaptive and resilient stream processing on cloud infrastructure" (Kumbhare, 2016), chapter 4. A round is the same
+for all policies that search such plans: read the problem, search, enact. This module has the round and the two greedy
+policies; `elastream.planning.scheduling` has what they search with.
 """
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
@@ -16,12 +18,13 @@ from elastream.model.metrics import Metric, Needs
 from elastream.model.observation import Context, Floats, Observation
 from elastream.model.plant import Plan, Unknown
 from elastream.model.promises import Rows
+from elastream.model.qos import live_edges, rates_over
 from elastream.planning.algorithms.billing import due_back
 from elastream.planning.algorithms.choosing import SAMPLES
 from elastream.planning.scheduling.enacting import enacted
 from elastream.planning.scheduling.greedy import adapted, deployed
 from elastream.planning.scheduling.missing import loss, missed
-from elastream.planning.scheduling.problem import HOUR, Deployment, Goal, Over, Problem, score
+from elastream.planning.scheduling.problem import HOUR, Deployment, Goal, Option, Over, Problem, score
 from elastream.planning.scheduling.reading import Known, Read, read
 from elastream.planning.scheduling.sharded import adapted_apart
 
@@ -30,8 +33,8 @@ __all__ = ["Answer", "Asked", "Centralised", "Kept", "Sharded", "ValueCost", "an
 
 @dataclass(frozen=True)
 class Kept:
-    """What such a policy remembers of a run. round: number of the next one that searches. known: of `read`. time: of the last
-    round, NaN before it. own: what the search keeps."""
+    """What such a policy remembers of a run. round: number of the next one that searches. known: of `read`. time: of the
+    last round, NaN before it. own: what the search keeps."""
 
     round: int = 0
     known: Known = field(default_factory=Known)
@@ -42,9 +45,8 @@ class Kept:
 @dataclass(frozen=True)
 class Asked:
     """What a search is given. read: the problem, the plan in force, and conditions that last. round: 0 in the first that
-    searches. alternates, resources: whether it is time for either stage. pace: seconds until the next round. due: rows of the
-    hosts in the plan whose paid time ends before the next time for resources. priced: whether break-even costs were given. own:
-    of the last answer."""
+    searches. alternates, resources: whether it is time for either stage. pace: seconds until the next round. due, soon:
+    hosts whose paid time ends, see `_ending`. priced: whether break-even costs were given. own: of the last answer."""
 
     observation: Observation
     read: Read
@@ -52,15 +54,16 @@ class Asked:
     alternates: bool
     resources: bool
     pace: float
-    due: tuple[int, ...]
+    due: frozenset[str]
+    soon: frozenset[str]
     priced: bool
     own: Any = None
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What a search found. wanted: the plan to be enacted. why: what is said of each action. own: given back in the next round.
-    remarks, unknown: for the round's plan."""
+    """What a search found. wanted: the plan to be enacted. why: what is said of each action. own: given back in the next
+    round. remarks, unknown: for the round's plan."""
 
     wanted: Deployment
     why: str
@@ -73,13 +76,14 @@ class Answer:
 class ValueCost:
     """What all policies of value against cost share; each has a `search`.
 
-    throughput, tolerance: relative throughput that is to hold, what waits counted, and by how much it may be off (thesis: 0.8,
-    0.05). break_even_best, break_even_worst: money an hour at which the highest and the lowest value of the dataflow break
-    even; None: what the work of the first records says, see `scheduling.reading`. profit_period: seconds over which profit is
-    taken (thesis: 12 h). over: operators whose value counts, `dynamic` ones or `all`. alternates, resources: every how many
-    rounds alternates and hosts are planned. The thesis gives no numbers: by default both in each round, alternates first, since
-    nothing is gained by waiting where they do not suffice. instant: seconds within which what waits is to be worked off; None:
-    the time between rounds, at least the start of a host, and at least the target latency.
+    throughput, tolerance: relative throughput that is to hold, what waits counted, and by how much it may be off (thesis:
+    0.8, 0.05). break_even_best, break_even_worst: money an hour at which the highest and the lowest value of the dataflow
+    break even; None: what the work of the first records says, see `scheduling.reading`. profit_period: seconds over which
+    profit is taken (thesis: 12 h). over: operators whose value counts, `dynamic` ones or `all`. alternates, resources:
+    every how many rounds alternates and hosts are planned. The thesis gives no numbers: by default both in each round,
+    alternates first, since nothing is gained by waiting where they do not suffice. instant: seconds within which what
+    waits is to be worked off; None: the time between rounds, at least the start of a host, and at least the target
+    latency.
     """
 
     throughput: float = 0.8
@@ -125,10 +129,12 @@ class ValueCost:
         if self.whole and not found.decidable:
             return Plan(memory=after, unknown=found.unknown)
         resources = kept.round % self.resources == 0
-        due = _due(observation, found.deployment, pace * self.resources)
+        due, soon = _ending(observation, pace * self.resources)
         alternates = kept.round % self.alternates == 0
         priced = self.break_even_best is not None
-        answer = self.search(Asked(observation, found, kept.round, alternates, resources, pace, due, priced, kept.own))
+        answer = self.search(
+            Asked(observation, found, kept.round, alternates, resources, pace, due, soon, priced, kept.own)
+        )
         return Plan(
             enacted(observation, found.problem, answer.wanted, pace=pace, why=answer.why),
             replace(after, round=kept.round + 1, own=answer.own),
@@ -140,7 +146,9 @@ class ValueCost:
         """Why it can do nothing; empty where it can."""
         if context.host_types:
             return ""
-        return "it weighs value against the cost of hosts, and there is no type of host to lease: declare one with its price"
+        return (
+            "it weighs value against the cost of hosts, and there is no type of host to lease: declare one with its price"
+        )
 
     def _instant(self, observation: Observation, pace: float) -> float:
         if self.instant is not None:
@@ -157,25 +165,30 @@ def _pace(observation: Observation, last: float) -> float:
     return max(observation.time - (sampled[0] if sampled else 0.0), 1.0)
 
 
-def _due(observation: Observation, deployment: Deployment, pace: float) -> tuple[int, ...]:
-    """Rows of the hosts whose paid time ends within `pace` seconds."""
+def _ending(observation: Observation, pace: float) -> tuple[frozenset[str], frozenset[str]]:
+    """Hosts whose paid time ends before the next round, `pace` seconds later; and those for which another that
+    is leased now is up by the last round before theirs ends, or that are paid by shorter units."""
     leases, now = observation.leases, observation.time
-    return tuple(
-        row
-        for row, host in enumerate(deployment.hosts)
-        if host.name in leases and due_back(leases[host.name], now, pace)
+    starts = max((kind.start for kind in observation.context.host_types.values()), default=0.0)
+    ahead = pace * math.ceil(starts / pace)
+    due = frozenset(host for host, lease in leases.items() if due_back(lease, now, pace))
+    soon = frozenset(
+        host
+        for host, lease in leases.items()
+        if (due_back(lease, now, pace + ahead) and host not in due) or lease.type.billing.unit <= pace + ahead
     )
+    return due, soon
 
 
 @dataclass(frozen=True)
 class Centralised(ValueCost):
     """CE: one scheduler that knows all operators, an alternate and a core at a time (thesis, 4.8: Algorithms 3 and 4).
 
-    In its first round each operator comes to run the alternate of the most value for its cost, its successors' costs counted.
-    Later, where the throughput is below the goal: alternates that need less, if the hosts there are reach the goal with them;
-    else cores for the operators that hold the others up, on hosts with room or new ones of the types that cost least. Above
-    the goal: alternates of more value, if these hosts carry them; else fewer instances. A host goes when its paid time ends
-    and the others have room for what is on it.
+    In its first round each operator comes to run the alternate of the most value for its cost, its successors' costs
+    counted. Later, where the throughput is below the goal: alternates that need less, if the hosts there are reach the
+    goal with them; else cores for the operators that hold the others up, on hosts with room or new ones of the types that
+    cost least. Above the goal: alternates of more value, if these hosts carry them; else fewer instances. A host goes
+    when its paid time ends and the others have room for what is on it.
     """
 
     name: ClassVar[str] = "ce"
@@ -184,14 +197,14 @@ class Centralised(ValueCost):
         """Algorithm 3 in the first round, Algorithm 4 in the others."""
         problem, conditions = asked.read.problem, asked.read.conditions
         begun = deployed(problem, conditions, asked.read.deployment) if not asked.round else asked.read.deployment
-        names = {asked.read.deployment.hosts[row].name for row in asked.due}
         wanted = adapted(
             problem,
             begun,
             conditions,
             alternates=asked.alternates and asked.round > 0,
             resources=asked.resources,
-            due=[row for row, host in enumerate(begun.hosts) if host.name in names],
+            due=asked.due,
+            soon=asked.soon,
         )
         return answered(asked, wanted)
 
@@ -213,8 +226,8 @@ def answered(asked: Asked, wanted: Deployment, own: Any = None) -> Answer:
 class Sharded(ValueCost):
     """SH: a scheduler an operator, none of which knows of the others (thesis, 4.8).
 
-    As `Centralised`, but each operator sees only what reaches it and waits for it, counts its own costs only, and nothing is
-    repacked: hosts are of the largest type.
+    As `Centralised`, but each operator sees only what reaches it and waits for it, counts its own costs only, and nothing
+    is repacked: hosts are of the largest type.
     """
 
     name: ClassVar[str] = "sh"
@@ -223,7 +236,7 @@ class Sharded(ValueCost):
     def search(self, asked: Asked) -> Answer:
         """Algorithms 3 and 4 of each operator by itself; the first, in the first round that knows its rate and cost."""
         problem, observation = asked.read.problem, asked.observation
-        arriving = _arriving(observation, problem)
+        arriving = _arriving(asked)
         begun: frozenset[str] = asked.own or frozenset()
         first = [row for row, name in enumerate(problem.operators) if name not in begun and not math.isnan(arriving[row])]
         wanted = adapted_apart(
@@ -237,20 +250,39 @@ class Sharded(ValueCost):
         )
         rates = tuple(
             Unknown(Metric.ARRIVAL_RATE, Rows.OPERATOR, name, "cannot plan")
-            for name, options in zip(problem.operators, problem.options, strict=True)
-            if options[0].name and math.isnan(observation.operators.value(name, Metric.ARRIVAL_RATE))
+            for row, (name, options) in enumerate(_each(problem))
+            if options[0].name
+            and math.isnan(arriving[row])
+            and math.isnan(observation.operators.value(name, Metric.ARRIVAL_RATE))
         )
         costs = tuple(each for each in asked.read.unknown if each.metric is not Metric.ARRIVAL_RATE)
         own = begun | {problem.operators[row] for row in first}
         return Answer(wanted, "by its operator's own throughput", own, unknown=(*rates, *costs))
 
 
-def _arriving(observation: Observation, problem: Problem) -> Floats:
-    """Records/s that reach each operator, mean of its newest samples; NaN where that, or the cost of what runs, is unknown."""
-    found = np.full(len(problem.operators), np.nan)
-    for row, options in enumerate(problem.options):
-        if options[0].name:
-            _, rates = observation.series(problem.operators[row], Metric.ARRIVAL_RATE, SAMPLES)
-            known = rates[~np.isnan(rates)]
-            found[row] = known.mean() if known.size else np.nan
-    return found
+def _arriving(asked: Asked) -> Floats:
+    """Records/s that reach each operator, mean of its newest samples; NaN where that, or the cost of what runs, is unknown.
+
+    Fused operators are measured as their stage: what reaches one of them follows from what reaches the first.
+    """
+    observation, problem = asked.observation, asked.read.problem
+    rates = {name: _newest(observation, name) for name in problem.operators}
+    if problem.shared:
+        graph, layout = observation.context.graph, observation.context.layout
+        emitted = dict(zip(problem.operators, problem.selectivities(asked.read.deployment.active).tolist(), strict=True))
+        live = live_edges(graph, observation.composition)
+        for stage in layout.stages:
+            within = rates_over(graph, live, {stage.name: rates[stage.name]}, emitted)
+            rates |= {name: within[name] for name in stage.operators if math.isnan(rates[name])}
+    return np.array([rates[name] if options[0].name else math.nan for name, options in _each(problem)])
+
+
+def _newest(observation: Observation, name: str) -> float:
+    _, rates = observation.series(name, Metric.ARRIVAL_RATE, SAMPLES)
+    known = rates[~np.isnan(rates)]
+    return float(known.mean()) if known.size else math.nan
+
+
+def _each(problem: Problem) -> Iterator[tuple[str, tuple[Option, ...]]]:
+    """Each operator with its options."""
+    return zip(problem.operators, problem.options, strict=True)

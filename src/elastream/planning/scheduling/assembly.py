@@ -1,7 +1,7 @@
 """A deployment under change: an instance, an alternate or a host at a time, with what that leaves room for.
 
-`Deployment` is a value that is scored as a whole. A search that takes thousands of small steps keeps this copy instead, so that
-a step costs no loop over hosts.
+`Deployment` is a value that is scored as a whole. A search that takes thousands of small steps keeps this copy instead,
+so that a step costs no loop over hosts.
 """
 
 import math
@@ -28,16 +28,16 @@ from elastream.planning.scheduling.problem import (
 __all__ = ["Assembly", "depth_first"]
 
 CORES, MEMORY, FREE_CORES, FREE_MEMORY, PRICE, LEFT, READY = range(7)
-"""What is kept of each host: cores and megabytes, those that no instance holds, money an hour, seconds that are paid, and when
-it takes instances."""
+"""What is kept of each host: cores and megabytes, those that no instance holds, money an hour, seconds that are paid, and
+when it takes instances."""
 
 
 class Assembly:
     """The working copy. Hosts are rows; those of `deployment` come first, new ones behind them.
 
     active: rows of options. hosts: as in a deployment. capacity: cores of speed 1 of each operator in each instant, shape
-    (T, operators). total: instances of each operator. order: operators depth first. sizable: those whose number of instances
-    can change.
+    (T, operators). total: instances of each operator. order: operators depth first. sizable: those whose number of
+    instances can change.
     """
 
     def __init__(self, problem: Problem, deployment: Deployment, conditions: Conditions) -> None:
@@ -188,12 +188,13 @@ class Assembly:
             self.problem, replace(self.deployment(), hosts=hosts, instances=self.instances[kept]), self.conditions
         )
 
-    def alone(self, operator: int, problem: Problem, conditions: Conditions) -> "Assembly":
-        """What the scheduler of one operator knows: its own `problem` and `conditions`, its instances, and free cores."""
+    def alone(self, operator: int, problem: Problem, conditions: Conditions, *, room: bool = True) -> "Assembly":
+        """What the scheduler of one operator knows: its own `problem` and `conditions`, its instances, and, with `room`,
+        which cores are free."""
         own = Assembly(
             problem, Deployment((self.active[operator],), tuple(self.hosts), self.instances[:, [operator]]), conditions
         )
-        own._of[:, : len(self.hosts)] = self._of[:, : len(self.hosts)]
+        own._of[:, : len(self.hosts)] = self._of[:, : len(self.hosts)] if room else 0.0
         return own
 
     def take(self, operator: int, own: "Assembly") -> None:

@@ -1,7 +1,7 @@
 """Greedy plans, knowing all operators: which alternates run, and how the first deployment is adapted (thesis, 4.8).
 
-Algorithms 3 and 4 with the functions of Table 4.1 for the centralised variant (CE). `steps` has what they do to instances and
-hosts, `sharded` the variant that knows one operator at a time (SH).
+Algorithms 3 and 4 with the functions of Table 4.1 for the centralised variant (CE). `steps` has what they do to instances
+and hosts, `sharded` the variant that knows one operator at a time (SH).
 """
 
 import math
@@ -11,9 +11,10 @@ from dataclasses import replace
 import numpy as np
 
 from elastream.planning.scheduling.assembly import Assembly
+from elastream.planning.scheduling.giving_back import replacements, shut_down, vacated
 from elastream.planning.scheduling.packing import HOUR, NEARLY, power, rate_of
 from elastream.planning.scheduling.problem import Conditions, Deployment, Problem, value_of
-from elastream.planning.scheduling.steps import allocate, repacked, shed, shut_down, vacated
+from elastream.planning.scheduling.steps import allocate, repacked, shed
 
 __all__ = ["adapted", "better", "cheaper", "chosen", "deployed", "ranked", "switched", "with_successors", "work", "worth"]
 
@@ -21,8 +22,8 @@ __all__ = ["adapted", "better", "cheaper", "chosen", "deployed", "ranked", "swit
 def with_successors(problem: Problem, active: Sequence[int]) -> list[list[float]]:
     """Core-seconds per record of each option of each operator, with what its records cost the operators after it.
 
-    `GetCostOfAlternate` of CE (Table 4.1): cost + selectivity x the sum of its successors' costs, from the outputs back, where
-    each successor runs its option of `active`.
+    `GetCostOfAlternate` of CE (Table 4.1): cost + selectivity x the sum of its successors' costs, from the outputs back,
+    where each successor runs its option of `active`.
     """
     after = [0.0] * len(problem.operators)
     found: list[list[float]] = [[]] * len(problem.operators)
@@ -51,8 +52,8 @@ def _ratio(value: float, cost: float) -> float:
 def chosen(problem: Problem, *, sharded: bool = False) -> tuple[int, ...]:
     """The option of each operator with the most value for its cost (Algorithm 3, lines 2 to 11).
 
-    sharded: for its own cost alone, that of SH. Line 6 keeps the best ratio from one operator to the next, so that a later one
-    may select nothing; here each begins anew.
+    sharded: for its own cost alone, that of SH. Line 6 keeps the best ratio from one operator to the next, so that a
+    later one may select nothing; here each begins anew.
     """
     active = [0] * len(problem.operators)
     for row in reversed(range(len(problem.operators))):  # successors first: their costs are in those of this one
@@ -87,12 +88,14 @@ def adapted(
     *,
     alternates: bool = True,
     resources: bool = True,
-    due: Collection[int] = (),
+    due: Collection[str] = (),
+    soon: Collection[str] = (),
 ) -> Deployment:
     """The deployment adapted to `conditions` (Algorithm 4), all operators known.
 
-    alternates, resources: whether it is time for either stage. due: rows of hosts whose paid time ends before the next time
-    for resources. Within the tolerance nothing changes, but that hosts which are due go if the others do without them.
+    alternates, resources: whether it is time for either stage. due: hosts whose paid time ends before the next time for
+    resources. soon: of those for which another that is leased now is up when theirs ends. Within the tolerance nothing
+    changes, but that the first go if the others do without them, and the second if cheaper ones do.
     """
     goal = problem.goal
     assembly = Assembly(problem, deployment, conditions)
@@ -105,19 +108,27 @@ def adapted(
             assembly = repacked(assembly, goal.throughput)
         elif reached >= goal.throughput + goal.tolerance - NEARLY:
             assembly = shed(assembly, goal.throughput)
-        names = {deployment.hosts[row].name for row in due}
-        assembly = vacated(assembly, goal.throughput, [r for r, host in enumerate(assembly.hosts) if host.name in names])
+        assembly = vacated(assembly, goal.throughput, _called(assembly, due))
+        wanted = replacements(assembly, goal.throughput, _called(assembly, soon))
         assembly = shut_down(assembly)
+        for kind in wanted:
+            assembly.lease(kind)
     return assembly.deployment()
+
+
+def _called(assembly: Assembly, names: Collection[str]) -> list[int]:
+    """Rows of the hosts `names`."""
+    return [row for row, host in enumerate(assembly.hosts) if host.name in names]
 
 
 def switched(assembly: Assembly, *, traded: bool = True) -> Assembly:
     """The same with other alternates, where the throughput is off the goal and the hosts there are carry them.
 
-    `AlternateReDeploy` (Algorithm 4). Below the goal: of the options that need less, the first by value for cost with which the
-    goal is reached; above: of those of more value. "Accommodated using the existing resource allocation" is read as by the
-    cores of the hosts there are: instances are shifted among operators, none is leased. Where no single switch does, those
-    together that give up least value for what they save, if they do; else, with `traded`, those that are worth it (`worth`).
+    `AlternateReDeploy` (Algorithm 4). Below the goal: of the options that need less, the first by value for cost with
+    which the goal is reached; above: of those of more value. "Accommodated using the existing resource allocation" is
+    read as by the cores of the hosts there are: instances are shifted among operators, none is leased. Where no single
+    switch does, those together that give up least value for what they save, if they do; else, with `traded`, those that
+    are worth it (`worth`).
     """
     goal = assembly.problem.goal
     reached = assembly.reached(assembly.limits())
@@ -132,7 +143,9 @@ def _raised(assembly: Assembly) -> Assembly:
     problem = assembly.problem
     for row in range(len(problem.operators)):
         value = problem.options[row][assembly.active[row]].value
-        for option in ranked(problem, row, with_successors(problem, assembly.active)[row]) if _several(problem, row) else ():
+        for option in (
+            ranked(problem, row, with_successors(problem, assembly.active)[row]) if _several(problem, row) else ()
+        ):
             if problem.options[row][option].value > value + NEARLY and (carried := _carried(assembly, row, option)):
                 assembly = carried
                 break

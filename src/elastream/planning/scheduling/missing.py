@@ -36,7 +36,8 @@ def loss(problem: Problem, wanted: Deployment, conditions: Conditions) -> tuple[
 
 
 def _lacking(problem: Problem, wanted: Deployment, conditions: Conditions) -> Floats:
-    """Cores of speed 1 that each operator lacks to pass on as much as the goal says; where they are shared, all together."""
+    """Cores of speed 1 that each operator lacks to pass on as much as the goal says; where they are shared, all
+    together."""
     capacity = capacities(problem, wanted, conditions)
     flows = throughput(problem, wanted.active, capacity, conditions, limits(problem, wanted, conditions))
     need = problem.goal.throughput * (flows.possible * problem.costs(wanted.active)).mean(axis=0)

@@ -1,8 +1,9 @@
 """Which hosts hold given needs most cheaply: iterative repacking into bins of several sizes (`RepackFreeVMs`, Table 4.1).
 
-After Kang and Park, "Algorithms for the variable sized bin packing problem" (2003), which the thesis cites: all is packed into
-bins of one size, then what is in bins that are not full is packed into the next smaller size where that is cheaper, and so on.
-Their bins cost no more a unit the larger they are. A price list need not keep that, so that every size is begun with.
+After Kang and Park, "Algorithms for the variable sized bin packing problem" (2003), which the thesis cites: all is packed
+into bins of one size, then what is in bins that are not full is packed into the next smaller size where that is cheaper,
+and so on. Their bins cost no more a unit the larger they are. A price list need not keep that, so that every size is
+begun with.
 """
 
 import math
@@ -64,13 +65,11 @@ class Bin:
         self.memory -= count * memory
 
 
-def packed(
-    problem: Problem, order: Sequence[int], needs: Floats, least: Integers, most: int
-) -> tuple[Bin, ...] | None:
+def packed(problem: Problem, order: Sequence[int], needs: Floats, least: Integers, most: int) -> tuple[Bin, ...] | None:
     """The cheapest hosts found that give operators `needs`, at most `most` of them; None where no type holds them.
 
-    order: operators as they are put next to each other. needs: cores of speed 1 of each operator; where cores are shared, of
-    all of them at once, shape (1,). least: instances that each operator has at least.
+    order: operators as they are put next to each other. needs: cores of speed 1 of each operator; where cores are shared,
+    of all of them at once, shape (1,). least: instances that each operator has at least.
     """
     sizes = sorted(_worth_asking(problem.types), key=lambda t: (-power(t), rate_of(t), t.name))
     best: tuple[float, int, tuple[Bin, ...]] | None = None

@@ -1,21 +1,22 @@
 """Greedy plans by one scheduler an operator, none of which knows of the others (thesis, 4.8: SH).
 
-A scheduler is given the problem of its operator alone: what reaches it and waits for it, its alternates, its instances. Where it
-takes a core it is told which hosts have one free; what holds the others it is not told.
+A scheduler is given the problem of its operator alone: what reaches it and waits for it, its alternates, its instances.
+Where it takes a core it is told which hosts have one free; what holds the others it is not told.
 """
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import replace
 
 import numpy as np
 
 from elastream.model.observation import Floats
 from elastream.planning.scheduling.assembly import Assembly
+from elastream.planning.scheduling.giving_back import shut_down
 from elastream.planning.scheduling.greedy import chosen, ranked, switched
 from elastream.planning.scheduling.packing import NEARLY
 from elastream.planning.scheduling.problem import Conditions, Deployment, Problem
-from elastream.planning.scheduling.steps import allocate, cores_of, grow, shed, shut_down, without_spare
+from elastream.planning.scheduling.steps import allocate, cores_of, grow, shed, without_spare
 
 __all__ = ["adapted_apart", "alone", "under"]
 
@@ -62,8 +63,8 @@ def adapted_apart(
 ) -> Deployment:
     """The deployment adapted by a scheduler an operator (Algorithm 4 of SH, without repacking).
 
-    arriving: records/s that reach each operator as its scheduler sees them, shape (operators,); NaN: it does nothing. first:
-    rows of those that choose their alternate as at the initial deployment (Algorithm 3).
+    arriving: records/s that reach each operator as its scheduler sees them, shape (operators,); NaN: it does nothing.
+    first: rows of those that choose their alternate as at the initial deployment (Algorithm 3).
     """
     known = [row for row, rate in enumerate(arriving.tolist()) if not math.isnan(rate)]
     options = chosen(problem, sharded=True)
@@ -76,9 +77,11 @@ def adapted_apart(
     for operator in everyone.order:
         if operator not in known or not problem.placed[operator]:
             continue
-        own = everyone.alone(operator, alone(problem, operator), under(conditions, operator, float(arriving[operator])))
+        its = alone(problem, operator), under(conditions, operator, float(arriving[operator]))
         if operator in later:
-            own = switched(own, traded=False)
+            # By the cores that it has: which others are free depends on who else asks.
+            everyone.switch(operator, switched(everyone.alone(operator, *its, room=False), traded=False).active[0])
+        own = everyone.alone(operator, *its)
         if resources:
             reached = own.reached()
             if reached <= goal.lowest + NEARLY:
@@ -92,8 +95,8 @@ def adapted_apart(
 def _of_shared(assembly: Assembly, arriving: Floats, later: Collection[int], *, resources: bool) -> Assembly:
     """The same where operators take turns on all cores: each scheduler asks for whole cores, and is given its part.
 
-    No scheduler has cores of its own there. How much it is given of what it asks for is all that it knows of the rest. later:
-    rows of the operators for whose alternates it is time.
+    No scheduler has cores of its own there. How much it is given of what it asks for is all that it knows of the rest.
+    later: rows of the operators for whose alternates it is time.
     """
     problem, goal = assembly.problem, assembly.problem.goal
     records = np.nan_to_num(arriving) + assembly.conditions.queues / assembly.conditions.seconds
@@ -116,4 +119,4 @@ def _of_shared(assembly: Assembly, arriving: Floats, later: Collection[int], *, 
     need = float(asked.sum())
     while cores_of(assembly) < need - NEARLY and grow(assembly, 0):
         pass
-    return without_spare(assembly, need, range(len(assembly.hosts)))
+    return without_spare(assembly, need)

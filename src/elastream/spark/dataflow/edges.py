@@ -11,19 +11,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import LongType, StructType
+from pyspark.sql.types import StructType
 
 from elastream.model.graph import Edge
 from elastream.spark.dataflow.edge_log import EdgeLog, FilePiece
 from elastream.spark.dataflow.pacing import RangeReader, shares
 from elastream.spark.dataflow.steering import Steering
-from elastream.spark.worker.composition import COLUMN, freeze_imports
+from elastream.spark.worker.composition import freeze_imports
 from elastream.spark.worker.records import conformed
 
 __all__ = ["EdgeReader", "EdgeSource", "edge_name", "open_edge"]
@@ -35,10 +34,9 @@ ROWS = 10_000
 
 @dataclass(frozen=True)
 class EdgeSlice(InputPartition):
-    """The records that one task reads and stamps with `code`."""
+    """The records that one task reads."""
 
     pieces: tuple[FilePiece, ...]
-    code: int
 
 
 def edge_name(edge: Edge) -> str:
@@ -56,7 +54,7 @@ def open_edge(
     batch_seconds: float,
     checkpoint: Path,
 ) -> DataFrame:
-    """Open the stream of the records in a folder, with an additional last column `_composition bigint`.
+    """Open the stream of the records in a folder.
 
     steering: says under which composition, and in how many tasks; at most one per `rows_each` records. batch_seconds:
     target duration of a batch, which limits its size. checkpoint: that of the reading query, whose commit log has the
@@ -66,7 +64,7 @@ def open_edge(
     spark.dataSource.register(EdgeSource)
     return (
         spark.readStream.format(FORMAT)
-        .schema(StructType([*schema.fields]).add(COLUMN, LongType()))
+        .schema(schema)
         .options(
             steering=steering.option(),
             records=str(records.resolve()),
@@ -144,16 +142,15 @@ class EdgeReader(RangeReader):
         if self._log.total < last:  # after a restart, Spark replays a batch before it requests the latest offset
             self._log.refresh()
         width = max(1, min(int(end["partitions"]), -(-(last - first) // self._rows_each)))
-        return [EdgeSlice(self._log.pieces(a, b), int(end["code"])) for a, b in shares(first, last, width) if b > a]
+        return [EdgeSlice(self._log.pieces(a, b)) for a, b in shares(first, last, width) if b > a]
 
     def read(self, partition: EdgeSlice) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
-        """Arrow batches of a slice, stamped with its code."""
+        """Arrow batches of a slice."""
         freeze_imports()
         for piece in partition.pieces:
             # Read as a single file: as a dataset, the folder's `batch=N` would become a column.
             table = pq.ParquetFile(piece.path).read().slice(piece.first, piece.rows)
-            stamped = table.append_column(COLUMN, pa.array(np.full(piece.rows, partition.code)))
-            for batch in stamped.to_batches(max_chunksize=ROWS):
+            for batch in table.to_batches(max_chunksize=ROWS):
                 yield conformed(batch, self._schema)
 
     def commit(self, end: dict[str, Any]) -> None:

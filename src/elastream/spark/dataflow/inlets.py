@@ -8,15 +8,14 @@ from pyspark.sql import functions as F
 
 from elastream.model.regions import Inlet
 from elastream.spark.dataflow.channels import selected
-from elastream.spark.worker.composition import COLUMN
 from elastream.spark.worker.fused import ENTRY
 
 __all__ = ["entering", "together"]
 
 
 def entering(frame: DataFrame, inlet: Inlet, lane: str | None) -> DataFrame:
-    """`frame` after the native part of `inlet`, without the composition that our sources add. lane: as for `together`."""
-    found = selected(frame.drop(COLUMN), inlet.natives, [])
+    """`frame` after the native part of `inlet`. lane: as for `together`."""
+    found = selected(frame, inlet.natives, [])
     return found if lane is None else found.coalesce(1)
 
 
@@ -25,7 +24,7 @@ def together(frames: Sequence[DataFrame], lanes: Sequence[str | None]) -> DataFr
 
     lanes: of each inlet the stage that it leads to, where that runs in one task; None: in as many as the inlet has.
     """
-    schemas = [frame.drop(COLUMN).schema for frame in frames]
+    schemas = [frame.schema for frame in frames]
     tagged: dict[str | int, DataFrame] = {}
     for number, frame in enumerate(frames):
         columns = [F.lit(number).alias(ENTRY)]

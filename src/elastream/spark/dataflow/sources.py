@@ -13,7 +13,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
 
-import numpy as np
 import pyarrow as pa
 from pyspark import cloudpickle
 from pyspark.sql import DataFrame, SparkSession
@@ -31,7 +30,7 @@ from elastream.spark.dataflow.kafka import check_topic, source_options
 from elastream.spark.dataflow.pacing import RangeReader, shares
 from elastream.spark.dataflow.stamps import with_stamps
 from elastream.spark.dataflow.steering import Steering
-from elastream.spark.worker.composition import COLUMN, freeze_imports, write_atomically
+from elastream.spark.worker.composition import freeze_imports, write_atomically
 
 __all__ = ["HELD", "HOLD", "ShapedReader", "ShapedSource", "check_source", "open_source", "place_of", "timestamp_of"]
 
@@ -43,11 +42,10 @@ was requested to take no more records under, once it takes none."""
 
 @dataclass(frozen=True)
 class Slice(InputPartition):
-    """Records `first` to `last` (exclusive) of the load, which one task reads and stamps with `code`."""
+    """Records `first` to `last` (exclusive) of the load, which one task reads."""
 
     first: int
     last: int
-    code: int
 
 
 def open_source(
@@ -61,11 +59,10 @@ def open_source(
 ) -> DataFrame:
     """Open the stream of a source operator.
 
-    With a load: Elastream's source, with an additional last column `_composition bigint`. Composition and number of tasks
-    are what `steering` says; batches are limited to about `batch_seconds`, from commit times in the log of `checkpoint`, if
-    given. In the folder `control` the source keeps its records. The load begins after the query's first, empty batch has
-    started the workers, and continues by the clock, also across restarts. Without a load: Spark's readers, and no such
-    column. Raises InputError for records that cannot be read.
+    With a load: Elastream's source. Composition and number of tasks are what `steering` says; batches are limited to about
+    `batch_seconds`, from commit times in the log of `checkpoint`, if given. In the folder `control` the source keeps its
+    records. The load begins after the query's first, empty batch has started the workers, and continues by the clock, also
+    across restarts. Without a load: Spark's readers. Raises InputError for records that cannot be read.
     """
     match operator.reads:
         case KafkaTopic() as topic:
@@ -90,7 +87,7 @@ def open_source(
             spark.dataSource.register(ShapedSource)
             return (
                 spark.readStream.format(FORMAT)
-                .schema(f"{spec.schema}, {COLUMN} bigint")
+                .schema(spec.schema)
                 .options(control=str(control.resolve()), steering=steering.option(), batch_seconds=batch_seconds)
                 .options(**({} if checkpoint is None else {"commits": str(checkpoint.resolve() / "commits")}))
                 .load()
@@ -242,15 +239,13 @@ class ShapedReader(RangeReader):
         """Contiguous shares of the batch, as even as possible, none of them empty."""
         first, last = int(start["n"]), int(end["n"])
         width = max(1, min(int(end["partitions"]), last - first))
-        return [Slice(a, b, int(end["code"])) for a, b in shares(first, last, width)]
+        return [Slice(a, b) for a, b in shares(first, last, width)]
 
     def read(self, partition: Slice) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
-        """Arrow batches of a slice, stamped with its code."""
+        """Arrow batches of a slice."""
         freeze_imports()
-        stamps = pa.array(np.full(min(partition.last - partition.first, 10_000), partition.code))
         for batch in slices(frozen(self._control / CORPUS), partition.first, partition.last):
-            columns = [*batch.columns, stamps.slice(0, batch.num_rows)]
-            yield pa.RecordBatch.from_arrays(columns, schema=self._schema)
+            yield pa.RecordBatch.from_arrays(batch.columns, schema=self._schema)
 
     def commit(self, end: dict[str, Any]) -> None:
         """No effect: every range can be read again."""

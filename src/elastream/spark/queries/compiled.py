@@ -97,7 +97,7 @@ class CompiledQueries:
         return [self._described(batch, wall - now) for batch in fresh]
 
     def _stretched(self, row: MeterRow) -> MeterRow:
-        """A row of the meter, which counts CPU seconds, with those for which cores were taken: more where hosts get less."""
+        """A row of the meter, which counts CPU seconds, with those that cores were taken for: more where hosts get less."""
         waited = row.alternate and self.layout.graph.operator(row.operator).waits
         if self._speeds is None or waited:
             return row

@@ -69,7 +69,7 @@ class Telemetry:
         self._ends = [each.segment.name for each in running if sinks & set(each.segment.operators)]
         self.queues = {edge: EdgeLog(records) for each in running for edge, records in each.edges.items()}
         self._latencies = Latencies(layout, running, self.queues)
-        self._meter: dict[tuple[str, int], list[MeterRow]] = defaultdict(list)
+        self._meter: dict[tuple[str, int], list[MeterRow]] = {}
         self._alternates = AlternateCosts()
         self.batches = 0
         self.rows = 0
@@ -92,9 +92,11 @@ class Telemetry:
         return self._latencies.basis
 
     def metered(self, rows: Iterable[MeterRow]) -> None:
-        """Take what the meter has drained."""
+        """Take what the meter has drained: all of the batches that it tells of."""
+        fresh: dict[tuple[str, int], list[MeterRow]] = defaultdict(list)
         for row in rows:
-            self._meter[row.segment, row.batch].append(row)
+            fresh[row.segment, row.batch].append(row)
+        self._meter |= fresh
         for segment, batch in list(self._meter):
             if (recent := self.recent(segment)) and batch < recent[0].id:
                 del self._meter[segment, batch]

@@ -55,8 +55,8 @@ class HostWatch:
 
         held: host of each task. measured: what providers know; use: fraction of a host's slots that its tasks took, for
         hosts whose provider does not know their CPU time. links: a row per ordered pair of hosts; what a host has to do
-        with others is the sum over those that it is in. speeds: what probes say; of a host that does not get all of its cores
-        the use counts more, since it is full when it uses what it gets.
+        with others is the sum over those that it is in. speeds: what probes say; of a host that does not get all of its
+        cores the use counts more, since it is full when it uses what it gets.
         """
         count = Counter(held.values())
         known = {name: measured.get(name, UNMEASURED) for name in leases}
@@ -76,9 +76,7 @@ class HostWatch:
             {Metric.SPEED: oldest},
         )
 
-    def _cpu_of(
-        self, lease: Lease, known: Measured, use: Callable[[str], float], now: float, share: float
-    ) -> float:
+    def _cpu_of(self, lease: Lease, known: Measured, use: Callable[[str], float], now: float, share: float) -> float:
         """Utilisation of a host: of the `share` of its cores that it gets, mean over CPU_WINDOW, or of its slots."""
         if lease.state in (HostState.REQUESTED, HostState.STARTING):
             return NAN

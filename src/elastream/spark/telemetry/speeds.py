@@ -1,10 +1,10 @@
 """How fast hosts are, from what the probes beside their Python workers read (`worker.probe`).
 
-A host's speed is what each core of its type is worth to a plan: records a second, relative to the standard core. It is lower
-where a core takes more CPU seconds for the same work, and where the host does not get all of its cores. The standard is the
-fastest host there is: the thesis (Kumbhare 2015, section 1.3) divides by the best that is observed, and takes that for what
-hosts are rated at. So the fastest host has the speed that its type declares, and costs in CPU seconds, which operators are
-measured in, need no other machine to refer to.
+A host's speed is what each core of its type is worth to a plan: records a second, relative to the standard core. It is
+lower where a core takes more CPU seconds for the same work, and where the host does not get all of its cores. The
+standard is the fastest host there is: the thesis (Kumbhare 2015, section 1.3) divides by the best that is observed, and
+takes that for what hosts are rated at. So the fastest host has the speed that its type declares, and costs in CPU
+seconds, which operators are measured in, need no other machine to refer to.
 """
 
 import contextlib
@@ -72,9 +72,7 @@ class SpeedWatch:
     def look(self, host_of: Mapping[str, str], leases: Mapping[str, Lease], now: float) -> Mapping[str, HostSpeed]:
         """Speed of each host that works and whose probe is heard of. host_of: by executor."""
         working = {
-            name: lease.type
-            for name, lease in leases.items()
-            if lease.state in (HostState.RUNNING, HostState.DRAINING)
+            name: lease.type for name, lease in leases.items() if lease.state in (HostState.RUNNING, HostState.DRAINING)
         }
         found: dict[str, _Probed] = {}
         for executor, host in host_of.items():
@@ -91,9 +89,7 @@ class SpeedWatch:
         for host, speed in speeds.items():
             if speed > (1 - TELLABLE) * working[host].speed:
                 speeds[host] = working[host].speed
-        return {
-            host: HostSpeed(speeds[host] * shares[host], shares[host], now - each.seen) for host, each in found.items()
-        }
+        return {host: HostSpeed(speeds[host] * shares[host], shares[host], now - each.seen) for host, each in found.items()}
 
     def _read(self, executor: str, now: float) -> _Probed:
         probed = self._probed.setdefault(executor, _Probed())

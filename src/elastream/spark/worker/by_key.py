@@ -5,27 +5,28 @@ and what they return follows in the order of the alternates: nobody can say whic
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from itertools import chain, pairwise
-from typing import Any, TypeAlias
+from operator import call, length_hint
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from elastream.model.graph import Form
-from elastream.spark.worker.key_table import Lookup
+from elastream.spark.worker.key_table import Lookup, Numbers
 from elastream.spark.worker.meter import cpu_seconds
 from elastream.spark.worker.records import Chunk
 from elastream.spark.worker.runner import Runner
 
 __all__ = ["ByKey", "Metered"]
 
-Span: TypeAlias = tuple[int, int]
-"""The first of some records, and the one behind the last."""
-
 SINGLE = frozenset({Form.MAP, Form.FLAT_MAP, Form.FILTER})
 """Forms of functions that take single records."""
+TIMED, PART = 1000, 8
+"""So many records of a chunk, and an eighth of a large one, run alternate by alternate, which tells what each costs.
+The others are called one after the other, which costs a third of that, and their time is dealt by what the first told."""
 
 
 @dataclass(slots=True)
@@ -65,6 +66,8 @@ class ByKey:
     def __init__(self, made: Callable[[int], Runner], lookup: Lookup, otherwise: int, schema: pa.Schema) -> None:
         self._made, self._lookup, self._otherwise, self._schema = made, lookup, otherwise, schema
         self.runs: dict[int, Metered] = {}
+        self._costs: dict[int, float] = {}
+        """CPU seconds of a record of each alternate, as they were last timed."""
 
     def __call__(self, chunk: Chunk) -> Chunk:
         """Apply the operator to `chunk`. Raises OperatorFailed."""
@@ -72,63 +75,87 @@ class ByKey:
         numbers = chunk.by(self._lookup.of_values, self._lookup.of_batch)
         if numbers.min() < 0:
             numbers[numbers < 0] = self._otherwise
-        counts = np.bincount(numbers)
-        present = np.flatnonzero(counts).tolist()
-        runs = [self.runs.get(each) or self.runs.setdefault(each, Metered(self._made(each))) for each in present]
-        if len(runs) == 1:
-            runs[0].busy += cpu_seconds() - started
-            return runs[0](chunk)
-        # Records of one alternate after the other, each in their order; small numbers are sorted by their digits.
-        order = np.argsort(numbers, kind="stable")
-        spans = list(pairwise([0, *np.cumsum(counts[present]).tolist()]))
-        forms = {run.runner.chosen.form for run in runs}
-        each = len(forms) == 1 and forms <= SINGLE
-        if each:
-            parted = np.fromiter(chunk.values(), dtype=object, count=chunk.rows)[order].tolist()
-        else:
-            sorted_chunk = chunk.at(order)
+        counts = np.bincount(numbers).tolist()
+        runs = {each: self._run(each) for each, count in enumerate(counts) if count}
         choosing = (cpu_seconds() - started) / chunk.rows
-        for run, (first, last) in zip(runs, spans, strict=True):
-            run.busy += choosing * (last - first)
-        if each:
-            return self._in_order(chunk, runs, order, spans, parted, forms.pop())
-        results = [run(sorted_chunk.slice(*span)) for run, span in zip(runs, spans, strict=True)]
+        for each, run in runs.items():
+            run.busy += choosing * counts[each]
+        if len(runs) == 1:
+            return next(iter(runs.values()))(chunk)
+        forms = {run.runner.chosen.form for run in runs.values()}
+        if len(forms) == 1 and forms <= SINGLE:
+            return self._singly(chunk, numbers, runs, forms.pop())
+        # Records of one alternate after the other, each in their order; small numbers are sorted by their digits.
+        ordered = chunk.at(np.argsort(numbers, kind="stable"))
+        spans = pairwise([0, *np.cumsum([counts[each] for each in runs]).tolist()])
+        results = [run(ordered.slice(*span)) for run, span in zip(runs.values(), spans, strict=True)]
         batches = [result.batch() for result in results if result.rows]
         return Chunk(self._schema, pa.concat_batches(batches)) if batches else results[0]
 
-    def _in_order(
-        self, chunk: Chunk, runs: list[Metered], order: Any, spans: list[Span], parted: list[Any], form: Form
-    ) -> Chunk:
-        """What functions of single records make of `chunk`. parted: its values in the order `order`; spans: of each run."""
+    def _run(self, number: int) -> Metered:
+        return self.runs.get(number) or self.runs.setdefault(number, Metered(self._made(number)))
+
+    def _singly(self, chunk: Chunk, numbers: Numbers, runs: Mapping[int, Metered], form: Form) -> Chunk:
+        """What functions of single records make of `chunk`, in order."""
+        values, begun = chunk.values(), time.time()
+        pooled = any(run.runner.pool is not None for run in runs.values())
+        timed = chunk.rows if pooled else max(TIMED, chunk.rows // PART)
+        made = self._apart(values[:timed], numbers[:timed], runs)
+        if timed < chunk.rows:
+            made += self._in_turn(values[timed:], numbers[timed:], runs, form)
         counted = {Form.FLAT_MAP: len, Form.FILTER: bool}.get(form)
-        made: list[Any] = []
-        for run, (first, last) in zip(runs, spans, strict=True):
-            begun, started = time.time(), cpu_seconds()
-            results = run.runner.for_each(parted[first:last])
-            made += results
-            out = last - first if counted is None else sum(map(counted, results))
-            run.took(begun, cpu_seconds() - started, last - first, out)
-        placed = np.empty(chunk.rows, dtype=object)
-        placed[order] = np.fromiter(made, dtype=object, count=chunk.rows)
-        found = placed.tolist()
+        taken = np.bincount(numbers)
+        emitted = taken if counted is None else np.bincount(numbers, np.fromiter(map(counted, made), np.int64, len(made)))
+        for number, run in runs.items():
+            run.took(begun, 0.0, int(taken[number]), int(emitted[number]))
         if form is Form.FILTER:
-            return chunk.kept(found)
-        result = Chunk(self._schema, values=list(chain.from_iterable(found)) if form is Form.FLAT_MAP else found)
-        if runs[0].runner.as_arrow:
-            self._fit(result, runs, spans, made, form)
+            return chunk.kept(made)
+        result = Chunk(self._schema, values=list(chain.from_iterable(made)) if form is Form.FLAT_MAP else made)
+        if next(iter(runs.values())).runner.as_arrow:
+            self._fit(result, numbers, runs, made, form)
         return result
 
-    def _fit(self, result: Chunk, runs: list[Metered], spans: list[Span], made: list[Any], form: Form) -> None:
+    def _apart(self, values: list[Any], numbers: Numbers, runs: Mapping[int, Metered]) -> list[Any]:
+        """The result of each value, computed alternate by alternate."""
+        made: list[Any] = [None] * len(values)
+        for number, run in runs.items():
+            if mine := np.flatnonzero(numbers == number).tolist():
+                started = cpu_seconds()
+                for at, result in zip(mine, run.runner.for_each([values[at] for at in mine]), strict=True):
+                    made[at] = result
+                spent = cpu_seconds() - started
+                run.busy += spent
+                self._costs[number] = spent / len(mine)
+        return made
+
+    def _in_turn(self, values: list[Any], numbers: Numbers, runs: Mapping[int, Metered], form: Form) -> list[Any]:
+        """The result of each value, computed one after the other."""
+        started, left = cpu_seconds(), iter(values)
+        functions = {number: run.runner.chosen.function for number, run in runs.items()}
+        results = map(call, map(functions.__getitem__, numbers.tolist()), left)
+        try:
+            made = list(map(list, results) if form is Form.FLAT_MAP else results)
+        except Exception as error:
+            at = len(values) - length_hint(left) - 1
+            raise runs[int(numbers[at])].runner.failure(error, values[at]) from error
+        usual, taken = sum(self._costs.values()) / len(self._costs), np.bincount(numbers, minlength=max(runs) + 1)
+        parts = {number: self._costs.get(number, usual) * int(taken[number]) for number in runs}
+        each = (cpu_seconds() - started) / max(sum(parts.values()), 1e-12)
+        for number, run in runs.items():
+            run.busy += each * parts[number]
+        return made
+
+    def _fit(self, result: Chunk, numbers: Numbers, runs: Mapping[int, Metered], made: list[Any], form: Form) -> None:
         """Make `result` Arrow; where a value does not fit, the alternate that gave it is named."""
-        begun, started = time.time(), cpu_seconds()
+        started = cpu_seconds()
         try:
             result.batch()
         except Exception:
-            for run, span in zip(runs, spans, strict=True):
-                values = made[slice(*span)]
-                flat = list(chain.from_iterable(values)) if form is Form.FLAT_MAP else values
+            for number, run in runs.items():
+                mine = [made[at] for at in np.flatnonzero(numbers == number).tolist()]
+                flat = list(chain.from_iterable(mine)) if form is Form.FLAT_MAP else mine
                 run.runner.fitted(Chunk(self._schema, values=flat))
             raise
         spent = (cpu_seconds() - started) / len(runs)
-        for run in runs:
-            run.took(begun, spent, 0, 0)
+        for run in runs.values():
+            run.busy += spent

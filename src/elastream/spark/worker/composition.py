@@ -1,7 +1,7 @@
 """Passes compositions to the workers, such that each batch runs under one composition, also when it is replayed.
 
 A composition is encoded as one integer, its code. Elastream's sources copy the code from the file of what is wanted to
-their offset, hence to Spark's offset log, and stamp it on the records. For foreign sources, a composition log next to the
+their offset, hence to Spark's offset log, from which tasks read it. For foreign sources, a composition log next to the
 checkpoint maps batch ids to codes. The control plane chooses compositions.
 """
 
@@ -19,7 +19,6 @@ from elastream.model.graph import Graph, Kind
 from elastream.model.observation import Composition
 
 __all__ = [
-    "COLUMN",
     "WIDEST_POOL",
     "CompositionCodec",
     "CompositionLog",
@@ -37,9 +36,6 @@ __all__ = [
     "write_atomically",
     "write_wanted",
 ]
-
-COLUMN = "_composition"
-"""The column that carries the code from Elastream's sources to the first stage."""
 
 WIDEST_POOL = 64
 """Most threads of a waiting operator in one task: the radix of its digit in the code."""

@@ -2,7 +2,7 @@
 
 A chain of Arrow stages per operator, or a union per branch, costs several times as much as the operators themselves; here
 operators, alternates, fan-out, fan-in and choices share one transfer into Python. `spark.dataflow.fusing` builds the walk;
-the composition is read from the records or from the logs next to the checkpoint.
+the composition is read from the logs next to the checkpoint.
 """
 
 import time
@@ -19,7 +19,7 @@ from pyspark import Accumulator, TaskContext, cloudpickle
 
 from elastream.model.graph import Form
 from elastream.spark.worker.by_key import ByKey, Metered
-from elastream.spark.worker.composition import COLUMN, CompositionLog, Digit, code_in_offsets, freeze_imports
+from elastream.spark.worker.composition import CompositionLog, Digit, code_in_offsets, freeze_imports
 from elastream.spark.worker.key_table import lookup
 from elastream.spark.worker.leaving import Exit, Leaving, leaving_schema
 from elastream.spark.worker.meter import TaskRow, cpu_seconds
@@ -37,6 +37,7 @@ __all__ = [
     "WalkEntry",
     "batch_number",
     "stage_function",
+    "task_number",
 ]
 
 ENTRY = "_entry"
@@ -116,17 +117,16 @@ class Walk:
 class Carrier:
     """Where the region reads the code of the composition.
 
-    stamped: from a column of the records. offsets: from the offset log of this checkpoint (Elastream's sources). log: from
-    the composition log (foreign sources). All unset: the region has nothing to switch. tables: folder of key tables in use.
+    offsets: from the offset log of this checkpoint (Elastream's sources). log: from the composition log (foreign sources).
+    Both unset: the region has nothing to switch. tables: folder of key tables in use.
     """
 
-    stamped: bool = False
     offsets: Path | None = None
     log: Path | None = None
     tables: Path | None = None
 
     def code(self, batch: int) -> int:
-        """The code of `batch`, if the records do not carry it."""
+        """The code of `batch`."""
         if self.offsets is not None:
             return code_in_offsets(self.offsets, batch) or 0
         return CompositionLog(self.log).ran(batch).code if self.log is not None else 0
@@ -244,17 +244,17 @@ class Walker:
         if hands:
             self.turns[number] = (turn + chunk.rows) % hands
 
-    def report(self, segment: str, batch: int) -> list[TaskRow]:
+    def report(self, segment: str, batch: int, task: int) -> list[TaskRow]:
         """Rows of the meter, for operators that processed records."""
         rows: list[TaskRow] = []
         for run in self.metered():
             if run.rows_in:
                 busy = run.busy if run.runner.pool is None else run.runner.waited
                 counts = (self.code, run.rows_in, run.rows_out, busy, run.first, run.last)
-                rows.append((segment, batch, run.runner.name, *counts, run.runner.chosen.name))
+                rows.append((segment, batch, run.runner.name, *counts, run.runner.chosen.name, task))
         if (lead := self.lead).rows_in:
             counts = (self.code, lead.rows_in, lead.rows_in, lead.busy, lead.first, lead.last)
-            rows.append((segment, batch, self.walk.lead, *counts, ""))
+            rows.append((segment, batch, self.walk.lead, *counts, "", task))
         return rows
 
     def close(self) -> None:
@@ -325,36 +325,27 @@ def walked(
     """
     freeze_imports()
     started, begun = cpu_seconds(), time.time()
-    walkers: dict[int, Walker] = {}
-    fixed = None if carrier.stamped else carrier.code(number)
     foldings = tuple(map(Folding, walk.taps))
+    walker = Walker(walk, carrier.code(number), carrier.tables, foldings)
     leaving = Leaving(walk.exits, walk.ordered, task)
     try:
         for batch in batches:
             if not batch.num_rows:
                 continue
-            code = batch.column(COLUMN)[0].as_py() if fixed is None else fixed
-            walker = walkers.get(code) or walkers.setdefault(code, Walker(walk, code, carrier.tables, foldings))
             walker.lead.rows_in += batch.num_rows
             for entry, records in entered(walk.entries, batch):
                 for exit, result in walker.through(entry, records):
                     yield leaving(exit, result)
-        for walker in walkers.values():
-            for exit, result in walker.finish():
-                yield leaving(exit, result)
-        spent = cpu_seconds() - started
-        rows: list[TaskRow] = []
-        for walker in walkers.values():
-            lead = walker.lead
-            in_steps = sum(run.busy for run in walker.metered())
-            lead.busy, lead.first, lead.last = max(0.0, spent - in_steps), begun, time.time()
-            rows += walker.report(walk.segment, number)
-        report(rows)
+        for exit, result in walker.finish():
+            yield leaving(exit, result)
+        lead = walker.lead
+        lead.busy = max(0.0, cpu_seconds() - started - sum(run.busy for run in walker.metered()))
+        lead.first, lead.last = begun, time.time()
+        report(walker.report(walk.segment, number, task))
         if tell is not None and (told := [f for f in foldings if f.count]):
             tell([(walk.segment, number, folding.tap.name, task, *folding.part) for folding in told])
     finally:
-        for walker in walkers.values():
-            walker.close()
+        walker.close()
 
 
 def entered(entries: Sequence[WalkEntry], batch: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:

@@ -17,9 +17,11 @@ from elastream.spark.worker.signals import SignalRow
 
 __all__ = ["Meter", "MeterRow", "TaskRow", "cpu_seconds", "merged"]
 
-TaskRow: TypeAlias = tuple[str, int, str, int, int, int, float, float, float, str]
+TaskRow: TypeAlias = tuple[str, int, str, int, int, int, float, float, float, str, int]
 """Counts of one task for one alternate of an operator: segment, batch, operator, code, rows in, rows out, busy, first,
-last, and the name of the alternate, empty for what leads a stage and is no function."""
+last, the name of the alternate, empty for what leads a stage and is no function, and the task's number in its stage."""
+KEPT = 4
+"""Batches of a query of which what was told is kept: the one that runs, and some before."""
 Row = TypeVar("Row")
 
 
@@ -29,8 +31,8 @@ class MeterRow:
 
     code: of the composition. rows_in, rows_out: records. busy: seconds of thread time over all tasks; for a waiting
     operator, seconds that threads of its pool were occupied. first, last: epoch seconds of the first call's begin and the
-    last call's end. tasks: number of tasks. alternate: its name, empty for the lead of a stage. A replayed batch is metered
-    again; a failed task is not.
+    last call's end. tasks: number of tasks. alternate: its name, empty for the lead of a stage. A task that ran again,
+    because its results were lost or its batch is replayed, counts once; a failed one does not.
 
     The lead of a stage (a source, a durable edge's target, a keyed operator) has a row without alternate: its records are
     those that entered the stage, its busy time is the transport into and out of Python.
@@ -55,10 +57,18 @@ class Meter:
     def __init__(self, context: SparkContext) -> None:
         self.sink: Accumulator[list[TaskRow]] = context.accumulator([], AddingAccumulatorParam([]))
         self.signals: Accumulator[list[SignalRow]] = context.accumulator([], AddingAccumulatorParam([]))
+        self._told: dict[tuple[str, int], list[TaskRow]] = {}
 
     def drain(self) -> list[MeterRow]:
-        """Rows reported since the last call, merged by batch, operator, composition and alternate."""
-        return merged(_drained(self.sink))
+        """All that was told of those batches of which tasks have reported since the last call, merged."""
+        rows = _drained(self.sink)
+        fresh = dict.fromkeys((row[0], row[1]) for row in rows)
+        for row in rows:
+            self._told.setdefault((row[0], row[1]), []).append(row)
+        found = merged(row for batch in fresh for row in self._told[batch])
+        newest = dict(sorted(self._told))  # a query's last batch comes last
+        self._told = {key: told for key, told in self._told.items() if key[1] > newest[key[0]] - KEPT}
+        return found
 
     def drain_signals(self) -> list[SignalRow]:
         """What tasks have told of signals since the last call."""
@@ -80,9 +90,13 @@ def cpu_seconds() -> float:
 
 
 def merged(rows: Iterable[TaskRow]) -> list[MeterRow]:
-    """Sum the rows of tasks, in order of segment, batch, operator, composition and alternate."""
+    """Sum the rows of tasks, in order of segment, batch, operator, composition and alternate.
+
+    Of a task that has told of the same twice, the last counts.
+    """
+    newest = {(*row[:4], *row[9:]): row for row in rows}
     found: dict[tuple[str, int, str, int, str], MeterRow] = {}
-    for segment, batch, operator, code, rows_in, rows_out, busy, first, last, alternate in rows:
+    for segment, batch, operator, code, rows_in, rows_out, busy, first, last, alternate, _ in newest.values():
         key = (segment, batch, operator, code, alternate)
         before = found.get(key) or MeterRow(*key[:4], 0, 0, 0.0, first, last, 0, alternate)
         found[key] = MeterRow(

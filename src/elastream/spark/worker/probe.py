@@ -32,7 +32,7 @@ NICENESS = 19
 """The kernel's greatest: workers that want the core get it first."""
 ROUNDS = 4_000
 NUMBERS = 4_096
-"""The work: a quarter of a millisecond of Python and a tenth of NumPy on two shared cores of 2026: rounds of the one, numbers sorted by the other."""
+"""The work: rounds of Python, and numbers that NumPy sorts; a third of a millisecond on two shared cores of 2026."""
 LEAST_TICKS = 20
 """Clock ticks (10 ms each) that a machine must have wanted between two readings for what it did not get to say anything."""
 
@@ -119,7 +119,7 @@ def machine_ticks() -> tuple[int, int]:
 
 
 def kept(before: tuple[int, int], after: tuple[int, int]) -> float:
-    """Part of the CPU time wanted between two readings of `machine_ticks` that the machine got; 1 where it wanted little."""
+    """Part of the CPU time wanted between two `machine_ticks` that the machine got; 1 where it wanted little."""
     worked, stolen = after[0] - before[0], after[1] - before[1]
     return worked / (worked + stolen) if worked + stolen >= LEAST_TICKS else 1.0
 

@@ -91,6 +91,10 @@ class Runner:
         """What the function gives for each of `values`, of a form that takes single records; of FLAT_MAP, a list each."""
         return self._results(values, self.chosen.form is Form.FLAT_MAP, apart=True)
 
+    def failure(self, error: BaseException | str, record: object, batch_of: int = 0) -> OperatorFailed:
+        """What to raise where its function fails on a record, or on a batch that begins with it."""
+        return OperatorFailed(self.name, self.chosen.name, error, record, batch_of)
+
     def _each(self, chunk: Chunk) -> Chunk:
         form = self.chosen.form
         results = self._results(chunk.values(), form is Form.FLAT_MAP)
@@ -112,7 +116,7 @@ class Runner:
                 return [list(each) for each in found] if apart else list(chain.from_iterable(found))
             return list(map(function, left))
         except Exception as error:
-            raise self._failure(error, values[len(values) - length_hint(left) - 1]) from error
+            raise self.failure(error, values[len(values) - length_hint(left) - 1]) from error
 
     def _whole(self, chunk: Chunk) -> Chunk:
         batch = chunk.batch()
@@ -128,7 +132,7 @@ class Runner:
             raise
         except Exception as error:
             first = batch.slice(0, 1).to_pylist()[0]
-            raise self._failure(error, first, batch.num_rows) from error
+            raise self.failure(error, first, batch.num_rows) from error
 
     def _arrow(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         return conformed(self.chosen.function(batch), self.schema)
@@ -153,15 +157,12 @@ class Runner:
         except Exception as error:
             at_fault = arguments[len(done)][0]
             if isinstance(at_fault, pa.RecordBatch):
-                raise self._failure(error, at_fault.slice(0, 1).to_pylist()[0], at_fault.num_rows) from error
-            raise self._failure(error, at_fault) from error
+                raise self.failure(error, at_fault.slice(0, 1).to_pylist()[0], at_fault.num_rows) from error
+            raise self.failure(error, at_fault) from error
         return done
 
-    def _failure(self, error: BaseException | str, record: object, batch_of: int = 0) -> OperatorFailed:
-        return OperatorFailed(self.name, self.chosen.name, error, record, batch_of)
-
     def _fail(self, error: str, record: object) -> None:
-        raise self._failure(error, record) from None
+        raise self.failure(error, record) from None
 
     def _promised(self) -> str:
         return ", ".join(f"{field.name} {field.type}" for field in self.schema)

@@ -23,7 +23,7 @@ from pyspark import Accumulator, TaskContext, cloudpickle
 
 from elastream.model.windows import Timeout
 from elastream.spark.worker.composition import Digit
-from elastream.spark.worker.fused import Carrier, batch_number
+from elastream.spark.worker.fused import Carrier, batch_number, task_number
 from elastream.spark.worker.key_table import Lookup, lookup
 from elastream.spark.worker.meter import TaskRow
 from elastream.spark.worker.runner import Implementation, OperatorFailed
@@ -74,7 +74,7 @@ class _Task:
 
     def __init__(self, keyed: Keyed, number: int, segment: str, carrier: Carrier, sink: Accumulator[list[TaskRow]]) -> None:
         self.keyed, self.number = keyed, number
-        self._segment, self._sink, self._batch = segment, sink, batch_number()
+        self._segment, self._sink, self._batch, self._task = segment, sink, batch_number(), task_number()
         self._code = code = carrier.code(self._batch)
         choice = keyed.choice
         self._otherwise = choice.pick.of(code) if choice.pick else 0
@@ -96,7 +96,7 @@ class _Task:
         counts = self._counted.get(alternate)
         if counts is None:
             name, now = self.keyed.alternates[alternate].name, time.time()
-            counts = [self._segment, self._batch, self.keyed.name, self._code, 0, 0, 0.0, now - busy, now, name]
+            counts = [self._segment, self._batch, self.keyed.name, self._code, 0, 0, 0.0, now - busy, now, name, self._task]
             self._counted[alternate] = counts
             # The accumulator holds the list object that later calls update: it is pickled when the task ends.
             self._sink.add([counts])  # type: ignore[list-item]
