@@ -335,8 +335,8 @@ def limits(problem: Problem, deployment: Deployment, conditions: Conditions) -> 
     for (source, target), column in conditions.bandwidth.items():
         if source in at and target in at:
             pairs[:, at[source], at[target]] = column
-    working = deployment.instances * np.array([host.speed for host in deployment.hosts])[:, None]
-    return flow_limits(problem.edges, working, pairs, problem.record_bytes)
+    regions = [host.type.region for host in deployment.hosts]
+    return flow_limits(problem.edges, deployment.instances, pairs, problem.record_bytes, regions)
 
 
 def value_of(problem: Problem, active: Sequence[int]) -> float:
