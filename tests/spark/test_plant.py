@@ -162,6 +162,19 @@ def test_an_alternate_is_switched_without_restart(plant):
     assert plant.queries.updates[0].latency >= 0.0
 
 
+def test_a_host_held_to_half_of_its_cores_is_noticed(plant):
+    provider = plant.hosts.provider
+    if "held to its cores" not in provider.terms.confinement:
+        pytest.skip("without control groups no host is held to anything")
+    observed(plant, lambda o: not plant.hosts.compiling and {"h1", "h2"} <= set(o.hosts))
+    observed(plant, lambda o: all(o.hosts.value(host, Metric.SPEED) > 0.6 for host in ("h1", "h2")))
+    provider.cluster.confine("h2", TINY.cores / 2)
+    seen = observed(plant, lambda o: plant.instruments.speeds.stretch == pytest.approx(1.5))
+    provider.cluster.confine("h2", TINY.cores)
+    assert seen.speeds["h2"] <= 0.5
+    assert seen.capacities["h2"] <= TINY.cores / 2
+
+
 def test_hosts_outlive_the_process_that_their_daemons_were_forked_from(plant):
     before = forked(plant)
     if not before:

@@ -20,6 +20,7 @@ from elastream.model.stages import Layout, lay_out
 from elastream.model.units import format_duration
 from elastream.planning.provision import Costs, declared_cores, for_cores, rates_of
 from elastream.simulation import Settings, Travel
+from elastream.workload import LinkSource, SpeedSource
 
 __all__ = ["compare"]
 
@@ -45,6 +46,8 @@ def compare(
     guards: GuardDocument | None = None,
     tables: Sequence[KeyTable] = (),
     consistency: Consistency | None = None,
+    speeds: SpeedSource | None = None,
+    links: LinkSource | None = None,
     progress: Callable[[str, int, int], None] = lambda *_: None,
 ) -> Comparison:
     """Run every policy on the same load and seed.
@@ -52,7 +55,8 @@ def compare(
     load: for every source, in place of what the sources declare. seconds: how long; the longest load where not given.
     target: fraction of records that must be in time. monitor, period: seconds between observations and between plans.
     fused: whether stages are scaled as on Spark, or (False) every operator by itself. guards, tables: in force all along.
-    consistency: in place of that of `settings`. Raises InputError for a load that never ends without `seconds`, and what
+    consistency: in place of that of `settings`. speeds, links: what hosts and links do meanwhile, as factors on what is
+    declared, in place of the traces of `settings`. Raises InputError for a load that never ends without `seconds`, and what
     the simulated plant refuses.
     """
     if not policies:
@@ -70,6 +74,11 @@ def compare(
     base = settings or Settings(monitor=monitor, travel=Travel.COHORTS if records > SINGLE_UP_TO else Travel.SINGLE)
     if consistency is not None:
         base = replace(base, consistency=consistency)
+    base = replace(
+        base,
+        speed_trace=base.speed_trace if speeds is None else speeds.over(length),
+        link_trace=base.link_trace if links is None else links.over(length),
+    )
     for table in tables:
         table.check(selection_of(graph, table.operator))
     layout = lay_out(graph, fused=fused)

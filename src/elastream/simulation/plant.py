@@ -31,7 +31,7 @@ from elastream.model.action import (
 )  # fmt: skip
 from elastream.model.cloud import HostState, HostType, Lease
 from elastream.model.composing import holder, refusal, switched
-from elastream.model.errors import CloudError, DataflowError
+from elastream.model.errors import CloudError, DataflowError, InputError
 from elastream.model.fitting import refuse_misfit
 from elastream.model.key_table import KeyTableBook, KeyTables
 from elastream.model.observation import Composition, Context, Observation
@@ -150,13 +150,10 @@ class SimulatedPlant:
         network = self.network
         if network.changing:
             return min(self.watch.next_tick, self.time + network.step)
-        if (
-            isinstance(network, FusedNetwork)
-            and self.pool.steady
-            and not (self.context.layout.circular or self.staffing.shortfall)
-        ):
-            return self.watch.next_tick + PERIODS_AT_ONCE * self.settings.monitor
-        return self.watch.next_tick
+        periods = 0
+        if isinstance(network, FusedNetwork) and not (self.context.layout.circular or self.staffing.shortfall):
+            periods = PERIODS_AT_ONCE
+        return min(self.watch.next_tick + periods * self.settings.monitor, self.pool.next_slot(self.time))
 
     def apply(self, action: Action) -> Outcome:
         """Apply one action; a refusal's reason names the rule."""
@@ -356,12 +353,14 @@ def make_plant(
     parallelism: initial instances by operator, default 1. seconds: length limit of loads. tables: key tables of
     the run, also those that come while it lasts. Raises DataflowError for a source without a load or a load without a
     source, CloudError if no host type can hold an operator or the first hosts have too little room, InputError for an
-    invalid load.
+    invalid load, or a trace of links between hosts whose stages are fused.
     """
     settings = settings or Settings()
     types = {kind.name: kind for kind in host_types}
     if not types:
         raise CloudError("the simulation has no host type: declare at least one")
+    if not layout.apart and settings.link_trace is not None:
+        raise InputError("links vary where operators are apart: micro-batches of fused stages take no time on links")
     if unknown := set(loads or {}) - {source.name for source in layout.graph.sources}:
         raise DataflowError(f"load for {min(unknown)!r}: dataflow {layout.graph.name!r} has no such source")
     kind = FusedNetwork if not layout.apart else TaskNetwork if settings.travel is Travel.TASKS else QueueNetwork

@@ -3,6 +3,7 @@
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from elastream.model.action import Action, Outcome, SetKeyTable, SetParallelism, Status, Switch, SwitchAlternate, SwitchEdge
@@ -22,6 +23,7 @@ from elastream.spark.queries.updates import UpdateWatch
 from elastream.spark.telemetry.batches import Batch
 from elastream.spark.telemetry.signals import DomainSignals
 from elastream.spark.telemetry.stage_load import PartitionLoads
+from elastream.spark.worker.meter import MeterRow
 
 __all__ = ["CompiledQueries"]
 
@@ -49,6 +51,7 @@ class CompiledQueries:
         tables: TablesInUse | None = None,
     ) -> None:
         self.layout, self.running = layout, tuple(running)
+        self._speeds = instruments.speeds
         self._partitions = partitions
         self.scalable = scalable_operators(layout)
         self.live = tuple(_followed(instruments, each) for each in running)
@@ -88,10 +91,17 @@ class CompiledQueries:
         self._watch.took(fresh)
         self._epoch = wall - now
         meters = {id(each.meter): each.meter for each in self.running}.values()
-        self.telemetry.metered([row for meter in meters for row in meter.drain()])
+        self.telemetry.metered([self._stretched(row) for meter in meters for row in meter.drain()])
         self._signals.told(row for meter in meters for row in meter.drain_signals())
         self._signals.committed(fresh, wall - now)
         return [self._described(batch, wall - now) for batch in fresh]
+
+    def _stretched(self, row: MeterRow) -> MeterRow:
+        """A row of the meter, which counts CPU seconds, with those that cores were taken for: more where hosts get less."""
+        waited = row.alternate and self.layout.graph.operator(row.operator).waits
+        if self._speeds is None or waited:
+            return row
+        return replace(row, busy=row.busy * self._speeds.stretch)
 
     def operators(self, wall: float, loads: Mapping[str, PartitionLoads], cores: float, used: float) -> Frame:
         """A row per operator."""
