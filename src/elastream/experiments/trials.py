@@ -12,13 +12,15 @@ import numpy as np
 from elastream.documents.guards import GuardDocument
 from elastream.experiments.cases import Tell
 from elastream.experiments.comparison import Trial
+from elastream.experiments.prospects import prospect_of
 from elastream.experiments.simulated import simulated
 from elastream.model.cloud import HostType
 from elastream.model.endpoints import ArrivalPattern
 from elastream.model.key_table import KeyTable, KeyTableBook
 from elastream.model.plant import Policy, refuse_unfit
+from elastream.model.prospect import Prospect, prepared
 from elastream.model.stages import Layout
-from elastream.planning.policies.static import sized, standing
+from elastream.planning.policies.static import standing
 from elastream.planning.provision import Costs
 from elastream.simulation import Result, Settings, SimulatedPlant, make_plant
 
@@ -45,14 +47,18 @@ class Scene:
     @property
     def costs(self) -> Costs:
         """Costs and selectivities that are used in place of the declared ones."""
-        return {operator: (each.cost, each.selectivity) for operator, each in self.settings.services.items()}
+        return self.prospect.costs
+
+    @property
+    def prospect(self) -> Prospect:
+        """What policies may know of the run before it begins."""
+        return prospect_of(
+            self.layout, self.host_types, self.loads, self.settings, seconds=self.seconds, window=self.target_latency
+        )
 
     def set_up(self, policy: Policy) -> tuple[SimulatedPlant, Policy]:
-        """The plant at its start, and the policy with the sizes that it takes from the load."""
-        policy = sized(
-            policy, self.layout, self.host_types, self.loads,
-            seconds=self.seconds, window=self.target_latency, costs=self.costs,
-        )  # fmt: skip
+        """The plant at its start, and the policy with what it takes from the run to come."""
+        policy = prepared(policy, self.prospect)
         hosts, parallelism = standing(policy, self.layout, self.host_types, self.max_hosts, self.costs) or (None, None)
         plant = make_plant(
             self.layout,
