@@ -33,6 +33,7 @@ __all__ = [
     "Exchange",
     "Floats",
     "Frame",
+    "Integers",
     "Metric",
     "MicroBatch",
     "Observation",

@@ -1,16 +1,39 @@
-"""The analytic model: predicts rates, instances and waiting times of a plan by closed formulas.
+"""The analytic model: rates, throughput, waiting times, value and profit of a plan by closed formulas.
 
 Planners and the simulator share these equations, so that utilisation and capacity mean the same in both. Pure functions.
+Numbers of equations are those of Kumbhare's thesis (4.5, 4.6, 5.2). Time comes first: instants are the rows of arrays.
 """
 
+import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from elastream.model.graph import Delivery, Edge, Graph
-from elastream.model.observation import Composition, Floats
+from elastream.model.observation import Composition, Floats, Integers
 
-__all__ = ["erlang_c", "live_edges", "offered_rates", "rates_over", "waiting_time"]
+__all__ = [
+    "Flows",
+    "Line",
+    "Network",
+    "application_value",
+    "erlang_c",
+    "flow_limits",
+    "flows",
+    "live_edges",
+    "off_target",
+    "offered_rates",
+    "profit_so_far",
+    "rates_over",
+    "waiting_time",
+    "worst_interval",
+]
+
+NEARLY = 1e-9
+"""Sums of decimal fractions: rounding must not count as a difference."""
 
 
 def live_edges(graph: Graph, composition: Composition | None = None) -> dict[str, list[tuple[Edge, float]]]:
@@ -81,3 +104,255 @@ def waiting_time(arrival_rate: float, service_time: float, servers: int, variati
     if offered >= servers:
         return float("inf")
     return erlang_c(servers, offered) * service_time / (servers - offered) * (1 + float(np.asarray(variation))) / 2
+
+
+class Network:
+    """Operators in topological order with their edges, divided into levels: what a level takes, earlier ones have emitted.
+
+    edges: int64, shape (edges, 2), rows of operators. parts: part of a record's emissions that goes over each edge. sources,
+    outputs: rows of operators. All arrays that `flows` uses are by operator first, then by instant.
+    """
+
+    def __init__(self, operators: int, edges: Integers, parts: Floats, sources: Integers, outputs: Integers) -> None:
+        self.operators = operators
+        self.edges = np.asarray(edges, dtype=np.int64).reshape(-1, 2)
+        self.parts = np.asarray(parts, dtype=np.float64)
+        self.sources = np.asarray(sources, dtype=np.int64)
+        self.outputs = np.asarray(outputs, dtype=np.int64)
+        self.weights: Floats = np.zeros((operators, operators))
+        np.add.at(self.weights, (self.edges[:, 1], self.edges[:, 0]), self.parts)
+
+    @cached_property
+    def levels(self) -> tuple[tuple[Integers, Integers, Floats], ...]:
+        """Of each level: rows of its operators, rows of the edges into them, and which edge leads to which operator."""
+        depth = [0] * self.operators
+        for source, target in sorted(self.edges.tolist(), key=lambda edge: int(edge[0])):
+            depth[target] = max(depth[target], depth[source] + 1)
+        by_operator = np.array(depth, dtype=np.int64)
+        found = []
+        for level in range(max(depth, default=-1) + 1):
+            rows = np.flatnonzero(by_operator == level)
+            into = np.flatnonzero(by_operator[self.edges[:, 1]] == level)
+            found.append((rows, into, (self.edges[into, 1] == rows[:, None]).astype(np.float64)))
+        return tuple(found)
+
+
+@dataclass(frozen=True)
+class Flows:
+    """What operators take and emit in each of T instants; arrays of shape (T, operators) but where said.
+
+    arriving, processed, emitted: records/s that come in (4.6), are finished, and go out (4.4). relative: throughput of the
+    operator, of what came in and what waited. possible: records/s that would be finished in the instant if nothing limited it,
+    with all that waits anywhere when it begins; offered: the same without what waits. waiting: records in queue when each
+    instant begins, and after the last, shape (T + 1, operators). application: shape (T,), throughput of the application (4.7),
+    with what waited; fresh: of what came in alone.
+    """
+
+    arriving: Floats
+    processed: Floats
+    emitted: Floats
+    relative: Floats
+    possible: Floats
+    offered: Floats
+    waiting: Floats
+    application: Floats
+    fresh: Floats
+
+
+def flows(
+    network: Network,
+    rates: Floats,
+    costs: Floats,
+    selectivities: Floats,
+    capacity: Floats,
+    queues: Floats,
+    seconds: float,
+    *,
+    limits: Floats | None = None,
+    shared: bool = False,
+) -> Flows:
+    """Eqs. 4.4 to 4.7 over T instants of `seconds` each; what one leaves in queues, the next begins with.
+
+    rates: records/s, shape (T, sources). costs: core-seconds per record. selectivities: records out per record in. capacity:
+    cores of speed 1, shape (operators,) or (T, operators). queues: records that wait at the start. limits: records/s that the
+    links of each edge let through, shape (T, edges). shared: all cores are given for each operator, which has a part of them
+    as large as its part of the work.
+
+    The throughput of the application is the mean over its outputs of what they finish over what they would with no limit
+    anywhere ("for the current input data rate", Def. 5): 4.7 read to the letter, with each output's own throughput, is 1
+    where an operator before the outputs holds everything up. An output that nothing could reach does not count.
+    """
+    instants, count = rates.shape[0], network.operators
+    inputs = np.zeros((count, instants))
+    inputs[network.sources] = rates.T
+    offered = inputs + network.weights @ _unlimited(network, inputs, selectivities)
+    room = np.broadcast_to(np.asarray(capacity, dtype=np.float64), (instants, count)).T
+    if shared:
+        room = room * _parts_of_work(network, inputs + queues[:, None] / seconds, costs, selectivities)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        served = np.where(costs[:, None] > 0, room * seconds / costs[:, None], np.inf)
+    bounds = None if limits is None else np.broadcast_to(np.asarray(limits, dtype=np.float64), (instants, len(network.edges))).T
+    # Zeros, not empty: what is not known yet is multiplied with weights of 0.
+    arriving = inputs.copy()
+    processed, emitted, possible, sent = (np.zeros((count, instants)) for _ in range(4))
+    waiting = np.empty((count, instants + 1))
+    for rows, into, leads in network.levels:
+        could = inputs[rows]
+        if into.size:
+            over = emitted[network.edges[into, 0]] * network.parts[into, None]
+            arriving[rows] += leads @ (over if bounds is None else np.minimum(over, bounds[into]))
+            could = could + network.weights[rows] @ sent
+        came = arriving[rows] * seconds
+        waits, takes = _queues(queues[rows], came, served[rows])
+        waiting[rows] = waits
+        processed[rows] = takes / seconds
+        emitted[rows] = processed[rows] * selectivities[rows, None]
+        possible[rows] = waits[:, :-1] / seconds + could
+        sent[rows] = possible[rows] * selectivities[rows, None]
+    ends = network.outputs
+    return Flows(
+        arriving.T,
+        processed.T,
+        emitted.T,
+        _ratio(processed, waiting[:, :-1] / seconds + arriving).T,
+        possible.T,
+        offered.T,
+        waiting.T,
+        _mean_ratio(processed[ends], possible[ends]),
+        _mean_ratio(processed[ends], offered[ends]),
+    )
+
+
+def _unlimited(network: Network, inputs: Floats, selectivities: Floats) -> Floats:
+    """Records/s that each operator emits of `inputs` if nothing holds them back; shape (operators, T)."""
+    found = np.zeros_like(inputs)
+    for rows, _, _ in network.levels:
+        found[rows] = (inputs[rows] + network.weights[rows] @ found) * selectivities[rows, None]
+    return found
+
+
+def _parts_of_work(network: Network, inputs: Floats, costs: Floats, selectivities: Floats) -> Floats:
+    """Part of all work that each operator has of `inputs`; all of it where there is none; shape (operators, T)."""
+    arriving = inputs + network.weights @ _unlimited(network, inputs, selectivities)
+    work = arriving * costs[:, None]
+    total = work.sum(axis=0)
+    return np.divide(work, total, out=np.ones_like(work), where=total > 0)
+
+
+def _queues(queued: Floats, came: Floats, served: Floats) -> tuple[Floats, Floats]:
+    """Records that wait as each instant begins and after the last, and records taken in each; by operator.
+
+    A queue that arrivals fill and service empties is a walk reflected at zero: how far the same walk without the reflection is
+    above its lowest point so far.
+    """
+    # What can take more than ever comes is as good as what takes just that; infinite sums have no differences.
+    most = np.minimum(served, (queued + came.sum(axis=1))[:, None])
+    walk = np.empty((came.shape[0], came.shape[1] + 1))
+    walk[:, 0] = queued
+    np.cumsum(came - most, axis=1, out=walk[:, 1:])
+    walk[:, 1:] += queued[:, None]
+    waits = walk - np.minimum(np.minimum.accumulate(walk, axis=1), 0.0)
+    return waits, np.minimum(waits[:, :-1] + came, most)
+
+
+def _ratio(part: Floats, whole: Floats) -> Floats:
+    """`part` over `whole`, at most 1, and 1 where there is nothing."""
+    return np.minimum(np.divide(part, whole, out=np.ones_like(part), where=whole > 0), 1.0)
+
+
+def _mean_ratio(part: Floats, whole: Floats) -> Floats:
+    """Mean over the rows of `part` over `whole` where `whole` is above 0; 1 where none is; shape (T,)."""
+    there = whole > 0
+    counts = there.sum(axis=0)
+    total = np.where(there, _ratio(part, whole), 0.0).sum(axis=0)
+    return np.divide(total, counts, out=np.ones_like(total), where=counts > 0)
+
+
+def flow_limits(edges: Integers, working: Floats, bandwidth: Floats, record_bytes: Floats) -> Floats:
+    """Records/s that the links let over each edge (4.5), shape (T, edges); inf where none limits it.
+
+    working: capacity of each operator on each host, shape (hosts, operators); records spread in proportion to it. bandwidth:
+    bytes/s from each host to each other, shape (T, hosts, hosts). record_bytes: of a record that each operator emits.
+
+    What stays on a host is handed over in memory; the rest has the bandwidth of all pairs of hosts between which the edge
+    leads, together ("available cumulative bandwidth between all instances").
+    """
+    found = np.full((bandwidth.shape[0], len(edges)), np.inf)
+    elsewhere = ~np.eye(working.shape[0], dtype=np.bool_)
+    for edge, (source, target) in enumerate(edges.tolist()):
+        sends, takes = working[:, source], working[:, target]
+        size = float(record_bytes[source])
+        if not (size > 0 and sends.sum() > 0 and takes.sum() > 0):
+            continue
+        crossing = 1.0 - float(sends @ takes) / float(sends.sum() * takes.sum())
+        if crossing > NEARLY:
+            pairs = np.outer(sends > 0, takes > 0) & elsewhere
+            found[:, edge] = bandwidth[:, pairs].sum(axis=1) / (size * crossing)
+    return found
+
+
+def application_value(values: Sequence[float], branches: Sequence[float] = ()) -> float:
+    """Normalised application value (4.3): the mean of the relative values of the alternates that run; 1 without any.
+
+    branches: relative values of the branches that run, which count as alternates do.
+    """
+    every = [*values, *branches]
+    return math.fsum(every) / len(every) if every else 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """The line between the costs at which the lowest and the highest value break even (Fig. 4.3), over one period.
+
+    lowest, highest: Gamma_min and Gamma_max. at_lowest, at_highest: C_max at these, in money.
+    """
+
+    lowest: float
+    highest: float
+    at_lowest: float
+    at_highest: float
+
+    @property
+    def sigma(self) -> float:
+        """Value that is as good as a unit of money (4.9).
+
+        Where all values are equal, 4.9 is 0 and money would not matter: then that of the line from no value for no money.
+        """
+        if self.highest > self.lowest:
+            return (self.highest - self.lowest) / (self.at_highest - self.at_lowest)
+        return (self.highest or 1.0) / self.at_highest
+
+    def profit(self, value: float, cost: float) -> float:
+        """Profit of a mean value at a cost (4.8), 0 on the line: value - (sigma (cost - C_max) + Gamma_max).
+
+        Printed with `+ 1` outside of the parentheses, which breaks even nowhere on the line. Gamma_max is 1 in the thesis.
+        """
+        return value - (self.sigma * (cost - self.at_highest) + self.highest)
+
+
+def profit_so_far(line: Line, period: float, ends: ArrayLike, values: ArrayLike, costs: ArrayLike) -> Floats:
+    """Profit up to each of the times `ends`, seconds since the period of `period` seconds began (5.2, p. 103); shape (T,).
+
+    values: mean value of each instant up to its end. costs: money spent since the period began. The same values break even at
+    a part of the costs as large as the part of the period that has passed. At its end this is 4.8.
+    """
+    times, value = np.asarray(ends, dtype=np.float64), np.asarray(values, dtype=np.float64)
+    mean = np.cumsum(value * np.diff(times, prepend=0.0)) / times
+    whole = np.asarray(costs, dtype=np.float64) * period / times
+    found: Floats = mean - (line.sigma * (whole - line.at_highest) + line.highest)
+    return found
+
+
+def worst_interval(throughput: ArrayLike, instants: int) -> float:
+    """Least mean relative throughput over consecutive intervals of `instants` (5.2: each is to reach the target); NaN
+    without any. The last interval may be shorter."""
+    found = np.asarray(throughput, dtype=np.float64)
+    if not found.size:
+        return math.nan
+    starts = np.arange(0, found.size, instants)
+    return float((np.add.reduceat(found, starts) / np.diff(np.append(starts, found.size))).min())
+
+
+def off_target(throughput: ArrayLike, target: float, tolerance: float) -> int:
+    """Number of instants whose relative throughput is off `target` by more than `tolerance` (stability chi, p. 111)."""
+    return int((np.abs(np.asarray(throughput, dtype=np.float64) - target) > tolerance + NEARLY).sum())
