@@ -109,8 +109,8 @@ def waiting_time(arrival_rate: float, service_time: float, servers: int, variati
 class Network:
     """Operators in topological order with their edges, divided into levels: what a level takes, earlier ones have emitted.
 
-    edges: int64, shape (edges, 2), rows of operators. parts: part of a record's emissions that goes over each edge. sources,
-    outputs: rows of operators. All arrays that `flows` uses are by operator first, then by instant.
+    edges: int64, shape (edges, 2), rows of operators. parts: part of a record's emissions that goes over each edge.
+    sources, outputs: rows of operators. All arrays that `flows` uses are by operator first, then by instant.
     """
 
     def __init__(self, operators: int, edges: Integers, parts: Floats, sources: Integers, outputs: Integers) -> None:
@@ -142,10 +142,10 @@ class Flows:
     """What operators take and emit in each of T instants; arrays of shape (T, operators) but where said.
 
     arriving, processed, emitted: records/s that come in (4.6), are finished, and go out (4.4). relative: throughput of the
-    operator, of what came in and what waited. possible: records/s that would be finished in the instant if nothing limited it,
-    with all that waits anywhere when it begins; offered: the same without what waits. waiting: records in queue when each
-    instant begins, and after the last, shape (T + 1, operators). application: shape (T,), throughput of the application (4.7),
-    with what waited; fresh: of what came in alone.
+    operator, of what came in and what waited. possible: records/s that would be finished in the instant if nothing limited
+    it, with all that waits anywhere when it begins; offered: the same without what waits. waiting: records in queue when
+    each instant begins, and after the last, shape (T + 1, operators). application: shape (T,), throughput of the
+    application (4.7), with what waited; fresh: of what came in alone.
     """
 
     arriving: Floats
@@ -173,10 +173,10 @@ def flows(
 ) -> Flows:
     """Eqs. 4.4 to 4.7 over T instants of `seconds` each; what one leaves in queues, the next begins with.
 
-    rates: records/s, shape (T, sources). costs: core-seconds per record. selectivities: records out per record in. capacity:
-    cores of speed 1, shape (operators,) or (T, operators). queues: records that wait at the start. limits: records/s that the
-    links of each edge let through, shape (T, edges). shared: all cores are given for each operator, which has a part of them
-    as large as its part of the work.
+    rates: records/s, shape (T, sources). costs: core-seconds per record. selectivities: records out per record in.
+    capacity: cores of speed 1, shape (operators,) or (T, operators). queues: records that wait at the start. limits:
+    records/s that the links of each edge let through, shape (T, edges). shared: all cores are given for each operator,
+    which has a part of them as large as its part of the work.
 
     The throughput of the application is the mean over its outputs of what they finish over what they would with no limit
     anywhere ("for the current input data rate", Def. 5): 4.7 read to the letter, with each output's own throughput, is 1
@@ -191,7 +191,7 @@ def flows(
         room = room * _parts_of_work(network, inputs + queues[:, None] / seconds, costs, selectivities)
     with np.errstate(divide="ignore", invalid="ignore"):
         served = np.where(costs[:, None] > 0, room * seconds / costs[:, None], np.inf)
-    bounds = None if limits is None else np.broadcast_to(np.asarray(limits, dtype=np.float64), (instants, len(network.edges))).T
+    bounds = None if limits is None else np.broadcast_to(limits, (instants, len(network.edges))).T
     # Zeros, not empty: what is not known yet is multiplied with weights of 0.
     arriving = inputs.copy()
     processed, emitted, possible, sent = (np.zeros((count, instants)) for _ in range(4))
@@ -242,8 +242,8 @@ def _parts_of_work(network: Network, inputs: Floats, costs: Floats, selectivitie
 def _queues(queued: Floats, came: Floats, served: Floats) -> tuple[Floats, Floats]:
     """Records that wait as each instant begins and after the last, and records taken in each; by operator.
 
-    A queue that arrivals fill and service empties is a walk reflected at zero: how far the same walk without the reflection is
-    above its lowest point so far.
+    A queue that arrivals fill and service empties is a walk reflected at zero: how far the same walk without the reflection
+    is above its lowest point so far.
     """
     # What can take more than ever comes is as good as what takes just that; infinite sums have no differences.
     most = np.minimum(served, (queued + came.sum(axis=1))[:, None])
@@ -271,8 +271,9 @@ def _mean_ratio(part: Floats, whole: Floats) -> Floats:
 def flow_limits(edges: Integers, working: Floats, bandwidth: Floats, record_bytes: Floats) -> Floats:
     """Records/s that the links let over each edge (4.5), shape (T, edges); inf where none limits it.
 
-    working: capacity of each operator on each host, shape (hosts, operators); records spread in proportion to it. bandwidth:
-    bytes/s from each host to each other, shape (T, hosts, hosts). record_bytes: of a record that each operator emits.
+    working: capacity of each operator on each host, shape (hosts, operators); records spread in proportion to it.
+    bandwidth: bytes/s from each host to each other, shape (T, hosts, hosts). record_bytes: of a record that each operator
+    emits.
 
     What stays on a host is handed over in memory; the rest has the bandwidth of all pairs of hosts between which the edge
     leads, together ("available cumulative bandwidth between all instances").
@@ -333,8 +334,8 @@ class Line:
 def profit_so_far(line: Line, period: float, ends: ArrayLike, values: ArrayLike, costs: ArrayLike) -> Floats:
     """Profit up to each of the times `ends`, seconds since the period of `period` seconds began (5.2, p. 103); shape (T,).
 
-    values: mean value of each instant up to its end. costs: money spent since the period began. The same values break even at
-    a part of the costs as large as the part of the period that has passed. At its end this is 4.8.
+    values: mean value of each instant up to its end. costs: money spent since the period began. The same values break even
+    at a part of the costs as large as the part of the period that has passed. At its end this is 4.8.
     """
     times, value = np.asarray(ends, dtype=np.float64), np.asarray(values, dtype=np.float64)
     mean = np.cumsum(value * np.diff(times, prepend=0.0)) / times

@@ -24,6 +24,7 @@ from elastream.model.wording import counted
 from elastream.planning.algorithms.billing import due_back
 from elastream.planning.algorithms.draft import TAKES_INSTANCES, Draft
 from elastream.planning.algorithms.load import WITHIN
+from elastream.planning.algorithms.measures import mean_and_least, speeds_by_operator
 
 __all__ = ["CoreNeed", "enlarge", "lacks", "may_reduce", "needs_of", "reduce"]
 
@@ -58,8 +59,8 @@ def needs_of(
     leased now works; 0 where hosts are coming, that were asked for with this in mind.
     """
     graph, frame = observation.context.graph, observation.operators
-    speeds = _speeds(observation)
-    anywhere = _mean_and_least([observation.speeds[host] for host in observation.usable])
+    speeds = speeds_by_operator(observation)
+    anywhere = mean_and_least([observation.speeds[host] for host in observation.usable])
     costs = {unit.name: _cost(observation, unit.name, speeds.get(unit.name, anywhere)[0]) for unit in units}
     selectivity = {o.name: _selectivity(observation, o.name) for o in graph.operators if o.kind is not Kind.SINK}
     growth = rate / arriving if arriving > 0 else 0.0
@@ -261,27 +262,6 @@ def _surplus(draft: Draft, unit: Unit, surplus: Mapping[str, int], without: str 
             if other.name in others and room + other.cores >= unit.cores - 1e-9:
                 return task
     return None
-
-
-def _speeds(observation: Observation) -> dict[str, tuple[float, float]]:
-    """Mean and least speed of the cores of the hosts that an operator's instances are on, by operator.
-
-    Of its own hosts: of all, a need would change with every host that comes for another operator.
-    """
-    tasks, each = observation.tasks, [*observation.speeds.values()]
-    if each and min(each) == max(each):
-        return dict.fromkeys(observation.operators.ids, (each[0], each[0]))
-    speeds = np.array(each)
-    found: dict[str, tuple[float, float]] = {}
-    for row, name in enumerate(observation.operators.ids):
-        at = tasks.host[(tasks.operator == row) & (tasks.host >= 0)]
-        if at.size:
-            found[name] = _mean_and_least(speeds[at].tolist())
-    return found
-
-
-def _mean_and_least(speeds: Sequence[float]) -> tuple[float, float]:
-    return (math.fsum(speeds) / len(speeds), min(speeds)) if speeds else (1.0, 1.0)
 
 
 def _cost(observation: Observation, name: str, speed: float) -> float:

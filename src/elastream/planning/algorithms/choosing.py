@@ -9,17 +9,22 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TypeAlias
 
+import numpy as np
+
 from elastream.model.action import Switch, SwitchAlternate, SwitchEdge
 from elastream.model.composing import holder
 from elastream.model.graph import Graph, Kind, Operator
 from elastream.model.guarding import Standing
 from elastream.model.observation import Composition, Metric, Observation, known_sum
 from elastream.model.qos import offered_rates
+from elastream.planning.algorithms.measures import speeds_by_operator
 
 __all__ = ["Choosable", "Costs", "Worked", "elements", "selected", "under_way"]
 
 SAMPLES = 3
 """Newest observations over which a rate is a mean: a single one may be that of a slow batch."""
+LONGER = 40
+"""As many over which what a window emits is one: as many as a simulated plant keeps."""
 
 Costs: TypeAlias = Mapping[str, tuple[float, float]]
 """Last known (core-seconds of speed 1 per record, records out per record in) by `operator.alternate`; NaN where unknown."""
@@ -120,11 +125,30 @@ class Worked:
         self.observation = observation
         self.costs: dict[str, tuple[float, float]] = dict(before)
         self._graph: Graph = observation.context.graph
-        frame, speed = observation.alternates, observation.mean_speed
+        frame, composition = observation.alternates, observation.composition
         for name in frame:
-            cost, emitted = frame.value(name, Metric.SERVICE_TIME) * speed, frame.value(name, Metric.SELECTIVITY)
-            known = self.costs.get(name, (math.nan, math.nan))
+            operator, alternate = self._graph.by_alternate.get(name, (None, None))
+            if operator is None or alternate is None:
+                continue
+            known = self.costs.get(name)
+            runs = composition.alternate(operator) is alternate or composition.tables.get(operator.name, 0) > 0
+            if known is not None and not runs:
+                continue  # the figure is of when it ran, and of the speeds of then
+            cost, emitted = frame.value(name, Metric.SERVICE_TIME), frame.value(name, Metric.SELECTIVITY)
+            cost *= self._speed(operator.name)
+            known = known or (math.nan, math.nan)
             self.costs[name] = (known[0] if math.isnan(cost) else cost, known[1] if math.isnan(emitted) else emitted)
+
+    @cached_property
+    def _speeds(self) -> Mapping[str, float]:
+        """Speed of the cores on which each operator runs, where they are its own."""
+        if not self.observation.context.layout.apart:
+            return {}
+        return {name: mean for name, (mean, _) in speeds_by_operator(self.observation).items()}
+
+    def _speed(self, name: str) -> float:
+        """Speed of the cores on which an operator works: its figures are theirs, whatever their speed."""
+        return self._speeds.get(name, self.observation.mean_speed)
 
     @cached_property
     def rates(self) -> Mapping[str, float]:
@@ -142,29 +166,54 @@ class Worked:
         return math.fsum([self.observation.capacities[host] for host in self.observation.usable])
 
     @cached_property
-    def _rest(self) -> float:
-        """Cores that sources and sinks work, which no alternate changes."""
-        ends = [operator.name for operator in self._graph.operators if operator.kind in (Kind.SOURCE, Kind.SINK)]
-        busy = known_sum([self.observation.operators.value(name, Metric.BUSY_CORES) for name in ends])
-        return 0.0 if math.isnan(busy) else busy
+    def ends(self) -> Mapping[str, float]:
+        """Core-seconds of speed 1 that each source and sink works on a record, which no alternate changes; 0 where unknown.
+
+        Where a stage's figure is one for all its operators, that of its first, what the others cost is not its own.
+        """
+        frame, composition = self.observation.operators, self.observation.composition
+        working = [each for each in self._graph.operators if each.alternates]
+        emitted = {each.name: self.selectivity(each, composition) for each in working}
+        found = {}
+        for operator in self._graph.operators:
+            if operator.kind not in (Kind.SOURCE, Kind.SINK):
+                continue
+            busy, done = (frame.value(operator.name, each) for each in (Metric.BUSY_CORES, Metric.PROCESSED_RATE))
+            if not (busy >= 0 and done > 0):
+                found[operator.name] = 0.0
+                continue
+            volumes = offered_rates(self._graph, {operator.name: 1.0}, emitted, composition)
+            stage = self.observation.context.layout.stage_of[operator.name].operators
+            others = [each for each in working if each.name in stage and not frame.value(each.name, Metric.BUSY_CORES) >= 0]
+            theirs = known_sum([volumes[each.name] * self.cost(each, composition) for each in others])
+            own = busy / done * self._speed(operator.name) - (0.0 if math.isnan(theirs) else theirs)
+            found[operator.name] = max(0.0, own)
+        return found
 
     def cost(self, operator: Operator, composition: Composition) -> float:
         """Core-seconds per record of what `composition` runs; NaN if neither measured nor declared."""
         alternate = composition.alternate(operator)
         known = self.costs.get(f"{operator.name}.{alternate.name}", (math.nan, math.nan))[0]
         if math.isnan(known) and len(operator.alternates) == 1:
-            known = self.observation.operators.value(operator.name, Metric.SERVICE_TIME) * self.observation.mean_speed
+            known = self.observation.operators.value(operator.name, Metric.SERVICE_TIME) * self._speed(operator.name)
         return known if not math.isnan(known) else math.nan if alternate.cost is None else alternate.cost
 
     def selectivity(self, operator: Operator, composition: Composition) -> float:
         """Records out per record in of what `composition` runs; 1 if neither measured nor declared."""
         alternate = composition.alternate(operator)
         known = self.costs.get(f"{operator.name}.{alternate.name}", (math.nan, math.nan))[1]
-        if math.isnan(known) and len(operator.alternates) == 1:
-            frame = self.observation.operators
-            taken, emitted = (frame.value(operator.name, each) for each in (Metric.PROCESSED_RATE, Metric.EMITTED_RATE))
-            known = emitted / taken if taken > 0 else math.nan
+        if len(operator.alternates) == 1 and (math.isnan(known) or operator.window is not None):
+            known = self._over_time(operator)
         return known if not math.isnan(known) else 1.0 if alternate.selectivity is None else alternate.selectivity
+
+    def _over_time(self, operator: Operator) -> float:
+        """Records out per record in over the newest samples: windows emit all at once, and nothing in between."""
+        last = LONGER if operator.window is not None else SAMPLES
+        sums = [
+            float(np.nansum(self.observation.series(operator.name, metric, last)[1]))
+            for metric in (Metric.EMITTED_RATE, Metric.PROCESSED_RATE)
+        ]
+        return sums[0] / sums[1] if sums[1] > 0 else math.nan
 
     def cores(self, composition: Composition) -> float:
         """Cores of speed 1 that `composition` works at these rates; NaN where these are unknown.
@@ -175,13 +224,13 @@ class Worked:
         working = [each for each in self._graph.operators if each.alternates]
         emitted = {each.name: self.selectivity(each, composition) for each in working}
         arriving = offered_rates(self._graph, self.rates, emitted, composition)
-        total = self._rest
+        total = math.fsum([arriving[name] * each for name, each in self.ends.items() if each > 0])
         for operator in working:
             if operator.waits or arriving[operator.name] == 0:
                 continue
             each = self.cost(operator, composition)
             if math.isnan(each):
-                busy = self.observation.operators.value(operator.name, Metric.BUSY_CORES)
+                busy = self.observation.operators.value(operator.name, Metric.BUSY_CORES) * self._speed(operator.name)
                 total += busy if len(operator.alternates) == 1 and not math.isnan(busy) else 0.0
             else:
                 total += arriving[operator.name] * each

@@ -1,7 +1,7 @@
 """Working copy of a plan: placement of instances, free capacity of hosts, and the actions so far.
 
 VISP's policies (`btu`, `queue_threshold`) modify it step by step, so that each step sees the effect of earlier ones. The
-draft tracks cores and memory; the policies decide the changes.
+draft tracks cores, their speeds and memory; the policies decide the changes.
 """
 
 import math
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from elastream.model.action import Action, LeaseHost, MoveTask, SetParallelism, TaskId
 from elastream.model.cloud import HostState, HostType, Lease
-from elastream.model.observation import Floats, Metric, Observation
+from elastream.model.observation import Floats, Integers, Metric, Observation
 from elastream.model.stages import Unit
 from elastream.planning.algorithms.placement import balance
 
@@ -49,6 +49,8 @@ def observed_instances(observation: Observation, unit: Unit) -> int:
 class Draft:
     """The working copy. Arrays are by host, in the order of `hosts`: leases that accept instances, oldest first.
 
+    speeds: of their cores, as measured, else their types'. counts: placed instances by host and unit, as in `units`.
+
     Hosts that are leased but not ready accept instances too, which start with the host. Instances that the plant does not
     place are `floating`, by unit: Spark runs tasks of a source or a durable edge on any free slot. Each takes a slot's part
     of the hosts' cores, where fused whatever it declares; their needs count in equal parts on all open hosts. A task of
@@ -72,6 +74,9 @@ class Draft:
         self.memory: Floats = np.array([lease.type.memory for lease in self.leases.values()], dtype=np.float64)
         self.free_cores: Floats = self.cores.copy()
         self.free_memory: Floats = self.memory.copy()
+        self.speeds: Floats = np.array([observation.speeds[host] for host in self.hosts], dtype=np.float64)
+        self.counts: Integers = np.zeros((len(self.hosts), len(self.units)), dtype=np.int64)
+        self.column = {unit.name: column for column, unit in enumerate(self.units)}
         self.closed: NDArray[np.bool_] = np.zeros(len(self.hosts), dtype=np.bool_)
         self.ready: NDArray[np.bool_] = np.array(
             [lease.state is HostState.RUNNING for lease in self.leases.values()], dtype=np.bool_
@@ -249,6 +254,8 @@ class Draft:
         self.hosts.append(host)
         self.cores = np.append(self.cores, type.cores)
         self.memory = np.append(self.memory, type.memory)
+        self.speeds = np.append(self.speeds, type.speed)
+        self.counts = np.concatenate([self.counts, np.zeros((1, len(self.units)), dtype=np.int64)])
         self.free_cores = np.append(self.free_cores, type.cores)
         self.free_memory = np.append(self.free_memory, type.memory)
         self.closed = np.append(self.closed, False)
@@ -314,6 +321,8 @@ class Draft:
         row_of_lease = np.array([self._row.get(host, -1) for host in self.observation.leases], dtype=np.int64)
         on = np.where(tasks.host >= 0, row_of_lease[tasks.host], -1)
         here = on >= 0
+        columns = np.array([self.column[self._unit_of[name].name] for name in operators], dtype=np.int64)
+        np.add.at(self.counts, (on[here], columns[tasks.operator[here]]), 1)
         self.free_cores -= np.bincount(on[here], by_row[tasks.operator[here], 0], len(self.hosts))
         self.free_memory -= np.bincount(on[here], by_row[tasks.operator[here], 1], len(self.hosts))
         known = dict(zip(operators, np.bincount(tasks.operator, minlength=len(operators)).tolist(), strict=True))
@@ -366,6 +375,7 @@ class Draft:
         cores, memory = self.needs[unit.name]
         self.free_cores[row] -= sign * cores
         self.free_memory[row] -= sign * memory
+        self.counts[row, self.column[unit.name]] += int(sign)
 
     def _occupy(self, unit: Unit, host: str) -> None:
         row, cached = self._row[host], self._images.setdefault(host, set())

@@ -1,7 +1,9 @@
 """Sums over an observation, shared by policies and the decision record; unknown values propagate as NaN."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+
+import numpy as np
 
 from elastream.model.cloud import HostState
 from elastream.model.decision import Unknown
@@ -12,9 +14,11 @@ __all__ = [
     "TICK",
     "capacity",
     "host_capacity",
+    "mean_and_least",
     "seen",
     "since_change",
     "source_sum",
+    "speeds_by_operator",
     "sum_of",
     "tasks_on",
     "total_of",
@@ -49,6 +53,28 @@ def host_capacity(observation: Observation, host: str) -> float:
 def capacity(observation: Observation, hosts: Iterable[str]) -> float:
     """Total capacity of `hosts` in cores of speed 1."""
     return math.fsum([observation.capacities[host] for host in hosts])
+
+
+def speeds_by_operator(observation: Observation) -> dict[str, tuple[float, float]]:
+    """Mean and least speed of the cores of the hosts that an operator's instances are on, by operator.
+
+    Of its own hosts: of all, a need would change with every host that comes for another operator.
+    """
+    tasks, each = observation.tasks, [*observation.speeds.values()]
+    if each and min(each) == max(each):
+        return dict.fromkeys(observation.operators.ids, (each[0], each[0]))
+    speeds = np.array(each)
+    found: dict[str, tuple[float, float]] = {}
+    for row, name in enumerate(observation.operators.ids):
+        at = tasks.host[(tasks.operator == row) & (tasks.host >= 0)]
+        if at.size:
+            found[name] = mean_and_least(speeds[at].tolist())
+    return found
+
+
+def mean_and_least(speeds: Sequence[float]) -> tuple[float, float]:
+    """Mean and least of `speeds`; 1 without any."""
+    return (math.fsum(speeds) / len(speeds), min(speeds)) if speeds else (1.0, 1.0)
 
 
 def tasks_on(observation: Observation, host: str) -> int:

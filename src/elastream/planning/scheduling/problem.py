@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Literal
+from typing import Literal, TypeAlias, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +28,7 @@ __all__ = [
     "capacities",
     "cost_of",
     "limits",
+    "paid",
     "profit_of",
     "score",
     "speeds_of",
@@ -37,13 +38,16 @@ __all__ = [
 
 HOUR = 3600.0
 
+Over: TypeAlias = Literal["dynamic", "all"]
+"""Operators that Eq. 4.3 counts: those with several alternates, as is compared with the thesis, or each."""
+
 
 @dataclass(frozen=True, slots=True)
 class Option:
     """An alternate as it may run now.
 
-    value: relative to the best of its operator (Eq. 4.1). cost: core-seconds of speed 1 per record. selectivity: records out
-    per record in.
+    name: empty where there is nothing to run: of sources and sinks. value: relative to the best of its operator (Eq. 4.1).
+    cost: core-seconds of speed 1 per record. selectivity: records out per record in.
     """
 
     name: str
@@ -58,30 +62,45 @@ class Goal:
 
     throughput, tolerance: the relative throughput that is to hold, and by how much it may be off. break_even_best,
     break_even_worst: money an hour at which the highest and the lowest value break even (4.9: C_max at Gamma_max and
-    Gamma_min, over T). period: seconds over which profit is taken (T). over: the operators that Eq. 4.3 counts.
+    Gamma_min, over T); both or none: `reading.read` then takes them from the work of the first records. period: seconds
+    over which profit is taken (T). over: the operators that Eq. 4.3 counts.
 
     Raises InputError for what nothing can be reached with.
     """
 
     throughput: float = 0.8
     tolerance: float = 0.05
-    break_even_best: float = 1.0
-    break_even_worst: float = 0.5
+    break_even_best: float | None = None
+    break_even_worst: float | None = None
     period: float = 12 * HOUR
-    over: Literal["dynamic", "all"] = "dynamic"
+    over: Over = "dynamic"
 
     def __post_init__(self) -> None:
         if not 0 < self.throughput <= 1:
             raise InputError(f"a throughput of {self.throughput:g} of what is possible: it must be above 0 and at most 1")
         if not 0 <= self.tolerance < self.throughput:
             raise InputError(f"a tolerance of {self.tolerance:g}: it must be 0 or more, and below the throughput")
-        if not 0 <= self.break_even_worst < self.break_even_best < math.inf:
+        if (self.break_even_best is None) != (self.break_even_worst is None):
+            raise InputError("break-even costs are given for the highest value and the lowest, or for none")
+        if not 0 <= self.worst < self.best < math.inf:
             raise InputError(
-                f"the highest value breaks even at {self.break_even_best:g} an hour and the lowest at "
-                f"{self.break_even_worst:g}: the first must be more, and none negative"
+                f"the highest value breaks even at {self.best:g} an hour and the lowest at {self.worst:g}: the first must "
+                "be more, and none negative"
             )
         if not 0 < self.period < math.inf:
             raise InputError(f"a period of {self.period:g} s over which profit is taken: it must be above 0 and end")
+        if self.over not in get_args(Over):
+            raise InputError(f"the value is of {self.over!r} operators; it can be of 'dynamic' ones or of 'all'")
+
+    @property
+    def best(self) -> float:
+        """Money an hour at which the highest value breaks even; 1 where none is given."""
+        return 1.0 if self.break_even_best is None else self.break_even_best
+
+    @property
+    def worst(self) -> float:
+        """Money an hour at which the lowest value breaks even; half of that of the highest where none is given."""
+        return 0.5 if self.break_even_worst is None else self.break_even_worst
 
     @property
     def lowest(self) -> float:
@@ -93,14 +112,15 @@ class Goal:
 class Problem:
     """What does not change while a plan is searched. Arrays are by operator, in the topological order of `operators`.
 
-    options: alternates that may run now, and the one that does. edges, parts: shape (edges, 2) and (edges,): the live edges
-    of the composition's branches, and the part of a record's emissions that goes over each. sources, outputs: rows of the
-    operators that records come in by, and leave by. record_bytes: of an emitted record; NaN where unknown: such a stream is
-    not limited by a link. placed: operators whose instances hold cores of a host (apart); the others run beside them.
-    cores, memory: that one instance holds. dynamic: operators with several alternates, whether or not they may run now.
-    branches: values of the branches that run, which Eq. 4.3 counts as they are. bounds: the least and the highest value of
-    the dataflow with all its alternates (Gamma_min, Gamma_max). types: that can be leased; of those leased beside, hosts
-    only. shared: tasks of all operators take turns on all cores (Spark), so that instances do not count.
+    options: alternates that may run now. edges, parts: shape (edges, 2) and (edges,): the live edges of the composition's
+    branches, and the part of a record's emissions that goes over each. sources, outputs: rows of the operators that records
+    come in by, and leave by. record_bytes: of an emitted record; NaN where unknown: such a stream is not limited by a link.
+    placed: operators whose instances hold cores of a host (apart); the others run beside them. fixed: those of them whose
+    number of instances stays. cores, memory: that one instance holds. dynamic: operators with several alternates, whether
+    or not they may run now. branches: values of the branches that run, which Eq. 4.3 counts as they are. bounds: the least
+    and the highest value of the dataflow with all its alternates (Gamma_min, Gamma_max). types: that can be leased.
+    shared: tasks of all operators take turns on all cores (Spark), so that instances do
+    not count; equal: each core then has as many records as the others, so that all wait for the slowest.
     """
 
     operators: tuple[str, ...]
@@ -111,6 +131,7 @@ class Problem:
     outputs: Integers
     record_bytes: Floats
     placed: NDArray[np.bool_]
+    fixed: NDArray[np.bool_]
     cores: Floats
     memory: Floats
     dynamic: NDArray[np.bool_]
@@ -121,6 +142,7 @@ class Problem:
     max_hosts: int = 1_000_000
     min_hosts: int = 1
     shared: bool = False
+    equal: bool = False
 
     @cached_property
     def network(self) -> Network:
@@ -142,12 +164,13 @@ class Problem:
         """The line between break-even costs over the period, for Eqs. 4.8 and 4.9."""
         hours = self.goal.period / HOUR
         low, high = self.bounds
-        return Line(low, high, self.goal.break_even_worst * hours, self.goal.break_even_best * hours)
+        return Line(low, high, self.goal.worst * hours, self.goal.best * hours)
 
     @cached_property
     def counted(self) -> NDArray[np.bool_]:
         """Operators whose value Eq. 4.3 counts."""
-        return self.dynamic if self.goal.over == "dynamic" else np.ones(len(self.operators), dtype=np.bool_)
+        working = np.array([bool(options[0].name) for options in self.options], dtype=np.bool_)
+        return self.dynamic if self.goal.over == "dynamic" else working
 
     @cached_property
     def reach(self) -> tuple[tuple[int, ...], ...]:
@@ -202,7 +225,8 @@ class Conditions:
     host counts in full also where it is not ready yet; else from `Host.ready` on.
 
     began: when the period began. value: mean application value from there to `time`; NaN: nothing is known, or no time has
-    passed. leased: the hosts that are leased at `time`. paid: money spent in this period on hosts that are no longer leased.
+    passed. leased: the hosts that are leased at `time`. paid: money spent in this period on hosts that are no longer
+    leased.
     """
 
     rates: Floats
@@ -226,8 +250,8 @@ class Conditions:
 @dataclass(frozen=True)
 class Score:
     """What a plan comes to. throughput: relative, of the application, by instant, with what waits counted (4.7).
-    by_operator: the same of each operator, shape (T, operators) (4.4). value: of the application while this plan runs (4.3).
-    cost: money of the whole period if the plan stays to its end (4.2). profit: of the whole period (4.8)."""
+    by_operator: the same of each operator, shape (T, operators) (4.4). value: of the application while this plan runs
+    (4.3). cost: money of the whole period if the plan stays to its end (4.2). profit: of the whole period (4.8)."""
 
     throughput: Floats
     by_operator: Floats
@@ -269,8 +293,9 @@ def capacities(problem: Problem, deployment: Deployment, conditions: Conditions)
     speeds = speeds_of(problem, deployment, conditions)
     if problem.shared:
         cores = np.array([host.type.cores for host in deployment.hosts], dtype=np.float64)
-        total: Floats = np.repeat((speeds @ cores)[:, None], len(problem.operators), axis=1)
-        return total
+        slowest = speeds.min(axis=1, initial=np.inf, where=speeds > 0) if problem.equal else np.inf
+        total: Floats = np.where(speeds > 0, np.minimum(speeds, np.expand_dims(slowest, -1)), 0.0) @ cores
+        return np.repeat(total[:, None], len(problem.operators), axis=1)
     found: Floats = (speeds @ deployment.instances.reshape(-1, len(problem.operators))) * problem.per_instance
     found[:, ~problem.placed] = np.inf
     return found
@@ -317,19 +342,20 @@ def limits(problem: Problem, deployment: Deployment, conditions: Conditions) -> 
 def value_of(problem: Problem, active: Sequence[int]) -> float:
     """Normalised application value of the options `active` (4.3)."""
     values = [options[each].value for options, each in zip(problem.options, active, strict=True)]
-    return application_value([value for value, counts in zip(values, problem.counted, strict=True) if counts], problem.branches)
+    counted = [value for value, counts in zip(values, problem.counted.tolist(), strict=True) if counts]
+    return application_value(counted, problem.branches)
 
 
 def cost_of(problem: Problem, deployment: Deployment, conditions: Conditions) -> float:
     """Money of the whole period (4.2): of hosts kept to its end, of those given back now, and of those gone before."""
     end = max(conditions.began + problem.goal.period, conditions.time)
     kept = {host.name for host in deployment.hosts if host.name}
-    spent = [_paid(host, conditions.began, end) for host in deployment.hosts]
-    spent += [_paid(host, conditions.began, conditions.time) for host in conditions.leased if host.name not in kept]
+    spent = [paid(host, conditions.began, end) for host in deployment.hosts]
+    spent += [paid(host, conditions.began, conditions.time) for host in conditions.leased if host.name not in kept]
     return conditions.paid + math.fsum(spent)
 
 
-def _paid(host: Host, since: float, until: float) -> float:
+def paid(host: Host, since: float, until: float) -> float:
     """Money for `host` from `since` to `until`; units that began before are not of this time."""
     if until <= host.since:
         return 0.0

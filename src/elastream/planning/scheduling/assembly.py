@@ -1,0 +1,213 @@
+"""A deployment under change: an instance, an alternate or a host at a time, with what that leaves room for.
+
+`Deployment` is a value that is scored as a whole. A search that takes thousands of small steps keeps this copy instead, so that
+a step costs no loop over hosts.
+"""
+
+from collections.abc import Collection
+from dataclasses import replace
+
+import numpy as np
+
+from elastream.model.cloud import HostType
+from elastream.model.observation import Floats, Integers
+from elastream.model.qos import Flows
+from elastream.planning.scheduling.packing import NEARLY
+from elastream.planning.scheduling.problem import (
+    Conditions,
+    Deployment,
+    Host,
+    Problem,
+    capacities,
+    limits,
+    speeds_of,
+    throughput,
+)
+
+__all__ = ["Assembly", "depth_first"]
+
+
+
+class Assembly:
+    """The working copy. capacity: cores of speed 1 of each operator in each instant, shape (T, operators), kept up to date.
+
+    Hosts are rows; those of `deployment` come first, new ones behind them. order: operators depth first. total: instances of
+    each operator.
+    """
+
+    def __init__(self, problem: Problem, deployment: Deployment, conditions: Conditions) -> None:
+        self.problem, self.conditions = problem, conditions
+        self.active = list(deployment.active)
+        self.hosts = list(deployment.hosts)
+        self.order, self._beside = depth_first(problem), _neighbours(problem)
+        # Cores and memory that an instance of each operator holds.
+        self._needs: Floats = np.array([problem.cores, problem.memory]) * problem.placed
+        count, operators = len(self.hosts), len(problem.operators)
+        self.capacity: Floats = np.array(capacities(problem, deployment, conditions), dtype=np.float64)
+        self._instances: Integers = np.zeros((max(16, 2 * count), operators), dtype=np.int64)
+        self._instances[:count] = np.asarray(deployment.instances, dtype=np.int64).reshape(count, operators)
+        self._speeds: Floats = np.zeros((conditions.instants, len(self._instances)))
+        self._speeds[:, :count] = speeds_of(problem, deployment, conditions)
+        self._free: Floats = np.zeros((2, len(self._instances)))
+        self._free[0, :count] = [host.type.cores for host in self.hosts]
+        self._free[1, :count] = [host.type.memory for host in self.hosts]
+        self._free[:, :count] -= self._needs @ self._instances[:count].T
+        self.total: Integers = self._instances.sum(axis=0)
+
+    @property
+    def instances(self) -> Integers:
+        """Instances of each operator on each host, shape (hosts, operators); a view."""
+        return self._instances[: len(self.hosts)]
+
+    @property
+    def free_cores(self) -> Floats:
+        """Cores of each host that no instance holds; a view."""
+        return self._free[0, : len(self.hosts)]
+
+    @property
+    def speeds(self) -> Floats:
+        """Mean speed of a core of each host; shape (hosts,)."""
+        found: Floats = self._speeds[:, : len(self.hosts)].mean(axis=0)
+        return found
+
+    @property
+    def may_lease(self) -> bool:
+        """Whether one host more may be leased."""
+        return len(self.hosts) < self.problem.max_hosts
+
+    def deployment(self) -> Deployment:
+        """The deployment as it is now."""
+        return Deployment(tuple(self.active), tuple(self.hosts), self.instances.copy())
+
+    def copy(self) -> "Assembly":
+        """A copy, to try something on."""
+        other = object.__new__(Assembly)
+        other.__dict__.update(self.__dict__)
+        other.active, other.hosts = list(self.active), list(self.hosts)
+        for name in ("capacity", "_instances", "_speeds", "_free", "total"):
+            setattr(other, name, getattr(self, name).copy())
+        return other
+
+    def become(self, other: "Assembly") -> None:
+        """Be as `other` is, which is used no more: what was tried is undone."""
+        self.__dict__.update(other.__dict__)
+
+    def flows(self, bandwidth: Floats | None = None) -> Flows:
+        """What the operators take and emit as it is now (4.4 to 4.7). bandwidth: as from `limits`; None: no limit."""
+        return throughput(self.problem, self.active, self.capacity, self.conditions, bandwidth)
+
+    def limits(self) -> Floats | None:
+        """Records/s that links let over each edge; None where they limit nothing. Costs a loop over pairs of hosts."""
+        if not len(self.problem.edges) or np.isnan(self.problem.record_bytes).all():
+            return None
+        return limits(self.problem, self.deployment(), self.conditions)
+
+    def reached(self, bandwidth: Floats | None = None) -> float:
+        """Mean relative throughput of the application."""
+        return float(self.flows(bandwidth).application.mean())
+
+    def switch(self, operator: int, option: int) -> None:
+        """Run another option of `operator`."""
+        self.active[operator] = option
+
+    def holding(self, operator: int) -> Integers:
+        """Rows of the hosts that have room for an instance of `operator`."""
+        needs = self._needs[:, operator, None]
+        found: Integers = np.flatnonzero((self._free[:, : len(self.hosts)] >= needs - NEARLY).all(axis=0))
+        return found
+
+    def place(self, operator: int, without: Collection[int] = ()) -> int | None:
+        """Row of the host that an instance of `operator` is best put on; None where none has room.
+
+        One that holds what sends to it or takes from it; of equals one that is up, then the fullest.
+        """
+        rows = self.holding(operator)
+        if without and rows.size:
+            rows = rows[~np.isin(rows, list(without))]
+        if not rows.size:
+            return None
+        beside = (self._instances[rows][:, self._beside[operator]] > 0).any(axis=1)
+        coming = np.array([self.hosts[row].ready > self.conditions.time for row in rows.tolist()])
+        return int(rows[np.lexsort((self._free[0, rows], coming, ~beside))[0]])
+
+    def add(self, operator: int, host: int, count: int = 1) -> None:
+        """Put `count` instances of `operator` on the host in row `host`; a negative number takes them away."""
+        self._instances[host, operator] += count
+        self.total[operator] += count
+        if self.problem.placed[operator]:
+            self._free[:, host] -= count * self._needs[:, operator]
+            self.capacity[:, operator] += count * self._speeds[:, host] * self.problem.per_instance[operator]
+
+    def lease(self, type: HostType) -> int:
+        """Lease a host; returns its row."""
+        now, row = self.conditions.time, len(self.hosts)
+        host = Host("", type, type.speed, now, now + type.start)
+        if row == len(self._instances):
+            self._instances = np.concatenate([self._instances, np.zeros_like(self._instances)])
+            self._speeds = np.concatenate([self._speeds, np.zeros_like(self._speeds)], axis=1)
+            self._free = np.concatenate([self._free, np.zeros_like(self._free)], axis=1)
+        self.hosts.append(host)
+        alone = Deployment((), (host,), np.zeros((1, len(self.problem.operators)), dtype=np.int64))
+        self._speeds[:, row] = speeds_of(self.problem, alone, self.conditions)[:, 0]
+        self._free[:, row] = type.cores, type.memory
+        if self.problem.shared:
+            self.capacity += self._speeds[:, row, None] * type.cores
+        return row
+
+    def without(self, rows: Collection[int]) -> "Assembly":
+        """A copy that leaves out hosts, and what is on them."""
+        kept = [row for row in range(len(self.hosts)) if row not in rows]
+        deployment = self.deployment()
+        return Assembly(
+            self.problem,
+            replace(deployment, hosts=tuple(self.hosts[row] for row in kept), instances=deployment.instances[kept]),
+            self.conditions,
+        )
+
+    def alone(self, operator: int, problem: Problem, conditions: Conditions) -> "Assembly":
+        """What the scheduler of one operator knows: its own `problem` and `conditions`, its instances, and free cores."""
+        own = Assembly(
+            problem,
+            Deployment((self.active[operator],), tuple(self.hosts), self.instances[:, [operator]]),
+            conditions,
+        )
+        own._free[:, : len(self.hosts)] = self._free[:, : len(self.hosts)]
+        return own
+
+    def take(self, operator: int, own: "Assembly") -> None:
+        """Take over what the scheduler of `operator` decided on a copy made by `alone`; it may have leased hosts."""
+        self.switch(operator, own.active[0])
+        for host in own.hosts[len(self.hosts) :]:
+            self.lease(host.type)
+        change = own.instances[:, 0] - self.instances[:, operator]
+        for row in np.flatnonzero(change).tolist():
+            self.add(operator, row, int(change[row]))
+
+    def types_for(self, operator: int) -> tuple[HostType, ...]:
+        """Types that hold an instance of `operator`; where cores are shared, all."""
+        if self.problem.shared:
+            return self.problem.types
+        cores, memory = self._needs[:, operator]
+        return tuple(t for t in self.problem.types if t.cores >= cores - NEARLY and t.memory >= memory - NEARLY)
+
+
+def depth_first(problem: Problem) -> tuple[int, ...]:
+    """Rows of the operators in depth-first order from the sources (`GetNextPE`): neighbours come after one another."""
+    seen: dict[int, None] = {}
+    for source in problem.sources.tolist():
+        stack = [source]
+        while stack:
+            row = stack.pop()
+            if row not in seen:
+                seen[row] = None
+                stack.extend(reversed(problem.reach[row]))
+    return (*seen, *(row for row in range(len(problem.operators)) if row not in seen))
+
+
+def _neighbours(problem: Problem) -> list[list[int]]:
+    """Rows of the operators that send to each operator, or take from it."""
+    found: list[list[int]] = [[] for _ in problem.operators]
+    for source, target in problem.edges.tolist():
+        found[source].append(target)
+        found[target].append(source)
+    return found

@@ -1,0 +1,312 @@
+"""Steps of greedy plans on instances and hosts: a core more, a core less, repacking, giving back (thesis, 4.8).
+
+Each is a function of an `Assembly`; the reactive policies take them in the order of Algorithms 3 and 4 (`greedy`), look-ahead
+planning in its own. What one costs is in proportion to the instances that it adds or removes.
+"""
+
+import math
+from collections.abc import Collection
+
+import numpy as np
+
+from elastream.model.observation import Floats
+from elastream.model.qos import Flows
+from elastream.planning.scheduling.assembly import Assembly
+from elastream.planning.scheduling.packing import NEARLY, largest, packed, power, rate_of
+
+__all__ = [
+    "allocate",
+    "bottleneck",
+    "grow",
+    "needs_of",
+    "over_provisioned",
+    "repacked",
+    "shed",
+    "shrink",
+    "shut_down",
+    "vacated",
+    "weights",
+]
+
+AT_ONCE = 1 / 128
+"""Part of an operator's instances that is added at once. The thesis adds single ones; where they are hundreds, a step of less
+than a hundredth changes no plan by more, and planning takes as long as the logarithm of the load."""
+
+
+# Instances and hosts: Algorithm 3, lines 12 to 19.
+
+
+def needs_of(assembly: Assembly, found: Flows) -> Floats:
+    """Cores of speed 1 that each operator would fill with what reaches it and what waits; mean over instants, (operators,)."""
+    costs = assembly.problem.costs(assembly.active)
+    records: Floats = (found.arriving + found.waiting[:-1] / assembly.conditions.seconds).mean(axis=0)
+    return records * costs
+
+
+def bottleneck(assembly: Assembly, found: Flows, without: Collection[int] = ()) -> int | None:
+    """The operator of the lowest relative throughput (`GetNextPE`); None where none is held up for want of cores."""
+    relative = found.relative.mean(axis=0)
+    rows = [row for row in assembly.order if row not in without and relative[row] < 1 - NEARLY]
+    return min(rows, key=lambda row: float(relative[row]), default=None)
+
+
+def grow(assembly: Assembly, operator: int, found: Flows | None = None, *, lease: bool = True) -> bool:
+    """Give `operator` one instance more; whether that could be done. Where cores are shared, lease a host.
+
+    Where there is room; else in place of an instance of another operator that has cores to spare by `found`; else, with
+    `lease`, on a new host of the largest type.
+    """
+    problem = assembly.problem
+    row = None if problem.shared else assembly.place(operator)
+    if row is None and found is not None and not problem.shared:
+        row = _taken_over(assembly, operator, found)
+    if row is None and lease and assembly.may_lease and (kind := largest(assembly.types_for(operator))) is not None:
+        row = assembly.lease(kind)
+    if row is None:
+        return False
+    if not problem.shared:
+        assembly.add(operator, row)
+    return True
+
+
+def _taken_over(assembly: Assembly, operator: int, found: Flows) -> int | None:
+    """Row of a host on which an instance that another operator can spare was removed, so that one of `operator` has room."""
+    problem, speeds = assembly.problem, assembly.speeds
+    spare = assembly.capacity.mean(axis=0) - needs_of(assembly, found)
+    for other in sorted(np.flatnonzero(problem.placed & (assembly.total > 1)).tolist(), key=lambda row: -float(spare[row])):
+        if spare[other] <= NEARLY:
+            break
+        if other == operator:
+            continue
+        can = (assembly.instances[:, other] > 0) & (speeds * problem.per_instance[other] <= spare[other] + NEARLY)
+        for row in np.flatnonzero(can).tolist():
+            assembly.add(other, row, -1)
+            if row in assembly.holding(operator):
+                return int(row)
+            assembly.add(other, row)
+    return None
+
+
+def allocate(assembly: Assembly, target: float, *, lease: bool = True) -> bool:
+    """Give cores to the operators that hold the others up until `target` is reached; whether it is.
+
+    First an instance to each operator that has none, depth first; then to that of the lowest throughput. Ends where no operator
+    that is held up can have more (lines 12 to 19 have no such end). lease: whether hosts may be leased.
+    """
+    problem, stuck = assembly.problem, set[int]()
+    for operator in () if problem.shared else assembly.order:
+        if problem.placed[operator] and not assembly.total[operator]:
+            grow(assembly, operator, lease=lease)
+    while True:
+        found = assembly.flows()
+        if found.application.mean() >= target - NEARLY:
+            return _linked(assembly, target, lease=lease)
+        operator = bottleneck(assembly, found, stuck)
+        if operator is None:
+            return False
+        need = needs_of(assembly, found)[operator]
+        for step in range(max(1, int(AT_ONCE * assembly.total[operator]))):
+            if step and assembly.capacity[:, operator].mean() >= need:
+                break
+            if not grow(assembly, operator, found if not step else None, lease=lease):
+                stuck.add(operator)
+                break
+
+
+def _linked(assembly: Assembly, target: float, *, lease: bool) -> bool:
+    """Add instances where links hold records back, beside those that send them first, until `target` is reached."""
+    bandwidth, stuck = assembly.limits(), set[int]()
+    while bandwidth is not None:
+        found = assembly.flows(bandwidth)
+        reached = float(found.application.mean())
+        if reached >= target - NEARLY:
+            break
+        operator = bottleneck(assembly, found, stuck)
+        if operator is None:
+            operator = _behind_link(assembly, found, bandwidth, stuck)
+        if operator is None:
+            return False
+        before = assembly.copy()
+        grown = grow(assembly, operator, lease=lease)
+        bandwidth = assembly.limits()
+        if not grown or assembly.reached(bandwidth) <= reached + NEARLY:
+            assembly.become(before)
+            bandwidth = assembly.limits()
+            stuck.add(operator)
+    return True
+
+
+def _behind_link(assembly: Assembly, found: Flows, bandwidth: Floats, without: Collection[int]) -> int | None:
+    """The operator that the link with the least of what is to go over it leads to; None where no link limits anything."""
+    problem = assembly.problem
+    wanted = found.emitted.mean(axis=0)[problem.edges[:, 0]] * problem.parts
+    part = np.divide(bandwidth.mean(axis=0), wanted, out=np.full(len(wanted), np.inf), where=wanted > 0)
+    rows = [edge for edge in np.argsort(part).tolist() if part[edge] < 1 - NEARLY]
+    targets = [int(problem.edges[edge, 1]) for edge in rows]
+    return next((row for row in targets if row not in without), None)
+
+
+# Repacking and giving back: Algorithm 3, lines 20 to 25; Algorithm 4, line 11.
+
+
+def repacked(assembly: Assembly, target: float) -> Assembly:
+    """The same with the hosts that are still to be leased of the types that cost least (`RepackPEInstances`, `RepackFreeVMs`).
+
+    What the largest type was filled with is put on the cheapest hosts that give each operator what it needs: operators that
+    could do more than reaches them lose what they do not need, so that a smaller host may do for their last instance.
+    Unchanged where that is no cheaper, or would not keep `target`, or what was reached.
+    """
+    new = [row for row, host in enumerate(assembly.hosts) if not host.name]
+    if not new:
+        return assembly
+    problem, bandwidth = assembly.problem, assembly.limits()
+    found = assembly.flows(bandwidth)
+    reached = float(found.application.mean())
+    kept = assembly.without(new)
+    held = assembly.capacity.mean(axis=0)
+    if problem.shared:
+        work = float((found.possible * problem.costs(assembly.active)).sum(axis=1).mean())
+        wanted = min(held[0], min(target, reached) * work) if reached >= target - NEARLY else held[0]
+        needs, least = np.maximum(np.array([wanted]) - kept.capacity.mean(axis=0)[:1], 0.0), np.zeros(1, dtype=np.int64)
+    else:
+        over = found.relative.min(axis=0) >= 1 - NEARLY
+        wanted_each = np.where(over, np.minimum(held, needs_of(assembly, found)), held)
+        needs = np.where(problem.placed, np.maximum(wanted_each - kept.capacity.mean(axis=0), 0.0), 0.0)
+        least = np.where(problem.placed & (kept.total == 0), 1, 0)
+    bins = packed(problem, assembly.order, needs, least, problem.max_hosts - len(kept.hosts))
+    before = math.fsum([rate_of(assembly.hosts[row].type) for row in new])
+    if bins is None or math.fsum([rate_of(each.type) for each in bins]) >= before - NEARLY:
+        return assembly
+    for each in bins:
+        row = kept.lease(each.type)
+        for operator in np.flatnonzero(each.counts).tolist():
+            kept.add(operator, row, int(each.counts[operator]))
+    return kept if kept.reached(kept.limits()) >= min(target, reached) - NEARLY else assembly
+
+
+def weights(assembly: Assembly, operator: int | None = None) -> Floats:
+    """Weight of each host (4.10), the least of which loses an instance of `operator` first; shape (hosts,).
+
+    Low for a host of whose paid time little is left, of whose cores few are used, that has many of the operator's instances,
+    and whose cores are dear. Printed with the part of the cores that is free, which contradicts the text ("VMs with fewer cores
+    used are prioritized for removal"). None: without the operator's part, for a host as a whole.
+    """
+    now = assembly.conditions.time
+    hosts = assembly.hosts
+    left = np.array([_left_of(host.since, host.type.billing.unit, now) for host in hosts])
+    cores = np.array([host.type.cores for host in hosts])
+    price = np.array([rate_of(host.type) for host in hosts])
+    used = np.ones(len(hosts)) if assembly.problem.shared else np.clip((cores - assembly.free_cores) / cores, 0.0, 1.0)
+    elsewhere = np.ones(len(hosts))
+    if operator is not None and assembly.total[operator] > 0:
+        elsewhere = 1 - assembly.instances[:, operator] / assembly.total[operator]
+    worth = np.divide(cores * assembly.speeds, price, out=np.full(len(hosts), np.inf), where=price > 0)
+    with np.errstate(invalid="ignore"):
+        found: Floats = np.nan_to_num(left * used * elsewhere * worth, nan=0.0, posinf=np.inf)
+    return found
+
+
+def _left_of(since: float, unit: float, now: float) -> float:
+    """Seconds until the billing time unit in which a host is ends; a whole one for a host that is still to be leased."""
+    passed = (now - since) / unit
+    return unit * (math.floor(passed) + 1 - passed) if passed > 0 else unit
+
+
+def over_provisioned(assembly: Assembly, found: Flows, without: Collection[int] = ()) -> int | None:
+    """The operator of the highest relative throughput, of equals with the most cores to spare; None where each has one."""
+    relative = found.relative.mean(axis=0)
+    capacity, needs = assembly.capacity.mean(axis=0), needs_of(assembly, found)
+    rows = [
+        row
+        for row in assembly.order
+        if row not in without and assembly.problem.placed[row] and assembly.total[row] > 1
+    ]
+    return max(
+        rows,
+        key=lambda row: (round(float(relative[row]), 9), float(capacity[row] / needs[row]) if needs[row] > 0 else math.inf),
+        default=None,
+    )
+
+
+def shrink(assembly: Assembly, operator: int) -> int | None:
+    """Take an instance of `operator` from the host of the least weight; its row, None where it has only one."""
+    rows = np.flatnonzero(assembly.instances[:, operator])
+    if assembly.total[operator] <= 1 or not rows.size:
+        return None
+    row = int(rows[np.argmin(weights(assembly, operator)[rows])])
+    assembly.add(operator, row, -1)
+    return row
+
+
+def shed(assembly: Assembly, target: float) -> Assembly:
+    """The same with as few instances as keep `target` (Algorithm 4, lines 5 to 10); where cores are shared, hosts.
+
+    Printed, it ends with the removal that was one too many; here that one is undone, and what other operators can spare still
+    goes. On a host that is paid an instance more costs nothing: which hosts go is decided by `vacated` and `shut_down`.
+    """
+    if assembly.problem.shared:
+        return _fewer_hosts(assembly, target, range(len(assembly.hosts)))
+    fewer, needed = assembly.copy(), set[int]()
+    bandwidth = assembly.limits()
+    found = fewer.flows(bandwidth)
+    while (operator := over_provisioned(fewer, found, needed)) is not None:
+        row = shrink(fewer, operator)
+        after = fewer.flows(bandwidth)
+        if row is None or after.application.mean() < target - NEARLY:
+            if row is not None:
+                fewer.add(operator, row)
+            needed.add(operator)
+        else:
+            found = after
+    return fewer if bandwidth is None or fewer.reached(fewer.limits()) >= target - NEARLY else assembly
+
+
+def vacated(assembly: Assembly, target: float, rows: Collection[int]) -> Assembly:
+    """The same without those of the hosts in `rows` whose instances others have room for, or nobody needs, to keep `target`.
+
+    For hosts whose paid time ends: to empty one earlier saves nothing. The least weight first (4.10).
+    """
+    if assembly.problem.shared:
+        return _fewer_hosts(assembly, target, rows)
+    floor = min(target, assembly.reached(assembly.limits()))
+    by_weight = weights(assembly)
+    gone: list[int] = []
+    for row in sorted(rows, key=lambda each: float(by_weight[each])):
+        if len(assembly.hosts) - len(gone) <= assembly.problem.min_hosts:
+            break
+        trial = assembly.copy()
+        for operator in np.flatnonzero(trial.instances[row]).tolist():
+            for _ in range(int(trial.instances[row, operator])):
+                trial.add(operator, row, -1)
+                if (other := trial.place(operator, without=[row, *gone])) is not None:
+                    trial.add(operator, other)
+        stays = bool((trial.total[assembly.problem.placed] > 0).all())
+        if stays and trial.reached(trial.limits()) >= floor - NEARLY:
+            assembly = trial
+            gone.append(row)
+    return assembly.without(gone) if gone else assembly
+
+
+def _fewer_hosts(assembly: Assembly, target: float, rows: Collection[int]) -> Assembly:
+    """The same without those of the hosts in `rows` that `target` does not need, the least weight first."""
+    floor = min(target, assembly.reached())
+    by_weight = weights(assembly)
+    for host in [assembly.hosts[row] for row in sorted(rows, key=lambda each: float(by_weight[each]))]:
+        if len(assembly.hosts) <= assembly.problem.min_hosts:
+            break
+        fewer = assembly.without([next(row for row, each in enumerate(assembly.hosts) if each is host)])
+        if fewer.reached() >= floor - NEARLY:
+            assembly = fewer
+    return assembly
+
+
+def shut_down(assembly: Assembly) -> Assembly:
+    """The same without hosts that hold nothing, but for `min_hosts`; the dearest go first."""
+    if assembly.problem.shared:
+        return assembly
+    empty = np.flatnonzero(assembly.instances[:, assembly.problem.placed].sum(axis=1) == 0).tolist()
+    empty.sort(key=lambda row: -rate_of(assembly.hosts[row].type))
+    gone = empty[: max(0, len(assembly.hosts) - assembly.problem.min_hosts)]
+    return assembly.without(gone) if gone else assembly
+
+
