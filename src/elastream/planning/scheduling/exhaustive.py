@@ -26,6 +26,7 @@ from elastream.planning.scheduling.offers import (
     alike,
     laid_out,
     least_capacity,
+    numbers_fixed,
     offers,
     possible_rates,
     reached,
@@ -66,14 +67,22 @@ class Searched:
         return -math.inf if self.score is None else self.score.profit
 
 
-def exhausted(problem: Problem, conditions: Conditions, *, seconds: float = 60.0, least: float | None = None) -> Searched:
+def exhausted(
+    problem: Problem,
+    conditions: Conditions,
+    *,
+    seconds: float = 60.0,
+    least: float | None = None,
+    current: Deployment | None = None,
+) -> Searched:
     """The plan with the highest profit (4.8) of those whose relative throughput (4.7) is at least `least`.
 
     seconds: time limit; where it ends the search, the best plan so far. least: the goal's throughput, if None.
+    current: the plan in force, of whose fixed operators the number of instances stays; None: one of each.
 
     Raises InputError for conditions of several instants.
     """
-    search = _Search(problem, conditions, problem.goal.throughput if least is None else least, seconds)
+    search = _Search(problem, conditions, problem.goal.throughput if least is None else least, seconds, current)
     search.run()
     found = None if search.best is None else score(problem, search.best, conditions)
     return Searched(search.best, found, not search.cut, search.looked_at, time.monotonic() - search.began)
@@ -83,12 +92,15 @@ class _Search:
     """One search; `best` is the best plan so far, `profit` its profit. cut: whether something was left out for want of time
     or room, so that something else may be better."""
 
-    def __init__(self, problem: Problem, conditions: Conditions, least: float, seconds: float) -> None:
+    def __init__(
+        self, problem: Problem, conditions: Conditions, least: float, seconds: float, current: Deployment | None
+    ) -> None:
         self.problem, self.conditions, self.least = problem, conditions, least
         self.began = time.monotonic()
         self.until = self.began + seconds
         self.offers = tuple(offer for offer in offers(problem, conditions) if offer.speed > 0)
         self.spent = cost_of(problem, Deployment((), (), np.zeros((0, len(problem.operators)), np.int64)), conditions)
+        self.fixed = numbers_fixed(problem, current)
         self.even = alike(problem, [offer.type for offer in self.offers])
         self.best: Deployment | None = None
         self.profit = -math.inf
@@ -118,7 +130,7 @@ class _Search:
     def _highest(self, active: tuple[int, ...]) -> float:
         """A profit that no plan with `active` exceeds: the cores that it needs have the lowest price of a core."""
         least = self.least_of(active)
-        cores = least.max(initial=0.0) if self.problem.shared else least.sum()
+        cores = least.max(initial=0.0) if self.problem.shared else least[self.problem.cores > 0].sum()
         price = min((offer.cost / (offer.speed * offer.type.cores) for offer in self.offers), default=math.inf)
         return self._profit(active, cores * price if cores > 0 else 0.0)
 
@@ -212,15 +224,18 @@ class _Instances:
         self.full = self.possible * self.costs
         self.least = search.least_of(active)
         self.rows = np.flatnonzero(self.problem.placed).tolist()
+        # Cores that hosts must have: instances that hold none need none of theirs.
+        self.cores = np.where(self.problem.cores > 0, self.least, 0.0)
 
     def on(self, groups: Sequence[_Group]) -> Deployment | None:
         """A plan on these hosts that reaches the throughput, or None."""
         held = np.zeros((len(groups), len(self.problem.operators)), dtype=np.int64)
-        cores = math.fsum(group.speed * group.cores for group in groups)
+        slowest = min((group.speed for group in groups), default=0.0)
+        cores = math.fsum((slowest if self.problem.equal else group.speed) * group.cores for group in groups)
         if self.problem.shared:
             enough = cores >= float(self.least.max(initial=0.0)) - NEARLY
             return self._checked(groups, held) if enough else None
-        if cores < float(self.least.sum()) - NEARLY:
+        if not groups or cores < float(self.cores.sum()) - NEARLY:
             return None
         room = np.array([group.cores for group in groups])
         return self._next(0, groups, room, np.full(len(self.problem.operators), np.inf), held)
@@ -234,21 +249,20 @@ class _Instances:
         if at == len(self.rows):
             return self._checked(groups, held)
         row, after = self.rows[at], self.rows[at + 1 :]
-        size = float(problem.per_instance[row])
         speeds = np.array([group.speed for group in groups])
         ways = self._ways(row, groups, room)
         if search.late() or not len(ways):
             return None
         search.looked_at += len(ways)
-        given, left = ways @ speeds * size, room - ways * size
+        given, left = ways @ speeds * float(problem.per_instance[row]), room - ways * float(problem.cores[row])
         trial = np.repeat(capacity[:, None], len(ways), axis=1)
         trial[row] = given
         costs, selectivities, possible = (
             np.broadcast_to(each[:, None], trial.shape) for each in (self.costs, self.selectivities, self.possible)
         )
         may = reached(problem, search.conditions, costs, selectivities, trial, possible) >= search.least - NEARLY
-        may &= left.sum(axis=1) >= problem.per_instance[after].sum() - NEARLY
-        may &= left @ speeds >= self.least[after].sum() - NEARLY
+        may &= left.sum(axis=1) >= problem.cores[after].sum() - NEARLY
+        may &= left @ speeds >= self.cores[after].sum() - NEARLY
         for way in np.flatnonzero(may)[np.argsort(given[may], kind="stable")].tolist():
             held[:, row] = ways[way]
             found = self._next(at + 1, groups, left[way], trial[:, way], held)
@@ -259,10 +273,13 @@ class _Instances:
 
     def _ways(self, row: int, groups: Sequence[_Group], room: Floats) -> Integers:
         """Numbers of instances of an operator on each group of hosts, one at least, none of no use; shape (ways, groups)."""
-        size = float(self.problem.per_instance[row])
-        speeds = np.array([group.speed * size for group in groups])
-        free = np.minimum(np.floor(room / size + NEARLY), [int(group.fits[row]) for group in groups])
-        most = np.minimum(free, np.maximum(1, np.ceil(self.full[row] / speeds - NEARLY))).astype(np.int64)
+        size, number = float(self.problem.cores[row]), self.search.fixed[row]
+        speeds = np.array([group.speed for group in groups]) * float(self.problem.per_instance[row])
+        free = np.array([float(group.fits[row]) for group in groups])
+        if size > 0:
+            free = np.minimum(free, np.floor(room / size + NEARLY))
+        useful = np.maximum(1, np.ceil(self.full[row] / speeds - NEARLY)) if number is None else float(number)
+        most = np.minimum(free, useful).astype(np.int64)
         if math.prod((most + 1).tolist()) > WAYS:
             self.search.cut = True
             return np.zeros((0, len(groups)), dtype=np.int64)
@@ -271,6 +288,8 @@ class _Instances:
         # Without the slowest of them everything would be worked, too: it is of no use.
         slowest = np.where(ways > 0, speeds, np.inf).min(axis=1)
         counts = ways.sum(axis=1)
+        if number is not None:
+            return np.asarray(ways[counts == number])
         found: Integers = ways[(counts == 1) | ((counts > 1) & (ways @ speeds - slowest < self.full[row] - NEARLY))]
         return found
 

@@ -7,9 +7,10 @@ contents have one number, so a chromosome is a row of integers, and a crossover 
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from elastream.model.observation import Floats, Integers
-from elastream.planning.scheduling.offers import NEARLY, Offer, possible_rates, selected
+from elastream.planning.scheduling.offers import NEARLY, Offer, numbers_fixed, possible_rates, selected
 from elastream.planning.scheduling.problem import Conditions, Deployment, Problem
 
 __all__ = ["Genes"]
@@ -33,8 +34,17 @@ class Genes:
     """Chromosomes of one problem. Rows are int64, of length `length`: an option of each operator, then a content of each host,
     first those that are leased, then those that may be."""
 
-    def __init__(self, problem: Problem, conditions: Conditions, every: Sequence[Offer], least: float) -> None:
+    def __init__(
+        self,
+        problem: Problem,
+        conditions: Conditions,
+        every: Sequence[Offer],
+        least: float,
+        current: Deployment | None = None,
+    ) -> None:
         self.problem = problem
+        # Instances of each operator, -1 where their number is free.
+        self.fixed: Integers = np.array([-1 if each is None else each for each in numbers_fixed(problem, current)])
         self.operators = len(problem.operators)
         self.options: Integers = np.array([len(each) for each in problem.options], dtype=np.int64)
         self.leased = tuple(offer for offer in every if offer.host.name)
@@ -127,15 +137,19 @@ class Genes:
     def _drawn(self, types: Sequence[int], chance: np.random.Generator) -> int:
         return types[0] if types else len(self.leased) + int(chance.integers(len(self.new)))
 
-    def _open(self, missing: Floats, instances: Integers) -> "np.ndarray[tuple[int, ...], np.dtype[np.bool_]]":
+    def _open(self, missing: Floats, instances: Integers) -> NDArray[np.bool_]:
         """Operators that need more: all in need of cores where shared, else those that lack cores or an instance."""
         if self.problem.shared:
             return np.full(self.operators, bool(missing.sum() > NEARLY or not instances.any()))
-        found: np.ndarray[tuple[int, ...], np.dtype[np.bool_]] = (missing > NEARLY) | (instances == 0)
+        found = np.where(self.fixed >= 0, instances < self.fixed, (missing > NEARLY) | (instances == 0))
         return found & self.problem.placed
 
     def _filled(
-        self, offer: int, open_for: "np.ndarray[tuple[int, ...], np.dtype[np.bool_]]", missing: Floats, instances: Integers,
+        self,
+        offer: int,
+        open_for: NDArray[np.bool_],
+        missing: Floats,
+        instances: Integers,
         chance: np.random.Generator,
     ) -> Integers:
         """Instances for one host, drawn among operators in need; `missing` and `instances` are counted on."""
@@ -147,7 +161,7 @@ class Genes:
             return held
         while True:
             row = self._drawn_operator(offer, held, open_for * np.maximum(missing, NEARLY), chance)
-            if row is None:
+            if row is None or each.speed <= 0:
                 return held
             held[row] += 1
             instances[row] += 1
@@ -157,9 +171,9 @@ class Genes:
     def _drawn_operator(self, offer: int, held: Integers, weights: Floats, chance: np.random.Generator) -> int | None:
         """An operator that has room beside `held`, drawn by `weights`; None without one."""
         each, problem = self.every[offer], self.problem
-        cores = each.type.cores - float(held @ problem.per_instance)
+        cores = each.type.cores - float(held @ problem.cores)
         memory = each.type.memory - float(held @ problem.memory)
-        room = problem.placed & (problem.per_instance <= cores + NEARLY) & (problem.memory <= memory + NEARLY)
+        room = problem.placed & (problem.cores <= cores + NEARLY) & (problem.memory <= memory + NEARLY)
         weights = weights * room
         total = float(weights.sum())
         return int(chance.choice(self.operators, p=weights / total)) if total > 0 else None

@@ -106,7 +106,7 @@ def evolved(
     least = problem.goal.throughput if least is None else least
     began = time.monotonic()
     every = offers(problem, conditions)
-    genes = Genes(problem, conditions, every, least)
+    genes = Genes(problem, conditions, every, least, current)
     if not genes.positions:
         return Evolved(None, None, False, 0, 0, False, time.monotonic() - began)
     chance = np.random.default_rng(settings.seed)
@@ -178,7 +178,7 @@ class _Fitness:
         # Row -1 is no host.
         self.costs: Floats = np.array([*(each.cost for each in genes.every), 0.0])
         self.speeds: Floats = np.array([*(each.speed for each in genes.every), 0.0])
-        self.cores: Floats = np.array([*(each.speed * each.type.cores for each in genes.every), 0.0])
+        self.cores: Floats = np.array([*(each.type.cores for each in genes.every), 0.0])
         nothing = Deployment((), (), np.zeros((0, genes.operators), dtype=np.int64))
         self.spent = cost_of(problem, nothing, conditions)
         self.linked = self._links_limit()
@@ -224,18 +224,20 @@ class _Fitness:
         return found
 
     def _missing(self, plans: Integers) -> Floats:
-        """By how much each plan misses the throughput; of one without an instance of each operator or with too few hosts, 1
-        for each that lacks besides."""
+        """By how much each plan misses the throughput; of one without an instance of each operator, with a number that is fixed
+        changed, or with too few hosts, 1 for each of these besides."""
         problem, count = self.problem, self.genes.operators
         offer, held = self.genes.hosts(plans)
         costs, selectivities = selected(problem, plans[:, :count].T)
         if problem.shared:
-            capacity = np.broadcast_to(self.cores[offer].sum(axis=1), costs.shape)
+            capacity = np.broadcast_to(self._shared_cores(offer), costs.shape)
             lacking = np.zeros(len(plans))
         else:
             work = np.einsum("nh,nhp->pn", self.speeds[offer], held, optimize=True)
             capacity = np.where(problem.placed[:, None], work * problem.per_instance[:, None], np.inf)
-            lacking = (held.sum(axis=1)[:, self.genes.rows] == 0).sum(axis=1).astype(np.float64)
+            instances, fixed = held.sum(axis=1), self.genes.fixed
+            wrong = np.where(fixed >= 0, instances != fixed, instances == 0)
+            lacking = wrong[:, self.genes.rows].sum(axis=1).astype(np.float64)
         possible = possible_rates(problem, self.conditions, selectivities)
         found = reached(problem, self.conditions, costs, selectivities, capacity, possible)
         if self.linked:
@@ -245,6 +247,15 @@ class _Fitness:
         lacking += np.maximum(0, problem.min_hosts - hosts)
         total: Floats = np.maximum(0.0, self.least - found - NEARLY) + lacking
         return total
+
+    def _shared_cores(self, offer: Integers) -> Floats:
+        """Cores of speed 1 that all operators share, of each plan; where all wait for the slowest, they are as slow as that."""
+        speeds, cores = self.speeds[offer], self.cores[offer]
+        if self.problem.equal:
+            slowest = np.where(speeds > 0, speeds, np.inf).min(axis=1, initial=np.inf)
+            speeds = np.minimum(speeds, slowest[:, None])
+        found: Floats = (speeds * cores).sum(axis=1)
+        return found
 
     def _linked(self, plan: Integers, capacity: Floats) -> float:
         """Throughput of one plan with its links."""

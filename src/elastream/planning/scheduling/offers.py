@@ -13,10 +13,12 @@ from elastream.model.errors import InputError
 from elastream.model.observation import Floats, Integers
 from elastream.planning.scheduling.problem import Conditions, Deployment, Host, Problem, cost_of, speeds_of
 
-__all__ = ["NEARLY", "Offer", "alike", "fits", "laid_out", "least_capacity", "offers", "possible_rates", "reached", "selected"]
+__all__ = ["NEARLY", "Offer", "alike", "fits", "laid_out", "least_capacity", "numbers_fixed", "offers", "possible_rates", "reached", "selected"]
 
 NEARLY = 1e-9
 """Sums of decimal fractions: by how much a need may be above what there is, and a throughput below what is wanted."""
+MANY = 100_000
+"""Instances that a host holds where they take none of it."""
 
 
 @dataclass(frozen=True)
@@ -42,11 +44,10 @@ class Offer:
 
 def fits(problem: Problem, type: HostType) -> Integers:
     """Instances of each operator that a host of `type` can hold if it holds no other; shape (operators,)."""
-    by_cores = np.floor(type.cores / problem.per_instance + NEARLY)
-    with np.errstate(divide="ignore"):
-        by_memory = np.where(problem.memory > 0, np.floor(type.memory / problem.memory + NEARLY), np.inf)
-    found = np.where(problem.placed, np.minimum(by_cores, by_memory), 0)
-    return found.astype(np.int64)
+    room = np.full(len(problem.operators), float(MANY))
+    for needs, has in ((problem.cores, type.cores), (problem.memory, type.memory)):
+        room = np.minimum(room, np.floor(np.divide(has, needs, out=np.full_like(room, MANY), where=needs > 0) + NEARLY))
+    return np.where(problem.placed, room, 0).astype(np.int64)
 
 
 def offers(problem: Problem, conditions: Conditions) -> tuple[Offer, ...]:
@@ -75,12 +76,19 @@ def offers(problem: Problem, conditions: Conditions) -> tuple[Offer, ...]:
     )
 
 
+def numbers_fixed(problem: Problem, current: Deployment | None) -> tuple[int | None, ...]:
+    """Instances that each operator is to have, None where that is free: of fixed ones as many as now, or one."""
+    now = np.ones(len(problem.operators)) if current is None else current.instances.sum(axis=0)
+    return tuple(max(1, int(count)) if fixed else None for count, fixed in zip(now, problem.fixed, strict=True))
+
+
 def alike(problem: Problem, types: Sequence[HostType]) -> bool:
     """Whether instances of all operators take as much of each of `types`, so that any fill a host that are few enough."""
-    sizes = problem.per_instance[problem.placed]
-    memory = problem.memory[problem.placed]
+    sizes, memory = problem.cores[problem.placed], problem.memory[problem.placed]
     if not sizes.size:
         return True
+    if not (sizes > 0).all():
+        return False
     enough = all(np.floor(type.cores / sizes[0] + NEARLY) * memory.max() <= type.memory + NEARLY for type in types)
     return bool((sizes == sizes[0]).all()) and enough
 
@@ -187,12 +195,12 @@ def laid_out(
         held = np.zeros((count, len(problem.operators)), dtype=np.int64)
         cores, memory = np.full(count, offer.type.cores), np.full(count, offer.type.memory)
         for operator in _in_turn(problem, instances, by_size=not even):
-            room = (cores >= problem.per_instance[operator] - NEARLY) & (memory >= problem.memory[operator] - NEARLY)
+            room = (cores >= problem.cores[operator] - NEARLY) & (memory >= problem.memory[operator] - NEARLY)
             if not room.any():
                 return None
             host = int(room.argmax())
             held[host, operator] += 1
-            cores[host] -= problem.per_instance[operator]
+            cores[host] -= problem.cores[operator]
             memory[host] -= problem.memory[operator]
         hosts += [offer.host] * count
         rows += list(held)
@@ -207,6 +215,6 @@ def _in_turn(problem: Problem, instances: Integers, *, by_size: bool) -> Iterato
         for operator, count in enumerate(instances.tolist())
         for number in range(count)
     ]
-    sizes = problem.per_instance * by_size + problem.memory * by_size * 1e-9
+    sizes = (problem.cores + problem.memory * NEARLY) * by_size
     for _, operator in sorted(turns, key=lambda turn: (-sizes[turn[1]], turn)):
         yield operator

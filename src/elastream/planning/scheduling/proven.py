@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from elastream.model.observation import Floats, Integers
-from elastream.planning.scheduling.offers import NEARLY, Offer, alike, laid_out, offers, possible_rates
+from elastream.planning.scheduling.offers import NEARLY, Offer, alike, laid_out, numbers_fixed, offers, possible_rates
 from elastream.planning.scheduling.problem import (
     Conditions,
     Deployment,
@@ -71,18 +71,52 @@ class Optimum:
 
 
 def optimum(
-    problem: Problem, conditions: Conditions, *, seconds: float = 60.0, least: float | None = None, workers: int = 1
+    problem: Problem,
+    conditions: Conditions,
+    *,
+    seconds: float = 60.0,
+    least: float | None = None,
+    current: Deployment | None = None,
+    workers: int = 1,
 ) -> Optimum:
     """The plan with the highest profit (4.8) of those whose relative throughput (4.7) is at least `least`.
 
-    seconds: time limit of the solver. least: the goal's throughput, if None. workers: threads of the solver; with one, the
+    seconds: time limit of the solver. least: the goal's throughput, if None. current: the plan in force, of
+    whose fixed operators the number of instances stays; None: one of each. workers: threads of the solver; with one, the
     same plan is found every time, unless the time limit is reached.
 
     Raises InputError for conditions of several instants.
     """
     least = problem.goal.throughput if least is None else least
     every = offers(problem, conditions)
-    found, bound, took, proven = _Model(problem, conditions, every, least).solve(seconds, workers)
+    among = _as_slow(problem, every)
+    parts = [_optimum(problem, conditions, each, least, current, seconds / len(among), workers) for each in among]
+    best = max(parts, key=lambda part: part.profit)
+    bound, took = max(part.bound for part in parts), math.fsum(part.seconds for part in parts)
+    optimal = all(part.optimal for part in parts)
+    return replace(best, bound=bound, optimal=optimal and bound - best.profit <= ENOUGH or bound == -math.inf, seconds=took)
+
+
+def _as_slow(problem: Problem, every: tuple[Offer, ...]) -> list[tuple[Offer, ...]]:
+    """The offers; where all hosts wait for the slowest, those at least as fast as each, and as slow."""
+    if not (problem.shared and problem.equal):
+        return [every]
+    speeds = sorted({offer.speed for offer in every})
+    return [tuple(replace(offer, speed=speed) for offer in every if offer.speed >= speed) for speed in speeds]
+
+
+def _optimum(
+    problem: Problem,
+    conditions: Conditions,
+    every: tuple[Offer, ...],
+    least: float,
+    current: Deployment | None,
+    seconds: float,
+    workers: int,
+) -> Optimum:
+    """The best plan of hosts of these offers."""
+    fixed = numbers_fixed(problem, current)
+    found, bound, took, proven = _Model(problem, conditions, every, least, fixed).solve(seconds, workers)
     if found is None:
         return Optimum(None, None, -math.inf if proven else bound, proven, took)
     plan = _real(problem, conditions, found, least)
@@ -90,8 +124,8 @@ def optimum(
     while plan is None and tries < 2 and took < seconds:
         # Rounded in favour of a plan that misses by less than that; or instances that found no room on their hosts.
         misfit = laid_out(problem, found.active, found.chosen) is None
-        among, wanted = (_told_apart(problem, every, found), least) if misfit else (every, least + MARGIN)
-        again, _, more, _ = _Model(problem, conditions, among, wanted).solve(max(1.0, seconds - took), workers)
+        among, wanted = (_told_apart(every, found), least) if misfit else (every, least + MARGIN)
+        again, _, more, _ = _Model(problem, conditions, among, wanted, fixed).solve(max(1.0, seconds - took), workers)
         took, tries = took + more, tries + 1
         if again is None:
             break
@@ -117,7 +151,7 @@ def _real(problem: Problem, conditions: Conditions, found: _Found, least: float)
     return plan if plan is not None and score(problem, plan, conditions).mean >= least - NEARLY else None
 
 
-def _told_apart(problem: Problem, every: Sequence[Offer], found: _Found) -> tuple[Offer, ...]:
+def _told_apart(every: Sequence[Offer], found: _Found) -> tuple[Offer, ...]:
     """The offers with a few single hosts instead of numbers of hosts, about as many as were chosen of each."""
     numbers = {id(offer): count for offer, count, _ in found.chosen}
     spare = max(1, (APART - sum(numbers.values())) // len(every))
@@ -131,10 +165,17 @@ def _told_apart(problem: Problem, every: Sequence[Offer], found: _Found) -> tupl
 class _Model:
     """The problem in integers. Everything is by operator, then by option or by offer."""
 
-    def __init__(self, problem: Problem, conditions: Conditions, every: Sequence[Offer], least: float) -> None:
+    def __init__(
+        self,
+        problem: Problem,
+        conditions: Conditions,
+        every: Sequence[Offer],
+        least: float,
+        fixed: Sequence[int | None],
+    ) -> None:
         from ortools.sat.python import cp_model
 
-        self.problem, self.conditions, self.offers = problem, conditions, every
+        self.problem, self.conditions, self.offers, self.fixed = problem, conditions, every, fixed
         self.model: CpModel = cp_model.CpModel()
         self.sum = cp_model.LinearExpr.weighted_sum
         self.given: Floats = conditions.queues / conditions.seconds
@@ -195,7 +236,7 @@ class _Model:
     def _useful(self, row: int, offer: Offer) -> int:
         """Instances on hosts of `offer` beyond which one more is of no use: they work everything that can come, and one."""
         speed = offer.speed * float(self.problem.per_instance[row])
-        useful = math.ceil(self.needs[row] / speed) + 1 if speed > 0 else 1
+        useful = self.fixed[row] or (math.ceil(self.needs[row] / speed) + 1 if speed > 0 else 1)
         return max(0, min(int(offer.fits[row]) * min(offer.most, self.problem.max_hosts), useful))
 
     def _most_hosts(self, offer: Offer) -> int:
@@ -255,7 +296,8 @@ class _Model:
                 instances.append(self.held[row, k])
                 if not alike(problem, [offer.type]):
                     model.add(self.held[row, k] <= int(offer.fits[row]) * self.hosts[k])
-            model.add(sum(instances) >= 1)
+            number = self.fixed[row]
+            model.add(sum(instances) >= 1) if number is None else model.add(sum(instances) == number)
             self._worked(taken[row], row, instances, [offer.speed * float(sizes[row]) for offer in self.offers])
         placed = np.flatnonzero(problem.placed).tolist()
         for k, offer in enumerate(self.offers):
@@ -264,7 +306,7 @@ class _Model:
             if alike(problem, [offer.type]):
                 model.add(sum(self.held[row, k] for row in placed) <= int(offer.fits[placed[0]]) * self.hosts[k])
                 continue
-            for need_of, has in ((sizes, offer.type.cores), (problem.memory, offer.type.memory)):
+            for need_of, has in ((problem.cores, offer.type.cores), (problem.memory, offer.type.memory)):
                 if (need_of[placed] > 0).any() and math.isfinite(has):
                     parts = [math.floor(need_of[row] / has * FACTOR) for row in placed]
                     model.add(self.sum([self.held[row, k] for row in placed], parts) <= FACTOR * self.hosts[k])
