@@ -47,6 +47,9 @@ POLICY = Registry(
         "elastic_allocator": "elastream.planning.policies.elastic_allocator:ElasticAllocator",
         "even": "elastream.planning.policies.baselines:Even",
         "random": "elastream.planning.policies.baselines:Random",
+        "genetic": "elastream.planning.policies.searching:Genetic",
+        "hybrid": "elastream.planning.policies.searching:Hybrid",
+        "exhaustive": "elastream.planning.policies.searching:Exhaustive",
     },
 )
 CLOUD = Registry(

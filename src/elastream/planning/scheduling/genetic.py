@@ -91,12 +91,13 @@ def evolved(
     settings: Settings | None = None,
     *,
     current: Deployment | None = None,
+    adapting: bool = False,
     least: float | None = None,
 ) -> Evolved:
     """A plan with a high profit (4.8) of those whose relative throughput (4.7) is at least `least`.
 
-    current: the plan in force: changes to it are penalised, and a part of the first population descends from it. least: the
-    goal's throughput, if None.
+    current: the plan in force; of its fixed operators the number of instances stays. adapting: whether changes to it are
+    penalised, and a part of the first population descends from it. least: the goal's throughput, if None.
 
     Raises InputError for conditions of several instants.
     """
@@ -110,7 +111,7 @@ def evolved(
     if not genes.positions:
         return Evolved(None, None, False, 0, 0, False, time.monotonic() - began)
     chance = np.random.default_rng(settings.seed)
-    start = None if current is None else genes.encoded(current)
+    start = genes.encoded(current) if adapting and current is not None else None
     fitness = _Fitness(problem, conditions, genes, every, least, start, settings)
 
     def bred(offspring: Integers, _: Any) -> Integers:
@@ -201,10 +202,14 @@ class _Fitness:
                 self.gains[row, a] = profit_of(problem, conditions, value, 0.0) - free
 
     def _links_limit(self) -> bool:
-        """Whether links may limit a plan: then each is looked at by itself, at a cost."""
-        rated = any(each.type.bandwidth is not None for each in self.genes.every)
-        known = bool((self.problem.record_bytes > 0).any())
-        return not self.problem.shared and known and (rated or bool(self.conditions.bandwidth))
+        """Whether links may limit a plan, a single pair of hosts all of an edge: then each plan is looked at by itself."""
+        problem, bandwidth = self.problem, self.conditions.bandwidth
+        rated = [each.type.bandwidth for each in self.genes.every if each.type.bandwidth is not None]
+        slowest = min([*rated, *(float(each.min()) for each in bandwidth.values())], default=math.inf)
+        most = np.array([max(option.selectivity for option in options) for options in problem.options])
+        rates = possible_rates(problem, self.conditions, most[:, None])[:, 0] * most * np.nan_to_num(problem.record_bytes)
+        sends = rates[problem.edges[:, 0]] * problem.parts
+        return not problem.shared and bool((sends > slowest).any())
 
     def of(self, population: NDArray[Any], iteration: int) -> Floats:
         """Fitness of each chromosome (4.8, less the penalty of p. 79); shape (plans,). The best one is kept."""
