@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from elastream.model.errors import InputError
 from elastream.model.observation import Floats, Integers
 from elastream.planning.scheduling.genes import Genes
-from elastream.planning.scheduling.offers import NEARLY, Offer, offers, possible_rates, reached, selected
+from elastream.planning.scheduling.offers import NEARLY, offers, possible_rates, reached, selected
 from elastream.planning.scheduling.problem import (
     Conditions,
     Deployment,
@@ -29,7 +29,7 @@ from elastream.planning.scheduling.problem import (
     value_of,
 )
 
-__all__ = ["Evolved", "Settings", "evolved"]
+__all__ = ["Evolved", "Fitness", "Settings", "evolved"]
 
 ELITE = 0.05
 """Part of the population that is kept as it is (p. 79)."""
@@ -112,7 +112,7 @@ def evolved(
         return Evolved(None, None, False, 0, 0, False, time.monotonic() - began)
     chance = np.random.default_rng(settings.seed)
     start = genes.encoded(current) if adapting and current is not None else None
-    fitness = _Fitness(problem, conditions, genes, every, least, start, settings)
+    fitness = Fitness(problem, conditions, genes, least, start, settings)
 
     def bred(offspring: Integers, _: Any) -> Integers:
         genes.mutate(offspring, chance)
@@ -159,7 +159,7 @@ def _first(genes: Genes, start: Integers | None, population: int, chance: np.ran
     return np.concatenate((found, descended))
 
 
-class _Fitness:
+class Fitness:
     """Profit less penalties, of a whole population. best: the best plan seen; missing: what it lacks of the throughput."""
 
     def __init__(
@@ -167,7 +167,6 @@ class _Fitness:
         problem: Problem,
         conditions: Conditions,
         genes: Genes,
-        every: tuple[Offer, ...],
         least: float,
         start: Integers | None,
         settings: Settings,
