@@ -45,6 +45,8 @@ POLICY = Registry(
         "e2df": "elastream.planning.policies.e2df:E2df",
         "otd": "elastream.planning.policies.otd:Otd",
         "elastic_allocator": "elastream.planning.policies.elastic_allocator:ElasticAllocator",
+        "ce": "elastream.planning.policies.value_cost:Centralised",
+        "sh": "elastream.planning.policies.value_cost:Sharded",
         "even": "elastream.planning.policies.baselines:Even",
         "random": "elastream.planning.policies.baselines:Random",
         "genetic": "elastream.planning.policies.searching:Genetic",

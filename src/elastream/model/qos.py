@@ -107,10 +107,10 @@ def waiting_time(arrival_rate: float, service_time: float, servers: int, variati
 
 
 class Network:
-    """Operators in topological order with their edges, divided into levels: what a level takes, earlier ones have emitted.
+    """Operators with their edges, divided into levels: what a level takes, earlier ones have emitted.
 
-    edges: int64, shape (edges, 2), rows of operators. parts: part of a record's emissions that goes over each edge.
-    sources, outputs: rows of operators. All arrays that `flows` uses are by operator first, then by instant.
+    edges: int64, shape (edges, 2), rows of operators in topological order. parts: part of a record's emissions that goes
+    over each edge. sources, outputs: rows of operators.
     """
 
     def __init__(self, operators: int, edges: Integers, parts: Floats, sources: Integers, outputs: Integers) -> None:
@@ -119,22 +119,32 @@ class Network:
         self.parts = np.asarray(parts, dtype=np.float64)
         self.sources = np.asarray(sources, dtype=np.int64)
         self.outputs = np.asarray(outputs, dtype=np.int64)
-        self.weights: Floats = np.zeros((operators, operators))
-        np.add.at(self.weights, (self.edges[:, 1], self.edges[:, 0]), self.parts)
+        depth = [0] * operators
+        for source, target in sorted(self.edges.tolist()):
+            depth[target] = max(depth[target], depth[source] + 1)
+        self._depth = np.array(depth, dtype=np.int64)
+        self.order: Integers = np.argsort(self._depth, kind="stable")
+        self.place: Integers = np.argsort(self.order)
+        self.back = slice(None) if bool((np.diff(self.order) > 0).all()) else self.place
+        weights = np.zeros((operators, operators))
+        np.add.at(weights, (self.place[self.edges[:, 1]], self.place[self.edges[:, 0]]), self.parts)
+        self.weights: Floats = weights
 
     @cached_property
-    def levels(self) -> tuple[tuple[Integers, Integers, Floats], ...]:
-        """Of each level: rows of its operators, rows of the edges into them, and which edge leads to which operator."""
-        depth = [0] * self.operators
-        for source, target in sorted(self.edges.tolist(), key=lambda edge: int(edge[0])):
-            depth[target] = max(depth[target], depth[source] + 1)
-        by_operator = np.array(depth, dtype=np.int64)
+    def levels(self) -> tuple[tuple[slice, Integers, Floats], ...]:
+        """Of each level: its operators in `order`, rows of the edges into them, and which edge leads to which of them."""
+        ends = np.cumsum(np.bincount(self._depth)).tolist() if self.operators else []
         found = []
-        for level in range(max(depth, default=-1) + 1):
-            rows = np.flatnonzero(by_operator == level)
-            into = np.flatnonzero(by_operator[self.edges[:, 1]] == level)
-            found.append((rows, into, (self.edges[into, 1] == rows[:, None]).astype(np.float64)))
+        for level, (first, last) in enumerate(zip([0, *ends], ends, strict=False)):
+            into = np.flatnonzero(self._depth[self.edges[:, 1]] == level)
+            leads = self.place[self.edges[into, 1]] == np.arange(first, last)[:, None]
+            found.append((slice(first, last), into, leads.astype(np.float64)))
         return tuple(found)
+
+    def unlimited(self, inputs: Floats, selectivities: Floats) -> Floats:
+        """Records/s that arrive at each operator if nothing holds back `inputs`, of the same shape; operators in `order`."""
+        found: Floats = np.linalg.solve(np.eye(self.operators) - self.weights * selectivities, inputs)
+        return found
 
 
 @dataclass(frozen=True)
@@ -182,77 +192,62 @@ def flows(
     anywhere ("for the current input data rate", Def. 5): 4.7 read to the letter, with each output's own throughput, is 1
     where an operator before the outputs holds everything up. An output that nothing could reach does not count.
     """
-    instants, count = rates.shape[0], network.operators
-    inputs = np.zeros((count, instants))
-    inputs[network.sources] = rates.T
-    offered = inputs + network.weights @ _unlimited(network, inputs, selectivities)
-    room = np.broadcast_to(np.asarray(capacity, dtype=np.float64), (instants, count)).T
+    order, instants = network.order, rates.shape[0]
+    inputs = np.zeros((network.operators, instants))
+    inputs[network.place[network.sources]] = rates.T
+    emits, works, waits = selectivities[order, None], costs[order, None], queues[order, None]
+    coming = network.unlimited(np.concatenate([inputs, waits / seconds], axis=1), emits[:, 0])
+    offered, late = coming[:, :-1], coming[:, -1:]
+    room = np.broadcast_to(capacity, (instants, network.operators))[:, order].T
     if shared:
-        room = room * _parts_of_work(network, inputs + queues[:, None] / seconds, costs, selectivities)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        served = np.where(costs[:, None] > 0, room * seconds / costs[:, None], np.inf)
+        room = room * _parts((offered + late) * works)
+    # What can take more than ever comes is as good as what takes just that; infinite sums have no differences.
+    ever = (offered.sum(axis=1, keepdims=True) + late) * (seconds * (1 + NEARLY))
+    most = np.broadcast_to(ever, room.shape).copy()
+    np.divide(room * seconds, works, out=most, where=(works > 0) & (room * seconds < most * works))
     bounds = None if limits is None else np.broadcast_to(limits, (instants, len(network.edges))).T
-    # Zeros, not empty: what is not known yet is multiplied with weights of 0.
-    arriving = inputs.copy()
-    processed, emitted, possible, sent = (np.zeros((count, instants)) for _ in range(4))
-    waiting = np.empty((count, instants + 1))
-    for rows, into, leads in network.levels:
-        could = inputs[rows]
+    arriving, takes, possible = inputs.copy(), np.zeros_like(inputs), inputs.copy()
+    sent, walk = np.zeros((network.operators, 2 * instants)), np.empty((network.operators, instants + 1))
+    for level, into, leads in network.levels:
+        came, could, queued = arriving[level], possible[level], walk[level]
         if into.size:
-            over = emitted[network.edges[into, 0]] * network.parts[into, None]
-            arriving[rows] += leads @ (over if bounds is None else np.minimum(over, bounds[into]))
-            could = could + network.weights[rows] @ sent
-        came = arriving[rows] * seconds
-        waits, takes = _queues(queues[rows], came, served[rows])
-        waiting[rows] = waits
-        processed[rows] = takes / seconds
-        emitted[rows] = processed[rows] * selectivities[rows, None]
-        possible[rows] = waits[:, :-1] / seconds + could
-        sent[rows] = possible[rows] * selectivities[rows, None]
-    ends = network.outputs
+            over = network.weights[level, : level.start] @ sent[: level.start]
+            could += over[:, instants:]
+            if bounds is None:
+                came += over[:, :instants]
+            else:
+                flow = sent[network.place[network.edges[into, 0]], :instants] * network.parts[into, None]
+                came += leads @ np.minimum(flow, bounds[into])
+        # A queue that arrivals fill and service empties is a walk reflected at zero: how far the same walk without the
+        # reflection is above its lowest point so far.
+        records = came * seconds
+        queued[:, :1] = waits[level]
+        np.subtract(records, most[level], out=queued[:, 1:])
+        np.cumsum(queued, axis=1, out=queued)
+        queued -= np.minimum(np.minimum.accumulate(queued, axis=1), 0.0)
+        could += queued[:, :-1] / seconds
+        np.minimum(queued[:, :-1] + records, most[level], out=takes[level])
+        np.multiply(takes[level], emits[level] / seconds, out=sent[level, :instants])
+        np.multiply(could, emits[level], out=sent[level, instants:])
+    processed, ends = takes / seconds, network.place[network.outputs]
+    back = network.back
     return Flows(
-        arriving.T,
-        processed.T,
-        emitted.T,
-        _ratio(processed, waiting[:, :-1] / seconds + arriving).T,
-        possible.T,
-        offered.T,
-        waiting.T,
+        arriving[back].T,
+        processed[back].T,
+        sent[back, :instants].T,
+        _ratio(processed, walk[:, :-1] / seconds + arriving)[back].T,
+        possible[back].T,
+        offered[back].T,
+        walk[back].T,
         _mean_ratio(processed[ends], possible[ends]),
         _mean_ratio(processed[ends], offered[ends]),
     )
 
 
-def _unlimited(network: Network, inputs: Floats, selectivities: Floats) -> Floats:
-    """Records/s that each operator emits of `inputs` if nothing holds them back; shape (operators, T)."""
-    found = np.zeros_like(inputs)
-    for rows, _, _ in network.levels:
-        found[rows] = (inputs[rows] + network.weights[rows] @ found) * selectivities[rows, None]
-    return found
-
-
-def _parts_of_work(network: Network, inputs: Floats, costs: Floats, selectivities: Floats) -> Floats:
-    """Part of all work that each operator has of `inputs`; all of it where there is none; shape (operators, T)."""
-    arriving = inputs + network.weights @ _unlimited(network, inputs, selectivities)
-    work = arriving * costs[:, None]
+def _parts(work: Floats) -> Floats:
+    """Part of all work that each operator has, by instant; all of it where there is none."""
     total = work.sum(axis=0)
     return np.divide(work, total, out=np.ones_like(work), where=total > 0)
-
-
-def _queues(queued: Floats, came: Floats, served: Floats) -> tuple[Floats, Floats]:
-    """Records that wait as each instant begins and after the last, and records taken in each; by operator.
-
-    A queue that arrivals fill and service empties is a walk reflected at zero: how far the same walk without the reflection
-    is above its lowest point so far.
-    """
-    # What can take more than ever comes is as good as what takes just that; infinite sums have no differences.
-    most = np.minimum(served, (queued + came.sum(axis=1))[:, None])
-    walk = np.empty((came.shape[0], came.shape[1] + 1))
-    walk[:, 0] = queued
-    np.cumsum(came - most, axis=1, out=walk[:, 1:])
-    walk[:, 1:] += queued[:, None]
-    waits = walk - np.minimum(np.minimum.accumulate(walk, axis=1), 0.0)
-    return waits, np.minimum(waits[:, :-1] + came, most)
 
 
 def _ratio(part: Floats, whole: Floats) -> Floats:

@@ -32,7 +32,7 @@ class Assembly:
     """The working copy. capacity: cores of speed 1 of each operator in each instant, shape (T, operators), kept up to date.
 
     Hosts are rows; those of `deployment` come first, new ones behind them. order: operators depth first. total: instances of
-    each operator.
+    each operator. sizable: operators that can have more and fewer of them.
     """
 
     def __init__(self, problem: Problem, deployment: Deployment, conditions: Conditions) -> None:
@@ -44,6 +44,7 @@ class Assembly:
         self._needs: Floats = np.array([problem.cores, problem.memory]) * problem.placed
         count, operators = len(self.hosts), len(problem.operators)
         self.capacity: Floats = np.array(capacities(problem, deployment, conditions), dtype=np.float64)
+        self.sizable = problem.placed & ~problem.fixed
         self._instances: Integers = np.zeros((max(16, 2 * count), operators), dtype=np.int64)
         self._instances[:count] = np.asarray(deployment.instances, dtype=np.int64).reshape(count, operators)
         self._speeds: Floats = np.zeros((conditions.instants, len(self._instances)))
@@ -151,7 +152,7 @@ class Assembly:
         self._speeds[:, row] = speeds_of(self.problem, alone, self.conditions)[:, 0]
         self._free[:, row] = type.cores, type.memory
         if self.problem.shared:
-            self.capacity += self._speeds[:, row, None] * type.cores
+            self.capacity = np.array(capacities(self.problem, self.deployment(), self.conditions))
         return row
 
     def without(self, rows: Collection[int]) -> "Assembly":

@@ -1,7 +1,7 @@
 """Actions that lead from the plan in force to a wanted one.
 
-Switches come first, then hosts, then instances; what is given up goes last, and only at the end of what is paid (4.8.2). Every
-action is absolute, and what is on its way counts: planned again from what it leads to, a plan has no actions.
+Switches come first, then hosts, then instances; what is given up goes last, and only at the end of what is paid (4.8.2).
+Actions are absolute, and what is on its way counts: planned again from what it leads to, a plan has no actions.
 """
 
 import math

@@ -111,18 +111,18 @@ def adapted(
     return assembly.deployment()
 
 
-def switched(assembly: Assembly) -> Assembly:
+def switched(assembly: Assembly, *, traded: bool = True) -> Assembly:
     """The same with other alternates, where the throughput is off the goal and the hosts there are carry them.
 
     `AlternateReDeploy` (Algorithm 4). Below the goal: of the options that need less, the first by value for cost with which the
     goal is reached; above: of those of more value. "Accommodated using the existing resource allocation" is read as by the
     cores of the hosts there are: instances are shifted among operators, none is leased. Where no single switch does, those
-    together that give up least value for what they save, if they do; else those that are worth it (`worth`).
+    together that give up least value for what they save, if they do; else, with `traded`, those that are worth it (`worth`).
     """
     goal = assembly.problem.goal
     reached = assembly.reached(assembly.limits())
     if reached <= goal.lowest + NEARLY:
-        return _lowered(assembly)
+        return _lowered(assembly, traded=traded)
     if reached >= goal.throughput + goal.tolerance - NEARLY:
         return _raised(assembly)
     return assembly
@@ -139,7 +139,7 @@ def _raised(assembly: Assembly) -> Assembly:
     return assembly
 
 
-def _lowered(assembly: Assembly) -> Assembly:
+def _lowered(assembly: Assembly, *, traded: bool) -> Assembly:
     problem = assembly.problem
     for row in range(len(problem.operators)):
         if not _several(problem, row):
@@ -151,7 +151,7 @@ def _lowered(assembly: Assembly) -> Assembly:
     worthwhile, trial = assembly.copy(), assembly.copy()
     while (step := _least_lost(trial)) is not None:
         row, option = step
-        if worth(trial, row, option):
+        if traded and worth(trial, row, option):
             worthwhile.switch(row, option)
         trial.switch(row, option)
         filled = trial.copy()
@@ -174,10 +174,11 @@ def _carried(assembly: Assembly, operator: int, option: int) -> Assembly | None:
 
 def work(problem: Problem, active: Sequence[int], conditions: Conditions) -> float:
     """Cores of speed 1 that all operators work on the mean rates if nothing holds records back."""
-    arriving = np.zeros(len(problem.operators))
-    arriving[problem.sources] = conditions.rates.mean(axis=0)
-    through = np.eye(len(problem.operators)) - problem.network.weights * problem.selectivities(active)
-    return float(np.linalg.solve(through, arriving) @ problem.costs(active))
+    network = problem.network
+    rates = np.zeros(len(problem.operators))
+    rates[network.place[problem.sources]] = conditions.rates.mean(axis=0)
+    arriving = network.unlimited(rates, problem.selectivities(active)[network.order])
+    return float(arriving @ problem.costs(active)[network.order])
 
 
 def _with(active: Sequence[int], operator: int, option: int) -> list[int]:

@@ -27,8 +27,8 @@ from elastream.planning.scheduling.problem import HOUR, Conditions, Deployment, 
 __all__ = ["Known", "Read", "deployment_of", "read"]
 
 PROFITABLE = 2.0
-"""What the work of the highest value costs, times this, is what it breaks even at where a user gives nothing: at the cost itself
-no plan could make a profit."""
+"""What the work of the highest value costs, times this, is what it breaks even at where a user gives nothing: at the cost
+itself no plan could make a profit."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ def read(observation: Observation, goal: Goal, seconds: float, known: Known | No
 
 
 def deployment_of(draft: Draft, problem: Problem) -> Deployment:
-    """The plan that a draft comes to, so that a policy's steps can be scored before they are enacted; closed hosts go back."""
+    """The plan that a draft comes to, so that steps can be scored before they are enacted; closed hosts are given back."""
     observation = draft.observation
     switches = {each.operator: each.alternate for each in draft.actions if isinstance(each, SwitchAlternate)}
     active = []

@@ -5,7 +5,7 @@ takes a core it is told which hosts have one free; what holds the others it is n
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -13,9 +13,9 @@ import numpy as np
 from elastream.model.observation import Floats
 from elastream.planning.scheduling.assembly import Assembly
 from elastream.planning.scheduling.greedy import chosen, ranked, switched
-from elastream.planning.scheduling.packing import NEARLY, largest
+from elastream.planning.scheduling.packing import NEARLY
 from elastream.planning.scheduling.problem import Conditions, Deployment, Problem
-from elastream.planning.scheduling.steps import allocate, shed, shut_down, weights
+from elastream.planning.scheduling.steps import allocate, grow, shed, shut_down, weights
 
 __all__ = ["adapted_apart", "alone", "under"]
 
@@ -32,6 +32,7 @@ def alone(problem: Problem, operator: int) -> Problem:
         outputs=np.zeros(1, dtype=np.int64),
         record_bytes=problem.record_bytes[[operator]],
         placed=problem.placed[[operator]],
+        fixed=problem.fixed[[operator]],
         cores=problem.cores[[operator]],
         memory=problem.memory[[operator]],
         dynamic=problem.dynamic[[operator]],
@@ -55,29 +56,29 @@ def adapted_apart(
     conditions: Conditions,
     arriving: Floats,
     *,
-    first: bool = False,
+    first: Collection[int] = (),
     alternates: bool = True,
     resources: bool = True,
 ) -> Deployment:
     """The deployment adapted by a scheduler an operator (Algorithm 4 of SH, without repacking).
 
     arriving: records/s that reach each operator as its scheduler sees them, shape (operators,); NaN: it does nothing. first:
-    whether alternates are chosen as at the initial deployment (Algorithm 3).
+    rows of those that choose their alternate as at the initial deployment (Algorithm 3).
     """
-    if first:
-        options = chosen(problem, sharded=True)
-        known = [not math.isnan(rate) for rate in arriving.tolist()]
-        active = tuple(new if seen else old for new, old, seen in zip(options, deployment.active, known, strict=True))
-        deployment = replace(deployment, active=active)
+    known = [row for row, rate in enumerate(arriving.tolist()) if not math.isnan(rate)]
+    options = chosen(problem, sharded=True)
+    active = tuple(options[row] if row in first and row in known else now for row, now in enumerate(deployment.active))
+    everyone = Assembly(problem, replace(deployment, active=active), conditions)
+    later = [row for row in known if row not in first] if alternates else []
     if problem.shared:
-        return _of_shared(problem, deployment, conditions, arriving, alternates=alternates and not first, resources=resources)
-    goal, everyone = problem.goal, Assembly(problem, deployment, conditions)
+        return _of_shared(everyone, arriving, later, resources=resources).deployment()
+    goal = problem.goal
     for operator in everyone.order:
-        if not problem.placed[operator] or math.isnan(arriving[operator]):
+        if operator not in known or not problem.placed[operator]:
             continue
         own = everyone.alone(operator, alone(problem, operator), under(conditions, operator, float(arriving[operator])))
-        if alternates and not first:
-            own = switched(own)
+        if operator in later:
+            own = switched(own, traded=False)
         if resources:
             reached = own.reached()
             if reached <= goal.lowest + NEARLY:
@@ -88,60 +89,47 @@ def adapted_apart(
     return (shut_down(everyone) if resources else everyone).deployment()
 
 
-def _of_shared(
-    problem: Problem,
-    deployment: Deployment,
-    conditions: Conditions,
-    arriving: Floats,
-    *,
-    alternates: bool,
-    resources: bool,
-) -> Deployment:
+def _of_shared(assembly: Assembly, arriving: Floats, later: Collection[int], *, resources: bool) -> Assembly:
     """The same where operators take turns on all cores: each scheduler asks for whole cores, and is given its part.
 
-    No scheduler has cores of its own there. What each is given of what it asks for is the only thing it knows of the rest.
+    No scheduler has cores of its own there. How much it is given of what it asks for is all that it knows of the rest. later:
+    rows of the operators for whose alternates it is time.
     """
-    goal, assembly = problem.goal, Assembly(problem, deployment, conditions)
-    known = [row for row, rate in enumerate(arriving.tolist()) if not math.isnan(rate)]
-    records = np.nan_to_num(arriving) + conditions.queues / conditions.seconds
-
-    def asks(active: Sequence[int]) -> Floats:
-        """Cores of speed 1 that each operator asks for to reach the goal; shape (operators,)."""
-        found: Floats = np.ceil(goal.throughput * records * problem.costs(active) - NEARLY)
-        return found
-
-    def has() -> float:
-        return float(assembly.capacity[:, 0].mean()) if assembly.hosts else 0.0
-
-    for row in known if alternates else ():
-        asked = asks(assembly.active)
-        given, total = has(), float(asked.sum())
-        part = given / total if total > 0 else math.inf
-        own = [goal.throughput * float(records[row]) * option.cost for option in problem.options[row]]
-        now = own[assembly.active[row]]
-        value = problem.options[row][assembly.active[row]].value
-        for option in ranked(problem, row, [each.cost for each in problem.options[row]]):
-            less = part < 1 - goal.tolerance and own[option] < now and math.ceil(own[option]) <= part * asked[row]
-            more = part > 1 + goal.tolerance and problem.options[row][option].value > value + NEARLY
-            if less or (more and math.ceil(own[option]) - asked[row] <= given - total):
+    problem, goal = assembly.problem, assembly.problem.goal
+    records = np.nan_to_num(arriving) + assembly.conditions.queues / assembly.conditions.seconds
+    asked = np.ceil(goal.throughput * records * problem.costs(assembly.active) - NEARLY)
+    has = _cores(assembly)
+    for row in later:
+        options, active = problem.options[row], assembly.active[row]
+        needs = [math.ceil(goal.throughput * float(records[row]) * option.cost - NEARLY) for option in options]
+        total = float(asked.sum())
+        part = has / total if total > 0 else math.inf
+        for option in ranked(problem, row, [each.cost for each in options]):
+            less = part < 1 - goal.tolerance and options[option].cost < options[active].cost * (1 - NEARLY)
+            more = part > 1 + goal.tolerance and options[option].value > options[active].value + NEARLY
+            if (less and needs[option] <= part * needs[active]) or (more and needs[option] - needs[active] <= has - total):
                 assembly.switch(row, option)
+                asked[row] = needs[option]
                 break
-    if resources:
-        need = float(asks(assembly.active).sum())
-        kind = largest(problem.types)
-        while has() < need - NEARLY and kind is not None and assembly.may_lease:
-            assembly.lease(kind)
-        assembly = _without_spare(assembly, need)
-    return assembly.deployment()
+    if not resources:
+        return assembly
+    need = float(asked.sum())
+    while _cores(assembly) < need - NEARLY and grow(assembly, 0):
+        pass
+    return _without_spare(assembly, need)
+
+
+def _cores(assembly: Assembly) -> float:
+    """Cores of speed 1 of all hosts together, where operators share them."""
+    return float(assembly.capacity[:, 0].mean()) if assembly.hosts else 0.0
 
 
 def _without_spare(assembly: Assembly, need: float) -> Assembly:
     """The same without the hosts that `need` cores of speed 1 do not need, the least weight first (4.10)."""
-    by_weight = weights(assembly)
-    cores = [float(speed) * host.type.cores for speed, host in zip(assembly.speeds.tolist(), assembly.hosts, strict=True)]
-    spare, gone = math.fsum(cores) - need, set[int]()
-    for row in np.argsort(by_weight).tolist():
-        if cores[row] <= spare and len(assembly.hosts) - len(gone) > max(1, assembly.problem.min_hosts):
-            spare -= cores[row]
-            gone.add(row)
+    gone: list[int] = []
+    for row in np.argsort(weights(assembly)).tolist():
+        if len(assembly.hosts) - len(gone) <= max(1, assembly.problem.min_hosts):
+            break
+        if _cores(assembly.without([*gone, row])) >= need - NEARLY:
+            gone.append(row)
     return assembly.without(gone) if gone else assembly

@@ -9,10 +9,11 @@ from collections.abc import Collection
 
 import numpy as np
 
+from elastream.model.cloud import HostType
 from elastream.model.observation import Floats
 from elastream.model.qos import Flows
 from elastream.planning.scheduling.assembly import Assembly
-from elastream.planning.scheduling.packing import NEARLY, largest, packed, power, rate_of
+from elastream.planning.scheduling.packing import NEARLY, largest, packed, rate_of
 
 __all__ = [
     "allocate",
@@ -46,7 +47,8 @@ def needs_of(assembly: Assembly, found: Flows) -> Floats:
 def bottleneck(assembly: Assembly, found: Flows, without: Collection[int] = ()) -> int | None:
     """The operator of the lowest relative throughput (`GetNextPE`); None where none is held up for want of cores."""
     relative = found.relative.mean(axis=0)
-    rows = [row for row in assembly.order if row not in without and relative[row] < 1 - NEARLY]
+    can = assembly.sizable | assembly.problem.shared
+    rows = [row for row in assembly.order if can[row] and row not in without and relative[row] < 1 - NEARLY]
     return min(rows, key=lambda row: float(relative[row]), default=None)
 
 
@@ -60,7 +62,7 @@ def grow(assembly: Assembly, operator: int, found: Flows | None = None, *, lease
     row = None if problem.shared else assembly.place(operator)
     if row is None and found is not None and not problem.shared:
         row = _taken_over(assembly, operator, found)
-    if row is None and lease and assembly.may_lease and (kind := largest(assembly.types_for(operator))) is not None:
+    if row is None and lease and assembly.may_lease and (kind := _largest_for(assembly, operator)) is not None:
         row = assembly.lease(kind)
     if row is None:
         return False
@@ -69,11 +71,25 @@ def grow(assembly: Assembly, operator: int, found: Flows | None = None, *, lease
     return True
 
 
+def _largest_for(assembly: Assembly, operator: int) -> HostType | None:
+    """The largest type that holds an instance of `operator`; where cores are shared, that which adds most to all.
+
+    Where each core has as many records as the others, a slow host makes the others wait: then it may add nothing.
+    """
+    if not (assembly.problem.shared and assembly.problem.equal and assembly.hosts):
+        return largest(assembly.types_for(operator))
+    now, slowest = float(assembly.capacity[:, 0].mean()), float(assembly.speeds.min())
+    cores = math.fsum([host.type.cores for host in assembly.hosts])
+    gain = {kind.name: (cores + kind.cores) * min(slowest, kind.speed) - now for kind in assembly.problem.types}
+    most = max(gain.values(), default=0.0)
+    return largest([kind for kind in assembly.problem.types if gain[kind.name] >= most - NEARLY and most > 0])
+
+
 def _taken_over(assembly: Assembly, operator: int, found: Flows) -> int | None:
     """Row of a host on which an instance that another operator can spare was removed, so that one of `operator` has room."""
     problem, speeds = assembly.problem, assembly.speeds
     spare = assembly.capacity.mean(axis=0) - needs_of(assembly, found)
-    for other in sorted(np.flatnonzero(problem.placed & (assembly.total > 1)).tolist(), key=lambda row: -float(spare[row])):
+    for other in sorted(np.flatnonzero(assembly.sizable & (assembly.total > 1)).tolist(), key=lambda row: -float(spare[row])):
         if spare[other] <= NEARLY:
             break
         if other == operator:
@@ -95,7 +111,7 @@ def allocate(assembly: Assembly, target: float, *, lease: bool = True) -> bool:
     """
     problem, stuck = assembly.problem, set[int]()
     for operator in () if problem.shared else assembly.order:
-        if problem.placed[operator] and not assembly.total[operator]:
+        if assembly.sizable[operator] and not assembly.total[operator]:
             grow(assembly, operator, lease=lease)
     while True:
         found = assembly.flows()
@@ -171,8 +187,8 @@ def repacked(assembly: Assembly, target: float) -> Assembly:
     else:
         over = found.relative.min(axis=0) >= 1 - NEARLY
         wanted_each = np.where(over, np.minimum(held, needs_of(assembly, found)), held)
-        needs = np.where(problem.placed, np.maximum(wanted_each - kept.capacity.mean(axis=0), 0.0), 0.0)
-        least = np.where(problem.placed & (kept.total == 0), 1, 0)
+        needs = np.where(assembly.sizable, np.maximum(wanted_each - kept.capacity.mean(axis=0), 0.0), 0.0)
+        least = np.where(assembly.sizable & (kept.total == 0), 1, 0)
     bins = packed(problem, assembly.order, needs, least, problem.max_hosts - len(kept.hosts))
     before = math.fsum([rate_of(assembly.hosts[row].type) for row in new])
     if bins is None or math.fsum([rate_of(each.type) for each in bins]) >= before - NEARLY:
@@ -219,7 +235,7 @@ def over_provisioned(assembly: Assembly, found: Flows, without: Collection[int] 
     rows = [
         row
         for row in assembly.order
-        if row not in without and assembly.problem.placed[row] and assembly.total[row] > 1
+        if row not in without and assembly.sizable[row] and assembly.total[row] > 1
     ]
     return max(
         rows,
@@ -274,17 +290,28 @@ def vacated(assembly: Assembly, target: float, rows: Collection[int]) -> Assembl
     for row in sorted(rows, key=lambda each: float(by_weight[each])):
         if len(assembly.hosts) - len(gone) <= assembly.problem.min_hosts:
             break
-        trial = assembly.copy()
-        for operator in np.flatnonzero(trial.instances[row]).tolist():
-            for _ in range(int(trial.instances[row, operator])):
-                trial.add(operator, row, -1)
-                if (other := trial.place(operator, without=[row, *gone])) is not None:
-                    trial.add(operator, other)
-        stays = bool((trial.total[assembly.problem.placed] > 0).all())
-        if stays and trial.reached(trial.limits()) >= floor - NEARLY:
+        trial = _emptied(assembly, row, gone)
+        if trial is not None and trial.reached(trial.limits()) >= floor - NEARLY:
             assembly = trial
             gone.append(row)
     return assembly.without(gone) if gone else assembly
+
+
+def _emptied(assembly: Assembly, row: int, gone: Collection[int]) -> Assembly | None:
+    """The same with the instances of a host on others, as far as these have room; None where one must stay that fits nowhere.
+
+    gone: rows of hosts that take none.
+    """
+    trial = assembly.copy()
+    for operator in np.flatnonzero(trial.instances[row]).tolist():
+        for _ in range(int(trial.instances[row, operator])):
+            trial.add(operator, row, -1)
+            other = trial.place(operator, without=[row, *gone])
+            if other is not None:
+                trial.add(operator, other)
+            elif not trial.sizable[operator] or not trial.total[operator]:
+                return None
+    return trial
 
 
 def _fewer_hosts(assembly: Assembly, target: float, rows: Collection[int]) -> Assembly:

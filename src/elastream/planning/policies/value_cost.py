@@ -1,0 +1,256 @@
+"""Value against cost: which alternates run on which hosts, for the most value at the least money at a share of the throughput.
+
+From "Adaptive and resilient stream processing on cloud infrastructure" (Kumbhare, 2016), chapter 4. A round is the same for all
+policies that search such plans: read the problem, search, enact. This module has the round and the two greedy policies;
+`elastream.planning.scheduling` has what they search with.
+"""
+
+import math
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
+
+import numpy as np
+
+from elastream.model.errors import InputError
+from elastream.model.metrics import Metric, Needs
+from elastream.model.observation import Context, Floats, Observation
+from elastream.model.plant import Plan, Unknown
+from elastream.model.promises import Rows
+from elastream.planning.algorithms.billing import due_back
+from elastream.planning.algorithms.choosing import SAMPLES
+from elastream.planning.scheduling.enacting import enacted
+from elastream.planning.scheduling.greedy import adapted, deployed
+from elastream.planning.scheduling.missing import loss, missed
+from elastream.planning.scheduling.problem import HOUR, Deployment, Goal, Over, Problem, score
+from elastream.planning.scheduling.reading import Known, Read, read
+from elastream.planning.scheduling.sharded import adapted_apart
+
+__all__ = ["Answer", "Asked", "Centralised", "Kept", "Sharded", "ValueCost", "answered"]
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What such a policy remembers of a run. round: number of the next one that searches. known: of `read`. time: of the last
+    round, NaN before it. own: what the search keeps."""
+
+    round: int = 0
+    known: Known = field(default_factory=Known)
+    time: float = math.nan
+    own: Any = None
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a search is given. read: the problem, the plan in force, and conditions that last. round: 0 in the first that
+    searches. alternates, resources: whether it is time for either stage. pace: seconds until the next round. due: rows of the
+    hosts in the plan whose paid time ends before the next time for resources. priced: whether break-even costs were given. own:
+    of the last answer."""
+
+    observation: Observation
+    read: Read
+    round: int
+    alternates: bool
+    resources: bool
+    pace: float
+    due: tuple[int, ...]
+    priced: bool
+    own: Any = None
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a search found. wanted: the plan to be enacted. why: what is said of each action. own: given back in the next round.
+    remarks, unknown: for the round's plan."""
+
+    wanted: Deployment
+    why: str
+    own: Any = None
+    remarks: tuple[str, ...] = ()
+    unknown: tuple[Unknown, ...] = ()
+
+
+@dataclass(frozen=True)
+class ValueCost:
+    """What all policies of value against cost share; each has a `search`.
+
+    throughput, tolerance: relative throughput that is to hold, what waits counted, and by how much it may be off (thesis: 0.8,
+    0.05). break_even_best, break_even_worst: money an hour at which the highest and the lowest value of the dataflow break
+    even; None: what the work of the first records says, see `scheduling.reading`. profit_period: seconds over which profit is
+    taken (thesis: 12 h). over: operators whose value counts, `dynamic` ones or `all`. alternates, resources: every how many
+    rounds alternates and hosts are planned. The thesis gives no numbers: by default both in each round, alternates first, since
+    nothing is gained by waiting where they do not suffice. instant: seconds within which what waits is to be worked off; None:
+    the time between rounds, at least the start of a host, and at least the target latency.
+    """
+
+    throughput: float = 0.8
+    tolerance: float = 0.05
+    break_even_best: float | None = None
+    break_even_worst: float | None = None
+    profit_period: float = 12 * HOUR
+    over: Over = "dynamic"
+    alternates: int = 1
+    resources: int = 1
+    instant: float | None = None
+
+    name: ClassVar[str] = "value against cost"
+    needs: ClassVar[Needs] = frozenset({(Rows.OPERATOR, Metric.ARRIVAL_RATE)})
+    whole: ClassVar[bool] = True
+    """Whether a search needs all that a plan depends on; else it leaves alone what it does not know."""
+
+    def __post_init__(self) -> None:
+        for name in ("alternates", "resources"):
+            if getattr(self, name) < 1:
+                raise InputError(f"{name} is {getattr(self, name)}; it must be 1 round or more")
+        if self.instant is not None and not 0 < self.instant < math.inf:
+            raise InputError(f"instant is {self.instant:g}; it must be above 0 seconds and end")
+        _ = self.goal  # refuses what nothing can be reached with
+
+    @property
+    def goal(self) -> Goal:
+        """What is wanted."""
+        return Goal(
+            self.throughput, self.tolerance, self.break_even_best, self.break_even_worst, self.profit_period, self.over
+        )
+
+    def search(self, asked: Asked) -> Answer:
+        """The plan to enact; each policy has its own."""
+        raise NotImplementedError
+
+    def plan(self, observation: Observation, memory: Any = None) -> Plan:
+        """Read what there is, search, and enact what was found. memory: a `Kept`."""
+        kept = memory if isinstance(memory, Kept) else Kept()
+        pace = _pace(observation, kept.time)
+        found = read(observation, self.goal, self._instant(observation, pace), kept.known)
+        after = replace(kept, known=found.known, time=observation.time)
+        if self.whole and not found.decidable:
+            return Plan(memory=after, unknown=found.unknown)
+        resources = kept.round % self.resources == 0
+        due = _due(observation, found.deployment, pace * self.resources)
+        alternates = kept.round % self.alternates == 0
+        priced = self.break_even_best is not None
+        answer = self.search(Asked(observation, found, kept.round, alternates, resources, pace, due, priced, kept.own))
+        return Plan(
+            enacted(observation, found.problem, answer.wanted, pace=pace, why=answer.why),
+            replace(after, round=kept.round + 1, own=answer.own),
+            remarks=answer.remarks,
+            unknown=answer.unknown,
+        )
+
+    def unfit(self, context: Context) -> str:
+        """Why it can do nothing; empty where it can."""
+        if context.host_types:
+            return ""
+        return "it weighs value against the cost of hosts, and there is no type of host to lease: declare one with its price"
+
+    def _instant(self, observation: Observation, pace: float) -> float:
+        if self.instant is not None:
+            return self.instant
+        starts = [kind.start for kind in observation.context.host_types.values()]
+        return max(pace, observation.context.target_latency or 0.0, *starts)
+
+
+def _pace(observation: Observation, last: float) -> float:
+    """Seconds between two rounds: since the last; before it, those between two samples, or since the run began."""
+    if observation.time > last:
+        return observation.time - last
+    sampled = [sample.time for sample in observation.history[-1:]]
+    return max(observation.time - (sampled[0] if sampled else 0.0), 1.0)
+
+
+def _due(observation: Observation, deployment: Deployment, pace: float) -> tuple[int, ...]:
+    """Rows of the hosts whose paid time ends within `pace` seconds."""
+    leases, now = observation.leases, observation.time
+    return tuple(
+        row
+        for row, host in enumerate(deployment.hosts)
+        if host.name in leases and due_back(leases[host.name], now, pace)
+    )
+
+
+@dataclass(frozen=True)
+class Centralised(ValueCost):
+    """CE: one scheduler that knows all operators, an alternate and a core at a time (thesis, 4.8: Algorithms 3 and 4).
+
+    In its first round each operator comes to run the alternate of the most value for its cost, its successors' costs counted.
+    Later, where the throughput is below the goal: alternates that need less, if the hosts there are reach the goal with them;
+    else cores for the operators that hold the others up, on hosts with room or new ones of the types that cost least. Above
+    the goal: alternates of more value, if these hosts carry them; else fewer instances. A host goes when its paid time ends
+    and the others have room for what is on it.
+    """
+
+    name: ClassVar[str] = "ce"
+
+    def search(self, asked: Asked) -> Answer:
+        """Algorithm 3 in the first round, Algorithm 4 in the others."""
+        problem, conditions = asked.read.problem, asked.read.conditions
+        begun = deployed(problem, conditions, asked.read.deployment) if not asked.round else asked.read.deployment
+        names = {asked.read.deployment.hosts[row].name for row in asked.due}
+        wanted = adapted(
+            problem,
+            begun,
+            conditions,
+            alternates=asked.alternates and asked.round > 0,
+            resources=asked.resources,
+            due=[row for row, host in enumerate(begun.hosts) if host.name in names],
+        )
+        return answered(asked, wanted)
+
+
+def answered(asked: Asked, wanted: Deployment, own: Any = None) -> Answer:
+    """The answer of a search that knows all: with what the plan comes to, and by how much it misses the goal."""
+    problem, conditions = asked.read.problem, asked.read.conditions
+    before, then = (score(problem, each, conditions) for each in (asked.read.deployment, wanted))
+    why = f"relative throughput {before.mean:.2f}, {then.mean:.2f} as planned"
+    if abs(then.value - before.value) >= 0.005:
+        why += f"; value {before.value:.2f}, then {then.value:.2f}"
+    remarks = missed(problem, wanted, conditions) if asked.resources else ()
+    if asked.priced:
+        remarks += loss(problem, wanted, conditions)
+    return Answer(wanted, why, own, remarks, asked.read.unknown)
+
+
+@dataclass(frozen=True)
+class Sharded(ValueCost):
+    """SH: a scheduler an operator, none of which knows of the others (thesis, 4.8).
+
+    As `Centralised`, but each operator sees only what reaches it and waits for it, counts its own costs only, and nothing is
+    repacked: hosts are of the largest type.
+    """
+
+    name: ClassVar[str] = "sh"
+    whole: ClassVar[bool] = False
+
+    def search(self, asked: Asked) -> Answer:
+        """Algorithms 3 and 4 of each operator by itself; the first, in the first round that knows its rate and cost."""
+        problem, observation = asked.read.problem, asked.observation
+        arriving = _arriving(observation, problem)
+        begun: frozenset[str] = asked.own or frozenset()
+        first = [row for row, name in enumerate(problem.operators) if name not in begun and not math.isnan(arriving[row])]
+        wanted = adapted_apart(
+            problem,
+            asked.read.deployment,
+            asked.read.conditions,
+            arriving,
+            first=first,
+            alternates=asked.alternates,
+            resources=asked.resources,
+        )
+        rates = tuple(
+            Unknown(Metric.ARRIVAL_RATE, Rows.OPERATOR, name, "cannot plan")
+            for name, options in zip(problem.operators, problem.options, strict=True)
+            if options[0].name and math.isnan(observation.operators.value(name, Metric.ARRIVAL_RATE))
+        )
+        costs = tuple(each for each in asked.read.unknown if each.metric is not Metric.ARRIVAL_RATE)
+        own = begun | {problem.operators[row] for row in first}
+        return Answer(wanted, "by its operator's own throughput", own, unknown=(*rates, *costs))
+
+
+def _arriving(observation: Observation, problem: Problem) -> Floats:
+    """Records/s that reach each operator, mean of its newest samples; NaN where that, or the cost of what runs, is unknown."""
+    found = np.full(len(problem.operators), np.nan)
+    for row, options in enumerate(problem.options):
+        if options[0].name:
+            _, rates = observation.series(problem.operators[row], Metric.ARRIVAL_RATE, SAMPLES)
+            known = rates[~np.isnan(rates)]
+            found[row] = known.mean() if known.size else np.nan
+    return found
