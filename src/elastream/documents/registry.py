@@ -58,12 +58,6 @@ POLICY = Registry(
         "genetic": "elastream.planning.policies.searching:Genetic",
         "hybrid": "elastream.planning.policies.searching:Hybrid",
         "exhaustive": "elastream.planning.policies.searching:Exhaustive",
-        "plasticc": "elastream.planning.policies.look_ahead:Plasticc",
-        "caf": "elastream.planning.policies.look_ahead:Latest",
-        "waaf": "elastream.planning.policies.look_ahead:Averaged",
-        "wpa": "elastream.planning.policies.look_ahead:Predicted",
-        "wpo": "elastream.planning.policies.look_ahead:Optimistic",
-        "wpp": "elastream.planning.policies.look_ahead:Pessimistic",
     },
 )
 CLOUD = Registry(
