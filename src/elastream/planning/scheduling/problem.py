@@ -29,6 +29,7 @@ __all__ = [
     "cost_of",
     "limits",
     "paid",
+    "profit_of",
     "score",
     "speeds_of",
     "throughput",
@@ -377,7 +378,12 @@ def score(problem: Problem, deployment: Deployment, conditions: Conditions) -> S
     )
     value = value_of(problem, deployment.active)
     cost = cost_of(problem, deployment, conditions)
+    return Score(found.application, found.relative, value, cost, profit_of(problem, conditions, value, cost))
+
+
+def profit_of(problem: Problem, conditions: Conditions, value: float, cost: float) -> float:
+    """Profit of the whole period (4.8) if the application has `value` for the rest of it and the period costs `cost`."""
     passed = 0.0 if math.isnan(conditions.value) else min(conditions.time - conditions.began, problem.goal.period)
     earlier = conditions.value if passed > 0 else 0.0
     mean = (earlier * passed + value * (problem.goal.period - passed)) / problem.goal.period
-    return Score(found.application, found.relative, value, cost, problem.line.profit(mean, cost))
+    return problem.line.profit(mean, cost)
