@@ -10,11 +10,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-from elastream.experiments.reactive.linear_road import LinearRoadAssumptions, break_even, linear_road
 
 from elastream.experiments.deployed import Site, deployed, of_best, problem_at, run_site, settings_of
 from elastream.experiments.ec2 import INSTANT, RUN, CloudAssumptions, host_types, walk
 from elastream.experiments.reactive.algorithms import policy_of, searched
+from elastream.experiments.reactive.linear_road import LinearRoadAssumptions, break_even, linear_road
 from elastream.model.observation import Floats
 from elastream.model.plant import Policy
 from elastream.planning.policies.baselines import Untouched
