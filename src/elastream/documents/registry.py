@@ -55,6 +55,9 @@ POLICY = Registry(
         "wpp": "elastream.planning.policies.look_ahead:Pessimistic",
         "even": "elastream.planning.policies.baselines:Even",
         "random": "elastream.planning.policies.baselines:Random",
+        "genetic": "elastream.planning.policies.searching:Genetic",
+        "hybrid": "elastream.planning.policies.searching:Hybrid",
+        "exhaustive": "elastream.planning.policies.searching:Exhaustive",
     },
 )
 CLOUD = Registry(

@@ -18,6 +18,7 @@ from elastream.planning.algorithms.draft import Draft
 from elastream.planning.provision import TARGET_UTILISATION
 from elastream.planning.scheduling.problem import Goal, score
 from elastream.planning.scheduling.reading import deployment_of, read
+from elastream.workload.speeds import SpeedTrace
 
 
 def test_a_problem_has_the_dataflow_with_what_its_alternates_cost_and_are_worth():
@@ -95,7 +96,7 @@ def test_costs_are_those_on_a_core_of_speed_1_wherever_an_operator_runs():
 
 
 def test_what_an_alternate_cost_when_it_ran_is_remembered_whatever_the_speeds_of_now():
-    plant_ = plant(20.0, settings={"speed_trace": np.array([[1.0] * 2 + [0.5] * 100]), "speed_interval": 60.0})
+    plant_ = plant(20.0, settings={"speed_trace": SpeedTrace(np.array([[1.0] * 2 + [0.5] * 100]), 60.0)})
     plant_.advance(110.0)
     known = seen(plant_).known
     plant_.apply(SwitchAlternate("score", "quick"))

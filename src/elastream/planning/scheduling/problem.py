@@ -29,6 +29,7 @@ __all__ = [
     "cost_of",
     "limits",
     "paid",
+    "profit_of",
     "score",
     "speeds_of",
     "throughput",
@@ -337,8 +338,8 @@ def limits(problem: Problem, deployment: Deployment, conditions: Conditions) -> 
     for (source, target), column in conditions.bandwidth.items():
         if source in at and target in at:
             pairs[:, at[source], at[target]] = column
-    working = deployment.instances * np.array([host.speed for host in deployment.hosts])[:, None]
-    return flow_limits(problem.edges, working, pairs, problem.record_bytes)
+    regions = [host.type.region for host in deployment.hosts]
+    return flow_limits(problem.edges, deployment.instances, pairs, problem.record_bytes, regions)
 
 
 def value_of(problem: Problem, active: Sequence[int]) -> float:
@@ -377,7 +378,12 @@ def score(problem: Problem, deployment: Deployment, conditions: Conditions) -> S
     )
     value = value_of(problem, deployment.active)
     cost = cost_of(problem, deployment, conditions)
+    return Score(found.application, found.relative, value, cost, profit_of(problem, conditions, value, cost))
+
+
+def profit_of(problem: Problem, conditions: Conditions, value: float, cost: float) -> float:
+    """Profit of the whole period (4.8) if the application has `value` for the rest of it and the period costs `cost`."""
     passed = 0.0 if math.isnan(conditions.value) else min(conditions.time - conditions.began, problem.goal.period)
     earlier = conditions.value if passed > 0 else 0.0
     mean = (earlier * passed + value * (problem.goal.period - passed)) / problem.goal.period
-    return Score(found.application, found.relative, value, cost, problem.line.profit(mean, cost))
+    return problem.line.profit(mean, cost)
