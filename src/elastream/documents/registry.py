@@ -47,8 +47,17 @@ POLICY = Registry(
         "elastic_allocator": "elastream.planning.policies.elastic_allocator:ElasticAllocator",
         "ce": "elastream.planning.policies.value_cost:Centralised",
         "sh": "elastream.planning.policies.value_cost:Sharded",
+        "plasticc": "elastream.planning.policies.look_ahead:Plasticc",
+        "caf": "elastream.planning.policies.look_ahead:Latest",
+        "waaf": "elastream.planning.policies.look_ahead:Averaged",
+        "wpa": "elastream.planning.policies.look_ahead:Predicted",
+        "wpo": "elastream.planning.policies.look_ahead:Optimistic",
+        "wpp": "elastream.planning.policies.look_ahead:Pessimistic",
         "even": "elastream.planning.policies.baselines:Even",
         "random": "elastream.planning.policies.baselines:Random",
+        "genetic": "elastream.planning.policies.searching:Genetic",
+        "hybrid": "elastream.planning.policies.searching:Hybrid",
+        "exhaustive": "elastream.planning.policies.searching:Exhaustive",
     },
 )
 CLOUD = Registry(
