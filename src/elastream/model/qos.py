@@ -240,27 +240,35 @@ def flows(
     )
 
 
-def flow_limits(edges: Integers, working: Floats, bandwidth: Floats, record_bytes: Floats) -> Floats:
+def flow_limits(
+    edges: Integers, instances: Floats | Integers, bandwidth: Floats, record_bytes: Floats, regions: Sequence[str]
+) -> Floats:
     """Records/s that the links let over each edge (4.5), shape (T, edges); inf where none limits it.
 
-    working: capacity of each operator on each host, shape (hosts, operators); records spread in proportion to it.
-    bandwidth: bytes/s from each host to each other, shape (T, hosts, hosts). record_bytes: of a record that each operator
-    emits.
+    instances: of each operator on each host, shape (hosts, operators). bandwidth: bytes/s from each host to each other,
+    shape (T, hosts, hosts). record_bytes: of a record that each operator emits. regions: of each host.
 
-    What stays on a host is handed over in memory; the rest has the bandwidth of all pairs of hosts between which the edge
-    leads, together ("available cumulative bandwidth between all instances").
+    Records spread evenly over the instances of either side. What stays on a host is handed over in memory. The rest has the
+    links of all hosts of a region that it comes to at once ("available cumulative bandwidth between all instances"): a
+    host's link is one, however many hosts send to it, as in the simulation.
     """
-    found = np.full((bandwidth.shape[0], len(edges)), np.inf)
-    elsewhere = ~np.eye(working.shape[0], dtype=np.bool_)
+    found, place = np.full((bandwidth.shape[0], len(edges)), np.inf), np.unique(regions, return_inverse=True)[1]
     for edge, (source, target) in enumerate(edges.tolist()):
-        sends, takes = working[:, source], working[:, target]
+        sends, takes = np.flatnonzero(instances[:, source]), np.flatnonzero(instances[:, target])
         size = float(record_bytes[source])
-        if not (size > 0 and sends.sum() > 0 and takes.sum() > 0):
+        pairs = np.outer(instances[sends, source], instances[takes, target]).astype(np.float64)
+        pairs[sends[:, None] == takes] = 0.0
+        if not (size > 0 and pairs.any()):
             continue
-        crossing = 1.0 - float(sends @ takes) / float(sends.sum() * takes.sum())
-        if crossing > NEARLY:
-            pairs = np.outer(sends > 0, takes > 0) & elsewhere
-            found[:, edge] = bandwidth[:, pairs].sum(axis=1) / (size * crossing)
+        pairs /= instances[sends, source].sum() * instances[takes, target].sum()
+        receives = pairs.any(axis=0)
+        wide = np.bincount(place[takes[receives]], minlength=place.max() + 1)[place[takes]]
+        over = pairs / np.maximum(1, wide)
+        per_byte = np.divide(
+            over, bandwidth[:, sends[:, None], takes], out=np.zeros((len(found), *over.shape)), where=over > 0
+        )
+        each = size * per_byte.sum(axis=(1, 2))
+        np.divide(1.0, each, out=found[:, edge], where=each > 0)
     return found
 
 
