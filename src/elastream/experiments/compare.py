@@ -8,6 +8,7 @@ from elastream.documents.guards import GuardDocument
 from elastream.experiments.cases import cores, run_beside
 from elastream.experiments.comparison import Comparison, Peak
 from elastream.experiments.trials import Scene, tried
+from elastream.experiments.worth import goal_of
 from elastream.model.cloud import HostType
 from elastream.model.composing import Consistency
 from elastream.model.endpoints import ArrivalPattern
@@ -84,7 +85,10 @@ def compare(
     layout = lay_out(graph, fused=fused)
     refuse_unreachable(layout, host_types, target_latency)
     loads = {source: pattern for source, pattern in patterns.items() if pattern is not None}
-    scene = Scene(layout, host_types, loads, length, records, base, target_latency, max_hosts, period, seed, guards, tables)
+    goal = goal_of(graph, policies.values(), length)
+    scene = Scene(
+        layout, host_types, loads, length, records, base, target_latency, max_hosts, period, seed, guards, tables, goal
+    )
     trials = run_beside(
         lambda named, tell: tried(scene, *named, tell),
         _checked(scene, policies),

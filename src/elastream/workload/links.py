@@ -49,10 +49,19 @@ class LinkTrace:
 
         Shape (sources, targets) each; 1 from a host to itself.
         """
-        rows, slots = self.latency.shape
-        pair = pair_number(source[:, None], target[None, :]) % rows
-        column, same = self.slot(now) % slots, source[:, None] == target[None, :]
-        return np.where(same, 1.0, self.latency[pair, column]), np.where(same, 1.0, self.bandwidth[pair, column])
+        rows, same = self.rows_of(source, target), source[:, None] == target[None, :]
+        latency, bandwidth = self.column(now)
+        return np.where(same, 1.0, latency[rows]), np.where(same, 1.0, bandwidth[rows])
+
+    def rows_of(self, source: Integers, target: Integers) -> Integers:
+        """Row of the link from each of `source` to each of `target`, hosts by `number_of`; shape (sources, targets)."""
+        found: Integers = pair_number(source[:, None], target[None, :]) % self.latency.shape[0]
+        return found
+
+    def column(self, now: float) -> tuple[Floats, Floats]:
+        """(Factors on latency, on bandwidth) of every row at `now`; shape (rows,) each."""
+        slot = self.slot(now) % self.latency.shape[1]
+        return self.latency[:, slot], self.bandwidth[:, slot]
 
     def over(self, seconds: float) -> "LinkTrace":
         """Itself, whatever the length of the run: it begins anew where it is shorter."""
