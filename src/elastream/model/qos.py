@@ -320,8 +320,7 @@ def profit_so_far(line: Line, period: float, ends: ArrayLike, values: ArrayLike,
     times, value = np.asarray(ends, dtype=np.float64), np.asarray(values, dtype=np.float64)
     mean = np.cumsum(value * np.diff(times, prepend=0.0)) / times
     whole = np.asarray(costs, dtype=np.float64) * period / times
-    found: Floats = mean - (line.sigma * (whole - line.at_highest) + line.highest)
-    return found
+    return np.array([line.profit(*each) for each in zip(mean.tolist(), whole.tolist(), strict=True)])
 
 
 def worst_interval(throughput: ArrayLike, instants: int) -> float:
