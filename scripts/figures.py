@@ -63,6 +63,8 @@ SOURCES = (
            "elastream experiment elastic-allocator --plant spark", "explanation/elastic-allocator.md"),
     Source("dynamic-dataflow-spark", "Dynamic dataflows on Spark", SPARK,
            "elastream experiment dynamic-dataflow --plant spark", "explanation/demand-response.md"),
+    Source("linear-road-spark", "Linear Road on Spark: a load that quadruples", SPARK,
+           "python benchmarks/linear_road_on_spark.py", "explanation/linear-road.md"),
     Source("promise", "The default policy on recorded and made loads", SIMULATED, "python benchmarks/promise.py"),
     Source("visp", "VISP", SIMULATED, "elastream experiment visp", "explanation/visp.md"),
     Source("e2df", "E2DF", SIMULATED, "elastream experiment e2df", "explanation/e2df.md"),

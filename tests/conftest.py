@@ -63,6 +63,7 @@ SHARING = (
     "tests/spark/queries/test_compile.py",
     "tests/spark/queries/test_switches.py",
     "tests/spark/queries/test_patterns_on_spark.py",
+    "tests/spark/queries/test_linear_road_on_spark.py",
     "tests/spark/dataflow/test_keyed.py",
     "tests/spark/dataflow/test_sources.py",
     "tests/docs/test_blocks_on_spark.py",

@@ -100,7 +100,7 @@ def test_plasticc_has_its_hosts_up_when_a_foreseen_step_comes_and_caf_does_not()
 
     (cores, worst), (late, behind) = met(Plasticc(forecast="oracle")), met(Latest())
     assert cores > late
-    assert worst < behind
+    assert worst < behind / 2
 
 
 def test_an_optimist_falls_behind_more_than_a_pessimist():

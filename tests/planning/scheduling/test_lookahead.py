@@ -28,12 +28,29 @@ def instances(stage, operator=1):
     return int(stage.deployment.instances[:, operator].sum())
 
 
-def test_the_farthest_instant_is_that_up_to_which_the_mean_holds():
-    assert farthest(np.array([0.8, 0.8, 0.8]), GOAL) == 3
-    assert farthest(np.array([0.8, 0.8, 0.2]), GOAL) == 2
-    assert farthest(np.array([0.5, 1.0, 0.9]), GOAL) == 3, "the mean counts, not each instant"
-    assert farthest(np.array([0.7, 0.7]), GOAL) == 0
+def test_a_deployment_holds_up_to_the_first_instant_out_of_the_tolerance():
+    assert farthest(np.array([0.8, 0.75, 0.85]), GOAL) == 3
+    assert farthest(np.array([0.8, 0.8, 0.2, 0.8]), GOAL) == 2
+    assert farthest(np.array([0.7, 0.8]), GOAL) == 0
     assert farthest(np.array([1.0, 1.0]), GOAL) == 0
+
+
+def test_an_instant_alone_is_passed_over():
+    problem = chain([(1.0, 1.0, 1.0)], goal=GOAL)
+    now = deployed(problem, [(SMALL, {"o0": 1})])
+    found = look_ahead(problem, now, ahead(problem, 1.2, 1.0, 1.0, 1.3, 0.6, 1.0, 1.0))
+    assert not changes(problem, found)
+    assert not found.missed
+
+
+def test_what_rises_step_by_step_is_answered_step_by_step():
+    problem = chain([(1.0, 1.0, 1.0)], goal=GOAL)
+    found = look_ahead(problem, deployed(problem, [(SMALL, {"o0": 1})]), ahead(problem, *(1.1 + 0.4 * np.arange(10))))
+    counts = [instances(stage) for stage in found.stages]
+    assert counts == sorted(set(counts))
+    assert len(counts) >= 3
+    assert found.throughput[1:].min() >= GOAL.lowest - 1e-6
+    assert not found.missed
 
 
 def test_what_holds_to_the_end_is_left_as_it_is():

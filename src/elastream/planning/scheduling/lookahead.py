@@ -20,7 +20,7 @@ from elastream.planning.scheduling.greedy import better, cheaper
 from elastream.planning.scheduling.packing import NEARLY
 from elastream.planning.scheduling.problem import Conditions, Deployment, Goal, Host, Problem, value_of
 from elastream.planning.scheduling.schedule import Missed, Schedule, Stage, named, tidied
-from elastream.planning.scheduling.steps import allocate, bottleneck, grow, repacked, shrink
+from elastream.planning.scheduling.steps import allocate, grow, repacked, shrink
 
 __all__ = ["farthest", "look_ahead"]
 
@@ -49,19 +49,13 @@ def look_ahead(problem: Problem, deployment: Deployment, conditions: Conditions,
 
 
 def farthest(throughput: Floats, goal: Goal) -> int:
-    """For how many instants from the first on the mean relative throughput is within the tolerance; 0 for not even one.
+    """For how many instants from the first on the relative throughput of each is within the tolerance.
 
-    Lines 5 to 13, from the last instant back. "Cumulative" throughput is read as the mean over the instants, queues carried
-    from one to the next: the quotient of sums would let cores that idle in one instant work off what comes in another.
+    Lines 5 to 13. Their "cumulative" throughput is read as that of an instant with what waits from those before (4.4): a
+    mean over the instants would let one that is low follow one that is high, and hosts come late (p. 114 says otherwise).
     """
-    holds = np.flatnonzero([_way(mean, goal) == 0 for mean in _means(throughput)])
-    return int(holds[-1]) + 1 if holds.size else 0
-
-
-def _means(throughput: Floats) -> list[float]:
-    """Mean from the first instant to each."""
-    found: list[float] = (np.cumsum(throughput) / np.arange(1, throughput.size + 1)).tolist()
-    return found
+    off = np.flatnonzero([_way(each, goal) for each in throughput.tolist()])
+    return int(off[0]) if off.size else throughput.size
 
 
 def _way(reached: float, goal: Goal) -> int:
@@ -79,10 +73,6 @@ class _Trial:
     found: Flows
     gain: float
     said: str
-
-    @property
-    def reached(self) -> float:
-        return float(self.found.application.mean())
 
 
 class _Search:
@@ -120,6 +110,9 @@ class _Search:
         self.found = self.assembly.flows(self.bandwidth)
         self.way, self.acted = 0, 0
         self.untouched = self.assembly, self.found
+        starts = min((kind.start for kind in self.problem.types), default=0.0)
+        late = 0.0 if conditions.steady else max(0.0, starts - conditions.lead)
+        self.at = min(math.ceil(late / conditions.seconds - NEARLY), conditions.instants - 1)
 
     def _advance(self, instants: int) -> None:
         """Keep the deployment for so many instants, and note what was planned for their first."""
@@ -145,49 +138,60 @@ class _Search:
         self.why = []
 
     def _adapt(self) -> bool:
-        """Do one action for the instants that are left (lines 18 to 27); False where none helps, or none is needed."""
-        reached = _means(self.found.application)[-1]
-        way = _way(reached, self.goal)
+        """Plan actions at the cross-over, for what is left of the interval (lines 18 to 27); False where none helps.
+
+        Whether to act, the mean of what is left says: an instant alone is passed over, since a host is paid for longer. The
+        tolerance says when; what is done then goes on to the target, as in Algorithm 4: a plan that ends at the edge of the
+        tolerance leaves it with the first deviation. And it goes on for the first instant only in which a host that is
+        leased for it is up: what comes later is the next cross-over's.
+        """
+        way = _way(float(self.found.application.mean()), self.goal)
         if not way:
-            return True  # the whole rest holds: the next look finds it
-        most = MOST_AT_ONCE * max(1, len(self.problem.operators))
-        trial = None
-        if self.way in (0, way) and self.acted < most:
-            trial = self._up() if way > 0 else self._down()
-        if trial is None:
-            if way > 0:
-                self._miss(reached)
             return False
-        self.assembly, self.found, self.way = trial.assembly, trial.found, way
-        self.acted += 1
-        self.why.append(trial.said)
-        return True
+        most, before = MOST_AT_ONCE * max(1, len(self.problem.operators)), self.acted
+        while self.way in (0, way) and self.acted < most:
+            trial = self._down() if way < 0 else self._up() if self._reached < self.goal.throughput - NEARLY else None
+            if trial is None:
+                break
+            self.assembly, self.found, self.way = trial.assembly, trial.found, way
+            self.acted += 1
+            self.why.append(trial.said)
+        if way > 0 and self._reached < self.goal.lowest - NEARLY:
+            self._miss()
+        return self.acted > before and farthest(self.found.application, self.goal) > 0
 
-    def _miss(self, reached: float) -> None:
+    def _miss(self) -> None:
         """Note that the target is not reached; what was done without any effect is undone."""
-        self.missed.append(Missed(self.assembly.conditions.time, reached))
-        if self.acted and reached <= float(self.untouched[1].application.mean()) + PROGRESS:
-            self.assembly, self.found = self.untouched
+        self.missed.append(Missed(self.assembly.conditions.time, self._reached))
+        assembly, found = self.untouched
+        if self.acted and self._reached <= float(found.application[self.at]) + PROGRESS:
+            self.assembly, self.found = assembly, found
             self.acted, self.why = 0, []
-
-    def _up(self) -> _Trial | None:
-        """`ScaleUpOrDecAppValue`: of the operator that holds most up, which can have more cores or work less."""
-        stuck = set[int]()
-        while (operator := bottleneck(self.assembly, self.found, stuck)) is not None:
-            tried = [*self._switched(operator, cheaper(self.assembly, operator)), *self._grown(operator)]
-            if tried := [each for each in tried if self._helps(each, operator)]:
-                return max(tried, key=lambda each: (each.gain, each.reached))
-            stuck.add(operator)
-        return self._linked()
-
-    def _helps(self, trial: _Trial, operator: int) -> bool:
-        """Whether more reaches the outputs, or the operator holds up less: those after it may come next."""
-        before, after = self.found.relative[:, operator].mean(), trial.found.relative[:, operator].mean()
-        return trial.reached > self._reached + PROGRESS or bool(after > before + PROGRESS)
 
     @property
     def _reached(self) -> float:
-        return float(self.found.application.mean())
+        """Relative throughput in the first instant in which what is done is in force."""
+        return float(self.found.application[self.at])
+
+    def _up(self) -> _Trial | None:
+        """`ScaleUpOrDecAppValue`: of the operator that holds most up, which can have more cores or work less."""
+        relative = self.found.relative[self.at]
+        for operator in sorted(np.flatnonzero(relative < 1 - NEARLY).tolist(), key=lambda row: float(relative[row])):
+            tried = [*self._switched(operator, cheaper(self.assembly, operator)), *self._grown(operator)]
+            if tried := [each for each in tried if self._helps(each, operator)]:
+                return max(tried, key=lambda each: (each.gain, each.found.application[self.at]))
+        return self._linked()
+
+    def _helps(self, trial: _Trial, operator: int) -> bool:
+        """Whether more reaches the outputs, or the operator holds up less: those after it may come next.
+
+        The second is not enough for an instance that another operator gave up: it would be taken back, and so on.
+        """
+        before, after = self.found, trial.found
+        if after.application[self.at] > before.application[self.at] + PROGRESS:
+            return True
+        taken = bool((trial.assembly.total < self.assembly.total).any())
+        return not taken and bool(after.relative[self.at, operator] > before.relative[self.at, operator] + PROGRESS)
 
     def _linked(self) -> _Trial | None:
         """Instances beside those that send to them, where no operator lacks cores and links hold records up."""
@@ -196,7 +200,7 @@ class _Search:
         trial, hosts = self.assembly.copy(), len(self.assembly.hosts)
         allocate(trial, self.goal.throughput)
         found = trial.flows(trial.limits())
-        if float(found.application.mean()) <= self._reached + PROGRESS:
+        if found.application[self.at] <= self._reached + PROGRESS:
             return None
         return _Trial(trial, found, 0.0, f"{len(trial.hosts) - hosts} hosts more: links hold records up")
 
@@ -206,15 +210,20 @@ class _Search:
             tried = [*self._switched(operator, better(self.assembly, operator))]
             if not self.problem.shared or not place:
                 tried += self._shrunk(operator)
-            if tried := [each for each in tried if each.reached >= self.goal.throughput - NEARLY]:
-                return max(tried, key=lambda each: (each.gain, -each.reached))
+            if tried := [each for each in tried if self._enough(each)]:
+                return max(tried, key=lambda each: (each.gain, -each.found.application[0]))
         return None
+
+    def _enough(self, trial: _Trial) -> bool:
+        """Whether the target is reached now, and on average of the rest."""
+        reached = trial.found.application
+        return min(float(reached[0]), float(reached.mean())) >= self.goal.throughput - NEARLY
 
     def _by_spare(self) -> Sequence[int]:
         """Operators, those of the highest relative throughput first; of equals those with the most cores for their need."""
-        relative = self.found.relative.mean(axis=0)
-        needs, capacity = self._needs, self.assembly.capacity.mean(axis=0)
-        spare = np.divide(capacity, needs, out=np.full(needs.shape, np.inf), where=needs > 0)
+        relative, needs, capacity = self.found.relative[0], self._needs(0), self.assembly.capacity[0]
+        with np.errstate(over="ignore"):
+            spare = np.divide(capacity, needs, out=np.full(needs.shape, np.inf), where=needs > 0)
         return sorted(self.assembly.order, key=lambda row: (-round(float(relative[row]), 9), -float(spare[row])))
 
     def _switched(self, operator: int, option: int | None) -> Iterator[_Trial]:
@@ -228,40 +237,31 @@ class _Search:
         yield self._tried(trial, more, 0.0, said)
 
     def _grown(self, operator: int) -> Iterator[_Trial]:
-        """As many instances more as the operator lacks where only it is short; where cores are shared, a host."""
-        problem, trial = self.problem, self.assembly.copy()
-        hosts, had = len(trial.hosts), int(trial.total[operator])
-        added = 0
-        for _ in range(1 if problem.shared else self._lacking(operator)):
-            if not grow(trial, operator, self.found if not added else None):
-                break
-            added += 1
-        if not added:
-            return
-        fresh = int(trial.instances[hosts:, operator].sum())
-        money = self._price(operator, fresh, trial.hosts[hosts:])
-        name = problem.operators[operator]
-        said = f"{len(trial.hosts) - hosts} host more" if problem.shared else f"{name} x {had + added}"
-        yield self._tried(trial, 0.0, money, f"{said}: {name} holds up the rest")
+        """As many instances more as the operator lacks; or one that another can spare; where cores are shared, a host."""
+        problem, name = self.problem, self.problem.operators[operator]
+        hosts, had = len(self.assembly.hosts), int(self.assembly.total[operator])
+        for spared in (None, self.found) if not problem.shared else (None,):
+            trial, added = self.assembly.copy(), 0
+            for _ in range(1 if problem.shared or spared else self._lacking(operator)):
+                if not grow(trial, operator, spared, lease=spared is None):
+                    break
+                added += 1
+            if added:
+                fresh = int(trial.instances[hosts:, operator].sum())
+                money = self._price(operator, fresh, trial.hosts[hosts:])
+                said = f"{len(trial.hosts) - hosts} host more" if problem.shared else f"{name} x {had + added}"
+                yield self._tried(trial, 0.0, money, f"{said}: {name} holds up the rest")
 
     def _lacking(self, operator: int) -> int:
         """Instances that bring the operator to its part of the target, at least one; later ones are added singly."""
-        need = float(self._needs[operator])
-        relative = float(self.found.relative.mean(axis=0)[operator])
-        reached = max(self._reached, NEARLY)
-        wanted = min(1.0, relative * self.goal.throughput / reached) * need
-        each = self._each(operator)
-        return max(1, math.floor((wanted - float(self.assembly.capacity[:, operator].mean())) / each))
+        relative, at = float(self.found.relative[self.at, operator]), self.at
+        wanted = min(1.0, relative * self.goal.throughput / max(self._reached, NEARLY)) * float(self._needs(at)[operator])
+        return max(1, math.floor((wanted - float(self.assembly.capacity[at, operator])) / self._each(operator)))
 
-    @property
-    def _needs(self) -> Floats:
-        """Cores of speed 1 that each operator fills with what reaches it, and with what waited at the cross-over.
-
-        What waits later waits for want of these cores.
-        """
-        conditions, found = self.assembly.conditions, self.found
-        waited = found.waiting[0] / (conditions.seconds * conditions.instants)
-        needs: Floats = (found.arriving.mean(axis=0) + waited) * self.problem.costs(self.assembly.active)
+    def _needs(self, at: int) -> Floats:
+        """Cores of speed 1 that each operator fills in an instant with what reaches it and what waits."""
+        records = self.found.arriving[at] + self.found.waiting[at] / self.assembly.conditions.seconds
+        needs: Floats = records * self.problem.costs(self.assembly.active)
         return needs
 
     def _each(self, operator: int) -> float:
@@ -279,9 +279,9 @@ class _Search:
             return
         if not self.assembly.sizable[operator]:
             return
-        part = min(1.0, self.goal.throughput / max(self._reached, NEARLY))
-        need = float(self._needs[operator]) * part
-        spare = math.floor((float(self.assembly.capacity[:, operator].mean()) - need) / self._each(operator))
+        part = min(1.0, self.goal.throughput / max(float(self.found.application[0]), NEARLY))
+        need = float(self._needs(0)[operator]) * part
+        spare = math.floor((float(self.assembly.capacity[0, operator]) - need) / self._each(operator))
         for count in dict.fromkeys((max(1, spare), 1)):
             trial = self.assembly.copy()
             taken = sum(shrink(trial, operator) is not None for _ in range(min(count, int(trial.total[operator]) - 1)))
