@@ -14,14 +14,17 @@ from elastream.experiments.cases import Tell
 from elastream.experiments.comparison import Trial
 from elastream.experiments.prospects import prospect_of
 from elastream.experiments.simulated import simulated
+from elastream.experiments.worth import WorthWatch, merits_of
 from elastream.model.cloud import HostType
 from elastream.model.endpoints import ArrivalPattern
 from elastream.model.key_table import KeyTable, KeyTableBook
+from elastream.model.observation import Observation
 from elastream.model.plant import Policy, refuse_unfit
 from elastream.model.prospect import Prospect, prepared
 from elastream.model.stages import Layout
 from elastream.planning.policies.static import standing
 from elastream.planning.provision import Costs
+from elastream.planning.scheduling.problem import Goal
 from elastream.simulation import Result, Settings, SimulatedPlant, make_plant
 
 __all__ = ["Scene", "tried"]
@@ -29,7 +32,8 @@ __all__ = ["Scene", "tried"]
 
 @dataclass(frozen=True)
 class Scene:
-    """What all policies of a comparison are tried on. seconds, records: of the load. period: seconds between plans."""
+    """What all policies of a comparison are tried on. seconds, records: of the load. period: seconds between plans.
+    goal: by which value and profit are judged; None: they are not."""
 
     layout: Layout
     host_types: Sequence[HostType]
@@ -43,6 +47,7 @@ class Scene:
     seed: int
     guards: GuardDocument | None = None
     tables: Sequence[KeyTable] = ()
+    goal: Goal | None = None
 
     @property
     def costs(self) -> Costs:
@@ -80,13 +85,19 @@ class Scene:
 def tried(scene: Scene, name: str, policy: Policy, tell: Tell) -> Trial:
     """What `policy` comes to; `tell` is called with the simulated time as it passes."""
     plant, policy = scene.set_up(policy)
-    run = simulated(
-        plant, policy, period=scene.period, until=scene.seconds, look=lambda seen: tell(seen.time), guards=scene.guards
-    )
+    watch = None if scene.goal is None else WorthWatch(scene.layout.graph, scene.goal, scene.period)
+
+    def look(seen: Observation) -> None:
+        tell(seen.time)
+        if watch is not None:
+            watch.look(seen)
+
+    run = simulated(plant, policy, period=scene.period, until=scene.seconds, look=look, guards=scene.guards)
     waiting = sum(operator.queued for operator in run.result.operators.values())
     late = _overdue(scene.layout, run.result, scene.loads, scene.seconds, scene.records, scene.target_latency)
     kept = _compliance(run.result, scene.target_latency, late)
-    return Trial(name, run.result.cost, kept, run.result, waiting, run.refused, run.lacked, late)
+    merits = None if watch is None or scene.goal is None else merits_of(watch, scene.goal)
+    return Trial(name, run.result.cost, kept, run.result, waiting, run.refused, run.lacked, late, merits)
 
 
 def _overdue(

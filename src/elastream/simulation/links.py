@@ -15,41 +15,60 @@ from elastream.model.graph import Edge
 from elastream.model.observation import Floats, Frame, Integers, Metric
 from elastream.simulation.pool import SimulatedHosts
 from elastream.simulation.stations import Station
+from elastream.workload.links import LinkTrace
 
-__all__ = ["adjacent", "delays", "link_frame"]
+__all__ = ["Delays", "adjacent", "link_frame"]
 
 LINKS_UP_TO = 32
 """Most hosts for which the observation lists the links of every pair."""
 
 
-def delays(
-    stations: Sequence[Station],
-    live: Mapping[str, Sequence[Edge]],
-    size: Callable[[str], float],
-    pool: SimulatedHosts,
-    now: float,
-) -> dict[Edge, tuple[float, float]]:
-    """(Mean latency in s, link seconds per item) of each live edge between operators, for the current placement.
+class Delays:
+    """Mean latency in s, and link seconds per item, of each live edge between operators.
 
     An item travels between any pair of instances of the two operators with equal probability; within a host for free. size:
     bytes of an item that an operator emits, NaN where unknown: it then takes no link seconds.
     """
-    shares: dict[str, Floats] = {}
-    for station in stations:
-        placed = station.crew.host[station.crew.host >= 0]
-        shares[station.name] = np.bincount(placed, minlength=len(pool)) / max(1, placed.size)
-    edges = [edge for station in stations for edge in live[station.name] if edge.target in shares]
-    means = _by_region if pool.settings.link_trace is None else _by_pair
-    found = {}
-    for edge, (latency, per_byte) in zip(edges, means(shares, edges, pool, now), strict=True):
-        bytes_each = size(edge.source)
-        found[edge] = (latency, 0.0 if math.isnan(bytes_each) else bytes_each * per_byte)
-    return found
+
+    def __init__(self, size: Callable[[str], float]) -> None:
+        self._size = size
+        self._placement: tuple[int, ...] = ()
+        self._edges: list[Edge] = []
+        self._means: list[tuple[float, float]] = []
+        self._weights: list[tuple[Floats, Floats]] = []
+
+    def at(
+        self,
+        now: float,
+        placement: tuple[int, ...],
+        stations: Sequence[Station],
+        live: Mapping[str, Sequence[Edge]],
+        pool: SimulatedHosts,
+    ) -> dict[Edge, tuple[float, float]]:
+        """(Latency, link seconds) by edge at `now`. placement: differs where instances, hosts or live edges do."""
+        trace = pool.settings.link_trace
+        if self._placement != placement:
+            self._placement = placement
+            shares: dict[str, Floats] = {}
+            for station in stations:
+                placed = station.crew.host[station.crew.host >= 0]
+                shares[station.name] = np.bincount(placed, minlength=len(pool)) / max(1, placed.size)
+            self._edges = [edge for station in stations for edge in live[station.name] if edge.target in shares]
+            if trace is None:
+                self._means = _by_region(shares, self._edges, pool)
+            else:
+                self._weights = _by_pair(shares, self._edges, pool, trace)
+        if trace is not None:
+            longer, width = trace.column(now)
+            self._means = [(float(far @ longer), float(wide @ (1 / width))) for far, wide in self._weights]
+        found = {}
+        for edge, (latency, per_byte) in zip(self._edges, self._means, strict=True):
+            bytes_each = self._size(edge.source)
+            found[edge] = (latency, 0.0 if math.isnan(bytes_each) else bytes_each * per_byte)
+        return found
 
 
-def _by_region(
-    shares: Mapping[str, Floats], edges: Sequence[Edge], pool: SimulatedHosts, now: float
-) -> list[tuple[float, float]]:
+def _by_region(shares: Mapping[str, Floats], edges: Sequence[Edge], pool: SimulatedHosts) -> list[tuple[float, float]]:
     """(Mean latency, mean link seconds per byte) of each edge, where links differ by region: for any number of hosts."""
     region = pool.region[: len(pool)]
     latency, per_byte = pool.between_regions()
@@ -67,18 +86,24 @@ def _by_region(
 
 
 def _by_pair(
-    shares: Mapping[str, Floats], edges: Sequence[Edge], pool: SimulatedHosts, now: float
-) -> list[tuple[float, float]]:
-    """The same where each pair of hosts has a link of its own."""
+    shares: Mapping[str, Floats], edges: Sequence[Edge], pool: SimulatedHosts, trace: LinkTrace
+) -> list[tuple[Floats, Floats]]:
+    """Of each edge, where each pair of hosts has a link of its own: by row of the trace, what its factors on latency,
+    and those by which bandwidth divides, are to be multiplied with; shape (rows,) each. So a new slot costs no loop
+    over pairs."""
+    regional, per_byte = pool.between_regions()
     found = []
     for edge in edges:
         source, target = (np.flatnonzero(shares[name]) for name in (edge.source, edge.target))
         pairs = np.outer(shares[edge.source][source], shares[edge.target][target])
         pairs[source[:, None] == target] = 0.0
-        latency, per_byte = pool.between_hosts(source, target, now)
         region = pool.region[target]
-        wide = np.bincount(region)[region]
-        found.append((float((pairs * latency).sum()), float((pairs * per_byte / wide).sum())))
+        between = np.ix_(pool.region[source], region)
+        rows = trace.rows_of(pool.number[source], pool.number[target]).ravel()
+        size, wide = len(trace.latency), np.bincount(region)[region]
+        far = np.bincount(rows, (pairs * regional[between]).ravel(), size)
+        width = np.bincount(rows, (pairs * per_byte[between] / wide).ravel(), size)
+        found.append((np.asarray(far, dtype=np.float64), np.asarray(width, dtype=np.float64)))
     return found
 
 

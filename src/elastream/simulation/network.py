@@ -21,7 +21,7 @@ from elastream.simulation.cohorts import CohortStation
 from elastream.simulation.costs import Cost, Shares, costs_of, greatest_selectivity, shares_in
 from elastream.simulation.exchanging import EdgeTraffic
 from elastream.simulation.fluid import DUST
-from elastream.simulation.links import delays
+from elastream.simulation.links import Delays
 from elastream.simulation.pool import SimulatedHosts
 from elastream.simulation.serving import paced
 from elastream.simulation.settings import Settings, Travel
@@ -86,6 +86,7 @@ class QueueNetwork:
         self.version = -1
         self.means: dict[str, Floats] = {}
         self._measured: tuple[int, ...] = ()
+        self._links = Delays(lambda name: settings.record_size(self.graph.by_name[name]))
         self._rated: tuple[int, ...] = ()
         self.signals = {s.name: s.writes.name for s in self.graph.sinks if isinstance(s.writes, DomainSignal)}
         self.signalled: dict[str, float] = {}
@@ -331,7 +332,7 @@ class QueueNetwork:
         limited = settings.links or (pool.bandwidth[: len(pool)] > 0).any()
         if settings.latency == 0.0 and not settings.links and not limited:
             return
-        found = delays(self.stations, self.live, lambda name: settings.record_size(self.graph.by_name[name]), pool, begin)
+        found = self._links.at(begin, (len(pool), pool.placements, self.version), self.stations, self.live, pool)
         self.delays = {edge: (settings.message_overhead + latency, gap) for edge, (latency, gap) in found.items()}
 
     def streams(self, emitted: Mapping[str, float]) -> list[EdgeTraffic]:

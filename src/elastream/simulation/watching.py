@@ -80,7 +80,6 @@ class Watch:
         self.series: list[tuple[float, ...]] = []
         self._basis = {source.name: Basis.DUE for source in context.graph.sources}
         self._told = (-1.0, 0, 0)
-        self._ages: Mapping[Metric, float] = {}
         self._leases: tuple[int, Mapping[str, Lease], tuple[str, ...]] = (-1, {}, ())
         self._placed: tuple[Any, ...] | None = None
         self._pairs: tuple[tuple[Any, ...], Frame] = ((), Frame())
@@ -131,7 +130,7 @@ class Watch:
         self._take_sources(period)
         self._take_application(period, kept, within)
         self._stream()
-        self.samples.append(Sample(now, self._operators()))
+        self.samples.append(Sample(now, self._operators(0.0)))
 
     def _stream(self) -> None:
         emitted = self._table[AT[Metric.EMITTED_RATE]].tolist()
@@ -213,16 +212,15 @@ class Watch:
             )
         )
 
-    def _operators(self) -> Frame:
+    def _operators(self, age: float) -> Frame:
         """The operators now: what was counted in the last period, and what can change at any moment."""
         table = self._table.copy()
         for station in self.network.stations:
             table[len(PERIODIC) :, self.rows[station.name]] = station.backlog, len(station.crew), station.scalings
-        return TableFrame(self.rows, AT, table, self._ages)
+        return TableFrame(self.rows, AT, table, dict.fromkeys(PERIODIC, age) if age else 0.0)
 
     def observation(self, now: float, composition: Composition) -> Observation:
         age = now - self.ticks * self.settings.monitor
-        self._ages = dict.fromkeys(PERIODIC, age)
         leases, hosts = self._lease_frame()
         exchange = exchange_of(self.streams, self.network.stations, age)
         tasks = self._task_frame()
@@ -230,11 +228,11 @@ class Watch:
         return Observation(
             time=now,
             context=self.context,
-            operators=self._operators(),
+            operators=self._operators(age),
             application=Frame(
                 (self.context.graph.name,),
                 {metric: [value] for metric, value in overall.items()},
-                dict.fromkeys(self.application, age),
+                dict.fromkeys(self.application, age) if age else 0.0,
             ),
             hosts=self._host_frame(hosts, now, crossing(exchange, tasks.host, len(hosts))),
             tasks=tasks,

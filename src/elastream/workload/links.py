@@ -10,8 +10,9 @@ from typing import Protocol
 
 import numpy as np
 
+from elastream.model.errors import InputError
 from elastream.workload.pattern import Floats, Integers
-from elastream.workload.speeds import BETWEEN, SLOT, WITHIN, drifting, logistic, refuse_misshapen, slot_at
+from elastream.workload.speeds import BETWEEN, SLOT, WITHIN, drifting, logistic, refuse_misshapen, slot_at, table_of
 
 __all__ = ["Ec2Links", "LinkSource", "LinkTrace", "pair_number", "pairs_of"]
 
@@ -38,6 +39,8 @@ class LinkTrace:
     interval: float = SLOT
 
     def __post_init__(self) -> None:
+        for name in ("latency", "bandwidth"):
+            object.__setattr__(self, name, table_of("links between hosts", getattr(self, name)))
         refuse_misshapen("links between hosts", self.interval, self.latency, self.bandwidth)
 
     def slot(self, now: float) -> int:
@@ -49,10 +52,19 @@ class LinkTrace:
 
         Shape (sources, targets) each; 1 from a host to itself.
         """
-        rows, slots = self.latency.shape
-        pair = pair_number(source[:, None], target[None, :]) % rows
-        column, same = self.slot(now) % slots, source[:, None] == target[None, :]
-        return np.where(same, 1.0, self.latency[pair, column]), np.where(same, 1.0, self.bandwidth[pair, column])
+        rows, same = self.rows_of(source, target), source[:, None] == target[None, :]
+        latency, bandwidth = self.column(now)
+        return np.where(same, 1.0, latency[rows]), np.where(same, 1.0, bandwidth[rows])
+
+    def rows_of(self, source: Integers, target: Integers) -> Integers:
+        """Row of the link from each of `source` to each of `target`, hosts by `number_of`; shape (sources, targets)."""
+        found: Integers = pair_number(source[:, None], target[None, :]) % self.latency.shape[0]
+        return found
+
+    def column(self, now: float) -> tuple[Floats, Floats]:
+        """(Factors on latency, on bandwidth) of every row at `now`; shape (rows,) each."""
+        slot = self.slot(now) % self.latency.shape[1]
+        return self.latency[:, slot], self.bandwidth[:, slot]
 
     def over(self, seconds: float) -> "LinkTrace":
         """Itself, whatever the length of the run: it begins anew where it is shorter."""
@@ -76,6 +88,10 @@ class Ec2Links:
 
     pairs: int = PAIRS
     seed: int = 1
+
+    def __post_init__(self) -> None:
+        if self.pairs < 1:
+            raise InputError(f"a trace of {self.pairs} pairs of hosts: at least one is needed")
 
     def over(self, seconds: float) -> LinkTrace:
         """Each pair for `seconds`."""

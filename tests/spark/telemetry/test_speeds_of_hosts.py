@@ -49,8 +49,8 @@ def test_the_fastest_host_has_the_speed_of_its_type_and_a_slower_one_less(tmp_pa
     assert [told[host].speed for host in ("h1", "h2")] == pytest.approx([1.0, 0.8])
 
 
-def test_hosts_that_differ_by_less_than_a_twentieth_are_alike(tmp_path):
-    told = Readings(tmp_path, h1=(1.0, 1.0), h2=(1.0, 2.0)).told(h1=0.412, h2=(0.2, 1.0, 0.97))
+def test_hosts_that_differ_by_less_than_a_tenth_are_alike(tmp_path):
+    told = Readings(tmp_path, h1=(1.0, 1.0), h2=(1.0, 2.0)).told(h1=0.43, h2=(0.2, 1.0, 0.93))
     assert [told[host].speed for host in ("h1", "h2")] == [1.0, 2.0]
 
 

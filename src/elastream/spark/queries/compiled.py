@@ -3,7 +3,6 @@
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from elastream.model.action import Action, Outcome, SetKeyTable, SetParallelism, Status, Switch, SwitchAlternate, SwitchEdge
@@ -23,7 +22,6 @@ from elastream.spark.queries.updates import UpdateWatch
 from elastream.spark.telemetry.batches import Batch
 from elastream.spark.telemetry.signals import DomainSignals
 from elastream.spark.telemetry.stage_load import PartitionLoads
-from elastream.spark.worker.meter import MeterRow
 
 __all__ = ["CompiledQueries"]
 
@@ -91,25 +89,18 @@ class CompiledQueries:
         self._watch.took(fresh)
         self._epoch = wall - now
         meters = {id(each.meter): each.meter for each in self.running}.values()
-        self.telemetry.metered([self._stretched(row) for meter in meters for row in meter.drain()])
+        self.telemetry.metered([row for meter in meters for row in meter.drain()])
         self._signals.told(row for meter in meters for row in meter.drain_signals())
         self._signals.committed(fresh, wall - now)
         return [self._described(batch, wall - now) for batch in fresh]
 
-    def _stretched(self, row: MeterRow) -> MeterRow:
-        """A row of the meter, which counts CPU seconds, with those that cores were taken for: more where hosts get less."""
-        waited = row.alternate and self.layout.graph.operator(row.operator).waits
-        if self._speeds is None or waited:
-            return row
-        return replace(row, busy=row.busy * self._speeds.stretch)
-
     def operators(self, wall: float, loads: Mapping[str, PartitionLoads], cores: float, used: float) -> Frame:
         """A row per operator."""
-        return self.telemetry.operators(wall, self._parallelism(), cores, used, self._scalings)
+        return self.telemetry.operators(wall, self._parallelism(), cores, used, self._scalings, self._stretch)
 
     def alternates(self, wall: float) -> Frame:
         """A row per alternate that has run."""
-        return self.telemetry.alternates(wall)
+        return self.telemetry.alternates(wall, self._stretch)
 
     def application(self, wall: float, cost: float) -> Frame:
         """The dataflow."""
@@ -192,6 +183,11 @@ class CompiledQueries:
             for source, control in each.sources.items()
             if (count := self.telemetry.committed(source)) == count
         }
+
+    @property
+    def _stretch(self) -> float:
+        """Seconds for which a core is taken for a second of CPU."""
+        return 1.0 if self._speeds is None else self._speeds.stretch
 
     def _described(self, batch: Batch, epoch: float) -> MicroBatch:
         ran = self._switching.ran(batch)
