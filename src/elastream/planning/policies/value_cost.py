@@ -31,6 +31,10 @@ from elastream.planning.scheduling.sharded import adapted_apart
 __all__ = ["Answer", "Asked", "Centralised", "Kept", "Sharded", "ValueCost", "answered"]
 
 
+SHORTEST = 1.0
+"""Seconds between two rounds, at least: a run observes once a second."""
+
+
 @dataclass(frozen=True)
 class Kept:
     """What such a policy remembers of a run. round: number of the next one that searches. known: of `read`. time: of the
@@ -158,11 +162,8 @@ class ValueCost:
 
 
 def _pace(observation: Observation, last: float) -> float:
-    """Seconds between two rounds: since the last; before it, those between two samples, or since the run began."""
-    if observation.time > last:
-        return observation.time - last
-    sampled = [sample.time for sample in observation.history[-1:]]
-    return max(observation.time - (sampled[0] if sampled else 0.0), 1.0)
+    """Seconds between two rounds: since the last; before it, since the run began."""
+    return max(observation.time - (last if observation.time > last else 0.0), SHORTEST)
 
 
 def _ending(observation: Observation, pace: float) -> tuple[frozenset[str], frozenset[str]]:
