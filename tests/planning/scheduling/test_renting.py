@@ -1,4 +1,4 @@
-"""An alternate of less value runs until it has cost as much as hosts for a better one; what costs more at once is not run."""
+"""An alternate of less value runs until it has cost as much as hosts for a better one; a dear one does not run at all."""
 
 from dataclasses import replace
 
