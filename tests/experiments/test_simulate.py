@@ -79,3 +79,12 @@ def test_hosts_and_links_vary_as_objects_text_or_files_say(tmp_path):
     assert kept() == kept(speeds=SpeedTrace(np.ones((1, 1)))) == 1.0
     assert kept(speeds=path) == kept(speeds=str(path)) < 0.5
     assert kept(speeds=SpeedWalk(seed=3), links=Ec2Links()) == kept(speeds="walk:seed=3", links="ec2") > 0.9
+
+
+def test_a_source_of_speeds_that_gives_something_else_is_named():
+    class Mine:
+        def over(self, seconds):
+            return [[1.0]]
+
+    with pytest.raises(InputError, match=r"Mine\.over returned a list, not a SpeedTrace"):
+        simulate(flow(), Static(hosts=1), host_types=[SMALL], speeds=Mine())

@@ -111,8 +111,9 @@ def test_pairs_of_hosts_as_declared_are_what_their_regions_are(data):
     }
     shares = {name: share / max(1.0, share.sum()) for name, share in shares.items()}
     edges = [edge for edge in plant.network.graph.edges if edge.source == "first"]
-    for by_region, by_pair in zip(*(way(shares, edges, plant.pool, 0.0) for way in (_by_region, _by_pair)), strict=True):
-        assert by_pair == pytest.approx(by_region, abs=1e-12)
+    trace = Ec2Links(pairs=3).over(60.0)
+    by_pair = [(far.sum(), width.sum()) for far, width in _by_pair(shares, edges, plant.pool, trace)]
+    assert by_pair == [pytest.approx(each, abs=1e-12) for each in _by_region(shares, edges, plant.pool)]
 
 
 @pytest.mark.parametrize("travel", Travel)

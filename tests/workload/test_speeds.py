@@ -50,6 +50,10 @@ def test_a_seed_is_a_trace_and_a_longer_run_begins_with_it(source):
     assert not (source(seed=4, hosts=4).over(HOURS).factors == one).all()
 
 
+def test_lists_make_a_trace():
+    assert SpeedTrace([[1, 0.5]]).at(np.array([0]), 130.0).tolist() == [0.5]
+
+
 def test_a_run_reads_the_row_of_a_host_by_its_name_and_begins_again_behind_the_last():
     trace = SpeedTrace(np.array([[1.0, 0.9, 0.8], [0.5, 0.4, 0.3]]), 60.0)
     numbers = np.array([number_of(name, 7) for name in ("h1", "h2", "h3", "spare", "h0")])
@@ -78,6 +82,8 @@ def test_the_border_between_two_slots_belongs_to_the_later_one(number, interval)
         (lambda: SpeedTrace(np.array([[1.0, math.nan]])), "missing, infinite or not above 0"),
         (lambda: SpeedTrace(np.array([[1.0, 0.0]])), "missing, infinite or not above 0"),
         (lambda: SpeedTrace(np.ones((1, 1)), 0.0), "must be above 0"),
+        (lambda: SpeedTrace([[1.0], [1.0, 0.9]]), "rows of one length"),
+        (lambda: SpeedTrace([["fast"]]), "a table of numbers"),
     ],
 )
 def test_what_cannot_be_a_trace_is_refused_in_one_sentence(make, sentence):

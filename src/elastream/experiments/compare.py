@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import TypeVar
 
 from elastream.documents.guards import GuardDocument
 from elastream.experiments.cases import cores, run_beside
@@ -21,9 +22,11 @@ from elastream.model.stages import Layout, lay_out
 from elastream.model.units import format_duration
 from elastream.planning.provision import Costs, declared_cores, for_cores, rates_of
 from elastream.simulation import Settings, Travel
-from elastream.workload import LinkSource, SpeedSource
+from elastream.workload import LinkSource, LinkTrace, SpeedSource, SpeedTrace
 
 __all__ = ["compare"]
+
+Trace = TypeVar("Trace", SpeedTrace, LinkTrace)
 
 SINGLE_UP_TO = 2_000_000
 """Most records of a load that are simulated as single items; larger loads are simulated as cohorts."""
@@ -77,8 +80,8 @@ def compare(
         base = replace(base, consistency=consistency)
     base = replace(
         base,
-        speed_trace=base.speed_trace if speeds is None else speeds.over(length),
-        link_trace=base.link_trace if links is None else links.over(length),
+        speed_trace=base.speed_trace if speeds is None else _a(SpeedTrace, speeds.over(length), speeds),
+        link_trace=base.link_trace if links is None else _a(LinkTrace, links.over(length), links),
     )
     for table in tables:
         table.check(selection_of(graph, table.operator))
@@ -97,6 +100,13 @@ def compare(
     )
     peak = _static_peak(layout, host_types, loads, length, target_latency, scene.costs)
     return Comparison(graph, length, records, target, tuple(trials), peak, target_latency)
+
+
+def _a(kind: type[Trace], found: object, source: object) -> Trace:
+    """`found`, which `source` gave for a run, maybe a class of the user's; raises InputError where it is no such trace."""
+    if isinstance(found, kind):
+        return found
+    raise InputError(f"{type(source).__name__}.over returned a {type(found).__name__}, not a {kind.__name__}")
 
 
 def _checked(scene: Scene, policies: Mapping[str, Policy]) -> list[tuple[str, Policy]]:

@@ -122,10 +122,10 @@ def waiting_time(arrival_rate: float, service_time: float, servers: int, variati
 
 
 class Network:
-    """Operators with their edges, divided into levels: what a level takes, earlier ones have emitted.
+    """Operators in topological order with their edges, divided into levels: what a level takes, earlier ones have emitted.
 
-    edges: int64, shape (edges, 2), rows of operators in topological order. parts: part of a record's emissions that goes
-    over each edge. sources, outputs: rows of operators.
+    edges: int64, shape (edges, 2), rows of operators. parts: part of a record's emissions that goes over each edge.
+    sources, outputs: rows of operators. weights: part of what each operator (column) emits that reaches each (row).
     """
 
     def __init__(self, operators: int, edges: Integers, parts: Floats, sources: Integers, outputs: Integers) -> None:
@@ -134,15 +134,8 @@ class Network:
         self.parts = np.array(parts, dtype=np.float64)
         self.sources = np.array(sources, dtype=np.int64)
         self.outputs = np.array(outputs, dtype=np.int64)
-        depth = [0] * operators
-        for source, target in sorted(self.edges.tolist()):
-            depth[target] = max(depth[target], depth[source] + 1)
-        self._depth = np.array(depth, dtype=np.int64)
-        self.order: Integers = np.argsort(self._depth, kind="stable")
-        self.place: Integers = np.argsort(self.order)
-        weights = np.zeros((operators, operators))
-        np.add.at(weights, (self.place[self.edges[:, 1]], self.place[self.edges[:, 0]]), self.parts)
-        self.weights: Floats = weights
+        self.weights: Floats = np.zeros((operators, operators))
+        np.add.at(self.weights, (self.edges[:, 1], self.edges[:, 0]), self.parts)
 
     @cached_property
     def incoming(self) -> tuple[Integers, Integers]:
@@ -151,24 +144,19 @@ class Network:
         return np.searchsorted(np.sort(targets), np.arange(self.operators + 1)), np.argsort(targets, kind="stable")
 
     @cached_property
-    def levels(self) -> tuple[tuple[slice, Integers, Floats], ...]:
-        """Of each level: its operators in `order`, rows of the edges into them, and which edge leads to which of them."""
-        ends = np.cumsum(np.bincount(self._depth)).tolist() if self.operators else []
-        found = []
-        for level, (first, last) in enumerate(zip([0, *ends], ends, strict=False)):
-            into = np.flatnonzero(self._depth[self.edges[:, 1]] == level)
-            leads = self.place[self.edges[into, 1]] == np.arange(first, last)[:, None]
-            found.append((slice(first, last), into, leads.astype(np.float64)))
-        return tuple(found)
+    def levels(self) -> tuple[Integers, ...]:
+        """Rows of the operators of each level, those that nothing leads to first."""
+        depth = [0] * self.operators
+        for source, target in sorted(self.edges.tolist()):
+            depth[target] = max(depth[target], depth[source] + 1)
+        return tuple(np.flatnonzero(np.array(depth) == level) for level in range(max(depth, default=-1) + 1))
 
     def unlimited(self, inputs: Floats, selectivities: Floats) -> Floats:
-        """Records/s that arrive at each operator if nothing holds `inputs` back; of its shape, operators in `order`."""
-        found, emits = np.array(inputs), selectivities.reshape(-1, *(1,) * (inputs.ndim - 1))
-        sent = np.zeros_like(found)
-        for level, _, _ in self.levels:
-            if level.start:
-                found[level] += self.weights[level, : level.start] @ sent[: level.start]
-            np.multiply(found[level], emits[level], out=sent[level])
+        """Records/s that arrive at each operator if nothing holds back `inputs`; both of shape (operators,)."""
+        found, sent = np.array(inputs), np.zeros(self.operators)
+        for rows in self.levels:
+            found[rows] += self.weights[rows] @ sent
+            sent[rows] = found[rows] * selectivities[rows]
         return found
 
 
@@ -320,8 +308,7 @@ def profit_so_far(line: Line, period: float, ends: ArrayLike, values: ArrayLike,
     times, value = np.asarray(ends, dtype=np.float64), np.asarray(values, dtype=np.float64)
     mean = np.cumsum(value * np.diff(times, prepend=0.0)) / times
     whole = np.asarray(costs, dtype=np.float64) * period / times
-    found: Floats = mean - (line.sigma * (whole - line.at_highest) + line.highest)
-    return found
+    return np.array([line.profit(*each) for each in zip(mean.tolist(), whole.tolist(), strict=True)])
 
 
 def worst_interval(throughput: ArrayLike, instants: int) -> float:

@@ -10,8 +10,9 @@ from typing import Protocol
 
 import numpy as np
 
+from elastream.model.errors import InputError
 from elastream.workload.pattern import Floats, Integers
-from elastream.workload.speeds import BETWEEN, SLOT, WITHIN, drifting, logistic, refuse_misshapen, slot_at
+from elastream.workload.speeds import BETWEEN, SLOT, WITHIN, drifting, logistic, refuse_misshapen, slot_at, table_of
 
 __all__ = ["Ec2Links", "LinkSource", "LinkTrace", "pair_number", "pairs_of"]
 
@@ -38,6 +39,8 @@ class LinkTrace:
     interval: float = SLOT
 
     def __post_init__(self) -> None:
+        for name in ("latency", "bandwidth"):
+            object.__setattr__(self, name, table_of("links between hosts", getattr(self, name)))
         refuse_misshapen("links between hosts", self.interval, self.latency, self.bandwidth)
 
     def slot(self, now: float) -> int:
@@ -85,6 +88,10 @@ class Ec2Links:
 
     pairs: int = PAIRS
     seed: int = 1
+
+    def __post_init__(self) -> None:
+        if self.pairs < 1:
+            raise InputError(f"a trace of {self.pairs} pairs of hosts: at least one is needed")
 
     def over(self, seconds: float) -> LinkTrace:
         """Each pair for `seconds`."""

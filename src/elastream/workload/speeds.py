@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from elastream.model.errors import InputError
 from elastream.model.units import duration
@@ -50,6 +51,7 @@ class SpeedTrace:
     interval: float = SLOT
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "factors", table_of("speeds of hosts", self.factors))
         refuse_misshapen("speeds of hosts", self.interval, self.factors)
 
     def slot(self, now: float) -> int:
@@ -155,6 +157,14 @@ def number_of(host: str, otherwise: int) -> int:
 def slot_at(now: float, interval: float) -> int:
     """Number of the slot of `interval` seconds that `now` is in."""
     return int(now / interval + NEARLY)
+
+
+def table_of(what: str, values: ArrayLike) -> Floats:
+    """`values` as a table of numbers; raises InputError where they are none."""
+    try:
+        return np.asarray(values, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise InputError(f"a trace of {what} is a table of numbers with rows of one length") from None
 
 
 def refuse_misshapen(what: str, interval: float, *tables: Floats) -> None:

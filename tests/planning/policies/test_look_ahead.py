@@ -23,6 +23,7 @@ from elastream.model.prospect import prepared
 from elastream.model.stages import lay_out
 from elastream.planning.policies.look_ahead import Latest, Optimistic, Pessimistic, Plasticc
 from elastream.simulation import HostFailure, Settings, Travel, make_plant
+from elastream.workload import SpeedWalk
 from elastream.workload.shapes import steps
 
 NAMES = ("plasticc", "caf", "waaf", "wpa", "wpo", "wpp")
@@ -62,10 +63,10 @@ def named(text):
     return made(POLICY, *named_in(text, POLICY), References(Path()))
 
 
-def run(policy, load=RISE, seconds=LONG, period=300.0, fused=False, look=lambda _: None, graph=GRAPH, **more):
+def run(policy, load=RISE, seconds=LONG, period=300.0, fused=False, look=lambda _: None, graph=GRAPH, speeds=None, **more):
     """(plant, run) of a policy, prepared for what comes."""
     faults = more.pop("faults", ())
-    settings = Settings(monitor=60.0, travel=Travel.COHORTS, cohorts_above=0, faults=faults)
+    settings = Settings(monitor=60.0, travel=Travel.COHORTS, cohorts_above=0, faults=faults, speed_trace=speeds)
     layout, loads = lay_out(graph, fused=fused), {"web": load, "app": load.scaled(0.5)}
     policy = prepared(policy, prospect_of(layout, TYPES, loads, settings, seconds=seconds))
     plant = make_plant(layout, host_types=TYPES, loads=loads, settings=settings, seconds=seconds, **more)
@@ -78,10 +79,10 @@ def backlog(observation):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_on_a_dataflow_with_two_inputs_the_load_is_carried_through_a_rise_and_a_fall(name):
+def test_on_a_dataflow_with_two_inputs_and_hosts_that_vary_the_load_is_carried_through_a_rise_and_a_fall(name):
     seen = []
     forecast = "" if name in ("caf", "waaf") else ":forecast=oracle"
-    _, found = run(named(name + forecast), look=seen.append)
+    _, found = run(named(name + forecast), look=seen.append, speeds=SpeedWalk().over(LONG))
     assert found.refused == 0
     high = [each for each in seen if 1.5 * HOUR < each.time <= 2 * HOUR]
     assert backlog(seen[-1]) < 300 * 9, "less than what comes in an instant"
@@ -96,7 +97,7 @@ def test_plasticc_has_its_hosts_up_when_a_foreseen_step_comes_and_caf_does_not()
         seen = []
         run(policy, look=seen.append, graph=PLAIN)
         (at,) = [each for each in seen if each.time == HOUR]
-        return sum(each.type.cores for each in at.leases.values()), max(backlog(each) for each in seen)
+        return sum(each.type.cores for each in at.leases.values()), sum(map(backlog, seen))
 
     (cores, worst), (late, behind) = met(Plasticc(forecast="oracle")), met(Latest())
     assert cores > late
@@ -106,7 +107,7 @@ def test_plasticc_has_its_hosts_up_when_a_foreseen_step_comes_and_caf_does_not()
 def test_an_optimist_falls_behind_more_than_a_pessimist():
     def worst(policy):
         seen = []
-        run(policy, look=seen.append)
+        run(policy, look=seen.append, speeds=SpeedWalk().over(LONG))
         return sum(map(backlog, seen))
 
     assert worst(Optimistic(forecast="oracle")) >= worst(Pessimistic(forecast="oracle"))

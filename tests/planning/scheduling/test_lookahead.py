@@ -145,6 +145,15 @@ def test_a_host_whose_paid_time_ends_goes_where_the_interval_is_worth_more_witho
     assert left.deployment.instances[0, 1:3].tolist() == [1, 1]
 
 
+def test_a_host_that_is_needed_until_the_load_falls_stays_until_then():
+    kind = replace(SMALL, billing=Billing(600.0), price=1.0)
+    problem = chain([(1.0, 1.0, 1.0)], goal=GOAL, types=[kind])
+    now = deployed(problem, [(kind, {"o0": 1})] * 3)
+    found = look_ahead(problem, now, ahead(problem, 3.6, 0.5, 0.5, 0.5, 0.5, time=550.0), pace=60.0)
+    assert instances(found.stages[0]) == 3
+    assert instances(found.stages[-1]) < 3
+
+
 def test_where_cores_are_shared_hosts_come_and_go():
     problem = chain([(1.0, 1.0, 1.0)], goal=GOAL, shared=True, types=[SMALL])
     rising = look_ahead(problem, deployed(problem, [(SMALL, {})]), ahead(problem, 1.2, 1.2, 2.4, 2.4, 2.4))

@@ -34,7 +34,7 @@ def look_ahead(problem: Problem, deployment: Deployment, conditions: Conditions,
     """A plan for the interval of `conditions`; deployment: what runs now, with hosts that are still starting.
 
     pace: seconds until the next round. Hosts whose paid time ends before it are given back where the interval is worth more
-    without them ("repacking and shut-down", line 29).
+    without them, and no instant falls below the tolerance for that ("repacking and shut-down", line 29).
     """
     found = _Search(problem, deployment, conditions).schedule()
     first, until = Assembly(problem, deployment, conditions), conditions.time + pace
@@ -45,7 +45,8 @@ def look_ahead(problem: Problem, deployment: Deployment, conditions: Conditions,
     if len(fewer.hosts) == len(first.hosts):
         return found
     without = _Search(problem, fewer.deployment(), conditions, why=_gone(first, fewer)).schedule()
-    return without if not without.missed and without.worth > found.worth + NEARLY else found
+    holds = bool((without.throughput >= np.minimum(found.throughput, problem.goal.lowest) - NEARLY).all())
+    return without if holds and without.worth > found.worth + NEARLY else found
 
 
 def farthest(throughput: Floats, goal: Goal) -> int:

@@ -122,7 +122,7 @@ def possible_rates(problem: Problem, conditions: Conditions, selectivities: Floa
     given = _given(problem, conditions)
     found = np.zeros(selectivities.shape)
     sent = np.zeros(selectivities.shape)
-    for rows, _, _ in problem.network.levels:
+    for rows in problem.network.levels:
         found[rows] = given[rows] + problem.network.weights[rows] @ sent
         sent[rows] = found[rows] * selectivities[rows]
     return found
@@ -152,7 +152,7 @@ def reached(
         served = np.where(costs > 0, capacity / costs, np.inf)
     given = _given(problem, conditions)
     taken, sent = np.zeros(possible.shape), np.zeros(possible.shape)
-    for rows, _, _ in problem.network.levels:
+    for rows in problem.network.levels:
         taken[rows] = np.minimum(given[rows] + problem.network.weights[rows] @ sent, served[rows])
         sent[rows] = taken[rows] * selectivities[rows]
     ends = problem.network.outputs
