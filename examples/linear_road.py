@@ -37,7 +37,7 @@ TOLL, ACCIDENT, ANSWER, CHARGE = 0, 1, 2, 3
 BOOKS = 8
 """In which accounts are kept: by the number of the vehicle."""
 AHEAD = 3
-"""Segments that the travel time on a vehicle's display is for."""
+"""Miles for which a vehicle is told what to expect."""
 STOPPED, NEAR = 4, 4
 """Equal reports after which a vehicle is stopped, segments behind an accident in which vehicles hear of it (benchmark)."""
 
@@ -115,13 +115,13 @@ def met(method, road, item):
     """What `method` says for one report or query: no record for every second report of a vehicle under `sparse`."""
     percent = road["percent"][road["minute"]]
     speed = partial(expected_speed, method, road["past"], item["time"], percent=percent)
+    step = 1 if item["dir"] == EAST else -1
     if item["kind"] == REPORT:
         road["now"].append((item["time"], item["pos"], item["speed"], percent, item["vid"]))
         if method == "sparse" and item["time"] // PERIOD % 2:
             return []
-        speeds = [speed(pos=item["pos"])]
+        speeds = [speed(pos=item["pos"] + miles * step * MILE) for miles in range(AHEAD)]
     elif item["kind"] == TRAVEL:
-        step = 1 if item["dir"] == EAST else -1
         speeds = [speed(pos=(seg + 0.5) * MILE) for seg in range(item["s_init"], item["s_end"] + step, step)]
     else:
         speeds = []
@@ -216,7 +216,7 @@ def entered(vehicles, item, accidents):
     if item["lane"] == EXIT:
         vehicles[vid] = (-1, 0, balance)
         return [{**about, "kind": CHARGE}] if charged else []
-    (speed,) = json.loads(item["speeds"])
+    speed = json.loads(item["speeds"])[0]
     near = [each for each in accidents if 0 <= (each - seg if item["dir"] == EAST else seg - each) <= NEAR]
     if near:
         vehicles[vid] = (seg, 0, balance)
@@ -250,8 +250,7 @@ def travel(method, history, item):
     elif item["kind"] == BALANCE:
         return []
     else:
-        speeds = json.loads(item["speeds"])
-        wanted = [(item["seg"], speeds * AHEAD if item["kind"] == REPORT else speeds)]
+        wanted = [(item["seg"], json.loads(item["speeds"]))]
     about = {column: item[column] for column in ("kind", "time", "vid", "xway", "dir", "qid")}
     about |= {"method": item["method"], "by": method}
     return [

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from congestion import SLOWEST, WINDOW, History, expected_speed, seconds_for
 from traffic import BALANCE, BEGINS, EXIT, MILE, MINUTE, PERIOD, REPORT, TRAVEL, WEATHER, parsed
 
-from elastream.model.action import LeaseHost, SwitchAlternate
+from elastream.model.action import DrainHost, LeaseHost, SwitchAlternate
 from elastream.model.metrics import Metric
 from elastream.model.stages import lay_out
 from elastream.recording.directory import RunDirectory
@@ -115,7 +115,8 @@ def expect(lines: Sequence[str], history: History, estimated: Said, travelled: S
             speeds = [expected_speed(said, past, time, (each + 0.5) * MILE, percent) for each in trip]
             when = (item["tod"], item["dow"])
         else:
-            speeds = [expected_speed(said, past, time, item["pos"], percent)] * 3
+            miles = [each * MILE * (1 - 2 * way[1]) for each in range(3)]
+            speeds = [expected_speed(said, past, time, item["pos"] + each, percent) for each in miles]
             when = (BEGINS + minute, 1)
         by = travelled.get((kind, vid, time), "none")
         answers[kind, time, vid, *way, seg, item["qid"], seconds_for(by, history, speeds, *when), said, by] += 1
@@ -333,8 +334,8 @@ class Story:
     """How a step of the load and the loss of half of a host were answered: seconds after either, NaN for what never came.
 
     switched, leased: the first alternate switched after the step, and the first host leased. noticed: the first observation
-    with the host's speed as it had become. answered: the first switch or lease after that. throughput: of the step. query
-    runs: one for each query where none was started again.
+    with the host's speed as it had become. answered: the first switch, lease or drain after that. throughput: of the step.
+    query_runs: one for each query where none was started again.
     """
 
     switched: float
@@ -367,7 +368,7 @@ def story(recording: Recording, checked: Checked, step: tuple[float, float], hos
         first(SwitchAlternate, zero + step[0]),
         first(LeaseHost, zero + step[0]),
         noticed - lost,
-        noticed - lost + first((SwitchAlternate, LeaseHost), noticed),
+        noticed - lost + first((SwitchAlternate, LeaseHost, DrainHost), noticed),
         float(relative_throughput(checked.responses, step)[0]),
         int(recording.ending.facts["query runs"]),
     )
