@@ -23,6 +23,7 @@ from elastream.model.graph import Alternate, Edge, Graph, Kind, Operator
 from elastream.model.stages import lay_out
 from elastream.planning.policies.threshold import Threshold
 from elastream.simulation import Emissions, Settings, SimulatedPlant, Travel, make_plant
+from elastream.workload import SpeedSource, SpeedWalk
 
 SOURCE = "the project's bar; compilation apart"
 BAR = "issue 13; compilation apart"
@@ -39,8 +40,11 @@ USED = 13.0
 """Cores that the mean load of those days keeps busy; it swings by 40 %, so that a policy has 12 to 26 of them to lease."""
 
 
-def day_of(rate: int, fused: bool, seconds: float) -> float:
-    """CPU seconds of a simulated day (extrapolated from `seconds`) under `threshold` at `rate` records/s on average."""
+def day_of(rate: int, fused: bool, seconds: float, hosts: SpeedSource | None = None) -> float:
+    """CPU seconds of a simulated day (extrapolated from `seconds`) under `threshold` at `rate` records/s on average.
+
+    hosts: how their speeds vary; None: not at all.
+    """
     names = ("clicks", "enrich", "score", "out")
     kinds = (Kind.SOURCE, Kind.TRANSFORM, Kind.TRANSFORM, Kind.SINK)
     operators = tuple(
@@ -54,7 +58,11 @@ def day_of(rate: int, fused: bool, seconds: float) -> float:
         lay_out(graph, fused=fused),
         host_types=[HostType("small", cores=1, memory=1700, price=0.05 / 3600, billing=Billing(1.0, 60.0), start=60.0)],
         loads={"clicks": Emissions.every(60.0, counts, spread=True)},
-        settings=Settings(monitor=1.0 if fused else EVERY, travel=Travel.COHORTS),
+        settings=Settings(
+            monitor=1.0 if fused else EVERY,
+            travel=Travel.COHORTS,
+            speed_trace=None if hosts is None else hosts.over(seconds),
+        ),
         hosts=20,
         parallelism={} if fused else {"enrich": 20, "score": 20},
         max_hosts=40,
@@ -75,6 +83,8 @@ def days(report: Report, quick: bool) -> None:
         progress(f"a day of 20 hosts, {kind}: " + ", ".join(f"{each:.1f} s at {rate:,}/s" for rate, each in cpu.items()))
         report.at_most(f"CPU of a simulated day of 20 hosts, {kind}, s", max(cpu.values()), bound, BAR)
         report.at_most(f"that at 2 million records/s over that at 2,000, {kind}", cpu[RATES[-1]] / cpu[RATES[0]], 1.2, BAR)
+        varying = day_of(RATES[0], fused, seconds, SpeedWalk()) / cpu[RATES[0]]
+        report.at_most(f"CPU of a day on hosts that vary over that on steady ones, {kind}", varying, 2.0, "this benchmark")
         report.figures[f"day_{kind}_cpu_seconds"] = {str(rate): each for rate, each in cpu.items()}
 
 

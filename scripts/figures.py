@@ -63,6 +63,8 @@ SOURCES = (
            "elastream experiment elastic-allocator --plant spark", "explanation/elastic-allocator.md"),
     Source("dynamic-dataflow-spark", "Dynamic dataflows on Spark", SPARK,
            "elastream experiment dynamic-dataflow --plant spark", "explanation/demand-response.md"),
+    Source("linear-road-spark", "Linear Road on Spark: a load that quadruples", SPARK,
+           "python benchmarks/linear_road_on_spark.py", "explanation/linear-road.md"),
     Source("promise", "The default policy on recorded and made loads", SIMULATED, "python benchmarks/promise.py"),
     Source("visp", "VISP", SIMULATED, "elastream experiment visp", "explanation/visp.md"),
     Source("e2df", "E2DF", SIMULATED, "elastream experiment e2df", "explanation/e2df.md"),
@@ -71,6 +73,10 @@ SOURCES = (
            "explanation/elastic-allocator.md"),
     Source("dynamic-dataflow", "Dynamic dataflows: forecasts by the method that suits (synthetic readings)", SIMULATED,
            "elastream experiment dynamic-dataflow", "explanation/demand-response.md"),
+    Source("reactive", "Value against cost: reactive scheduling", SIMULATED, "elastream experiment reactive",
+           "explanation/value-against-cost.md"),
+    Source("lookahead", "Value against cost: look-ahead scheduling", SIMULATED, "elastream experiment lookahead",
+           "explanation/look-ahead.md"),
     Source("autopilot-skew", "Autopilot: skewed keys, 64 partitions", SIMULATED,
            "python benchmarks/autopilot.py --part skew", "how-to/autopilot.md"),
     Source("calibration", "The simulator beside recorded runs", SIMULATED, "elastream simulate --calibrate RUN",
@@ -86,6 +92,8 @@ SOURCES = (
            "explanation/otd.md"),
     Source("guards", "Guards beside plain Python functions", PLANNING, "python benchmarks/guards.py",
            "reference/guards.md"),
+    Source("value-cost", "Planning of value against cost", PLANNING, "python benchmarks/value_cost.py",
+           "explanation/value-against-cost.md"),
 )  # fmt: skip
 """In the order of the page; each group of figures has one origin, so that none stands beside one of another."""
 

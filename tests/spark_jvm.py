@@ -23,6 +23,7 @@ def shared_session() -> SparkSession:
         "spark.ui.showConsoleProgress": "false",
         "spark.log.level": "OFF",
         "spark.sql.shuffle.partitions": "2",
+        "spark.python.daemon.module": "elastream.spark.worker.daemon",
         "spark.sql.warehouse.dir": tempfile.mkdtemp(prefix="warehouse-"),
         # On a crowded machine a Python worker may take longer to come up than the 15 s that Spark waits.
         "spark.python.authenticate.socketTimeout": "300s",

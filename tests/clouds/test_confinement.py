@@ -1,10 +1,21 @@
+import math
+import os
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastream.clouds.local.confinement import PERIOD, CgroupV1, CgroupV2, find_cgroups, mounted_cgroups, quota
+from elastream.clouds.local.confinement import (
+    PERIOD,
+    CgroupV1,
+    CgroupV2,
+    cores_allowed,
+    find_cgroups,
+    mounted_cgroups,
+    own_groups,
+    quota,
+)
 
 V1_MOUNTS = """\
 31 23 0:28 / /sys/fs/cgroup rw,relatime - tmpfs tmpfs rw,mode=755
@@ -114,3 +125,39 @@ class TestWhatIsWritten:
         assert quota(cores) >= 1000
         if cores >= 0.01:
             assert quota(cores) / PERIOD == pytest.approx(cores, abs=1 / PERIOD)
+
+
+class TestWhatAProcessMayUse:
+    def test_the_least_quota_of_the_groups_that_hold_it_counts_in_either_version(self, tmp_path):
+        for name, text in (("inner", "max 100000"), ("outer", "150000 100000")):
+            (tmp_path / name).mkdir()
+            (tmp_path / name / "cpu.max").write_text(text)
+        assert cores_allowed([tmp_path / "inner", tmp_path / "outer"]) == 1.5
+        assert cores_allowed([tmp_path / "inner"]) == math.inf
+        (tmp_path / "first").mkdir()
+        (tmp_path / "first/cpu.cfs_quota_us").write_text("25000")
+        (tmp_path / "first/cpu.cfs_period_us").write_text("50000")
+        assert cores_allowed([tmp_path / "first", tmp_path / "outer"]) == 0.5
+        (tmp_path / "first/cpu.cfs_quota_us").write_text("-1")
+        assert cores_allowed([tmp_path / "first"]) == math.inf
+
+    def test_without_groups_or_files_nothing_holds_it(self, tmp_path):
+        assert cores_allowed([]) == cores_allowed([tmp_path]) == math.inf
+
+    def test_a_process_in_a_group_with_a_quota_reads_it(self):
+        cgroups, why = find_cgroups("elastream-test-reads")
+        if cgroups is None:
+            pytest.skip(why)
+        name = "elastream-test-quota"
+        cgroups.create(name)
+        try:
+            cgroups.limit(name, 0.25)
+            reads, writes = os.pipe()
+            if os.fork() == 0:
+                cgroups.join(name)
+                os.write(writes, str(cores_allowed(own_groups())).encode())
+                os._exit(0)
+            os.wait()
+            assert float(os.read(reads, 100)) == 0.25
+        finally:
+            cgroups.remove(name)

@@ -357,6 +357,18 @@ def conformance_suite(case: PlantCase) -> type:
                 seen = wait_for(plant, case, lambda observation: not missing(observation, case))
                 assert not missing(seen, case), f"promised by the table of metrics, and unknown: {missing(seen, case)}"
 
+        def test_every_host_that_takes_tasks_comes_to_have_a_speed_and_with_it_its_cores_count(self, shared):
+            promised = any(each.given in ((), (Given.UP,)) for each in Metric.SPEED.promised(Rows.HOST, case.kind))
+            if not promised or (case.measures is not None and (Rows.HOST, Metric.SPEED) not in case.measures):
+                pytest.skip("this plant measures no speed of hosts")
+            with self.plant(shared) as plant:
+                seen = wait_for(plant, case, lambda o: all(o.hosts.reading(host, Metric.SPEED).known for host in o.usable))
+                assert seen.usable
+                for host in seen.usable:
+                    speed = seen.hosts.value(host, Metric.SPEED)
+                    assert speed > 0
+                    assert seen.capacities[host] == seen.leases[host].type.cores * speed
+
         def test_no_metric_that_the_table_promises_is_unknown_for_three_rounds(self, shared):
             with self.plant(shared) as plant:
                 wait_for(plant, case, lambda observation: not missing(observation, case))

@@ -12,11 +12,12 @@ from elastream.api.run import run
 from elastream.cli.app import app
 from elastream.clouds.provider import Cloud
 from elastream.documents.dataflow import load_document
-from elastream.documents.registry import CLOUD, POLICY, SINK, SOURCE, Registry, made, named_in
+from elastream.documents.registry import CLOUD, LINKS, POLICY, SINK, SOURCE, SPEEDS, Registry, made, named_in
 from elastream.documents.user_code import References
 from elastream.model.endpoints import StreamReader, StreamWriter
 from elastream.model.errors import DataflowError, ElastreamError, InputError
 from elastream.model.plant import Policy
+from elastream.workload import LinkSource, SpeedSource
 
 MINE = '''
 from dataclasses import dataclass
@@ -327,7 +328,15 @@ def test_a_load_cannot_be_declared_for_what_has_no_records_to_replay(folder: Pat
 
 
 @pytest.mark.parametrize(
-    ("registry", "protocol"), [(POLICY, Policy), (CLOUD, Cloud), (SOURCE, StreamReader), (SINK, StreamWriter)]
+    ("registry", "protocol"),
+    [
+        (POLICY, Policy),
+        (CLOUD, Cloud),
+        (SOURCE, StreamReader),
+        (SINK, StreamWriter),
+        (SPEEDS, SpeedSource),
+        (LINKS, LinkSource),
+    ],
 )
 def test_what_is_named_needs_what_its_protocol_has(registry: Registry, protocol: type) -> None:
     members = {*vars(protocol), *protocol.__annotations__}

@@ -1,11 +1,13 @@
 """`simulate(...)` from a program or a notebook: policies side by side, as a table, as frames and as HTML."""
 
+import numpy as np
 import pytest
 
 from elastream import Alternate, Dataflow, HostType, Local, Static, Threshold, constant, records, simulate
 from elastream.model.endpoints import collect
 from elastream.model.errors import CloudError, InputError
 from elastream.model.flow import Dataflow as Flow
+from elastream.workload import Ec2Links, SpeedTrace, SpeedWalk
 
 SMALL = HostType("small", cores=1.0, memory=4000.0, price=1.0)
 
@@ -65,3 +67,24 @@ def test_what_cannot_be_simulated_is_one_sentence():
         simulate(flow(), Threshold())
     with pytest.raises(InputError, match="never ends"):
         simulate(flow(constant("5/s")), Threshold(), host_types=[SMALL])
+
+
+def test_hosts_and_links_vary_as_objects_text_or_files_say(tmp_path):
+    path = tmp_path / "speeds.csv"
+    path.write_text("host,speed\na,0.1\n")
+
+    def kept(**varies):
+        return simulate(flow(), Static(hosts=1), host_types=[SMALL], target_latency="5s", **varies).trials[0].compliance
+
+    assert kept() == kept(speeds=SpeedTrace(np.ones((1, 1)))) == 1.0
+    assert kept(speeds=path) == kept(speeds=str(path)) < 0.5
+    assert kept(speeds=SpeedWalk(seed=3), links=Ec2Links()) == kept(speeds="walk:seed=3", links="ec2") > 0.9
+
+
+def test_a_source_of_speeds_that_gives_something_else_is_named():
+    class Mine:
+        def over(self, seconds):
+            return [[1.0]]
+
+    with pytest.raises(InputError, match=r"Mine\.over returned a list, not a SpeedTrace"):
+        simulate(flow(), Static(hosts=1), host_types=[SMALL], speeds=Mine())

@@ -20,6 +20,19 @@ host_types:
   small: {cores: 2, memory: 4 GB, price: 1, btu: 10min}
 """
 
+SHORT = ("--policy", "btu", "--load", "5/s", "--limit", "1min")
+OWN_SPEEDS = """
+import numpy as np
+from elastream.workload import SpeedTrace
+
+class Slow:
+    def __init__(self, part: float) -> None:
+        self.part = part
+
+    def over(self, seconds):
+        return SpeedTrace(np.full((1, 1), self.part))
+"""
+
 
 @pytest.fixture
 def document(tmp_path):
@@ -55,6 +68,22 @@ def test_a_load_in_a_file_replaces_that_of_the_document(document, tmp_path):
     assert (data["figures"]["seconds"], data["figures"]["records"]) == (240, 30 + 31 + 32 + 33)
 
 
+def test_hosts_and_links_that_vary_cost_what_they_cost(document, tmp_path):
+    words = ("simulate", document, "--policy", "static:1", "--load", "5/s", "--limit", "5min", "--apart", "--json")
+    speeds = tmp_path / "speeds.csv"
+    speeds.write_text("seconds,host,speed\n0,a,1\n60,a,0.1\n120,a,1\n180,a,1\n240,a,1\n")
+    own = tmp_path / "mine.py"
+    own.write_text(OWN_SPEEDS)
+    kept = {}
+    for given in ("", "walk:seed=3", "ec2", speeds, f"{own}:Slow:part=0.05"):
+        invoke(*words, tmp_path / "found.json", *(("--speeds", given, "--links", "ec2:seed=2") if given else ()))
+        kept[given] = json.loads((tmp_path / "found.json").read_text())["figures"]["policies"]["static:1"]["compliance"]
+    assert kept[""] == 1.0
+    assert kept["walk:seed=3"] > 0.9
+    assert kept[speeds] == pytest.approx(0.75, abs=0.1)
+    assert kept[f"{own}:Slow:part=0.05"] < 0.1
+
+
 @pytest.mark.parametrize("mode", ["batch", "wave", "drain", "rewired"])
 def test_every_consistency_can_be_simulated(document, mode):
     words = ("--policy", "btu", "--limit", "2min", "--load", "5/s", "--consistency", mode)
@@ -87,6 +116,12 @@ def test_missing_the_target_is_exit_status_1(document):
         (("--policy", "btu", "--load", "5/s", "--limit", "1min", "--max-hosts", "-3"), "Invalid value for '--max-hosts'"),
         (("--policy", "btu", "--load", "5/s", "--limit", "1min", "--target", "1.5"), "Invalid value for '--target'"),
         (("--policy", "btu", "--load", "5/s", "--limit", "1e999s"), "is too large"),
+        ((*SHORT, "--speeds", "wlk"), "wlk: there is no trace of host speeds 'wlk', did you mean 'walk'?"),
+        ((*SHORT, "--speeds", "walk:step=2"), "a step of 2 is wider than a walk of mean 0.85 up to 1"),
+        ((*SHORT, "--speeds", "walk:color=2"), "walk:color=2: color: there is no such parameter"),
+        ((*SHORT, "--speeds", "none.csv"), "there is no file none.csv"),
+        ((*SHORT, "--links", "walk"), "there is no trace of links 'walk'"),
+        ((*SHORT, "--links", "ec2", "--fused"), "micro-batches of fused stages take no time on links"),
         (("--policy", "btu", "--load", "0/s", "--limit", "1min"), "the load has no record in 60.0 s"),
     ],
 )

@@ -157,11 +157,13 @@ def test_shared_cores_give_each_operator_its_part_of_the_work():
 
 
 def test_a_link_limits_what_crosses_between_hosts_only():
-    working = np.array([[1.0, 1.0], [0.0, 1.0]])  # the second operator is half on the host of the first
-    bandwidth = np.full((1, 2, 2), 1000.0)
+    here, there, all_in = np.array([[1, 1], [0, 1]]), np.array([[1, 0], [1, 0], [0, 1], [0, 1]]), ["a"] * 4
+    bandwidth, sizes = np.full((1, 4, 4), 1000.0), np.array([10.0, 10.0])
     edges = np.array([[0, 1]])
-    assert flow_limits(edges, working, bandwidth, np.array([10.0, 10.0])) == pytest.approx(np.array([[200.0]]))
-    assert np.isinf(flow_limits(edges, working[:1], bandwidth[:, :1, :1], np.array([10.0, 10.0]))).all()
+    assert flow_limits(edges, here, bandwidth, sizes, all_in[:2]) == pytest.approx(np.array([[200.0]]))  # half of it stays
+    assert flow_limits(edges, there, bandwidth, sizes, all_in) == pytest.approx(np.array([[200.0]]))  # two hosts take
+    assert np.isinf(flow_limits(edges, here[:1], bandwidth, sizes, all_in[:1])).all()
+    assert np.isinf(flow_limits(edges, there, bandwidth, np.full(2, np.nan), all_in)).all()
     network = Network(2, edges, np.ones(1), np.array([0]), np.array([1]))
     free, limits = np.full(2, np.inf), np.array([[200.0]])
     found = flows(network, np.array([[500.0]]), np.zeros(2), np.ones(2), free, np.zeros(2), 1.0, limits=limits)

@@ -18,6 +18,7 @@ from elastream.model.stages import lay_out
 from elastream.simulation import Distribution, Emissions, Service, Settings, Travel, make_plant
 from elastream.simulation.arrivals import whole_items
 from elastream.simulation.stations import Items
+from elastream.workload.speeds import SpeedTrace
 
 EXPONENTIAL = Settings(monitor=5000.0, services={"work": Service(Distribution.EXPONENTIAL)}, latency=0.0)
 DETERMINISTIC = Settings(services={"work": Service(Distribution.DETERMINISTIC)}, latency=0.0)
@@ -86,8 +87,8 @@ def test_a_faster_host_serves_faster(travel):
 
 
 def test_a_host_whose_speed_drops_halfway_serves_at_that_speed_from_then_on():
-    trace = np.array([[1.0, 0.5]])
-    settings = Settings(services={"work": Service(Distribution.DETERMINISTIC)}, speed_trace=trace, speed_interval=60.0)
+    trace = SpeedTrace(np.array([[1.0, 0.5]]), 60.0)
+    settings = Settings(services={"work": Service(Distribution.DETERMINISTIC)}, speed_trace=trace)
     plant = one_queue(np.arange(0.0, 120.0, 5.0), 1.0, settings=settings, limit=1.5)
     plant.advance(60.0)
     assert plant.observe().operators.value("work", Metric.DURATION) == pytest.approx(1.0)

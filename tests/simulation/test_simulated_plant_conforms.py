@@ -29,7 +29,7 @@ def words() -> Dataflow:
     return flow
 
 
-def plant(travel: Travel = Travel.SINGLE, hosts: int = 2) -> SimulatedPlant:
+def plant(travel: Travel = Travel.SINGLE, hosts: int = 2, **varies) -> SimulatedPlant:
     return make_plant(
         lay_out(words().graph, fused=False),
         host_types=[BIG, SMALL],
@@ -39,6 +39,7 @@ def plant(travel: Travel = Travel.SINGLE, hosts: int = 2) -> SimulatedPlant:
             services={"count": Settings().service("count").costing(0.002)},
             record_bytes={"source": 80.0, "words": 10.0},
             **travelling(travel),
+            **varies,
         ),
         hosts=hosts,
     )

@@ -1,5 +1,7 @@
 """On constant input, simulated queues come to the throughput that Eqs. 4.4 to 4.7 say."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -8,9 +10,9 @@ from simulation_cases import chain, operator, travelling
 
 from elastream.model.cloud import HostType
 from elastream.model.metrics import Metric
-from elastream.planning.scheduling.problem import Goal, capacities, throughput
+from elastream.planning.scheduling.problem import Goal, capacities, score, throughput
 from elastream.planning.scheduling.reading import read
-from elastream.simulation import Settings, Travel, make_plant
+from elastream.simulation import NetworkLink, Settings, Travel, make_plant
 from elastream.workload import constant
 from properties import examples
 
@@ -65,3 +67,28 @@ def test_a_quick_host_takes_more_of_a_queue_than_a_slow_one(travel):
     )
     plant.advance(300.0)
     assert plant.observe().operators.value("work", Metric.PROCESSED_RATE) == pytest.approx(30.0, rel=0.05)
+
+
+@pytest.mark.parametrize("wide", [1, 2, 3])
+def test_the_simulator_agrees_with_what_links_let_through(wide):
+    """One host sends, others take what it sends over a link each; what they do not get is not processed."""
+    sender, taker = HostType("sender", cores=1.0), HostType("taker", cores=1.0)
+    sends = replace(operator("sends", 0.001), record_bytes=100.0)
+    plant = make_plant(
+        chain(sends, operator("takes", 0.001)),
+        host_types=[sender, taker],
+        loads={"source": constant(400, 2 * SECONDS)},
+        hosts=["sender"] + ["taker"] * wide,
+        parallelism={"sends": 1, "takes": wide},
+        settings=Settings(
+            monitor=10.0, links={("local", "local"): NetworkLink(0.0, 10_000.0)}, **travelling(Travel.COHORTS)
+        ),
+        seconds=2 * SECONDS,
+    )
+    plant.advance(SECONDS)
+    found = read(plant.observe(), Goal(), SECONDS)
+    expected = score(found.problem, found.deployment, replace(found.conditions, queues=np.zeros(4)))
+    assert expected.throughput == pytest.approx([min(1.0, wide * 100 / 400)], rel=0.01)
+    plant.advance(2 * SECONDS - 1.0)
+    _, processed = plant.observe().series("takes", Metric.PROCESSED_RATE, 25)
+    assert float(np.mean(processed)) == pytest.approx(400 * expected.mean, rel=0.03)

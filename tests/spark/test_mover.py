@@ -170,10 +170,18 @@ def test_a_task_that_spark_ran_elsewhere_than_planned_is_moved_back():
 
 def test_tasks_of_a_host_that_leaves_go_where_they_leave_the_least_load_the_heaviest_first():
     world = World("h1", "h2", "h3", tasks=("h1", "h1", "h2"))
-    world.mover.weigh({FIRST: 0.1, SECOND: 0.3, THIRD: 0.2})
+    world.mover.weigh({FIRST: 0.1, SECOND: 0.3, THIRD: 0.2}, {})
     world.hosts.drain("h1")
     world.mover.empty("h1")
     assert world.placing.wanted() == {SECOND: "h3", FIRST: "h2"}
+
+
+def test_a_host_that_is_slower_than_its_type_says_gets_less_of_what_a_host_leaves():
+    world = World("h1", "h2", "h3", tasks=("h1", "h1", "h2"))
+    world.mover.weigh({FIRST: 0.1, SECOND: 0.3, THIRD: 0.2}, {"h2": 1.0, "h3": 0.25})
+    world.hosts.drain("h1")
+    world.mover.empty("h1")
+    assert world.placing.wanted() == {SECOND: "h2", FIRST: "h3"}
 
 
 def test_what_a_draining_host_still_holds_is_wanted_elsewhere_again_and_again():

@@ -7,6 +7,7 @@ import signal
 from collections import Counter
 from pathlib import Path
 
+import numpy as np
 import psutil
 import pytest
 
@@ -25,6 +26,9 @@ from elastream.model.action import (
 )
 from elastream.model.cloud import HostState
 from elastream.model.observation import Metric
+from elastream.planning.scheduling.enacting import enacted
+from elastream.planning.scheduling.problem import Goal
+from elastream.planning.scheduling.reading import read
 from elastream.recording.directory import RunDirectory
 from elastream.spark.start import start_plant
 from waiting import wait_until
@@ -160,6 +164,32 @@ def test_an_alternate_is_switched_without_restart(plant):
     assert plant.observe().composition.version == seen.composition.version + 1
     assert plant.queries.running[0].query.runId == run
     assert plant.queries.updates[0].latency >= 0.0
+
+
+def test_a_plan_of_value_against_cost_is_read_of_what_runs(plant):
+    seen = observed(plant, lambda o: read(o, Goal(), 10.0).decidable and len(o.alternates) > 1)
+    found = read(seen, Goal(), 10.0)
+    words, letters = found.problem.options[found.problem.row["split"]]
+    assert (words.name, letters.name) == ("words", "letters")
+    assert (words.selectivity, letters.selectivity) == pytest.approx((3, 2), rel=0.05)
+    assert min(words.cost, letters.cost) > 0
+    assert found.conditions.rates == pytest.approx(np.array([[500.0]]))
+    assert [host.name for host in found.deployment.hosts] == list(seen.usable)
+    again = enacted(seen, found.problem, found.deployment, pace=10.0)
+    assert not [action for action in again if not isinstance(action, MoveTask | SetParallelism)]
+
+
+def test_a_host_held_to_half_of_its_cores_is_noticed(plant):
+    provider = plant.hosts.provider
+    if "held to its cores" not in provider.terms.confinement:
+        pytest.skip("without control groups no host is held to anything")
+    observed(plant, lambda o: not plant.hosts.compiling and {"h1", "h2"} <= set(o.hosts))
+    observed(plant, lambda o: all(o.hosts.value(host, Metric.SPEED) > 0.6 for host in ("h1", "h2")))
+    provider.cluster.confine("h2", TINY.cores / 2)
+    seen = observed(plant, lambda o: plant.instruments.speeds.stretch == pytest.approx(1.5))
+    provider.cluster.confine("h2", TINY.cores)
+    assert seen.speeds["h2"] <= 0.5
+    assert seen.capacities["h2"] <= TINY.cores / 2
 
 
 def test_hosts_outlive_the_process_that_their_daemons_were_forked_from(plant):

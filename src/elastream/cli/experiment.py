@@ -35,11 +35,14 @@ Plant = Annotated[
 def experiment(
     name: Annotated[
         str,
-        typer.Argument(metavar="NAME", help="The paper: visp, e2df, nstorm, otd, elastic-allocator or dynamic-dataflow."),
+        typer.Argument(
+            metavar="NAME",
+            help="The paper: visp, e2df, nstorm, otd, elastic-allocator, dynamic-dataflow, reactive or lookahead.",
+        ),
     ],
     plant: Plant = None,
     quick: Annotated[bool, typer.Option("--quick", help="Run the smallest part only, in seconds.")] = False,
-    sensitivity: Annotated[bool, typer.Option("--sensitivity", help="Also halve and double every assumption.")] = False,
+    sensitivity: Annotated[bool, typer.Option("--sensitivity", help="Also vary every assumption.")] = False,
     moves: Annotated[
         str | None,
         typer.Option("--moves", metavar="N,N,...", help="nstorm: tasks moved by a re-deployment, such as 1,4,16."),
@@ -111,6 +114,8 @@ PAGES: Mapping[str, Mapping[str, str]] = {
         "simulated": "dynamic_dataflow.page:run_dynamic_dataflow",
         "spark": "dynamic_dataflow.on_spark:run_dynamic_dataflow_spark",
     },
+    "reactive": {"simulated": "reactive.page:run_reactive"},
+    "lookahead": {"simulated": "lookahead.page:run_lookahead"},
 }
 """Experiment -> {plant: its function, as module:name}; imported when used."""
 

@@ -66,6 +66,15 @@ Consistency = Annotated[
     str | None,
     typer.Option(metavar="MODE", help="What records under way meet when alternates change: batch, wave, drain or rewired."),
 ]
+Speeds = Annotated[
+    str | None,
+    typer.Option(
+        metavar="WALK", help="How fast hosts are meanwhile: walk, ec2 or spread, with :key=value,..., or a CSV file."
+    ),
+]
+Links = Annotated[
+    str | None, typer.Option(metavar="WALK", help="How far apart they are meanwhile: ec2[:key=value,...], or a CSV file.")
+]
 
 
 def simulate(
@@ -90,6 +99,8 @@ def simulate(
     seed: Annotated[int, typer.Option(min=0, help="Seed of all random numbers.")] = 1,
     guards: Guards = None,
     consistency: Consistency = None,
+    speeds: Speeds = None,
+    links: Links = None,
     html: Html = None,
     json_file: Json = None,
 ) -> None:
@@ -107,6 +118,8 @@ def simulate(
     if file is None:
         if calibrate is None:
             raise InputError("nothing to simulate: give a FILE, or --calibrate RUN to replay a recorded run")
+        if speeds or links:
+            raise InputError("a recorded run is replayed on hosts as they were: --speeds and --links need a FILE")
         _finish(_replay(calibrate, against, policy or [], seed, console), html, json_file, console)
         return
     given = declared(file)
@@ -141,6 +154,8 @@ def simulate(
             seed=seed,
             guards=guards or given.guards,
             consistency=consistency or given.consistency,
+            speeds=speeds,
+            links=links,
             tables=given.tables,
         )
     print_table(console, comparison.table())

@@ -1,4 +1,4 @@
-"""Policies, clouds, sources and sinks by name: the short names that we give, and classes of the user's own.
+"""Policies, clouds, sources, sinks and traces of machines by name: short names that we give, and classes of the user's own.
 
 A name is a short one, `module:Class`, or `file.py:Class`. The tables hold our own as `module:Class`, so that nothing is
 imported before it is used. Documents and the command line find and make them here.
@@ -15,7 +15,7 @@ from elastream.documents.user_code import References, near
 from elastream.model.errors import ElastreamError, InputError
 from elastream.model.units import duration
 
-__all__ = ["CLOUD", "PARTS", "POLICY", "SINK", "SOURCE", "Registry", "imported", "made", "named_in"]
+__all__ = ["CLOUD", "LINKS", "PARTS", "POLICY", "SINK", "SOURCE", "SPEEDS", "Registry", "imported", "made", "named_in"]
 
 Refusal = Callable[[tuple[str, ...], str], ElastreamError]
 """Makes the error to raise, from the keys down to what is wrong and a sentence about it."""
@@ -47,8 +47,17 @@ POLICY = Registry(
         "elastic_allocator": "elastream.planning.policies.elastic_allocator:ElasticAllocator",
         "ce": "elastream.planning.policies.value_cost:Centralised",
         "sh": "elastream.planning.policies.value_cost:Sharded",
+        "plasticc": "elastream.planning.policies.look_ahead:Plasticc",
+        "caf": "elastream.planning.policies.look_ahead:Latest",
+        "waaf": "elastream.planning.policies.look_ahead:Averaged",
+        "wpa": "elastream.planning.policies.look_ahead:Predicted",
+        "wpo": "elastream.planning.policies.look_ahead:Optimistic",
+        "wpp": "elastream.planning.policies.look_ahead:Pessimistic",
         "even": "elastream.planning.policies.baselines:Even",
         "random": "elastream.planning.policies.baselines:Random",
+        "genetic": "elastream.planning.policies.searching:Genetic",
+        "hybrid": "elastream.planning.policies.searching:Hybrid",
+        "exhaustive": "elastream.planning.policies.searching:Exhaustive",
     },
 )
 CLOUD = Registry(
@@ -56,6 +65,16 @@ CLOUD = Registry(
     {"types": tuple | list, "max_hosts": int, "open": 1},
     {"local": "elastream.clouds.local.local:Local", "pool": "elastream.clouds.pool:Pool"},
 )
+SPEEDS = Registry(
+    "trace of host speeds",
+    {"over": 1},
+    {
+        "walk": "elastream.workload.speeds:SpeedWalk",
+        "ec2": "elastream.workload.speeds:Ec2Speeds",
+        "spread": "elastream.workload.recorded:SpeedSpread",
+    },
+)
+LINKS = Registry("trace of links", {"over": 1}, {"ec2": "elastream.workload.links:Ec2Links"})
 SOURCE = Registry("source", {"read": 1, "schema": str})
 SINK = Registry("sink", {"write": 2})
 

@@ -3,11 +3,13 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import TypeVar
 
 from elastream.documents.guards import GuardDocument
 from elastream.experiments.cases import cores, run_beside
 from elastream.experiments.comparison import Comparison, Peak
 from elastream.experiments.trials import Scene, tried
+from elastream.experiments.worth import goal_of
 from elastream.model.cloud import HostType
 from elastream.model.composing import Consistency
 from elastream.model.endpoints import ArrivalPattern
@@ -20,8 +22,11 @@ from elastream.model.stages import Layout, lay_out
 from elastream.model.units import format_duration
 from elastream.planning.provision import Costs, declared_cores, for_cores, rates_of
 from elastream.simulation import Settings, Travel
+from elastream.workload import LinkSource, LinkTrace, SpeedSource, SpeedTrace
 
 __all__ = ["compare"]
+
+Trace = TypeVar("Trace", SpeedTrace, LinkTrace)
 
 SINGLE_UP_TO = 2_000_000
 """Most records of a load that are simulated as single items; larger loads are simulated as cohorts."""
@@ -45,6 +50,8 @@ def compare(
     guards: GuardDocument | None = None,
     tables: Sequence[KeyTable] = (),
     consistency: Consistency | None = None,
+    speeds: SpeedSource | None = None,
+    links: LinkSource | None = None,
     progress: Callable[[str, int, int], None] = lambda *_: None,
 ) -> Comparison:
     """Run every policy on the same load and seed.
@@ -52,7 +59,8 @@ def compare(
     load: for every source, in place of what the sources declare. seconds: how long; the longest load where not given.
     target: fraction of records that must be in time. monitor, period: seconds between observations and between plans.
     fused: whether stages are scaled as on Spark, or (False) every operator by itself. guards, tables: in force all along.
-    consistency: in place of that of `settings`. Raises InputError for a load that never ends without `seconds`, and what
+    consistency: in place of that of `settings`. speeds, links: what hosts and links do meanwhile, as factors on what is
+    declared, in place of the traces of `settings`. Raises InputError for a load that never ends without `seconds`, and what
     the simulated plant refuses.
     """
     if not policies:
@@ -70,12 +78,20 @@ def compare(
     base = settings or Settings(monitor=monitor, travel=Travel.COHORTS if records > SINGLE_UP_TO else Travel.SINGLE)
     if consistency is not None:
         base = replace(base, consistency=consistency)
+    base = replace(
+        base,
+        speed_trace=base.speed_trace if speeds is None else _a(SpeedTrace, speeds.over(length), speeds),
+        link_trace=base.link_trace if links is None else _a(LinkTrace, links.over(length), links),
+    )
     for table in tables:
         table.check(selection_of(graph, table.operator))
     layout = lay_out(graph, fused=fused)
     refuse_unreachable(layout, host_types, target_latency)
     loads = {source: pattern for source, pattern in patterns.items() if pattern is not None}
-    scene = Scene(layout, host_types, loads, length, records, base, target_latency, max_hosts, period, seed, guards, tables)
+    goal = goal_of(graph, policies.values(), length)
+    scene = Scene(
+        layout, host_types, loads, length, records, base, target_latency, max_hosts, period, seed, guards, tables, goal
+    )
     trials = run_beside(
         lambda named, tell: tried(scene, *named, tell),
         _checked(scene, policies),
@@ -84,6 +100,13 @@ def compare(
     )
     peak = _static_peak(layout, host_types, loads, length, target_latency, scene.costs)
     return Comparison(graph, length, records, target, tuple(trials), peak, target_latency)
+
+
+def _a(kind: type[Trace], found: object, source: object) -> Trace:
+    """`found`, which `source` gave for a run, maybe a class of the user's; raises InputError where it is no such trace."""
+    if isinstance(found, kind):
+        return found
+    raise InputError(f"{type(source).__name__}.over returned a {type(found).__name__}, not a {kind.__name__}")
 
 
 def _checked(scene: Scene, policies: Mapping[str, Policy]) -> list[tuple[str, Policy]]:

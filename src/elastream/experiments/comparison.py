@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from elastream.experiments.findings import Check, Findings, environment
 from elastream.experiments.page import Block, Heading, Page, Plot, Prose, Table, hosts_plot, line, load_line, table_html
+from elastream.experiments.worth import Merits
 from elastream.model.graph import Graph
 from elastream.model.plant import Unknown
 from elastream.model.units import format_duration, format_rate
@@ -25,6 +26,9 @@ __all__ = ["Comparison", "Peak", "Trial"]
 
 PLOTTED = 2_000
 """Most points of a curve on the page; longer runs are subsampled."""
+MERITS = ("throughput", "value", "profit", "chi")
+"""Columns where policies are judged by value against cost: relative throughput of what came in, mean value, profit, and
+instants off the target by more than the tolerance."""
 STATIC_PEAK = "static peak (not simulated)"
 """Row of the provision that the load's peak fills."""
 
@@ -35,7 +39,7 @@ class Trial:
 
     waiting: records still queued at the end, at any operator; overdue: fraction of the load that is late among them.
     series: rows as in `simulation.Result`. lacked: metrics that the policy lacked for rounds, each with the longest time
-    for which it did.
+    for which it did. merits: throughput, value, profit and stability, where policies are judged by these.
     """
 
     name: str
@@ -46,6 +50,7 @@ class Trial:
     refused: int
     lacked: tuple[Unknown, ...] = ()
     overdue: float = 0.0
+    merits: Merits | None = None
 
     @property
     def mean_hosts(self) -> float:
@@ -189,6 +194,7 @@ class Comparison:
     def table(self) -> Table:
         """A table with a row per policy; a missed target is marked in its compliance."""
         rows: list[tuple[str, ...]] = []
+        judged_by = MERITS if any(trial.merits for trial in self.trials) else ()
         for trial in self.trials:
             kept = "unknown" if trial.compliance is None else f"{trial.compliance:.2%}"
             actions = trial.result.upscalings + trial.result.downscalings
@@ -197,6 +203,7 @@ class Comparison:
                     trial.name,
                     money(trial.cost),
                     kept if self.meets(trial) else f"{kept} MISSED",
+                    *_merits(trial.merits),
                     f"{trial.mean_hosts:.2f}",
                     f"{trial.peak_hosts:.0f}",
                     f"{trial.result.leases}",
@@ -208,9 +215,10 @@ class Comparison:
             )
         if isinstance(self.peak, Peak):
             hosts = f"{self.peak.hosts}"
-            rows.append((STATIC_PEAK, money(self.peak.cost), UNKNOWN, hosts, hosts, hosts, *("0",) * 3, UNKNOWN))
+            judged = (UNKNOWN,) * len(judged_by)
+            rows.append((STATIC_PEAK, money(self.peak.cost), UNKNOWN, *judged, hosts, hosts, hosts, *("0",) * 3, UNKNOWN))
         header: tuple[str, ...] = (
-            "policy", "cost", "in time", "hosts (mean)", "hosts (peak)", "leases", "early releases", "scalings",
+            "policy", "cost", "in time", *judged_by, "hosts (mean)", "hosts (peak)", "leases", "early releases", "scalings",
             "migrations", "left waiting",
         )  # fmt: skip
         if any(trial.lacked for trial in self.trials):
@@ -230,6 +238,14 @@ class Comparison:
         for trial in self.trials:
             blocks += [Heading(trial.name), *_plots(trial)]
         return Page(f"{self.graph.name}: policies compared (simulated)", tuple(blocks))
+
+
+def _merits(merits: Merits | None) -> tuple[str, ...]:
+    """Cells of the columns `MERITS`."""
+    if merits is None:
+        return ()
+    numbers = [UNKNOWN if math.isnan(n) else f"{n:.3f}" for n in (merits.throughput, merits.value, merits.profit)]
+    return (*numbers, f"{merits.unstable} of {merits.instants}")
 
 
 def _share(fraction: float | None) -> str:
@@ -254,7 +270,15 @@ def _figures(trial: Trial) -> dict[str, Any]:
         "left waiting": trial.waiting,
         "overdue": trial.overdue,
         "lacked": [str(each) for each in trial.lacked],
+        **({} if trial.merits is None else _known(trial.merits)),
     }
+
+
+def _known(merits: Merits) -> dict[str, Any]:
+    """The merits by name, None where unknown."""
+    found = {"throughput": merits.throughput, "value": merits.value, "profit": merits.profit}
+    numbers = {name: None if math.isnan(number) else number for name, number in found.items()}
+    return {**numbers, "chi": merits.unstable, "instants": merits.instants}
 
 
 def _plots(trial: Trial) -> tuple[Plot, Plot]:

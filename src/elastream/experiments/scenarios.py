@@ -13,6 +13,7 @@ from elastream.model.cloud import Billing, HostType
 from elastream.model.errors import CloudError, ElastreamError
 from elastream.model.graph import Alternate, Delivery, Edge, Graph, Kind, Operator
 from elastream.model.plant import Policy
+from elastream.model.prospect import Prospect, prepared
 from elastream.model.qos import offered_rates
 from elastream.model.stages import Layout, lay_out
 from elastream.planning.policies.btu import Btu
@@ -21,7 +22,7 @@ from elastream.planning.policies.e2df import E2df
 from elastream.planning.policies.elastic_allocator import ElasticAllocator
 from elastream.planning.policies.otd import Otd
 from elastream.planning.policies.queue_threshold import QueueThreshold
-from elastream.planning.policies.static import Static, sized
+from elastream.planning.policies.static import Static
 from elastream.planning.policies.threshold import Threshold
 from elastream.planning.provision import width
 from elastream.simulation import Settings, SimulatedPlant, Travel, make_plant
@@ -104,7 +105,7 @@ class Scenario:
 
     def policy(self, name: str) -> Policy:
         """A policy for this scenario; `static` with as many hosts as the declared costs say for the peak."""
-        return sized(POLICIES[name](self.period), self.layout, self.types, self.load, seconds=self.ends[-1])
+        return prepared(POLICIES[name](self.period), Prospect(self.layout, self.types, self.load, self.ends[-1]))
 
 
 def cases(number: int, first: int = 0, policies: Sequence[str] = tuple(POLICIES)) -> list[LivenessCase]:

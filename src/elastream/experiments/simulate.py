@@ -13,6 +13,7 @@ from rich.console import Console
 from elastream.clouds.provider import Cloud
 from elastream.dashboard.progress import progress_bar
 from elastream.documents.guards import load_guards
+from elastream.documents.machines import links_from, speeds_from
 from elastream.experiments.calibrated import calibration_of
 from elastream.experiments.compare import compare
 from elastream.experiments.comparison import Comparison
@@ -27,7 +28,7 @@ from elastream.model.plant import Policy
 from elastream.model.units import duration
 from elastream.recording.recorder import Recording
 from elastream.simulation import Settings
-from elastream.workload import load_from
+from elastream.workload import LinkSource, SpeedSource, load_from
 
 __all__ = ["measured", "simulate"]
 
@@ -56,6 +57,8 @@ def simulate(
     guards: Path | str | None = None,
     tables: Sequence[KeyTable] = (),
     consistency: str = "batch",
+    speeds: SpeedSource | str | Path | None = None,
+    links: LinkSource | str | Path | None = None,
     seed: int = 1,
     show: bool = True,
 ) -> Comparison:
@@ -65,11 +68,14 @@ def simulate(
     `Local(...)`, fused as on Spark. host_types: hosts to lease instead, those of a price list by `read_prices`. load: a
     pattern, a CSV file of counts, a YAML file, or text such as `"50/s"`, for every source in place of what it declares.
     limit: how long to simulate; by default until the load ends. target: fraction of records that must be in time.
-    calibrate: folder of a run on Spark whose measured costs and hosts are used. fused: micro-batches of fused stages, or a
-    queue for each operator, in place of what the hosts say. period: time between two plans. guards: a file of guards.
-    tables: key tables, as of `run`.
-    consistency: what records under way meet when alternates change, as of `run`, or `"rewired"`: what comes first. seed:
-    of all random numbers. show: say how far it is, on a terminal with a bar, elsewhere with a line every ten seconds.
+    calibrate: folder of a run on Spark whose measured costs and hosts are used. fused: micro-batches of fused stages, or
+    a queue for each operator, in place of what the hosts say. period: time between two plans. guards: a file of guards.
+    tables: key tables, as of `run`. consistency: what records under way meet when alternates change, as of `run`, or
+    `"rewired"`: what comes first. speeds: how fast hosts are meanwhile, as factors on the speeds of their types: a
+    generator such as `SpeedWalk(seed=3)`, text such as `"walk:seed=3"` or `"ec2"`, or a CSV file (`recorded_speeds`).
+    links: the same of latency and bandwidth between hosts, `Ec2Links()`, `"ec2"` or a file (`recorded_links`), of
+    operators apart. seed: of all random numbers but theirs. show: say how far it is, on a terminal with a bar, elsewhere
+    with a line every ten seconds.
 
     Raises InputError for a load without end and no `limit`, CloudError without hosts, and whatever cannot be simulated.
     """
@@ -101,6 +107,8 @@ def simulate(
             guards=None if guards is None else load_guards(Path(guards), graph),
             tables=tables,
             consistency=consistency_of(consistency, simulated=True),
+            speeds=None if speeds is None else speeds_from(speeds),
+            links=None if links is None else links_from(links),
             progress=progress,
         )
 

@@ -12,14 +12,19 @@ import numpy as np
 from elastream.documents.guards import GuardDocument
 from elastream.experiments.cases import Tell
 from elastream.experiments.comparison import Trial
+from elastream.experiments.prospects import prospect_of
 from elastream.experiments.simulated import simulated
+from elastream.experiments.worth import WorthWatch, merits_of
 from elastream.model.cloud import HostType
 from elastream.model.endpoints import ArrivalPattern
 from elastream.model.key_table import KeyTable, KeyTableBook
+from elastream.model.observation import Observation
 from elastream.model.plant import Policy, refuse_unfit
+from elastream.model.prospect import Prospect, prepared
 from elastream.model.stages import Layout
-from elastream.planning.policies.static import sized, standing
+from elastream.planning.policies.static import standing
 from elastream.planning.provision import Costs
+from elastream.planning.scheduling.problem import Goal
 from elastream.simulation import Result, Settings, SimulatedPlant, make_plant
 
 __all__ = ["Scene", "tried"]
@@ -27,7 +32,8 @@ __all__ = ["Scene", "tried"]
 
 @dataclass(frozen=True)
 class Scene:
-    """What all policies of a comparison are tried on. seconds, records: of the load. period: seconds between plans."""
+    """What all policies of a comparison are tried on. seconds, records: of the load. period: seconds between plans.
+    goal: by which value and profit are judged; None: they are not."""
 
     layout: Layout
     host_types: Sequence[HostType]
@@ -41,18 +47,23 @@ class Scene:
     seed: int
     guards: GuardDocument | None = None
     tables: Sequence[KeyTable] = ()
+    goal: Goal | None = None
 
     @property
     def costs(self) -> Costs:
         """Costs and selectivities that are used in place of the declared ones."""
-        return {operator: (each.cost, each.selectivity) for operator, each in self.settings.services.items()}
+        return self.prospect.costs
+
+    @property
+    def prospect(self) -> Prospect:
+        """What policies may know of the run before it begins."""
+        return prospect_of(
+            self.layout, self.host_types, self.loads, self.settings, seconds=self.seconds, window=self.target_latency
+        )
 
     def set_up(self, policy: Policy) -> tuple[SimulatedPlant, Policy]:
-        """The plant at its start, and the policy with the sizes that it takes from the load."""
-        policy = sized(
-            policy, self.layout, self.host_types, self.loads,
-            seconds=self.seconds, window=self.target_latency, costs=self.costs,
-        )  # fmt: skip
+        """The plant at its start, and the policy with what it takes from the run to come."""
+        policy = prepared(policy, self.prospect)
         hosts, parallelism = standing(policy, self.layout, self.host_types, self.max_hosts, self.costs) or (None, None)
         plant = make_plant(
             self.layout,
@@ -74,13 +85,19 @@ class Scene:
 def tried(scene: Scene, name: str, policy: Policy, tell: Tell) -> Trial:
     """What `policy` comes to; `tell` is called with the simulated time as it passes."""
     plant, policy = scene.set_up(policy)
-    run = simulated(
-        plant, policy, period=scene.period, until=scene.seconds, look=lambda seen: tell(seen.time), guards=scene.guards
-    )
+    watch = None if scene.goal is None else WorthWatch(scene.layout.graph, scene.goal, scene.period)
+
+    def look(seen: Observation) -> None:
+        tell(seen.time)
+        if watch is not None:
+            watch.look(seen)
+
+    run = simulated(plant, policy, period=scene.period, until=scene.seconds, look=look, guards=scene.guards)
     waiting = sum(operator.queued for operator in run.result.operators.values())
     late = _overdue(scene.layout, run.result, scene.loads, scene.seconds, scene.records, scene.target_latency)
     kept = _compliance(run.result, scene.target_latency, late)
-    return Trial(name, run.result.cost, kept, run.result, waiting, run.refused, run.lacked, late)
+    merits = None if watch is None or scene.goal is None else merits_of(watch, scene.goal)
+    return Trial(name, run.result.cost, kept, run.result, waiting, run.refused, run.lacked, late, merits)
 
 
 def _overdue(

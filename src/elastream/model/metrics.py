@@ -139,7 +139,10 @@ memory megabytes | Memory in use on a host or by a task.
   host SW measured | memory of its processes
   host A | what its tasks declare
   task A | what its operator declares
-speed speed | Speed of a host's cores relative to the standard core, as measured now.
+speed speed | What each core of a host's type is worth now: work a second, relative to the standard core.
+  host S up | that of its type, times the least CPU seconds of a fixed piece of work on any host over those on it (a probe \
+beside its Python workers, every 5 s, median of the last five), times the part of its cores that quotas and hypervisor leave
+  host W probed | the same
   host AF up | its type's, as it varies now
 tasks count | Tasks placed on a host (E2DF's A_n).
   host SW | state partitions placed there
@@ -149,10 +152,11 @@ bandwidth byte_rate | Of a host: what it exchanges with others, both directions.
   host SW shuffles | sum of `traffic` over its links
   host AF sizes | emitted records by their size, between hosts
   link S networks | what the host's network is limited to
-  link AF limited | as declared
+  link AF limited | as declared; under a trace as it is now, and only between hosts of neighbouring operators
 network_latency seconds | Time one way over a link.
   link S networks | half of an ICMP echo's round trip between hosts
-  link AF | as declared for the regions of the two hosts
+  link AF | as declared for the regions of the two hosts; under a trace as it is now, and only between hosts of \
+neighbouring operators
 traffic byte_rate | Bytes exchanged over a link, or read by a task from shuffles.
   task SW | shuffle bytes read, {_WINDOW}
   link SW shuffles | shuffle bytes between two hosts, {_WINDOW}

@@ -109,6 +109,9 @@ class Policy(Protocol):
 
     A policy that cannot work with some dataflows, hosts or service levels has a method `unfit(context: Context) -> str`:
     one sentence that says what it lacks and what would be right, or an empty text. See `refuse_unfit`.
+
+    One that takes something from a run to come (the sizes of `static:peak`, what an oracle tells) has a method
+    `prepared(prospect: Prospect) -> Policy`: the policy for that run. See `elastream.model.prospect`.
     """
 
     @property

@@ -80,6 +80,7 @@ class Given(StrEnum):
     BEHIND = "the source reports how far it is behind"
     METERED = "a Python function runs before it in its query"
     UP = "the host is up"
+    PROBED = "executors run the Python daemon of Elastream"
     SHUFFLES = "shuffles are measured"
     SIZES = "record sizes are declared"
     LIMITED = "the link has a declared bandwidth"

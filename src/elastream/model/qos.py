@@ -122,10 +122,10 @@ def waiting_time(arrival_rate: float, service_time: float, servers: int, variati
 
 
 class Network:
-    """Operators with their edges, divided into levels: what a level takes, earlier ones have emitted.
+    """Operators in topological order with their edges, divided into levels: what a level takes, earlier ones have emitted.
 
-    edges: int64, shape (edges, 2), rows of operators in topological order. parts: part of a record's emissions that goes
-    over each edge. sources, outputs: rows of operators.
+    edges: int64, shape (edges, 2), rows of operators. parts: part of a record's emissions that goes over each edge.
+    sources, outputs: rows of operators. weights: part of what each operator (column) emits that reaches each (row).
     """
 
     def __init__(self, operators: int, edges: Integers, parts: Floats, sources: Integers, outputs: Integers) -> None:
@@ -134,15 +134,8 @@ class Network:
         self.parts = np.array(parts, dtype=np.float64)
         self.sources = np.array(sources, dtype=np.int64)
         self.outputs = np.array(outputs, dtype=np.int64)
-        depth = [0] * operators
-        for source, target in sorted(self.edges.tolist()):
-            depth[target] = max(depth[target], depth[source] + 1)
-        self._depth = np.array(depth, dtype=np.int64)
-        self.order: Integers = np.argsort(self._depth, kind="stable")
-        self.place: Integers = np.argsort(self.order)
-        weights = np.zeros((operators, operators))
-        np.add.at(weights, (self.place[self.edges[:, 1]], self.place[self.edges[:, 0]]), self.parts)
-        self.weights: Floats = weights
+        self.weights: Floats = np.zeros((operators, operators))
+        np.add.at(self.weights, (self.edges[:, 1], self.edges[:, 0]), self.parts)
 
     @cached_property
     def incoming(self) -> tuple[Integers, Integers]:
@@ -151,24 +144,19 @@ class Network:
         return np.searchsorted(np.sort(targets), np.arange(self.operators + 1)), np.argsort(targets, kind="stable")
 
     @cached_property
-    def levels(self) -> tuple[tuple[slice, Integers, Floats], ...]:
-        """Of each level: its operators in `order`, rows of the edges into them, and which edge leads to which of them."""
-        ends = np.cumsum(np.bincount(self._depth)).tolist() if self.operators else []
-        found = []
-        for level, (first, last) in enumerate(zip([0, *ends], ends, strict=False)):
-            into = np.flatnonzero(self._depth[self.edges[:, 1]] == level)
-            leads = self.place[self.edges[into, 1]] == np.arange(first, last)[:, None]
-            found.append((slice(first, last), into, leads.astype(np.float64)))
-        return tuple(found)
+    def levels(self) -> tuple[Integers, ...]:
+        """Rows of the operators of each level, those that nothing leads to first."""
+        depth = [0] * self.operators
+        for source, target in sorted(self.edges.tolist()):
+            depth[target] = max(depth[target], depth[source] + 1)
+        return tuple(np.flatnonzero(np.array(depth) == level) for level in range(max(depth, default=-1) + 1))
 
     def unlimited(self, inputs: Floats, selectivities: Floats) -> Floats:
-        """Records/s that arrive at each operator if nothing holds `inputs` back; of its shape, operators in `order`."""
-        found, emits = np.array(inputs), selectivities.reshape(-1, *(1,) * (inputs.ndim - 1))
-        sent = np.zeros_like(found)
-        for level, _, _ in self.levels:
-            if level.start:
-                found[level] += self.weights[level, : level.start] @ sent[: level.start]
-            np.multiply(found[level], emits[level], out=sent[level])
+        """Records/s that arrive at each operator if nothing holds back `inputs`; both of shape (operators,)."""
+        found, sent = np.array(inputs), np.zeros(self.operators)
+        for rows in self.levels:
+            found[rows] += self.weights[rows] @ sent
+            sent[rows] = found[rows] * selectivities[rows]
         return found
 
 
@@ -240,27 +228,35 @@ def flows(
     )
 
 
-def flow_limits(edges: Integers, working: Floats, bandwidth: Floats, record_bytes: Floats) -> Floats:
+def flow_limits(
+    edges: Integers, instances: Floats | Integers, bandwidth: Floats, record_bytes: Floats, regions: Sequence[str]
+) -> Floats:
     """Records/s that the links let over each edge (4.5), shape (T, edges); inf where none limits it.
 
-    working: capacity of each operator on each host, shape (hosts, operators); records spread in proportion to it.
-    bandwidth: bytes/s from each host to each other, shape (T, hosts, hosts). record_bytes: of a record that each operator
-    emits.
+    instances: of each operator on each host, shape (hosts, operators). bandwidth: bytes/s from each host to each other,
+    shape (T, hosts, hosts). record_bytes: of a record that each operator emits. regions: of each host.
 
-    What stays on a host is handed over in memory; the rest has the bandwidth of all pairs of hosts between which the edge
-    leads, together ("available cumulative bandwidth between all instances").
+    Records spread evenly over the instances of either side. What stays on a host is handed over in memory. The rest has the
+    links of all hosts of a region that it comes to at once ("available cumulative bandwidth between all instances"): a
+    host's link is one, however many hosts send to it, as in the simulation.
     """
-    found = np.full((bandwidth.shape[0], len(edges)), np.inf)
-    elsewhere = ~np.eye(working.shape[0], dtype=np.bool_)
+    found, place = np.full((bandwidth.shape[0], len(edges)), np.inf), np.unique(regions, return_inverse=True)[1]
     for edge, (source, target) in enumerate(edges.tolist()):
-        sends, takes = working[:, source], working[:, target]
+        sends, takes = np.flatnonzero(instances[:, source]), np.flatnonzero(instances[:, target])
         size = float(record_bytes[source])
-        if not (size > 0 and sends.sum() > 0 and takes.sum() > 0):
+        pairs = np.outer(instances[sends, source], instances[takes, target]).astype(np.float64)
+        pairs[sends[:, None] == takes] = 0.0
+        if not (size > 0 and pairs.any()):
             continue
-        crossing = 1.0 - float(sends @ takes) / float(sends.sum() * takes.sum())
-        if crossing > NEARLY:
-            pairs = np.outer(sends > 0, takes > 0) & elsewhere
-            found[:, edge] = bandwidth[:, pairs].sum(axis=1) / (size * crossing)
+        pairs /= instances[sends, source].sum() * instances[takes, target].sum()
+        receives = pairs.any(axis=0)
+        wide = np.bincount(place[takes[receives]], minlength=place.max() + 1)[place[takes]]
+        over = pairs / np.maximum(1, wide)
+        per_byte = np.divide(
+            over, bandwidth[:, sends[:, None], takes], out=np.zeros((len(found), *over.shape)), where=over > 0
+        )
+        each = size * per_byte.sum(axis=(1, 2))
+        np.divide(1.0, each, out=found[:, edge], where=each > 0)
     return found
 
 
@@ -312,8 +308,7 @@ def profit_so_far(line: Line, period: float, ends: ArrayLike, values: ArrayLike,
     times, value = np.asarray(ends, dtype=np.float64), np.asarray(values, dtype=np.float64)
     mean = np.cumsum(value * np.diff(times, prepend=0.0)) / times
     whole = np.asarray(costs, dtype=np.float64) * period / times
-    found: Floats = mean - (line.sigma * (whole - line.at_highest) + line.highest)
-    return found
+    return np.array([line.profit(*each) for each in zip(mean.tolist(), whole.tolist(), strict=True)])
 
 
 def worst_interval(throughput: ArrayLike, instants: int) -> float:

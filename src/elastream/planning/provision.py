@@ -242,8 +242,8 @@ class Work:
 
     def observed(self, observation: Observation) -> None:
         """Take an observation of a run that goes on."""
-        hosts, operators, leases = observation.hosts, observation.operators, observation.leases
-        of_hosts = [hosts.value(name, Metric.CPU) * leases[name].type.cores * leases[name].type.speed for name in hosts]
+        hosts, operators = observation.hosts, observation.operators
+        of_hosts = [hosts.value(name, Metric.CPU) * observation.capacities[name] for name in hosts]
         speed = observation.mean_speed
         of_operators = [speed * operators.value(name, Metric.BUSY_CORES) for name in operators]
         offered, processed = observation.overall(Metric.ARRIVAL_RATE), observation.overall(Metric.THROUGHPUT)
@@ -279,12 +279,19 @@ def _most(of_hosts: float, of_operators: float) -> float:
 
 def _busy(recording: Recording) -> Floats:
     """Cores of speed 1 in use over time: of all hosts where they measure it, else of all operators; NaN where unknown."""
+    speeds = {lease.host: _speed(recording, lease.host, lease.type.speed) for lease in recording.hosts}
     of_hosts = _summed(
-        recording.host(lease.host, Metric.CPU) * lease.type.cores * lease.type.speed for lease in recording.hosts
+        recording.host(lease.host, Metric.CPU) * lease.type.cores * speeds[lease.host] for lease in recording.hosts
     )
-    speed = float(np.mean([lease.type.speed for lease in recording.hosts])) if recording.hosts else 1.0
+    speed = np.mean([*speeds.values()], axis=0) if speeds else 1.0
     of_operators = speed * _summed(recording.operator(name, Metric.BUSY_CORES) for name in recording.operators)
     return np.where(np.isnan(of_hosts), of_operators, np.fmax(of_hosts, of_operators))
+
+
+def _speed(recording: Recording, host: str, nominal: float) -> Floats:
+    """Speed of a host over time: measured if known, else nominal."""
+    measured = recording.host(host, Metric.SPEED)
+    return np.where(np.isnan(measured), nominal, measured)
 
 
 def _summed(columns: Iterable[Floats]) -> Floats:

@@ -214,6 +214,9 @@ def judge(
         waits[k // step] += count * wait
         weights[k // step] += count
         for level in range(limits.size):
+            if limits[level] == math.inf:  # without a service level all are within it
+                within[level] += count
+                continue
             chance = 0.0
             for early in before:
                 left = limits[level] - wait - early

@@ -264,7 +264,7 @@ class FusedNetwork:
         self.periods = max(last, self.periods)
         worked = np.zeros((ends.size, len(pool)))
         worked[0] = pool.worked[: len(pool)]
-        interval = -1 if pool.steady else int(begin / self.settings.speed_interval + DUST)
+        interval = pool.speed_slot(begin)
         turn = Turn(ends, worked, pool.speeds(begin), interval)
         tables, offered = {}, {}
         for name, segment in self.segments.items():

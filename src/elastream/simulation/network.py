@@ -4,7 +4,6 @@ Each time window is processed in topological order, so that an operator's inputs
 items that an operator cannot take yet, because they are of a newer composition, wait aside.
 """
 
-import math
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -22,6 +21,7 @@ from elastream.simulation.cohorts import CohortStation
 from elastream.simulation.costs import Cost, Shares, costs_of, greatest_selectivity, shares_in
 from elastream.simulation.exchanging import EdgeTraffic
 from elastream.simulation.fluid import DUST
+from elastream.simulation.links import Delays
 from elastream.simulation.pool import SimulatedHosts
 from elastream.simulation.serving import paced
 from elastream.simulation.settings import Settings, Travel
@@ -85,8 +85,9 @@ class QueueNetwork:
         self.delays: dict[Edge, tuple[float, float]] = {}
         self.version = -1
         self.means: dict[str, Floats] = {}
-        self._measured: tuple[int, int, int] = (-1, -1, -1)
-        self._rated: tuple[int, int, int] = (-1, -1, -1)
+        self._measured: tuple[int, ...] = ()
+        self._links = Delays(lambda name: settings.record_size(self.graph.by_name[name]))
+        self._rated: tuple[int, ...] = ()
         self.signals = {s.name: s.writes.name for s in self.graph.sinks if isinstance(s.writes, DomainSignal)}
         self.signalled: dict[str, float] = {}
         self.updates = Updates()
@@ -226,7 +227,7 @@ class QueueNetwork:
             self._drain(begin)
         held = changing and self.changing and self.settings.consistency is Consistency.DRAIN
         self._rate(begin, pool)
-        self._measure_links(pool)
+        self._measure_links(begin, pool)
         lasts = end - begin
         for name in self.graph.order:
             if name in self.sources:
@@ -240,7 +241,7 @@ class QueueNetwork:
                 station = self.by_name[name]
                 if changing and not held and self._follow(name, begin):
                     self._rate(begin, pool)
-                    self._measure_links(pool)
+                    self._measure_links(begin, pool)
                 station.period.given += len(station.crew) * lasts
                 if isinstance(station, CohortStation):
                     station.comes = self._variation(name)
@@ -251,8 +252,8 @@ class QueueNetwork:
 
     def _rate(self, begin: float, pool: SimulatedHosts) -> None:
         """Update every instance's mean service time (s) if instances, costs or speeds have changed."""
-        placement = (pool.changes, pool.placements, self.version)
-        if pool.steady and placement == self._rated:
+        placement = (pool.changes, pool.placements, self.version, pool.speed_slot(begin))
+        if placement == self._rated:
             return
         self._rated = placement
         speeds = pool.speeds(begin)
@@ -320,39 +321,19 @@ class QueueNetwork:
             times, self.link_free[edge] = paced(times, flow.counts * gap, self.link_free.get(edge, 0.0))
         return Items(times + latency, flow.born, flow.counts) if latency or gap else flow
 
-    def _measure_links(self, pool: SimulatedHosts) -> None:
-        """Update mean latency (s) and link seconds per item of each edge between operators, for the current placement.
-
-        An item travels between any pair of instances of the two operators with equal probability; within a host for free.
-        """
+    def _measure_links(self, begin: float, pool: SimulatedHosts) -> None:
+        """Update mean latency (s) and link seconds per item of each edge, if placement or links have changed."""
         settings = self.settings
-        if self._measured == (placement := (pool.changes, pool.placements, self.version)):
+        placement = (pool.changes, pool.placements, self.version, pool.link_slot(begin))
+        if self._measured == placement:
             return
         self._measured = placement
         self.delays = {}
         limited = settings.links or (pool.bandwidth[: len(pool)] > 0).any()
         if settings.latency == 0.0 and not settings.links and not limited:
             return
-        region = pool.region[: len(pool)]
-        latency, per_byte = pool.between_regions()
-        shares, hosts = {}, {}
-        for station in self.stations:
-            placed = station.crew.host[station.crew.host >= 0]
-            shares[station.name] = np.bincount(placed, minlength=len(pool)) / max(1, placed.size)
-            hosts[station.name] = np.bincount(region[np.unique(placed)], minlength=len(latency))
-        by_region = {name: np.bincount(region, share, minlength=len(latency)) for name, share in shares.items()}
-        for station in self.stations:
-            for edge in self.live[station.name]:
-                if edge.target not in shares:
-                    continue
-                pairs = np.outer(by_region[edge.source], by_region[edge.target])
-                same_host = shares[edge.source] * shares[edge.target]
-                pairs[np.diag_indices_from(pairs)] -= np.bincount(region, same_host, minlength=len(latency))
-                size = settings.record_size(self.graph.by_name[edge.source])
-                gap = (
-                    0.0 if math.isnan(size) else size * float((pairs * per_byte / np.maximum(1, hosts[edge.target])).sum())
-                )
-                self.delays[edge] = (settings.message_overhead + float((pairs * latency).sum()), gap)
+        found = self._links.at(begin, (len(pool), pool.placements, self.version), self.stations, self.live, pool)
+        self.delays = {edge: (settings.message_overhead + latency, gap) for edge, (latency, gap) in found.items()}
 
     def streams(self, emitted: Mapping[str, float]) -> list[EdgeTraffic]:
         """Traffic between operators, bytes/s. emitted: records/s that each operator emits."""

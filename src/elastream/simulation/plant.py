@@ -31,7 +31,7 @@ from elastream.model.action import (
 )  # fmt: skip
 from elastream.model.cloud import HostState, HostType, Lease
 from elastream.model.composing import holder, refusal, switched
-from elastream.model.errors import CloudError, DataflowError
+from elastream.model.errors import CloudError, DataflowError, InputError
 from elastream.model.fitting import refuse_misfit
 from elastream.model.key_table import KeyTableBook, KeyTables
 from elastream.model.observation import Composition, Context, Observation
@@ -150,13 +150,10 @@ class SimulatedPlant:
         network = self.network
         if network.changing:
             return min(self.watch.next_tick, self.time + network.step)
-        if (
-            isinstance(network, FusedNetwork)
-            and self.pool.steady
-            and not (self.context.layout.circular or self.staffing.shortfall)
-        ):
-            return self.watch.next_tick + PERIODS_AT_ONCE * self.settings.monitor
-        return self.watch.next_tick
+        periods = 0
+        if isinstance(network, FusedNetwork) and not (self.context.layout.circular or self.staffing.shortfall):
+            periods = PERIODS_AT_ONCE
+        return min(self.watch.next_tick + periods * self.settings.monitor, self.pool.next_slot(self.time))
 
     def apply(self, action: Action) -> Outcome:
         """Apply one action; a refusal's reason names the rule."""
@@ -314,8 +311,9 @@ class SimulatedPlant:
         self.composition = replace(self.composition, version=self.composition.version + 1, parallelism=parallelism)
         self.network.resize(self.composition)
 
-    def staff(self, parallelism: Mapping[str, int]) -> None:
-        """Place the initial instances, ready at once; raises CloudError if the first hosts have no room for them."""
+    def staff(self, parallelism: Mapping[str, int], on: Mapping[str, Sequence[int]]) -> None:
+        """Place the initial instances, ready at once, the first of an operator on the hosts `on`; raises CloudError if
+        the first hosts have no room for them."""
         settings, network = self.settings, self.network
         counts = {
             station.name: parallelism.get(station.name, 1)
@@ -323,7 +321,7 @@ class SimulatedPlant:
             else settings.state_partitions
             for station in network.stations
         }
-        if refused := self.staffing.begin(counts, self.time):
+        if refused := self.staffing.begin(counts, on, self.time):
             raise CloudError(
                 f"{refused}: the run must start with {counted(sum(counts.values()), 'instance')} on "
                 f"{counted(len(self.pool), 'host')}"
@@ -340,6 +338,7 @@ def make_plant(
     settings: Settings | None = None,
     hosts: int | Sequence[str] | None = None,
     parallelism: Mapping[str, int] | None = None,
+    on: Mapping[str, Sequence[int]] | None = None,
     max_hosts: int = 1_000_000,
     min_hosts: int = 1,
     target_latency: float | None = None,
@@ -353,15 +352,18 @@ def make_plant(
 
     hosts: number of initial hosts of the first type, or the type of each; None: at least `min_hosts`, and as many as one
     instance of every operator needs, of the first type that holds each. loads: by source, override declared loads.
-    parallelism: initial instances by operator, default 1. seconds: length limit of loads. tables: key tables of
+    parallelism: initial instances by operator, default 1. on: numbers of the initial hosts, from 0, that take the first of
+    them, by operator; the others are spread. seconds: length limit of loads. tables: key tables of
     the run, also those that come while it lasts. Raises DataflowError for a source without a load or a load without a
     source, CloudError if no host type can hold an operator or the first hosts have too little room, InputError for an
-    invalid load.
+    invalid load, or a trace of links between hosts whose stages are fused.
     """
     settings = settings or Settings()
     types = {kind.name: kind for kind in host_types}
     if not types:
         raise CloudError("the simulation has no host type: declare at least one")
+    if not layout.apart and settings.link_trace is not None:
+        raise InputError("links vary where operators are apart: micro-batches of fused stages take no time on links")
     if unknown := set(loads or {}) - {source.name for source in layout.graph.sources}:
         raise DataflowError(f"load for {min(unknown)!r}: dataflow {layout.graph.name!r} has no such source")
     kind = FusedNetwork if not layout.apart else TaskNetwork if settings.travel is Travel.TASKS else QueueNetwork
@@ -379,7 +381,7 @@ def make_plant(
     for number, name in enumerate([next(iter(types))] * hosts if isinstance(hosts, int) else hosts):
         pool.lease(f"h{number + 1}", types[name], 0.0, running=True)
     plant = SimulatedPlant(context, network, pool, settings)
-    plant.staff(parallelism or {})
+    plant.staff(parallelism or {}, on or {})
     return plant
 
 

@@ -15,15 +15,16 @@ from elastream.model.cloud import HostState, HostType, Lease
 from elastream.model.observation import Floats
 from elastream.simulation.draws import uniform
 from elastream.simulation.settings import HostFailure, Settings
+from elastream.workload.speeds import number_of
 
-START_STREAM, SPEED_STREAM = 1_000_001, 1_000_002
-"""Random-number streams of hosts, apart from those of operators."""
+START_STREAM = 1_000_001
+"""Random-number stream of hosts, apart from those of operators."""
 SLACK = 1e-9
 """Tolerance for rounding in sums of cores or megabytes."""
 
 COLUMNS = (
     "cores", "memory", "used_cores", "used_memory", "speed", "ready", "since", "until", "unit", "minimum", "price",
-    "bandwidth", "worked", "region", "tasks", "open", "up", "images",
+    "bandwidth", "worked", "region", "tasks", "open", "up", "images", "number",
 )  # fmt: skip
 
 
@@ -51,6 +52,7 @@ class SimulatedHosts:
         self.bandwidth = self.worked = np.zeros(0)
         self.region: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
         self.region_names: list[str] = []
+        self.number: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
         self.tasks: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
         self.open: NDArray[np.bool_] = np.zeros(0, dtype=np.bool_)
         self.up: NDArray[np.bool_] = np.zeros(0, dtype=np.bool_)
@@ -108,6 +110,7 @@ class SimulatedHosts:
         self.open[row] = True
         self.up[row] = running
         self.rows[name] = row
+        self.number[row] = number_of(name, row)
         if name[:1] == "h" and name[1:].isdecimal():
             self.next_number = max(self.next_number, int(name[1:]) + 1)
         self.leases.append(lease.to(HostState.RUNNING, now) if running else lease)
@@ -241,25 +244,38 @@ class SimulatedHosts:
         cores = self.cores[: len(self)][up]
         return float(cores @ self.speeds(now)[up]) / float(cores.sum()) if cores.size else 1.0
 
-    @property
-    def steady(self) -> bool:
-        """Whether host speeds are constant."""
-        return self.settings.speed_trace is None and self.settings.speed_noise == 0.0
-
     def speeds(self, now: float) -> Floats:
         """Core speed of every host at `now`, relative to the standard core; shape (hosts,)."""
-        nominal = self.speed[: len(self)]
-        trace, noise = self.settings.speed_trace, self.settings.speed_noise
-        if self.steady:
-            return nominal
-        step = int(now / self.settings.speed_interval + SLACK)
-        if trace is not None:
-            nominal = nominal * trace[np.arange(len(self)) % trace.shape[0], step % trace.shape[1]]
-        if noise > 0:
-            # Uniform with this coefficient of variation, redrawn each interval, at least a tenth.
-            draws = np.array([uniform(self.seed, SPEED_STREAM + row, step) for row in range(len(self))])
-            nominal = nominal * np.maximum(0.1, 1 + noise * math.sqrt(12) * (draws - 0.5))
-        return nominal
+        nominal, trace = self.speed[: len(self)], self.settings.speed_trace
+        return nominal if trace is None else nominal * trace.at(self.number[: len(self)], now)
+
+    def speed_slot(self, now: float) -> int:
+        """Number of the slot of the speed trace that `now` is in, -1 without one: while it is the same, so are speeds."""
+        trace = self.settings.speed_trace
+        return -1 if trace is None else trace.slot(now)
+
+    def link_slot(self, now: float) -> int:
+        """The same of the link trace."""
+        trace = self.settings.link_trace
+        return -1 if trace is None else trace.slot(now)
+
+    def next_slot(self, now: float) -> float:
+        """When a trace has its next slot, seconds; inf without one."""
+        traces = [each for each in (self.settings.speed_trace, self.settings.link_trace) if each is not None]
+        return min([(each.slot(now) + 1) * each.interval for each in traces], default=math.inf)
+
+    def between_hosts(self, source: NDArray[np.int64], target: NDArray[np.int64], now: float) -> tuple[Floats, Floats]:
+        """What `between_regions` gives, at `now` from each host in rows `source` to each in `target`.
+
+        Shape (sources, targets) each; within a host as between two of its region.
+        """
+        latency, per_byte = self.between_regions()
+        regions = np.ix_(self.region[source], self.region[target])
+        latency, per_byte = latency[regions], per_byte[regions]
+        if (trace := self.settings.link_trace) is not None:
+            longer, width = trace.at(self.number[source], self.number[target], now)
+            latency, per_byte = latency * longer, per_byte / width
+        return latency, per_byte
 
     def _grow(self, size: int) -> None:
         if size <= self.capacity:

@@ -16,6 +16,8 @@ from elastream.model.errors import InputError
 from elastream.model.graph import Operator
 from elastream.model.key_table import Key
 from elastream.model.observation import Floats
+from elastream.workload.links import LinkTrace
+from elastream.workload.speeds import SpeedTrace
 
 
 class Distribution(StrEnum):
@@ -129,8 +131,9 @@ class Travel(StrEnum):
 class Settings:
     """Constants of a simulated plant, each with its unit and source.
 
-    The last ones describe the scenario: service times by operator, joins, speed trace, faults, links by pair of
-    regions. joins: operators that wait for one item of each input; any other operator with several inputs merges them.
+    The last ones describe the scenario: service times by operator, joins, faults, links by pair of regions, and traces of
+    what hosts and links do meanwhile: factors on the speeds of host types and on those links. joins: operators that wait
+    for one item of each input; any other operator with several inputs merges them.
     record_bytes: size of an item that an operator emits, overrides the declared one.
 
     For `Travel.TASKS`: shares: weights by instance of an operator (its keys' part of the records); efforts: factors on
@@ -153,8 +156,6 @@ class Settings:
     """Fraction of HostType.start. VISP, metrics: leasing a host takes 30-60 s, read as uniform around 45 s."""
     variation: float = 0.2
     """Coefficient of variation. Assumed: VISP gives means only; lognormal, as service times of programs commonly are."""
-    speed_noise: float = 0.0
-    """Coefficient of variation. Assumed: hosts keep their nominal speed unless a speed trace is given."""
     latency: float = 0.0005
     """Seconds one way. Assumed: a round trip of 1 ms between hosts of one data centre."""
     message_overhead: float = 0.0
@@ -200,14 +201,14 @@ class Settings:
     efforts: Mapping[str, Floats | Sequence[float]] = field(default_factory=dict)
     share_interval: float = 60.0
     pending: float = math.inf
-    speed_trace: Floats | None = None
-    speed_interval: float = 60.0
+    speed_trace: SpeedTrace | None = None
     batch_ratios: tuple[float, ...] = ()
     links: Mapping[tuple[str, str], NetworkLink] = field(default_factory=dict)
+    link_trace: LinkTrace | None = None
     faults: tuple[HostFailure, ...] = ()
 
     def __post_init__(self) -> None:
-        for name in ("monitor", "registry_bandwidth", "speed_interval", "batch_seconds", "delivered", "settling_boost",
+        for name in ("monitor", "registry_bandwidth", "batch_seconds", "delivered", "settling_boost",
             "share_interval", "pending",
         ):  # fmt: skip
             if not getattr(self, name) > 0:
@@ -217,10 +218,10 @@ class Settings:
         ):  # fmt: skip
             if getattr(self, name) < 0:
                 raise InputError(f"the simulator's {name.replace('_', ' ')} is negative ({getattr(self, name):g})")
-        if self.speed_trace is not None and not (self.speed_trace.ndim == 2 and (self.speed_trace > 0).all()):
-            raise InputError("a speed trace must have a row a host and a column an interval, with values above 0")
         if self.consistency is Consistency.WAVE and self.travel is Travel.TASKS:
             raise InputError("Travel.TASKS keeps no records apart: its consistency is batch, drain or rewired, not wave")
+        if self.link_trace is not None and self.travel is Travel.TASKS:
+            raise InputError("Travel.TASKS has one link a host: it takes no trace of links by pair of hosts")
         if self.joins and self.travel is Travel.TASKS:
             raise InputError(f"operator {min(self.joins)!r} joins its inputs; Travel.TASKS does not support joins")
 

@@ -70,16 +70,17 @@ class Staffing:
             self.pool.images[row, column] = True
         return max(now, float(self.pool.ready[row])) + seconds
 
-    def begin(self, counts: Mapping[str, int], now: float) -> str:
+    def begin(self, counts: Mapping[str, int], on: Mapping[str, Sequence[int]], now: float) -> str:
         """Place the first instances of a run, by operator; all or none. Returns a refusal or "".
 
-        Spread over the hosts; where that leaves one without room, by first fit, the largest first, as in a provision.
+        on: rows of the hosts that take the first ones of an operator; the rest are spread over the hosts. Where that leaves
+        one without room, all go by first fit, the largest first, as in a provision, unless hosts are named.
         """
         placed = [station for station in self.network.stations if station.placed]
-        rows, refused = self._reserve(placed, counts, self.pool.spread)
-        if refused:
+        rows, refused = self._reserve(placed, counts, self.pool.spread, on)
+        if refused and not on:
             placed.sort(key=lambda station: station.needs, reverse=True)
-            rows, refused = self._reserve(placed, counts, self.pool.pack)
+            rows, refused = self._reserve(placed, counts, self.pool.pack, {})
         for station in () if refused else self.network.stations:
             count = counts[station.name]
             chosen = rows.get(station.name, [-1] * count)
@@ -89,12 +90,22 @@ class Staffing:
         return refused
 
     def _reserve(
-        self, stations: Sequence[Station], counts: Mapping[str, int], choose: Callable[[float, float, int], list[int]]
+        self,
+        stations: Sequence[Station],
+        counts: Mapping[str, int],
+        choose: Callable[[float, float, int], list[int]],
+        on: Mapping[str, Sequence[int]],
     ) -> tuple[dict[str, list[int]], str]:
-        """(rows of hosts by operator, refusal or "") of instances as `choose` reserves room; nothing is kept if refused."""
+        """(rows of hosts by operator, refusal or "") of instances as `choose` reserves room behind those on the hosts `on`;
+        nothing is kept if refused."""
         rows: dict[str, list[int]] = {}
         for station in stations:
-            rows[station.name] = choose(*station.needs, counts[station.name])
+            rows[station.name] = mine = []
+            for row in on.get(station.name, ())[: counts[station.name]]:
+                if self.pool.fits(*station.needs)[row]:
+                    self.pool.hold(row, *station.needs)
+                    mine.append(row)
+            mine += choose(*station.needs, counts[station.name] - len(mine))
             if len(rows[station.name]) < counts[station.name]:
                 for each in stations[: len(rows)]:
                     for row in rows[each.name]:

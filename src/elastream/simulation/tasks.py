@@ -296,9 +296,8 @@ class TaskNetwork(QueueNetwork):
             station.now = now
             tasks.append(station)
         turn = int(now / self.settings.share_interval + DUST)
-        speed_turn = -1 if pool.steady else int(now / self.settings.speed_interval + DUST)
         crews = sum(len(station.crew) for station in tasks)
-        version = (pool.changes, pool.placements, self.version, turn, speed_turn, crews)
+        version = (pool.changes, pool.placements, self.version, turn, pool.speed_slot(now), crews)
         if self._placement is None or self._placement[0] != version:
             self._placement = (version, self._compute(tasks, pool, now))
         return self._placement[1]

@@ -7,6 +7,7 @@ current.
 import math
 from collections import deque
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -29,6 +30,7 @@ from elastream.model.observation import (
 )
 from elastream.simulation.exchanging import EdgeTraffic, crossing, exchange_of
 from elastream.simulation.fused import FusedNetwork
+from elastream.simulation.links import adjacent, link_frame
 from elastream.simulation.network import QueueNetwork
 from elastream.simulation.observing import AlternateWatch, SignalWatch
 from elastream.simulation.pool import SimulatedHosts
@@ -48,8 +50,6 @@ AT: Mapping[Metric, int] = {metric: row for row, metric in enumerate((*PERIODIC,
 """Rows of the operators' table."""
 SAMPLED = 1000
 """Least sample of a period's items for percentiles (VISP measures every tenth item)."""
-LINKS_UP_TO = 32
-"""Most hosts for which the observation lists the links of every pair."""
 
 
 class Watch:
@@ -80,10 +80,9 @@ class Watch:
         self.series: list[tuple[float, ...]] = []
         self._basis = {source.name: Basis.DUE for source in context.graph.sources}
         self._told = (-1.0, 0, 0)
-        self._ages: Mapping[Metric, float] = {}
         self._leases: tuple[int, Mapping[str, Lease], tuple[str, ...]] = (-1, {}, ())
         self._placed: tuple[Any, ...] | None = None
-        self._pairs: tuple[Sequence[str], Frame] = ((), Frame())
+        self._pairs: tuple[tuple[Any, ...], Frame] = ((), Frame())
         self._images: tuple[int, Mapping[str, frozenset[str]]] = (-1, {})
         self._signals = SignalWatch(context.graph, network)
         self._alternates = AlternateWatch(context.graph, settings, self.rows)
@@ -131,7 +130,7 @@ class Watch:
         self._take_sources(period)
         self._take_application(period, kept, within)
         self._stream()
-        self.samples.append(Sample(now, self._operators()))
+        self.samples.append(Sample(now, self._operators(0.0)))
 
     def _stream(self) -> None:
         emitted = self._table[AT[Metric.EMITTED_RATE]].tolist()
@@ -213,16 +212,15 @@ class Watch:
             )
         )
 
-    def _operators(self) -> Frame:
+    def _operators(self, age: float) -> Frame:
         """The operators now: what was counted in the last period, and what can change at any moment."""
         table = self._table.copy()
         for station in self.network.stations:
             table[len(PERIODIC) :, self.rows[station.name]] = station.backlog, len(station.crew), station.scalings
-        return TableFrame(self.rows, AT, table, self._ages)
+        return TableFrame(self.rows, AT, table, dict.fromkeys(PERIODIC, age) if age else 0.0)
 
     def observation(self, now: float, composition: Composition) -> Observation:
         age = now - self.ticks * self.settings.monitor
-        self._ages = dict.fromkeys(PERIODIC, age)
         leases, hosts = self._lease_frame()
         exchange = exchange_of(self.streams, self.network.stations, age)
         tasks = self._task_frame()
@@ -230,15 +228,15 @@ class Watch:
         return Observation(
             time=now,
             context=self.context,
-            operators=self._operators(),
+            operators=self._operators(age),
             application=Frame(
                 (self.context.graph.name,),
                 {metric: [value] for metric, value in overall.items()},
-                dict.fromkeys(self.application, age),
+                dict.fromkeys(self.application, age) if age else 0.0,
             ),
             hosts=self._host_frame(hosts, now, crossing(exchange, tasks.host, len(hosts))),
             tasks=tasks,
-            links=self._links(hosts),
+            links=self._links(hosts, now),
             leases=leases,
             composition=composition,
             images=self._image_sets(),
@@ -325,20 +323,15 @@ class Watch:
             placed,
         )
 
-    def _links(self, hosts: Sequence[str]) -> Frame:
-        """Latency and bandwidth of every pair of hosts, which change with the hosts only."""
-        if not 1 < len(hosts) <= LINKS_UP_TO:
-            return Frame()
-        if self._pairs[0] != hosts:
-            latency, per_byte = self.pool.between_regions()
-            region = self.pool.region[[self.pool.rows[host] for host in hosts]]
-            source, target = np.nonzero(~np.eye(len(hosts), dtype=bool))
-            slow = per_byte[region[source], region[target]]
-            values = {
-                Metric.NETWORK_LATENCY: latency[region[source], region[target]],
-                Metric.BANDWIDTH: np.divide(1.0, slow, out=np.full(slow.size, np.nan), where=slow > 0),
-            }
-            self._pairs = (hosts, Frame([f"{a}>{b}" for a in hosts for b in hosts if a != b], values))
+    def _links(self, hosts: tuple[str, ...], now: float) -> Frame:
+        """Latency and bandwidth of pairs of hosts: they change with the hosts, under a trace with time and placement."""
+        pool, network = self.pool, self.network
+        if not isinstance(network, QueueNetwork) or self.settings.link_trace is None:
+            if self._pairs[0] != (hosts,):
+                self._pairs = ((hosts,), link_frame(hosts, pool, now))
+        elif self._pairs[0] != (version := (hosts, pool.link_slot(now), pool.placements, network.version)):
+            near = partial(adjacent, network.stations, network.live)
+            self._pairs = (version, link_frame(hosts, pool, now, near))
         return self._pairs[1]
 
     def _image_sets(self) -> Mapping[str, frozenset[str]]:

@@ -99,6 +99,7 @@ class Mover:
         self._release: Callable[[ReleaseHost], Outcome]
         self._acts = False
         self._weights: Mapping[TaskId, float] = {}
+        self._capacities: Mapping[str, float] = {}
         placing.benefit = self._load_of
         self._ended: dict[str, int] = {}
         self._rounds = Rounds()
@@ -125,9 +126,12 @@ class Mover:
             self._thread.join(ENDING)
         self._placing.close()
 
-    def weigh(self, weights: Mapping[TaskId, float]) -> None:
-        """Take the cores that tasks keep busy: of moves that wait for their turn the heaviest task's goes first."""
-        self._weights = weights
+    def weigh(self, weights: Mapping[TaskId, float], capacities: Mapping[str, float]) -> None:
+        """Take the cores that tasks keep busy: of moves that wait for their turn the heaviest task's goes first.
+
+        capacities: of hosts in cores of speed 1, measured where speeds are.
+        """
+        self._weights, self._capacities = weights, capacities
 
     def ran(self) -> dict[TaskId, str]:
         """Host that each task ran on last, where both are known."""
@@ -145,7 +149,7 @@ class Mover:
         leaving = sorted((t for t, where in held.items() if where == host), key=lambda t: (-self._load_of(t), t))
         if not others or not leaving:
             return
-        power = {name: leases[name].type.cores * leases[name].type.speed for name in others}
+        power = {name: self._capacities.get(name, leases[name].type.cores * leases[name].type.speed) for name in others}
         load = dict.fromkeys(others, 0.0)
         for task, where in held.items():
             if where in load:

@@ -46,6 +46,7 @@ from elastream.spark.queries.query import Instruments, Query
 from elastream.spark.queries.watched import WatchedQueries
 from elastream.spark.telemetry.frames import HostWatch, cores_used, task_frame, weights
 from elastream.spark.telemetry.links import LinkWatch
+from elastream.spark.telemetry.speeds import HostSpeed
 
 __all__ = ["RunClock", "Scope", "SparkPlant"]
 
@@ -265,7 +266,7 @@ class SparkPlant(Generic[Q]):
         live = self.queries.live
         loads = {name: each for query in live for name, each in query.loads(wall).items()}
         observation = self._described(now, wall, live, loads, batches)
-        self.mover.weigh(weights(observation.tasks))
+        self.mover.weigh(weights(observation.tasks), observation.capacities)
         self.hosts.critical(is_critical(observation.application, self._scope.target_latency))
         self._history = [*self._history[-HISTORY + 1 :], Sample(now, observation.operators)]
         return observation
@@ -280,7 +281,9 @@ class SparkPlant(Generic[Q]):
         traffic, host_of = self.instruments.traffic, self.hosts.host_of()
         there = [name for name in leases if name in set(host_of.values())]
         links = Frame() if traffic is None else traffic.links(host_of, there, self._scope.terms.link_rate)
-        hosts = self._watch.frame(leases, held, links, self.hosts.use, self.hosts.provider.measure(), now)
+        probes = self.instruments.speeds
+        speeds: Mapping[str, HostSpeed] = {} if probes is None else probes.look(host_of, leases, now)
+        hosts = self._watch.frame(leases, held, links, self.hosts.use, self.hosts.provider.measure(), now, speeds)
         used = cores_used(hosts, {name: leases[name] for name in working}, self.hosts.compiling)
         tasks = task_frame(context.graph, tuple(leases), held, loads)
         return Observation(

@@ -39,7 +39,9 @@ from elastream.spark.queries.query import Instruments
 from elastream.spark.queries.segments import led_by_edges
 from elastream.spark.queries.watched import WatchedQueries
 from elastream.spark.telemetry.links import LinkWatch
+from elastream.spark.telemetry.speeds import SpeedWatch
 from elastream.spark.telemetry.traffic import MapOutputs, Traffic
+from elastream.spark.worker import probe
 
 __all__ = ["pace_of", "start_beside", "start_plant"]
 
@@ -196,7 +198,11 @@ def _on_hosts(
             small=any(type.cores < 1 for type in terms.types),
             java_options=reach.java_options,
         )
-        spark = session = open_session(reach.master, name, directory.cluster, {**wanted, **reach.settings, **settings})
+        readings = directory.cluster / "speeds"
+        readings.mkdir(exist_ok=True)
+        told = {f"spark.executorEnv.{probe.FOLDER}": str(readings)}
+        wanted = {**wanted, **told, **reach.settings, **settings}
+        spark = session = open_session(reach.master, name, directory.cluster, wanted)
         driver = DriverSide(spark)
         hosts = Hosts(
             Executors(driver),
@@ -209,7 +215,8 @@ def _on_hosts(
             hosts.adopt(host, kind, since)
         _await_first(hosts, tuple(first))
         placing = Placing({}, clock.now, AllocationStore(directory.allocation), alarms=alarms)
-        yield _OnHosts(spark, provider, hosts, _instruments(spark, driver, placing), clock, alarms, partitions)
+        instruments = _instruments(spark, driver, placing, SpeedWatch(readings))
+        yield _OnHosts(spark, provider, hosts, instruments, clock, alarms, partitions)
     except BaseException:
         if provider is not None:
             provider.close()
@@ -218,7 +225,7 @@ def _on_hosts(
         raise
 
 
-def _instruments(spark: SparkSession, driver: DriverSide, placing: Placing) -> Instruments:
+def _instruments(spark: SparkSession, driver: DriverSide, placing: Placing, speeds: SpeedWatch) -> Instruments:
     """What tasks and shuffles are measured with, as far as this Spark lets it be: what cannot be stays unknown."""
     loads: TaskLoads | None = None
     outputs: MapOutputs | None = None
@@ -227,7 +234,7 @@ def _instruments(spark: SparkSession, driver: DriverSide, placing: Placing) -> I
         outputs = MapOutputs(spark)
     except EnvironmentProblem as problem:
         log.warning("%s; it stays unknown", problem)
-    return Instruments(spark, driver, placing, loads, Traffic(outputs), CAUGHT_UP)
+    return Instruments(spark, driver, placing, loads, Traffic(outputs), CAUGHT_UP, speeds)
 
 
 def _stop_queries(spark: SparkSession) -> None:

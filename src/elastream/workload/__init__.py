@@ -1,16 +1,27 @@
-"""Arrival patterns: how many records are due at which time, as shapes, recorded traces and document entries.
+"""What a run meets: how many records are due when, how fast hosts are and how far apart, as shapes and recorded traces.
 
-The records themselves are read by the plants.
+The records themselves are read by the plants; hosts and links vary in simulation only.
 """
 
 from elastream.workload.document import load_from, pattern_from
+from elastream.workload.links import Ec2Links, LinkSource, LinkTrace
 from elastream.workload.pattern import Pattern, Section, counts, dues
+from elastream.workload.recorded import SpeedSpread, recorded_links, recorded_speeds
 from elastream.workload.shapes import constant, ramp, random_walk, sine, steps
+from elastream.workload.speeds import Ec2Speeds, SpeedSource, SpeedTrace, SpeedWalk
 from elastream.workload.trace import trace
 
 __all__ = [
+    "Ec2Links",
+    "Ec2Speeds",
+    "LinkSource",
+    "LinkTrace",
     "Pattern",
     "Section",
+    "SpeedSource",
+    "SpeedSpread",
+    "SpeedTrace",
+    "SpeedWalk",
     "constant",
     "counts",
     "dues",
@@ -18,6 +29,8 @@ __all__ = [
     "pattern_from",
     "ramp",
     "random_walk",
+    "recorded_links",
+    "recorded_speeds",
     "sine",
     "steps",
     "trace",

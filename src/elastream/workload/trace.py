@@ -1,40 +1,26 @@
 """Reads recorded loads: CSV files of counts per interval; errors name file and line."""
 
-import csv
-import gzip
 import math
-import re
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from itertools import pairwise
 from pathlib import Path
-from typing import Literal, TextIO, TypeAlias
+from typing import Literal, TypeAlias
 
 from elastream.model.errors import InputError
 from elastream.model.units import duration
 from elastream.workload.pattern import Pattern, Section
+from elastream.workload.tables import UNITS, lines_of, seconds_of, words_in
 
 __all__ = ["trace"]
 
 Row: TypeAlias = tuple[int, float | None, float]
 """(line number, timestamp in seconds or None, count)."""
 
-UNITS: Mapping[str, float] = {
-    **dict.fromkeys(("time", "timestamp", "datetime", "date", "t", "ts", "epoch", "unix"), 1.0),
-    **dict.fromkeys(("s", "sec", "second", "seconds"), 1.0),
-    **dict.fromkeys(("ms", "millis", "millisecond", "milliseconds"), 1e-3),
-    **dict.fromkeys(("m", "min", "minute", "minutes"), 60.0),
-    **dict.fromkeys(("h", "hour", "hours"), 3600.0),
-    **dict.fromkeys(("d", "day", "days"), 86400.0),
-}
-"""Words in the name of a column of times -> seconds of the unit that its numbers are in; the finest of several counts."""
 COUNTED = ("count", "counts", "records", "requests", "events", "messages", "arrivals", "hits", "value", "values", "n")
 RATED = ("rate", "rps", "per_second")
 """Words in the name of the column of counts, and of one of records per second."""
-MILLISECONDS_FROM = 1e11
-"""Numbers of seconds above this lie more than 3,000 years after 1970: they are milliseconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,37 +67,17 @@ def trace(
 
 
 def _read(file: Path) -> tuple[TraceColumns, list[Row]]:
-    try:
-        with (
-            gzip.open(file, "rt", encoding="utf-8-sig")
-            if file.suffix == ".gz"
-            else file.open(encoding="utf-8-sig") as lines
-        ):
-            reader = csv.reader(lines, delimiter=_delimiter(lines))
-            form = TraceColumns()
-            rows: list[Row] = []
-            for fields in reader:
-                if not any(fields):
-                    continue
-                place = f"{file}, line {reader.line_num}"
-                if not rows and reader.line_num == 1:
-                    if _is_header(fields):
-                        form = _named(fields, place)
-                        continue
-                    form = TraceColumns(times=0 if len(fields) > 1 else None)
-                rows.append(_row(fields, form, reader.line_num, place))
-            return form, rows
-    except FileNotFoundError:
-        raise InputError(f"there is no file {file}") from None
-    except (OSError, UnicodeDecodeError, EOFError, csv.Error) as error:
-        raise InputError(f"{file} cannot be read as {'gzipped ' if file.suffix == '.gz' else ''}CSV: {error}") from None
-
-
-def _delimiter(lines: TextIO) -> str:
-    """What separates columns: a comma, or in a first line without one a semicolon or a tab."""
-    first = lines.readline()
-    lines.seek(0)
-    return next((mark for mark in ",;\t" if mark in first), ",")
+    form = TraceColumns()
+    rows: list[Row] = []
+    for number, fields in lines_of(file):
+        place = f"{file}, line {number}"
+        if not rows and number == 1:
+            if _is_header(fields):
+                form = _named(fields, place)
+                continue
+            form = TraceColumns(times=0 if len(fields) > 1 else None)
+        rows.append(_row(fields, form, number, place))
+    return form, rows
 
 
 def _is_header(fields: Sequence[str]) -> bool:
@@ -125,56 +91,33 @@ def _is_header(fields: Sequence[str]) -> bool:
     return True
 
 
-def _words(name: str) -> list[str]:
-    return re.findall(r"[a-z]+", name.lower())
-
-
 def _named(names: Sequence[str], place: str) -> TraceColumns:
     """Columns by the names in a header. Raises InputError where several could be the counts, and none is called so."""
     if len(names) == 1:
         return TraceColumns()
-    times = next((at for at, name in enumerate(names) if UNITS.keys() & set(_words(name))), None)
+    times = next((at for at, name in enumerate(names) if UNITS.keys() & set(words_in(name))), None)
     others = [at for at in range(len(names)) if at != (0 if times is None else times)]
-    counts = next((at for word in COUNTED for at in others if word in _words(names[at])), None)
-    rates = next((at for at in others if any(word in RATED for word in (*_words(names[at]), names[at].lower()))), None)
+    counts = next((at for word in COUNTED for at in others if word in words_in(names[at])), None)
+    rates = next((at for at in others if any(word in RATED for word in (*words_in(names[at]), names[at].lower()))), None)
     if counts is None and rates is None and len(others) > 1:
         listed = ", ".join(repr(names[at]) for at in others)
         raise InputError(f"{place}: which of the columns {listed} holds the counts is not said: call it 'count'")
     chosen = counts if counts is not None else rates if rates is not None else others[-1]
     if times is None:
         return TraceColumns(0, None, chosen, counts is None and rates is not None)
-    unit = min(UNITS[word] for word in _words(names[times]) if word in UNITS)
+    unit = min(UNITS[word] for word in words_in(names[times]) if word in UNITS)
     return TraceColumns(times, unit, chosen, counts is None and rates is not None)
 
 
 def _row(fields: Sequence[str], form: TraceColumns, line: int, place: str) -> Row:
     try:
-        time = None if form.times is None or len(fields) < 2 else _time(fields[form.times], form.unit, place)
+        time = None if form.times is None or len(fields) < 2 else seconds_of(fields[form.times], form.unit, place)
         count = float(fields[form.counts])
     except (ValueError, IndexError):
         raise InputError(f"{place}: {','.join(fields)!r} is not a time and a count") from None
     if not 0 <= count < math.inf:
         raise InputError(f"{place}: a count of {fields[form.counts].strip()} records; it must be 0 or more")
     return line, time, count
-
-
-def _time(text: str, unit: float | None, place: str) -> float:
-    try:
-        number = float(text)
-    except ValueError:
-        moment = datetime.fromisoformat(text.strip())
-        # Local times without an offset are taken as UTC: they must not jump at this machine's daylight-saving changes.
-        return (moment - datetime(1970, 1, 1, tzinfo=moment.tzinfo)).total_seconds()
-    if unit is None:
-        raise InputError(
-            f"{place}: the first column has numbers ({text.strip()}), and its name is none of a time: call it 'seconds', "
-            "'minutes', 'hours', 'days' or 'ms', or leave only the column of counts and set `interval`"
-        )
-    if unit == 1.0 and number > MILLISECONDS_FROM:
-        raise InputError(
-            f"{place}: the time {text.strip()} is no number of seconds; if it is milliseconds, call the column 'ms'"
-        )
-    return number * unit
 
 
 def _usual_distance(file: Path, rows: list[Row], given: float | str | None = None) -> float:

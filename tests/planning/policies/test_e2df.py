@@ -357,6 +357,12 @@ def test_a_scale_in_moves_all_tasks_of_the_replica_to_the_others() -> None:
     assert len({action.task for action in plan}) == 4
 
 
+def test_a_replica_of_whole_tasks_stays_where_another_would_have_to_grow_again_without_it() -> None:
+    policy, held = E2df(infrastructure=False, initial=8), dict.fromkeys([f"h{n}" for n in range(8)], 1)
+    assert policy.plan(spark_like(held, 8 * 0.34)).actions != ()  # one of the others is then used at 68 %
+    assert policy.plan(spark_like(held, 8 * 0.40)).actions == ()
+
+
 def test_instances_that_are_placed_nowhere_are_as_used_as_their_stage() -> None:
     hosts = {"h1": 0.9, "h2": 0.9, "h3": 0.0}
     seen = observed(hosts, [], scalable=FIXED, busy={"lines": 1.0, "split": 0.8}, parallelism={"lines": 2})
@@ -471,6 +477,9 @@ def test_instances_that_float_take_as_many_slots_as_they_are() -> None:
     taken = snapshot_of(seen).hosts.afloat
     assert taken is not None
     assert (taken.sum(), taken.max()) == (2, 1)
+    tasks = [("count", "h8", math.nan)]
+    seen = observed(hosts, tasks, scalable=FIXED, busy={"lines": 0.1, "count": 0.1}, parallelism={"lines": 2})
+    assert snapshot_of(seen).spare.tolist() == [0, 1, 1, 1, 1, 1, 1, 0], "with tasks with state they take turns"
 
 
 def test_stages_with_state_take_turns_where_none_floats() -> None:

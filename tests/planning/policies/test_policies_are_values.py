@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import FrozenInstanceError, fields, is_dataclass, replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -24,6 +25,8 @@ from properties import examples
 
 EVERY: dict[str, Callable[[], Policy]] = {name: imported(path) for name, path in POLICY.known.items()}
 EVERY |= {"static": lambda: imported(POLICY.known["static"])(3), "by load": ByLoad}
+BRIEF = {"population": 4, "generations": 2}
+EVERY |= {name: partial(EVERY[name], **BRIEF) for name in ("genetic", "hybrid")}
 
 GRAPH = Graph(
     "words",

@@ -12,11 +12,13 @@ from elastream.model.cloud import HostState
 from elastream.model.graph import Alternate
 from elastream.model.guarding import Standing
 from elastream.model.metrics import Metric
+from elastream.model.observation import Frame
 from elastream.model.promises import Rows
 from elastream.planning.algorithms.draft import Draft
 from elastream.planning.provision import TARGET_UTILISATION
 from elastream.planning.scheduling.problem import Goal, score
 from elastream.planning.scheduling.reading import deployment_of, read
+from elastream.workload.speeds import SpeedTrace
 
 
 def test_a_problem_has_the_dataflow_with_what_its_alternates_cost_and_are_worth():
@@ -94,7 +96,7 @@ def test_costs_are_those_on_a_core_of_speed_1_wherever_an_operator_runs():
 
 
 def test_what_an_alternate_cost_when_it_ran_is_remembered_whatever_the_speeds_of_now():
-    plant_ = plant(20.0, settings={"speed_trace": np.array([[1.0] * 2 + [0.5] * 100]), "speed_interval": 60.0})
+    plant_ = plant(20.0, settings={"speed_trace": SpeedTrace(np.array([[1.0] * 2 + [0.5] * 100]), 60.0)})
     plant_.advance(110.0)
     known = seen(plant_).known
     plant_.apply(SwitchAlternate("score", "quick"))
@@ -199,3 +201,17 @@ def test_an_operator_that_no_record_reaches_costs_nothing_yet():
     assert score(found.problem, found.deployment, found.conditions).mean == 1.0
     assert found.known.break_even is None
     assert not math.isnan(found.problem.goal.best)
+
+
+def test_what_a_micro_batch_takes_whatever_its_records_is_no_cost_of_each_of_them():
+    """A tenth of the records would else cost ten times as much each."""
+    plant_ = plant(40.0, fused=True, parallelism={"source": 2})
+    plant_.advance(120.0)
+    observation = plant_.observe()
+    frame, alone = observation.operators, seen(plant_).problem.costs((0, 0, 0, 0))[1]
+    busy = {Metric.BUSY_CORES: [1.0, 1.3, 1.0, math.nan], Metric.PROCESSED_RATE: [40.0, 40.0, 40.0, math.nan]}
+    columns = {metric: frame.column(metric) for metric in frame.metrics} | busy
+    more = read(replace(observation, operators=Frame(frame.ids, columns)), Goal(), INSTANT).problem
+    assert more.costs((0, 0, 0, 0))[1] == pytest.approx(alone + 0.5 / 40.0, rel=0.05)  # 1.3 cores, 0.8 of them its own
+    few = replace(observation, operators=Frame(frame.ids, columns | {Metric.PROCESSED_RATE: [4.0] * 3 + [math.nan]}))
+    assert read(few, Goal(), INSTANT).problem.costs((0, 0, 0, 0))[1] == pytest.approx(alone + 1.22 / 40.0, rel=0.05)

@@ -193,6 +193,18 @@ def test_the_way_into_python_is_the_operators_cost_and_no_record_of_its_and_no_a
     assert made.alternates(STARTED + 2.0).value("split.split", Metric.SERVICE_TIME) == pytest.approx(0.002)
 
 
+def test_where_hosts_get_less_than_their_cores_a_core_is_taken_for_longer_than_its_cpu_time(tmp_path):
+    made = telemetry(tmp_path, batches_of((0, 1.0, 0.5, 0, 100)))
+    made.metered([MeterRow("source", 0, "split", 0, 100, 700, 0.2, STARTED + 1.1, STARTED + 1.3, 2, "split")])
+    seen = made.operators(STARTED + 2.0, {}, cores=2.0, stretch=1.5)
+    assert seen.value("split", Metric.SERVICE_TIME) == pytest.approx(0.003)
+    assert seen.value("split", Metric.BUSY_CORES) == pytest.approx(0.3 / 0.5)
+    alternate = made.alternates(STARTED + 2.0, stretch=1.5)
+    assert alternate.value("split.split", Metric.SERVICE_TIME) == pytest.approx(0.003)
+    later = made.alternates(STARTED + 60.0)
+    assert later.value("split.split", Metric.SERVICE_TIME) == pytest.approx(0.002), "it costs what it would cost now"
+
+
 def test_busy_cores_of_the_operators_add_up_to_those_of_the_hosts(tmp_path):
     made = telemetry(tmp_path, batches_of((0, 1.0, 0.5, 0, 100)))
     made.metered([MeterRow("source", 0, "split", 0, 100, 700, 0.2, STARTED + 1.1, STARTED + 1.3, 2)])

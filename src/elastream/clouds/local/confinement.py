@@ -5,9 +5,10 @@ This module runs inside the supervisor and therefore imports little.
 """
 
 import contextlib
+import math
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -18,12 +19,14 @@ __all__ = [
     "CgroupV1",
     "CgroupV2",
     "Cgroups",
+    "cores_allowed",
     "cpu_seconds",
     "find_cgroups",
     "group_of",
     "kill",
     "megabytes",
     "mounted_cgroups",
+    "own_groups",
     "quota",
     "tagged",
 ]
@@ -124,6 +127,19 @@ def mounted_cgroups(mountinfo: str, own: str) -> Iterator[Cgroups]:
     Version 1 has one: below this process's group. Version 2 does not let a group with processes delegate controllers, so
     that every ancestor of this process's group is a candidate, the nearest first.
     """
+    trees, tops = _mounted(mountinfo, own)
+    if "cpu" in trees and "cpuacct" in trees:
+        yield CgroupV1(trees["cpu"], trees["cpuacct"])
+    elif "" in trees:
+        root = trees[""]
+        while root != tops[""]:
+            yield CgroupV2(root := root.parent)
+        if trees[""] == tops[""]:
+            yield CgroupV2(root)
+
+
+def _mounted(mountinfo: str, own: str) -> tuple[dict[str, Path], dict[str, Path]]:
+    """(Group of this process, root of its tree) by controller, "" for version 2."""
     groups: dict[str, str] = {}
     for line in own.splitlines():
         _, controllers, path = line.split(":", 2)
@@ -140,14 +156,38 @@ def mounted_cgroups(mountinfo: str, own: str) -> Iterator[Cgroups]:
                 inside = os.path.relpath(groups[controller], mounted_root)
                 trees[controller] = top if inside == "." or inside.startswith("..") else top / inside
                 tops[controller] = top
-    if "cpu" in trees and "cpuacct" in trees:
-        yield CgroupV1(trees["cpu"], trees["cpuacct"])
-    elif "" in trees:
-        root = trees[""]
-        while root != tops[""]:
-            yield CgroupV2(root := root.parent)
-        if trees[""] == tops[""]:
-            yield CgroupV2(root)
+    return trees, tops
+
+
+def own_groups() -> tuple[Path, ...]:
+    """The control groups whose quotas hold this process: its own, and those above it that can be seen."""
+    try:
+        trees, tops = _mounted(Path("/proc/self/mountinfo").read_text(), Path("/proc/self/cgroup").read_text())
+    except OSError:  # no such system
+        return ()
+    controller = "cpu" if "cpu" in trees else ""
+    if controller not in trees:
+        return ()
+    found = [trees[controller]]
+    while found[-1] != tops[controller]:
+        found.append(found[-1].parent)
+    return tuple(found)
+
+
+def cores_allowed(groups: Iterable[Path]) -> float:
+    """Cores that the quotas of `groups` leave a process in all of them; inf where none has any."""
+    return min(map(_quota_of, groups), default=math.inf)
+
+
+def _quota_of(group: Path) -> float:
+    for file, period in (("cpu.max", None), ("cpu.cfs_quota_us", "cpu.cfs_period_us")):
+        try:
+            words = (group / file).read_text().split()
+            each = float(words[1] if period is None else (group / period).read_text())
+            return math.inf if words[0] in ("max", "-1") else float(words[0]) / each
+        except (OSError, ValueError, IndexError):  # of the other version, or the root, which has none
+            continue
+    return math.inf
 
 
 def find_cgroups(name: str, candidates: Iterator[Cgroups] | None = None) -> tuple[Cgroups | None, str]:

@@ -166,29 +166,45 @@ class Worked:
         return math.fsum([self.observation.capacities[host] for host in self.observation.usable])
 
     @cached_property
-    def beside(self) -> Mapping[str, float]:
-        """Core-seconds of speed 1 per record that each operator works beside what its alternate costs; 0 where unknown.
+    def ends(self) -> Mapping[str, float]:
+        """Core-seconds of speed 1 that each source and sink works on a record, which no alternate changes; 0 if unknown."""
+        done = self.observation.operators
+        return {
+            operator.name: self._beside(operator) / done.value(operator.name, Metric.PROCESSED_RATE)
+            for operator in self._graph.operators
+            if operator.kind in (Kind.SOURCE, Kind.SINK) and self._beside(operator) > 0
+        }
 
-        Of a source or sink that is all that it works. Where tasks share cores, it is what the hosts use for an operator and
-        the alternate's own figure has not: what carries its records to it and sorts them. Where a stage's figure is one for
-        all its operators, that of its first, what the others cost is not its own.
+    @cached_property
+    def overheads(self) -> Mapping[str, float]:
+        """Cores of speed 1 that each other operator takes beside what its alternate works; 0 if unknown.
+
+        Where tasks share cores: what the hosts use for an operator and its alternate's own figure has not. Most of it is of
+        each micro-batch, whatever its records.
         """
-        return {operator.name: self._beside(operator) for operator in self._graph.operators}
+        if self.observation.context.layout.apart:
+            return {}
+        working = [each for each in self._graph.operators if each.alternates and not each.waits]
+        return {operator.name: self._beside(operator) for operator in working}
 
     def _beside(self, operator: Operator) -> float:
+        """Cores of speed 1 that an operator is busy with beside its alternate; 0 where unknown.
+
+        Where a stage's figure is one for all its operators, that of its first, what the others work is not its own.
+        """
         layout, composition = self.observation.context.layout, self.observation.composition
         frame = self.observation.operators
         busy, done = (frame.value(operator.name, each) for each in (Metric.BUSY_CORES, Metric.PROCESSED_RATE))
-        if (operator.alternates and layout.apart) or operator.waits or not (busy >= 0 and done > 0):
+        if not (busy >= 0 and done > 0):
             return 0.0
-        volumes = offered_rates(self._graph, {operator.name: 1.0}, self._emitted, composition)
+        volumes = offered_rates(self._graph, {operator.name: done}, self._emitted, composition)
         counted = [
             self._graph.by_name[name]
             for name in layout.stage_of[operator.name].operators
             if name == operator.name or not frame.value(name, Metric.BUSY_CORES) >= 0
         ]
         theirs = known_sum([volumes[each.name] * self.cost(each, composition) for each in counted if each.alternates])
-        return max(0.0, busy / done * self._speed(operator.name) - (0.0 if math.isnan(theirs) else theirs))
+        return max(0.0, busy * self._speed(operator.name) - (0.0 if math.isnan(theirs) else theirs))
 
     @cached_property
     def _emitted(self) -> Mapping[str, float]:
@@ -230,8 +246,7 @@ class Worked:
         working = [each for each in self._graph.operators if each.alternates]
         emitted = {each.name: self.selectivity(each, composition) for each in working}
         arriving = offered_rates(self._graph, self.rates, emitted, composition)
-        ends = [each.name for each in self._graph.operators if each.kind in (Kind.SOURCE, Kind.SINK)]
-        total = math.fsum([arriving[name] * self.beside[name] for name in ends if self.beside[name] > 0])
+        total = math.fsum([arriving[name] * each for name, each in self.ends.items()])
         for operator in working:
             if operator.waits or arriving[operator.name] == 0:
                 continue

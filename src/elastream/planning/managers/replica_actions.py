@@ -49,20 +49,24 @@ class ReplicaActions:
         held = self._held(operator)
         return [host for host in self.observation.usable if host not in held]
 
-    def remove(self, operator: str, count: int, replica: int, why: str) -> list[Action]:
-        """One replica fewer, `count` in all: the one in row `replica`."""
+    def remove(self, operator: str, count: int, replica: int, why: str, growth: float) -> list[Action]:
+        """One replica fewer, `count` in all: the one in row `replica`.
+
+        growth: none where tasks are whole and one of the others would be used more than so many times as much.
+        """
         replicas = self.snapshot.replicas
         if self._scalable(operator):
             placed = replicas.host[replica] >= 0
             gone = (TaskId(operator, int(replicas.index[replica])),) if placed else ()
             return [SetParallelism(operator, count, without=gone, why=why)]
         held = self._held(operator)
+        most = max(self._load(each, len(tasks)) for each, tasks in held.items())
         moves: list[Action] = []
         for task in held.pop(self.snapshot.hosts.names[int(replicas.host[replica])]):
             taker = min(held, key=lambda each: self._load(each, len(held[each]) + 1))
             held[taker].append(task)
             moves.append(MoveTask(task, taker, why=why))
-        return moves
+        return moves if max(self._load(each, len(tasks)) for each, tasks in held.items()) <= growth * most else []
 
     def move(self, replica: int, host: str, why: str) -> list[Action]:
         """The replica in row `replica` to `host`."""

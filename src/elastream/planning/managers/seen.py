@@ -10,7 +10,7 @@ from elastream.model.cloud import HostState, HostType, Lease
 from elastream.model.observation import Floats, Integers, Metric, Observation, known_sum
 from elastream.model.plant import Unknown
 from elastream.model.promises import Rows
-from elastream.planning.algorithms.measures import host_capacity
+from elastream.planning.algorithms.measures import host_capacity, tasks_on
 from elastream.planning.managers.columns import Applications, LeasedHosts, Operators, Replicas, Snapshot, identities
 
 __all__ = ["floating", "holds", "lacking", "snapshot_of", "width"]
@@ -119,14 +119,18 @@ def _slots(observation: Observation, leases: Mapping[str, Lease]) -> Integers:
 
 
 def _afloat(observation: Observation, leases: Mapping[str, Lease]) -> Integers | None:
-    """Slots of each host that instances take which are placed nowhere, dealt evenly; None where there are none."""
+    """Slots of each host that instances take which are placed nowhere; None where there are none.
+
+    They take turns with tasks with state, whose slots are counted first, then those of the oldest hosts. Dealt
+    evenly, a host more or fewer would change how many are free by more than its own.
+    """
     wide = int(max((width(observation, row) for row in floating(observation)), default=0.0))
     if not wide:
         return None
     slots = np.array([lease.type.slots if host in observation.usable else 0 for host, lease in leases.items()])
-    share = min(1.0, wide / max(1, int(slots.sum())))
-    upto = np.ceil(np.cumsum(slots) * share - NEARLY)  # each host rounded up by itself would fill every host of one slot
-    taken: Integers = np.diff(upto, prepend=0.0).astype(np.int64)
+    order = np.argsort([tasks_on(observation, host) == 0 for host in leases], kind="stable")
+    taken = np.zeros(len(slots), dtype=np.int64)
+    taken[order] = np.diff(np.minimum(np.cumsum(slots[order]), wide), prepend=0)
     return taken
 
 

@@ -233,7 +233,8 @@ class E2df:
                 actions += replicas.add(operator, count, on, f"{used}, above {self.scale_out:.0%}")
             else:
                 why = f"{used} at most, {count} would be used below {self.scale_in * self.scale_out:.1%}"
-                actions += replicas.remove(operator, count, replica, why)
+                growth = self.scale_out / float(proposals.utilisation[row]) if proposals.utilisation[row] > 0 else math.inf
+                actions += replicas.remove(operator, count, replica, why, growth)
         for shift in plan.shifts:
             left = snapshot.hosts.names[int(snapshot.replicas.host[shift.replica])]
             actions += replicas.move(shift.replica, snapshot.hosts.names[shift.host], f"{left} is to be left")

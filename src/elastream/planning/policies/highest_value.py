@@ -15,6 +15,7 @@ from elastream.model.metrics import Metric, Needs
 from elastream.model.observation import Composition, Context, Observation
 from elastream.model.plant import Plan, Policy
 from elastream.model.promises import Rows
+from elastream.model.prospect import Prospect, prepared
 from elastream.planning.algorithms.choosing import Choosable, Costs, Worked, elements, selected, under_way
 from elastream.planning.provision import TARGET_UTILISATION
 
@@ -96,6 +97,10 @@ class HighestValue:
         if not graph.choices and all(len(operator.alternates) < 2 for operator in graph.operators):
             return "no operator has several alternates, and there is no choice: it has nothing to choose from"
         return str(getattr(self.sizing, "unfit", lambda _: "")(context))
+
+    def prepared(self, prospect: Prospect) -> "HighestValue":
+        """With its sizing prepared."""
+        return replace(self, sizing=prepared(self.sizing, prospect))
 
 
 @dataclass(frozen=True)

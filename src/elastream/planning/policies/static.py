@@ -6,18 +6,17 @@ from typing import ClassVar, get_args
 
 from elastream.model.action import Action, LeaseHost, SetParallelism
 from elastream.model.cloud import HostType
-from elastream.model.endpoints import ArrivalPattern
 from elastream.model.errors import CloudError, DataflowError, InputError
 from elastream.model.observation import Context, Metric, Observation
 from elastream.model.plant import Plan, Policy
+from elastream.model.prospect import Prospect
 from elastream.model.stages import Layout, Unit
 from elastream.model.wording import counted
 from elastream.planning.algorithms.draft import Draft
 from elastream.planning.algorithms.placement import balance
-from elastream.planning.policies.highest_value import HighestValue
 from elastream.planning.provision import At, Costs, declared, declared_cores, filled, first, width
 
-__all__ = ["Static", "missing_hosts", "places_only", "sized", "standing"]
+__all__ = ["Static", "missing_hosts", "places_only", "standing"]
 
 
 @dataclass(frozen=True)
@@ -30,8 +29,8 @@ class Static:
     is as wide as the hosts have slots. host_type: type to lease; None: the provider's first. Tasks are spread over the
     hosts when these are up, and then stay.
 
-    Raises InputError for any other `hosts`. Before a run, `sized` gives `"peak"` and `"mean"` their number; where it was
-    not called, the first round takes the loads that sources declare.
+    Raises InputError for any other `hosts`. Before a simulated run, `prepared` gives `"peak"` and `"mean"` their number;
+    where it was not called, the first round takes the loads that sources declare.
     """
 
     hosts: int | str
@@ -70,34 +69,16 @@ class Static:
         moves = [] if observation.coming or context.layout.apart else balance(observation)
         return Plan((*actions, *moves), hosts, remarks=remarks)
 
+    def prepared(self, prospect: Prospect) -> "Static":
+        """With its hosts as a number: `"peak"` and `"mean"` are sized from the load, and it raises what that raises."""
 
-def sized(
-    policy: Policy,
-    layout: Layout,
-    host_types: Sequence[HostType],
-    loads: Mapping[str, ArrivalPattern],
-    *,
-    seconds: float | None = None,
-    window: float | None = None,
-    costs: Costs | None = None,
-) -> Policy:
-    """A `Static` with its hosts as a number, `"peak"` and `"mean"` sized from `loads`, also as the sizing of another one.
+        def size(type: HostType, at: At) -> int:
+            return declared(
+                prospect.layout, type, prospect.loads, at,
+                seconds=prospect.seconds, window=prospect.window, costs=prospect.costs,
+            ).hosts  # fmt: skip
 
-    Arguments as for `planning.provision.declared`, and it raises what that raises.
-    """
-    if isinstance(policy, HighestValue) and policy.sizing is not None:
-        inner = sized(policy.sizing, layout, host_types, loads, seconds=seconds, window=window, costs=costs)
-        return replace(policy, sizing=inner)
-    if not isinstance(policy, Static):
-        return policy
-    return replace(
-        policy,
-        hosts=_number(
-            policy,
-            host_types,
-            lambda type, at: declared(layout, type, loads, at, seconds=seconds, window=window, costs=costs).hosts,
-        ),
-    )
+        return replace(self, hosts=_number(self, prospect.host_types, size))
 
 
 def standing(

@@ -164,8 +164,9 @@ class Assembly:
             self.capacity[:, operator] += count * self._speeds[:, host] * self.problem.per_instance[operator]
 
     def lease(self, type: HostType) -> int:
-        """Lease a host; returns its row."""
-        now, row = self.conditions.time, len(self.hosts)
+        """Lease a host, as early as it takes to start if it may; returns its row."""
+        row = len(self.hosts)
+        now = self.conditions.time - min(self.conditions.lead, type.start)
         host = Host("", type, type.speed, now, now + type.start)
         if row == len(self._instances):
             self._instances = np.concatenate([self._instances, np.zeros_like(self._instances)])

@@ -187,11 +187,9 @@ def _carried(assembly: Assembly, operator: int, option: int) -> Assembly | None:
 
 def work(problem: Problem, active: Sequence[int], conditions: Conditions) -> float:
     """Cores of speed 1 that all operators work on the mean rates if nothing holds records back."""
-    network = problem.network
     rates = np.zeros(len(problem.operators))
-    rates[network.place[problem.sources]] = conditions.rates.mean(axis=0)
-    arriving = network.unlimited(rates, problem.selectivities(active)[network.order])
-    return float(arriving @ problem.costs(active)[network.order])
+    rates[problem.sources] = conditions.rates.mean(axis=0)
+    return float(problem.network.unlimited(rates, problem.selectivities(active)) @ problem.costs(active))
 
 
 def _with(active: Sequence[int], operator: int, option: int) -> list[int]:

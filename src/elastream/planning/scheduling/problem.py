@@ -29,6 +29,7 @@ __all__ = [
     "cost_of",
     "limits",
     "paid",
+    "profit_of",
     "score",
     "speeds_of",
     "throughput",
@@ -222,7 +223,8 @@ class Conditions:
     rates: records/s, shape (T, sources). queues: records that wait at `time`, shape (operators,). speeds: of the cores of a
     host by its name, shape (T,); others are as fast as `Host.speed` says. bandwidth: bytes/s from one host to another, by
     their names, shape (T,); of other pairs, what their types are rated at. steady: whether the conditions last, so that a
-    host counts in full also where it is not ready yet; else from `Host.ready` on.
+    host counts in full also where it is not ready yet; else from `Host.ready` on. lead: seconds before `time` from which on
+    hosts may be leased, where the conditions are those of a later time: one that starts within them is ready at `time`.
 
     began: when the period began. value: mean application value from there to `time`; NaN: nothing is known, or no time has
     passed. leased: the hosts that are leased at `time`. paid: money spent in this period on hosts that are no longer
@@ -236,6 +238,7 @@ class Conditions:
     speeds: Mapping[str, Floats] = field(default_factory=dict)
     bandwidth: Mapping[tuple[str, str], Floats] = field(default_factory=dict)
     steady: bool = True
+    lead: float = 0.0
     began: float = 0.0
     value: float = math.nan
     leased: tuple[Host, ...] = ()
@@ -335,8 +338,8 @@ def limits(problem: Problem, deployment: Deployment, conditions: Conditions) -> 
     for (source, target), column in conditions.bandwidth.items():
         if source in at and target in at:
             pairs[:, at[source], at[target]] = column
-    working = deployment.instances * np.array([host.speed for host in deployment.hosts])[:, None]
-    return flow_limits(problem.edges, working, pairs, problem.record_bytes)
+    regions = [host.type.region for host in deployment.hosts]
+    return flow_limits(problem.edges, deployment.instances, pairs, problem.record_bytes, regions)
 
 
 def value_of(problem: Problem, active: Sequence[int]) -> float:
@@ -375,7 +378,12 @@ def score(problem: Problem, deployment: Deployment, conditions: Conditions) -> S
     )
     value = value_of(problem, deployment.active)
     cost = cost_of(problem, deployment, conditions)
+    return Score(found.application, found.relative, value, cost, profit_of(problem, conditions, value, cost))
+
+
+def profit_of(problem: Problem, conditions: Conditions, value: float, cost: float) -> float:
+    """Profit of the whole period (4.8) if the application has `value` for the rest of it and the period costs `cost`."""
     passed = 0.0 if math.isnan(conditions.value) else min(conditions.time - conditions.began, problem.goal.period)
     earlier = conditions.value if passed > 0 else 0.0
     mean = (earlier * passed + value * (problem.goal.period - passed)) / problem.goal.period
-    return Score(found.application, found.relative, value, cost, problem.line.profit(mean, cost))
+    return problem.line.profit(mean, cost)

@@ -111,6 +111,9 @@ class _Reading:
         self.decidable = not self.unknown
         emitted = {each.name: self.worked.selectivity(each, self.composition) for each in self._working}
         self.arriving = offered_rates(self.graph, self.rates, emitted, self.composition)
+        waiting = {name: self._queue(name) / seconds for name in self.graph.order}
+        inputs = {name: waits + self.rates.get(name, 0.0) for name, waits in waiting.items()}
+        self.due = offered_rates(self.graph, inputs, emitted, self.composition)
 
     def read(self) -> Read:
         options = tuple(self._options(self.graph.by_name[name]) for name in self.graph.order)
@@ -139,7 +142,7 @@ class _Reading:
     def _options(self, operator: Operator) -> tuple[Option, ...]:
         """What may run of an operator; where the cost of what does is unknown, only that, with its value."""
         if not operator.alternates:
-            return (Option("", 1.0, self.worked.beside[operator.name] if self.shared else 0.0, 1.0),)
+            return (Option("", 1.0, self.worked.ends.get(operator.name, 0.0) if self.shared else 0.0, 1.0),)
         runs = self.composition.alternate(operator).name
         element = self.elements.get(operator.name)
         allowed = (runs,) if element is None else tuple(element.options)
@@ -164,14 +167,16 @@ class _Reading:
     def _cost(self, operator: Operator, composition: Composition) -> float:
         """Core-seconds of speed 1 per record; NaN where unknown.
 
-        Where tasks share their cores, one that waits takes threads, and what no meter sees counts where it is seen.
+        Where tasks share their cores, one that waits takes threads, and what no meter sees counts where it is seen. What is
+        taken whatever the records is dealt out to those that are due.
         """
         if self.shared and operator.waits:
             return 0.0
-        cost = self.worked.cost(operator, composition) + self.worked.beside[operator.name]
+        cost = self.worked.cost(operator, composition)
         if math.isnan(cost) and (self.arriving[operator.name] == 0 or (self.shared and self._metered(operator))):
             return 0.0
-        return cost
+        overhead, due = self.worked.overheads.get(operator.name, 0.0), self.due[operator.name]
+        return cost + (overhead / due if due > 0 else 0.0)
 
     def _metered(self, operator: Operator) -> bool:
         """Whether others are charged with what an operator works, of which there is nothing to choose."""

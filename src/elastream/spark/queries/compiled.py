@@ -49,6 +49,7 @@ class CompiledQueries:
         tables: TablesInUse | None = None,
     ) -> None:
         self.layout, self.running = layout, tuple(running)
+        self._speeds = instruments.speeds
         self._partitions = partitions
         self.scalable = scalable_operators(layout)
         self.live = tuple(_followed(instruments, each) for each in running)
@@ -95,11 +96,11 @@ class CompiledQueries:
 
     def operators(self, wall: float, loads: Mapping[str, PartitionLoads], cores: float, used: float) -> Frame:
         """A row per operator."""
-        return self.telemetry.operators(wall, self._parallelism(), cores, used, self._scalings)
+        return self.telemetry.operators(wall, self._parallelism(), cores, used, self._scalings, self._stretch)
 
     def alternates(self, wall: float) -> Frame:
         """A row per alternate that has run."""
-        return self.telemetry.alternates(wall)
+        return self.telemetry.alternates(wall, self._stretch)
 
     def application(self, wall: float, cost: float) -> Frame:
         """The dataflow."""
@@ -182,6 +183,11 @@ class CompiledQueries:
             for source, control in each.sources.items()
             if (count := self.telemetry.committed(source)) == count
         }
+
+    @property
+    def _stretch(self) -> float:
+        """Seconds for which a core is taken for a second of CPU."""
+        return 1.0 if self._speeds is None else self._speeds.stretch
 
     def _described(self, batch: Batch, epoch: float) -> MicroBatch:
         ran = self._switching.ran(batch)

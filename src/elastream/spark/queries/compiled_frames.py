@@ -162,10 +162,11 @@ class Telemetry:
         cores: float,
         used: float = NAN,
         scalings: Mapping[str, float] = MappingProxyType({}),
+        stretch: float = 1.0,
     ) -> Frame:
         """A row per operator. `cores` is what the usable hosts have together, `used` how many of them are busy.
 
-        parallelism, scalings: by operator.
+        parallelism, scalings: by operator. stretch: seconds for which a core is taken for a CPU second of a meter.
 
         What hosts use and no meter accounts for - the way into Python and back, shuffles, native aggregation - is charged
         to the keyed operators, or to the sources where there are none: the operators' busy cores add up to the hosts'.
@@ -173,7 +174,7 @@ class Telemetry:
         graph = self._layout.graph
         columns: dict[Metric, dict[str, float]] = defaultdict(dict)
         self._describe_sources(now, columns)
-        self._describe_metered(now, columns, cores)
+        self._describe_metered(now, columns, cores, stretch)
         self._describe_native(now, columns)
         self._describe_keyed(now, columns)
         self._describe_edges(now, columns)
@@ -186,11 +187,15 @@ class Telemetry:
             self._age(now),
         )
 
-    def alternates(self, now: float) -> Frame:
-        """A row per alternate that has run: its own cost and selectivity."""
+    def alternates(self, now: float, stretch: float = 1.0) -> Frame:
+        """A row per alternate that has run: its own cost and selectivity, of cores that are taken as they are now."""
         window = [batch for batches in self._window(now).values() for batch in batches]
         self._alternates.took((batch.end, row) for batch in window for row in self._meter.get((batch.query, batch.id), ()))
-        return self._alternates.frame(now)
+        return self._alternates.frame(now, lambda operator: self._taken(operator, stretch))
+
+    def _taken(self, operator: str, stretch: float) -> float:
+        """Seconds for which a core is taken for a second of the meter's: those of threads that wait are none of CPU."""
+        return 1.0 if self._layout.graph.operator(operator).waits else stretch
 
     def _widths(self, now: float) -> dict[str, float]:
         """Tasks of the newest batch that took records, by operator, where no composition sets their number."""
@@ -255,7 +260,7 @@ class Telemetry:
             ]
             describe_durations(columns, source, spans)
 
-    def _describe_metered(self, now: float, columns: dict[Metric, dict[str, float]], cores: float) -> None:
+    def _describe_metered(self, now: float, columns: dict[Metric, dict[str, float]], cores: float, stretch: float) -> None:
         rows_of: dict[str, list[MeterRow]] = defaultdict(list)
         window = self._window(now)
         batches = {(batch.query, batch.id): batch for each in window.values() for batch in each}
@@ -268,7 +273,8 @@ class Telemetry:
             # Where the operator is a function, the row of the stage that it leads has the way into Python and back only.
             own = [row for row in rows if row.alternate] or rows
             taken, emitted = sum(row.rows_in for row in own), sum(row.rows_out for row in own)
-            busy = sum(row.busy for row in rows)
+            each = self._taken(name, stretch)
+            busy = each * sum(row.busy for row in rows)
             columns[Metric.BUSY_CORES][name] = busy / wall
             columns[Metric.UTILISATION][name] = busy / wall / cores if cores > 0 else NAN
             if taken:
@@ -279,7 +285,7 @@ class Telemetry:
                 columns[Metric.EMITTED_RATE][name] = emitted / wall
                 columns[Metric.ARRIVAL_RATE].setdefault(name, taken / wall)
                 # A record is handed to a fused operator with its Arrow batch and has passed it when the batch has.
-                passed = [(row.busy / row.tasks, float(row.rows_in)) for row in own if row.tasks and row.rows_in > 0]
+                passed = [(each * row.busy / row.tasks, float(row.rows_in)) for row in own if row.tasks and row.rows_in > 0]
                 describe_durations(columns, name, passed)
 
     def _describe_native(self, now: float, columns: dict[Metric, dict[str, float]]) -> None:

@@ -20,6 +20,7 @@ from elastream.spark.jvm.state_partitions import Run, StatePartitions
 from elastream.spark.jvm.stateful import StatefulStage, ranked_kinds, stateful_stages
 from elastream.spark.placement.placing import Placing
 from elastream.spark.telemetry.batches import Batch, Doing, read_batch, read_doing
+from elastream.spark.telemetry.speeds import SpeedWatch
 from elastream.spark.telemetry.stage_load import LoadWindow, PartitionLoads, StageLoad, read_loads
 from elastream.spark.telemetry.traffic import Traffic
 
@@ -38,6 +39,7 @@ class Instruments:
 
     task_loads: None where this Spark does not report on single tasks, and nothing is known of them. traffic: receives
     bytes by sender and receiver; None: not measured. caught_up: most batches of a query whose tasks one observation reads.
+    speeds: how fast hosts are; None where no process of ours runs on them.
     """
 
     spark: SparkSession
@@ -46,6 +48,7 @@ class Instruments:
     task_loads: TaskLoads | None = None
     traffic: Traffic | None = None
     caught_up: int = 1
+    speeds: SpeedWatch | None = None
 
 
 class TaskWatch:

@@ -2,6 +2,7 @@
 
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Mapping, Sequence
+from types import MappingProxyType
 
 import numpy as np
 
@@ -10,6 +11,7 @@ from elastream.model.action import TaskId
 from elastream.model.cloud import HostState, Lease
 from elastream.model.graph import Graph
 from elastream.model.observation import Floats, Frame, Metric, TaskFrame
+from elastream.spark.telemetry.speeds import HostSpeed
 from elastream.spark.telemetry.stage_load import PartitionLoads
 
 __all__ = ["HostWatch", "cores_used", "task_frame", "weights"]
@@ -47,27 +49,35 @@ class HostWatch:
         use: Callable[[str], float],
         measured: Mapping[str, Measured],
         now: float,
+        speeds: Mapping[str, HostSpeed] = MappingProxyType({}),
     ) -> Frame:
         """A row per lease. A host that is not up yet has no use of CPU that says anything.
 
         held: host of each task. measured: what providers know; use: fraction of a host's slots that its tasks took, for
         hosts whose provider does not know their CPU time. links: a row per ordered pair of hosts; what a host has to do
-        with others is the sum over those that it is in.
+        with others is the sum over those that it is in. speeds: what probes say; of a host that does not get all of its
+        cores the use counts more, since it is full when it uses what it gets.
         """
         count = Counter(held.values())
         known = {name: measured.get(name, UNMEASURED) for name in leases}
+        oldest = max((each.age for each in speeds.values()), default=0.0)
         return Frame(
             tuple(leases),
             {
-                Metric.CPU: [self._cpu_of(lease, known[name], use, now) for name, lease in leases.items()],
+                Metric.CPU: [
+                    self._cpu_of(lease, known[name], use, now, speeds[name].share if name in speeds else 1.0)
+                    for name, lease in leases.items()
+                ],
                 Metric.MEMORY: [NAN if (used := known[name].memory) is None else used for name in leases],
                 Metric.TASKS: [float(count[name]) for name in leases],
+                Metric.SPEED: [speeds[name].speed if name in speeds else NAN for name in leases],
                 Metric.BANDWIDTH: [_exchanged(name, links) for name in leases],
             },
+            {Metric.SPEED: oldest},
         )
 
-    def _cpu_of(self, lease: Lease, known: Measured, use: Callable[[str], float], now: float) -> float:
-        """Utilisation of a host: of its cores, mean over CPU_WINDOW, or of its slots."""
+    def _cpu_of(self, lease: Lease, known: Measured, use: Callable[[str], float], now: float, share: float) -> float:
+        """Utilisation of a host: of the `share` of its cores that it gets, mean over CPU_WINDOW, or of its slots."""
         if lease.state in (HostState.REQUESTED, HostState.STARTING):
             return NAN
         if known.cpu_seconds is None:
@@ -77,7 +87,7 @@ class HostWatch:
         while len(samples) > 2 and samples[1][0] <= now - CPU_WINDOW:
             samples.popleft()
         then, before = samples[0]
-        return (known.cpu_seconds - before) / (now - then) / lease.type.cores if now > then else NAN
+        return (known.cpu_seconds - before) / (now - then) / lease.type.cores / share if now > then else NAN
 
 
 def _exchanged(host: str, links: Frame) -> float:

@@ -11,6 +11,7 @@ import importlib
 import sys
 
 from elastream.clouds.local.forks import taken_over
+from elastream.spark.worker import probe
 
 __all__ = ["PRELOADED", "preload", "run"]
 
@@ -38,12 +39,15 @@ def preload() -> None:
 
 
 def run() -> None:
-    """Be the daemon, until the executor ends."""
+    """Be the daemon, until the executor ends, with the process beside it that measures how fast the host is."""
     from pyspark.daemon import manager
 
+    probe.begin()
     manager()
 
 
-if __name__ == "__main__" and not taken_over("elastream.spark.worker.daemon"):
-    preload()
-    run()
+if __name__ == "__main__":
+    probe.name_executor()  # before a fork of another process goes on in this one's place
+    if not taken_over("elastream.spark.worker.daemon"):
+        preload()
+        run()

@@ -1,0 +1,84 @@
+"""Linear Road under `ce` on Spark, a load that quadruples and a host that loses half of its cores: several times.
+
+    python benchmarks/linear_road_on_spark.py [--quick] [--rounds N] [--json FILE]
+
+Each run takes about five minutes on two cores that nothing else uses, its check included; `--quick` runs one. Of each: the
+relative throughput of the step, what was done about the step and about the host, and when; restarts, and rows that are not
+those of plain loops over all lines.
+"""
+
+import argparse
+import math
+import statistics
+import sys
+import tempfile
+from dataclasses import asdict
+from pathlib import Path
+
+from _common import Report, main, progress
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
+
+import linear_road
+
+from elastream.api.options import RunOptions, with_options
+
+SOURCE = "issue 15, On Spark"
+QUERIES = 5
+
+
+def one_run() -> dict[str, float]:
+    """What came out of a run of the example."""
+    with tempfile.TemporaryDirectory(prefix="linear-road-") as folder, with_options(RunOptions(runs=Path(folder) / "runs")):
+        given = linear_road.Plan.of()
+        _, checked, told = linear_road.carry_out(given, Path(folder) / "results", show=False)
+        waits = {name: each[0] for name, each in checked.responses.items()}
+        return {
+            **asdict(told),
+            **{f"{name} within 5 s": float((each <= linear_road.LIMIT).mean()) for name, each in waits.items()},
+            **{f"{name}, median s": statistics.median(each.tolist()) for name, each in waits.items()},
+            "rows": float(checked.notices + checked.accounts + checked.answers),
+            "wrong": float(len(checked.wrong)),
+        }
+
+
+def measure(arguments: argparse.Namespace) -> Report:
+    rounds = 1 if arguments.quick else arguments.rounds
+    runs: list[dict[str, float]] = []
+    for number in range(rounds):
+        runs.append(one_run())
+        progress(f"round {number + 1} of {rounds}: {runs[-1]}")
+    report = Report()
+    for name in runs[0]:
+        values = [run[name] for run in runs]
+        known = [value for value in values if not math.isnan(value)]
+        report.figures[name] = {"median": statistics.median(known) if known else math.nan, "runs": values}
+    report.median_at_least("relative throughput of the step", [run["throughput"] for run in runs], 0.8, SOURCE)
+    first = [run["switched"] <= run["leased"] or math.isnan(run["leased"]) for run in runs]
+    report.at_least("runs in which alternates were switched before a host was leased", sum(first), len(runs), SOURCE)
+    report.at_least("runs in which a host was leased", sum(run["leased"] >= 0 for run in runs), len(runs), SOURCE)
+    seen = sum(run["noticed"] >= 0 and run["answered"] >= 0 for run in runs)
+    report.at_least("runs in which the loss of half of a host was noticed and answered", seen, len(runs), SOURCE)
+    report.at_most("queries started again", sum(run["query_runs"] - QUERIES for run in runs), 0, SOURCE)
+    report.at_most("rows that differ from plain loops", sum(run["wrong"] for run in runs), 0, SOURCE)
+    report.environment["hosts"] = f"{linear_road.HOSTS[0]} to {linear_road.HOSTS[1]} of {linear_road.HOST.cores:g} cores"
+    return report
+
+
+def line(report: Report) -> str:
+    def of(name: str) -> float:
+        return float(report.figures[name]["median"])
+
+    return (
+        f"relative throughput of the step {of('throughput'):.2f}; switched after {of('switched'):.0f} s, leased after "
+        f"{of('leased'):.0f} s; half of a host lost: noticed after {of('noticed'):.0f} s, answered after "
+        f"{of('answered'):.0f} s"
+    )
+
+
+def more(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--rounds", type=int, default=5, metavar="N", help="runs (default: 5)")
+
+
+if __name__ == "__main__":
+    main("linear_road_on_spark", __doc__.splitlines()[0], measure, line, more)

@@ -1,0 +1,104 @@
+"""Simulated runs that begin with a plan in force, as chapters 4 and 5 of the thesis do: deployed first, adapted
+afterwards."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from elastream.experiments.ec2 import INSTANT, RUN, CloudAssumptions
+from elastream.experiments.simulated import SimulatedRun, simulated
+from elastream.experiments.worth import Worth, WorthWatch
+from elastream.model.action import SwitchAlternate
+from elastream.model.cloud import HostType
+from elastream.model.endpoints import ArrivalPattern
+from elastream.model.graph import Graph
+from elastream.model.plant import Policy
+from elastream.model.stages import lay_out
+from elastream.planning.scheduling.problem import Conditions, Deployment, Goal, Problem
+from elastream.planning.scheduling.reading import read
+from elastream.simulation import Settings, SimulatedPlant, Travel, make_plant
+from elastream.workload.links import Ec2Links
+from elastream.workload.speeds import SpeedWalk
+
+__all__ = ["Site", "deployed", "of_best", "problem_at", "run_site", "settings_of"]
+
+MONITOR = INSTANT
+"""Seconds between two measurements: those of an instant are what the thesis plans by (p. 73)."""
+MAX_HOSTS = 10_000
+"""Most hosts: above what 8,000 messages/s need."""
+
+
+@dataclass(frozen=True)
+class Site:
+    """What a run is of. loads: by source; expected: records/s by source that the first plan is made for."""
+
+    graph: Graph
+    types: Sequence[HostType]
+    loads: Mapping[str, ArrivalPattern]
+    expected: Mapping[str, float]
+    goal: Goal
+    settings: Settings
+    seed: int
+
+    def plant(self, **given: object) -> SimulatedPlant:
+        """The plant of this run at time 0."""
+        return make_plant(
+            lay_out(self.graph, fused=False), host_types=self.types, loads=self.loads, seed=self.seed,
+            settings=self.settings, max_hosts=MAX_HOSTS, **given,  # type: ignore[arg-type]
+        )  # fmt: skip
+
+
+def settings_of(given: CloudAssumptions, *, varies: bool, seed: int) -> Settings:
+    """Settings of a plant. varies: whether speeds of hosts walk as documented, and links are as section 1.3 measured
+    them."""
+    fixed = Settings(monitor=MONITOR, travel=Travel.COHORTS, start_cached=given.instance)
+    if not varies:
+        return fixed
+    return replace(fixed, speed_trace=SpeedWalk(seed=seed).over(RUN), link_trace=Ec2Links(seed=seed).over(RUN))
+
+
+def problem_at(site: Site) -> tuple[Problem, Conditions]:
+    """The problem before anything is leased, under the expected rates and the rated speeds of hosts (thesis, p. 70)."""
+    seen = site.plant().observe()
+    found = read(seen, site.goal, INSTANT).problem
+    rates = np.array([[site.expected[found.operators[row]] for row in found.sources]])
+    return found, Conditions(rates, np.zeros(len(found.operators)), INSTANT)
+
+
+def deployed(site: Site, problem: Problem, plan: Deployment) -> SimulatedPlant:
+    """The plant with `plan` in force at time 0, its hosts up and its instances where it has them."""
+    on = {
+        name: np.repeat(np.arange(len(plan.hosts)), plan.instances[:, row]).tolist()
+        for row, name in enumerate(problem.operators)
+        if problem.placed[row]
+    }
+    plant = site.plant(
+        hosts=[host.type.name for host in plan.hosts], parallelism={name: len(rows) for name, rows in on.items()}, on=on
+    )
+    switches = [
+        SwitchAlternate(name, options[active].name)
+        for name, options, active in zip(problem.operators, problem.options, plan.active, strict=True)
+        if len(options) > 1
+    ]
+    refused = [outcome for outcome in plant.switch(switches) if not outcome.succeeded]
+    assert not refused, refused
+    return plant
+
+
+def run_site(site: Site, plant: SimulatedPlant, policy: Policy) -> tuple[Worth, SimulatedRun]:
+    """What `policy` comes to on `plant` in 12 hours, and the run."""
+    watch = WorthWatch(site.graph, site.goal, INSTANT)
+    run = simulated(plant, policy, period=INSTANT, until=RUN, look=watch.look)
+    return watch.worth(), run
+
+
+def of_best(graph: Graph) -> Graph:
+    """The dataflow with only the alternate of the highest value of each operator (thesis, p. 94: "Gamma = 1")."""
+    return replace(
+        graph,
+        operators=tuple(
+            replace(each, alternates=(max(each.alternates, key=lambda a: a.value),)) if each.alternates else each
+            for each in graph.operators
+        ),
+    )

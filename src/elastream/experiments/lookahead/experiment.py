@@ -1,0 +1,142 @@
+"""Chapter 5 of the thesis, simulated: look-ahead scheduling against reactive scheduling on the synthetic dataflow.
+
+Every run begins with the same deployment for the rates of its first instant, and differs in who adapts it, how far that one
+looks ahead, and how wrong the forecast is. `contenders` has the policies, `page` shows what came of it, `bars` what is
+judged.
+"""
+
+import time
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from elastream.experiments.deployed import Site, deployed, problem_at, run_site, settings_of
+from elastream.experiments.ec2 import INSTANT, RUN, CloudAssumptions, host_types
+from elastream.experiments.lookahead.contenders import contender, undone
+from elastream.experiments.lookahead.synthetic import SyntheticAssumptions, break_even, streams, synthetic
+from elastream.experiments.reactive.algorithms import searched
+from elastream.model.observation import Floats
+from elastream.planning.scheduling.problem import Goal
+
+__all__ = [
+    "BIASES",
+    "ERRORS",
+    "FIGURE_5_5",
+    "HORIZONS",
+    "POLICIES",
+    "REACTIVE",
+    "Forecast",
+    "LookaheadAssumptions",
+    "LookaheadCase",
+    "LookaheadRun",
+    "run_case",
+    "site_of",
+]
+
+HORIZONS = (10, 20, 30, 40, 50, 60)
+"""Minutes of a prediction interval (Figs. 5.3 and 5.4; the text, p. 113, goes to 30, the axes to 70)."""
+ERRORS, BIASES = (0.0, 0.05, 0.10, 0.15, 0.20, 0.25), (0.0, -0.05, 0.05)
+"""Mean errors and biases of forecasts (Figs. 5.4 and 5.5)."""
+FIGURE_5_5 = 20
+"""Minutes ahead in Fig. 5.5."""
+REACTIVE = ("caf", "waaf")
+"""Policies that look at what was: one run for all horizons."""
+POLICIES = ("plasticc", *REACTIVE, "wpa", "wpo", "wpp")
+SEEDS = (1, 2, 3)
+"""Three runs (p. 110), each with a dataflow, loads and hosts of its own."""
+TARGET, TOLERANCE = 0.8, 0.05
+
+
+@dataclass(frozen=True)
+class LookaheadAssumptions:
+    """All that is assumed: of the dataflow and its loads, and of the cloud."""
+
+    flow: SyntheticAssumptions = field(default_factory=SyntheticAssumptions)
+    cloud: CloudAssumptions = field(default_factory=CloudAssumptions)
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """Who looks ahead, and how wrong. by: `"oracle"`, or a real forecaster. error, bias: of the oracle (pp. 112-113)."""
+
+    by: str = "oracle"
+    error: float = 0.0
+    bias: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class LookaheadCase:
+    """A run. horizon: minutes."""
+
+    policy: str
+    horizon: int
+    seed: int
+    forecast: Forecast = field(default_factory=Forecast)
+    given: LookaheadAssumptions = field(default_factory=LookaheadAssumptions)
+
+
+@dataclass(frozen=True, slots=True)
+class LookaheadRun:
+    """What a case came to. throughput: of what came in; waited: with what waited; worst: least throughput over a prediction
+    interval; unstable: chi. retracted, reversed: planned changes that were taken back, and enacted ones that were
+    undone. series: rows of (hours, hosts, throughput, value)."""
+
+    case: LookaheadCase
+    throughput: float
+    waited: float
+    worst: float
+    value: float
+    cost: float
+    profit: float
+    unstable: int
+    hosts: float
+    retracted: float
+    reversed: float
+    seconds: float
+    refused: int
+    series: Floats
+
+
+def site_of(seed: int, given: LookaheadAssumptions) -> Site:
+    """The synthetic dataflow of a seed, its loads and its hosts."""
+    loads = streams(seed)
+    graph = synthetic(given.flow, loads, seed)
+    lowest, highest = break_even(given.flow, graph)
+    first = {name: load.count(INSTANT) / INSTANT for name, load in loads.items()}
+    return Site(
+        graph,
+        host_types(given.cloud),
+        loads,
+        first,
+        Goal(TARGET, TOLERANCE, highest, lowest, RUN),
+        settings_of(given.cloud, varies=True, seed=seed),
+        seed,
+    )
+
+
+def run_case(case: LookaheadCase) -> LookaheadRun:
+    """Deploy by CE's first plan ("we retain our earlier initial deployment algorithm", p. 105), then adapt for 12 hours."""
+    began = time.process_time()
+    site = site_of(case.seed, case.given)
+    problem, conditions = problem_at(site)
+    found, _ = searched("ce", problem, conditions, 0.0)
+    plant = deployed(site, problem, found.deployment)
+    policy = contender(
+        case.policy, site, plant, case.horizon * 60.0, case.forecast.by, case.forecast.error, case.forecast.bias
+    )
+    worth, run = run_site(site, plant, policy)
+    return LookaheadRun(
+        case,
+        worth.mean_throughput,
+        worth.mean_waited,
+        worth.worst(round(case.horizon * 60.0 / INSTANT)),
+        worth.mean_value(),
+        worth.money,
+        worth.profit(problem.line),
+        worth.unstable(site.goal),
+        float(worth.hosts.mean()),
+        *undone(decision.note for decision in run.decisions),
+        time.process_time() - began,
+        run.refused,
+        np.column_stack([worth.ends / 3600, worth.hosts, worth.throughput, worth.value]),
+    )

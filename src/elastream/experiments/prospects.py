@@ -1,0 +1,60 @@
+"""What policies may know of a simulated run before it begins: its loads, and what its hosts and links will do."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from elastream.model.cloud import HostType
+from elastream.model.endpoints import ArrivalPattern
+from elastream.model.observation import Floats
+from elastream.model.prospect import Course, Prospect
+from elastream.model.stages import Layout
+from elastream.simulation import Settings
+from elastream.workload.links import LinkTrace, pair_number
+from elastream.workload.speeds import SpeedTrace, number_of
+
+__all__ = ["prospect_of"]
+
+NEARLY = 1e-9
+
+
+def prospect_of(
+    layout: Layout,
+    host_types: Sequence[HostType],
+    loads: Mapping[str, ArrivalPattern],
+    settings: Settings,
+    *,
+    seconds: float | None = None,
+    window: float | None = None,
+) -> Prospect:
+    """The prospect of a run with these settings; arguments as of `Prospect`."""
+    costs = {operator: (each.cost, each.selectivity) for operator, each in settings.services.items()}
+    speeds = None if settings.speed_trace is None else _speeds(settings.speed_trace)
+    links = None if settings.link_trace is None else _links(settings.link_trace)
+    return Prospect(layout, host_types, loads, seconds, window, costs, speeds, links)
+
+
+def _speeds(trace: SpeedTrace) -> Course:
+    def course(host: str, times: Floats) -> Floats:
+        number = number_of(host, -1)
+        return np.full(times.shape, np.nan) if number < 0 else _row(trace.factors, number, trace.interval, times)
+
+    return course
+
+
+def _links(trace: LinkTrace) -> Course:
+    def course(link: str, times: Floats) -> Floats:
+        ends = [number_of(host, -1) for host in link.split(">")]
+        if min(ends) < 0 or len(ends) != 2:
+            return np.full(times.shape, np.nan)
+        pair = int(pair_number(np.array(ends[0]), np.array(ends[1])))
+        return _row(trace.bandwidth, pair, trace.interval, times)
+
+    return course
+
+
+def _row(table: Floats, row: int, interval: float, times: Floats) -> Floats:
+    """Values at `times` of one row of a trace that begins anew where it ends."""
+    slots = np.floor(times / interval + NEARLY).astype(np.int64)
+    found: Floats = table[row % table.shape[0], slots % table.shape[1]]
+    return found

@@ -1,0 +1,64 @@
+"""The thesis's four ways to plan, by name: for a first deployment, and as policies that adapt it."""
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from elastream.documents.registry import POLICY, made
+from elastream.documents.user_code import References
+from elastream.model.plant import Policy
+from elastream.planning.scheduling.greedy import deployed
+from elastream.planning.scheduling.problem import Conditions, Deployment, Goal, Problem, Score, score
+
+__all__ = ["Found", "parameters", "policy_of", "searched"]
+
+BOX = 10.0
+"""Seconds of wall time that a first plan by the genetic search takes at most."""
+ROUND: Mapping[str, Any] = {"population": 40, "generations": 60, "seconds": 2.0}
+"""The genetic search in each of the 144 rounds of a run: it begins at the plan in force, and has a box of two seconds."""
+
+
+class Found(NamedTuple):
+    """A plan and what it promises."""
+
+    deployment: Deployment
+    score: Score
+
+
+def searched(algorithm: str, problem: Problem, conditions: Conditions, seconds: float) -> tuple[Found, float]:
+    """(the first deployment by `algorithm`, the profit that none exceeds or NaN). seconds: of the exact model, at most."""
+    bound = math.nan
+    match algorithm:
+        case "exact":
+            from elastream.planning.scheduling.proven import optimum
+
+            best = optimum(problem, conditions, seconds=seconds)
+            plan, bound = best.deployment, best.bound
+        case "genetic":
+            from elastream.planning.scheduling.genetic import Settings, evolved
+
+            plan = evolved(problem, conditions, Settings(seconds=BOX)).deployment
+        case _:
+            plan = deployed(problem, conditions, sharded=algorithm == "sh")
+    assert plan is not None, f"{algorithm} found no plan"
+    return Found(plan, score(problem, plan, conditions)), bound
+
+
+def parameters(goal: Goal) -> dict[str, Any]:
+    """The parameters of policies that say what is wanted."""
+    return {
+        "throughput": goal.throughput,
+        "tolerance": goal.tolerance,
+        "break_even_best": goal.break_even_best,
+        "break_even_worst": goal.break_even_worst,
+        "profit_period": goal.period,
+        "over": goal.over,
+    }
+
+
+def policy_of(algorithm: str, goal: Goal, **more: Any) -> Policy:
+    """The policy called so, with this goal. more: parameters of its own."""
+    own = dict(ROUND) if algorithm == "genetic" else {}
+    found: Policy = made(POLICY, algorithm, parameters(goal) | own | more, References(Path()))
+    return found

@@ -1,0 +1,152 @@
+"""Policies that search whole plans: genetic, genetic first and greedy afterwards, and exhaustive.
+
+From "Adaptive and resilient stream processing on cloud infrastructure" (Kumbhare, 2016), 4.7, 4.9 and p. 99. They
+differ from the greedy ones in their search alone; `value_cost` has the round. What they find is better, and takes seconds.
+"""
+
+import importlib.util
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from elastream.model.errors import InputError
+from elastream.model.observation import Context
+from elastream.planning.policies.value_cost import Answer, Asked, Centralised, ValueCost, answered
+from elastream.planning.scheduling.exhaustive import exhausted
+from elastream.planning.scheduling.genetic import Settings, evolved
+from elastream.planning.scheduling.greedy import deployed
+from elastream.planning.scheduling.problem import score
+from elastream.planning.scheduling.proven import optimum
+
+__all__ = ["Exhaustive", "Genetic", "Hybrid"]
+
+NO_PYGAD = "it searches with PyGAD, which is not installed: pip install 'elastream[search]'"
+
+
+@dataclass(frozen=True)
+class Genetic(ValueCost):
+    """GA: a genetic search in every round (thesis, 4.7).
+
+    population, generations, patience, seconds, seed: see `scheduling.genetic.Settings`. The plan is the same every time,
+    unless `seconds` ends the search. Where nothing in force comes near the goal, it is deployed from nothing; else the
+    search starts from the plan in force and counts changes to it as a cost.
+    """
+
+    population: int = 100
+    generations: int = 5000
+    patience: int = 150
+    seconds: float = 60.0
+    seed: int = 0
+
+    name: ClassVar[str] = "genetic"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _ = self.settings  # refuses what nothing can be found with
+
+    @property
+    def settings(self) -> Settings:
+        """How long it searches."""
+        return Settings(self.population, self.generations, self.patience, self.seconds, self.seed)
+
+    def search(self, asked: Asked) -> Answer:
+        """The plan that was bred in this round; that in force where it is time for neither stage."""
+        return _bred(asked, self.settings) if _due(asked) else answered(asked, asked.read.deployment)
+
+    def unfit(self, context: Context) -> str:
+        """Why it can do nothing; empty where it can."""
+        return super().unfit(context) or _without_pygad()
+
+
+@dataclass(frozen=True)
+class Hybrid(Centralised):
+    """Genetic first, CE afterwards (thesis, p. 99): the first deployment is searched, and then adapted greedily.
+
+    population, generations, patience, seconds, seed: as of `Genetic`.
+    """
+
+    population: int = 100
+    generations: int = 5000
+    patience: int = 150
+    seconds: float = 60.0
+    seed: int = 0
+
+    name: ClassVar[str] = "hybrid"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _ = self.settings  # refuses what nothing can be found with
+
+    @property
+    def settings(self) -> Settings:
+        """How long it searches in the first round."""
+        return Settings(self.population, self.generations, self.patience, self.seconds, self.seed)
+
+    def search(self, asked: Asked) -> Answer:
+        """The genetic search in the first round, Algorithm 4 in the others."""
+        return super().search(asked) if asked.round else _bred(asked, self.settings)
+
+    def unfit(self, context: Context) -> str:
+        """Why it can do nothing; empty where it can."""
+        return super().unfit(context) or _without_pygad()
+
+
+@dataclass(frozen=True)
+class Exhaustive(ValueCost):
+    """BR: all plans are searched but those that cannot be better (thesis, p. 90); for small dataflows and low rates.
+
+    seconds: how long a round may search. Where they end, an exact model has as long again, and what it proves of the plan
+    is a remark. A plan is searched in the first round, and again where the throughput is off the goal by more than the
+    tolerance.
+    """
+
+    seconds: float = 30.0
+
+    name: ClassVar[str] = "exhaustive"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.seconds > 0:
+            raise InputError(f"seconds is {self.seconds:g}; it must be above 0")
+
+    def search(self, asked: Asked) -> Answer:
+        """The best plan there is, or the best found with what is proven of it; CE's where none reaches the throughput."""
+        problem, conditions, now = asked.read.problem, asked.read.conditions, asked.read.deployment
+        off = abs(score(problem, now, conditions).mean - self.throughput)
+        if not _due(asked) or (asked.round and off <= self.tolerance):
+            return answered(asked, now)
+        found = exhausted(problem, conditions, seconds=self.seconds, current=now)
+        if found.complete and found.deployment is not None:
+            return answered(asked, found.deployment)
+        proven = optimum(problem, conditions, seconds=self.seconds, current=now)
+        plan = found.deployment if found.profit >= proven.profit else proven.deployment
+        if plan is None:
+            none = "reaches" if proven.optimal or found.complete else "was found in time that reaches"
+            said = f"no plan on the hosts that may be leased {none} the relative throughput: the greedy plan is taken"
+            return _with(answered(asked, deployed(problem, conditions, now)), said)
+        gap = max(0.0, proven.bound - max(found.profit, proven.profit))
+        said = f"not all plans were searched in {self.seconds:g} s: none has a profit more than {gap:.2g} above this one's"
+        return answered(asked, plan) if proven.optimal else _with(answered(asked, plan), said)
+
+
+def _due(asked: Asked) -> bool:
+    """Whether it is time to search: a plan is of alternates and of hosts, so either will do."""
+    return asked.round == 0 or asked.alternates or asked.resources
+
+
+def _bred(asked: Asked, settings: Settings) -> Answer:
+    """The plan of a genetic search, from the plan in force where that comes near the goal."""
+    problem, conditions, now = asked.read.problem, asked.read.conditions, asked.read.deployment
+    adapting = asked.round > 0 or score(problem, now, conditions).feasible(problem.goal)
+    settings = replace(settings, seed=settings.seed + asked.round)
+    found = evolved(problem, conditions, settings, current=now, adapting=adapting)
+    answer = answered(asked, now if found.deployment is None else found.deployment)
+    cut = f"the search was ended by its {settings.seconds:g} s, after {found.generations} generations"
+    return _with(answer, cut) if found.cut else answer
+
+
+def _with(answer: Answer, remark: str) -> Answer:
+    return replace(answer, remarks=(remark, *answer.remarks))
+
+
+def _without_pygad() -> str:
+    return "" if importlib.util.find_spec("pygad") else NO_PYGAD

@@ -1,0 +1,348 @@
+"""The Linear Road example: its traffic keeps the benchmark's rules, and its operators give what plain loops over all lines
+give, however the lines are divided into batches and whichever alternates run."""
+
+import tempfile
+from collections import Counter, defaultdict
+from itertools import pairwise
+from pathlib import Path
+
+import linear_road
+import numpy as np
+import pandas as pd
+import pytest
+from congestion import History, expected_speed, regression, seconds_for
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from linear_road import (
+    ACCOUNT,
+    ESTIMATED,
+    NOTICE,
+    PARSED,
+    TRAVELLED,
+    Plan,
+    account,
+    assess,
+    balance,
+    columns,
+    detect,
+    estimate,
+    parse,
+    travel,
+    weather,
+)
+from road_check import Day, differences, expect, identity, relative_throughput, stops
+from traffic import BALANCE, ENTRANCE, EXIT, FEET, MILE, PERIOD, REPORT, TRAVEL, WEATHER, Road, parsed, send
+
+from elastream.api.options import RunOptions, with_options
+from elastream.experiments.reactive.linear_road import CONGESTION, EDGES, OPERATORS, TRAVEL_TIMES
+from elastream.model.action import LeaseHost, SwitchAlternate
+from elastream.recording.recorder import Recording
+from elastream.workload import constant
+from properties import examples
+
+SAMPLE = Path(__file__).parents[2] / "../shared/data/linearroad/datafile20seconds.dat"
+HISTORY = History.of()
+
+
+def of_type(lines, *types):
+    return [item for item in map(parsed, lines) if item["type"] in types]
+
+
+def keep_the_form(items):
+    """Whether position reports have the form of the benchmark's."""
+    return all(
+        item["type"] == REPORT
+        and 0 <= item["speed"] <= 100
+        and item["dir"] in (0, 1)
+        and ENTRANCE <= item["lane"] <= EXIT
+        and 0 <= item["seg"] == item["pos"] // MILE < 100
+        and all(item[name] == -1 for name in ("qid", "s_init", "s_end", "dow", "tod", "day"))
+        for item in items
+    )
+
+
+def trips(lines):
+    found = defaultdict(list)
+    for item in of_type(lines, REPORT):
+        found[item["vid"]].append(item)
+    return found
+
+
+# -- the traffic -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(not SAMPLE.exists(), reason="no recorded position reports in ../shared/data/linearroad")
+def test_recorded_reports_of_the_benchmark_and_ours_have_one_form():
+    recorded, ours = of_type(SAMPLE.read_text().splitlines(), REPORT), of_type(send([14] * 21), REPORT)
+    assert len(recorded) == 279
+    for items in (recorded, ours):
+        assert keep_the_form(items)
+        assert [item["time"] for item in items] == sorted(item["time"] for item in items)
+        assert set(Counter(item["vid"] for item in items).values()) == {1}
+        # Vehicles have just come in: they are on the entrance ramp, about 16 s from the start of a segment.
+        assert all(item["lane"] == ENTRANCE and 16 <= item["speed"] <= 34 for item in items)
+        into = [item["pos"] % MILE if item["dir"] == 0 else MILE - item["pos"] % MILE for item in items]
+        assert sum(not 15 < feet / item["speed"] < 18 for feet, item in zip(into, items, strict=True)) <= 1
+
+
+@given(st.integers(0, 1000), st.integers(8, 20), st.integers(1, 4))
+@settings(max_examples=examples(8))
+def test_vehicles_report_every_30_seconds_from_ramp_to_ramp_and_never_faster_than_they_may(seed, rate, step):
+    due = [rate] * 90 + [rate * step] * 120 + [rate] * 60
+    lines = send(due, seed=seed)
+    items = list(map(parsed, lines))
+    assert keep_the_form([item for item in items if item["type"] == REPORT])
+    assert {item["type"] for item in items} <= {REPORT, BALANCE, TRAVEL, WEATHER}
+    for trip in trips(lines).values():
+        assert trip[0]["lane"] == ENTRANCE
+        assert all(later["time"] - before["time"] == PERIOD for before, later in pairwise(trip))
+        assert all(0 < item["lane"] < EXIT for item in trip[1:-1])
+        assert trip[-1]["lane"] == EXIT or trip[-1]["time"] >= len(due) - PERIOD
+        assert len({(item["xway"], item["dir"]) for item in trip}) == 1
+        for before, later in pairwise(trip):
+            driven = (later["pos"] - before["pos"]) * (1 if later["dir"] == 0 else -1)
+            assert 0 <= driven <= 100 * FEET
+
+
+def test_as_many_lines_are_sent_in_each_second_as_are_due():
+    due = [9, 14, 9, *[20] * 120, 3]
+    times, second = iter(map(parsed, send(due))), 0
+    for second, number in enumerate(due):
+        sent = [next(times) for _ in range(number)]
+        assert {item["time"] for item in sent if item["type"] != WEATHER} <= {second}
+    assert next(times, None) is None
+
+
+def test_the_same_seed_gives_the_same_traffic():
+    assert send([12] * 300, seed=4) == send([12] * 300, seed=4) != send([12] * 300, seed=5)
+
+
+def test_traffic_that_cannot_be_is_refused():
+    with pytest.raises(ValueError, match="2 lines are due in second 60, and of the weather alone 3"):
+        send([20] * 60 + [2], Road(expressways=3))
+    with pytest.raises(ValueError, match="too few lines are due in second 30: 16 vehicles have just come in"):
+        send([20] * 30 + [2])
+
+
+def test_two_vehicles_that_stand_in_one_place_are_an_accident_and_one_alone_is_none():
+    lines = send([20] * 600, seed=2)
+    day = Day(lines)
+    places = Counter(place for way in day.reports for place, _, _ in stops(day.reports[way]))
+    assert {1, 2} <= set(places.values())
+    assert any(day.accidents(way, minute) for way in day.reports for minute in range(10))
+    alone = send([20] * 600, Road(accident_every=10**6), seed=2)
+    day = Day(alone)
+    assert any(stops(reports) for reports in day.reports.values())
+    assert not any(day.accidents(way, minute) for way in day.reports for minute in range(10))
+
+
+# -- the models --------------------------------------------------------------------------------------------------------
+
+
+def test_a_regression_finds_a_line_and_the_span_that_suits_it():
+    far = np.linspace(-2, 2, 41)
+    assert regression((far,), 50 + 3 * far, ((0.5,), (2.5,))) == pytest.approx(50, abs=1e-3)
+    bent = np.where(np.abs(far) < 0.6, 20.0, 60.0)
+    assert regression((far,), bent, ((0.2,), (5.0,))) == pytest.approx(20, abs=0.5)
+
+
+def test_of_a_road_of_which_nothing_is_known_it_is_expected_that_it_is_free():
+    for method in CONGESTION:
+        assert expected_speed(method, np.zeros((4, 0), int), 60, 240_000, 90) == 54.0
+
+
+def test_neighbours_know_where_a_jam_is_and_the_trend_only_that_there_is_one():
+    jam = 47 * MILE
+    places = range(240_000, 256_000, 600)
+    past = np.array([(time, pos, 15 if pos > jam else 60, 100) for time in range(60) for pos in places]).T
+    before, behind = (expected_speed("neighbours", past, 60, jam + miles * MILE, 100) for miles in (-1, 1))
+    assert before > 50
+    assert behind < 25
+    assert 25 < expected_speed("trend", past, 60, jam - MILE, 100) < 50
+
+
+def test_history_says_that_traffic_slows_before_the_rush_hour_of_a_working_day():
+    trip = [40.0] * 4
+    assert seconds_for("recent", HISTORY, trip, 480, 1) == 360.0
+    rush, sunday = (seconds_for("historical", HISTORY, trip, 480, day) for day in (2, 7))
+    assert rush > sunday
+
+
+# -- the operators -----------------------------------------------------------------------------------------------------
+
+
+def batches_of(random, rows):
+    """`rows` divided into batches, some of them empty."""
+    cuts = np.sort(random.integers(0, len(rows) + 1, max(1, len(rows) // 40)))
+    return [rows[a:b] for a, b in pairwise([0, *cuts.tolist(), len(rows)])]
+
+
+def merged(random, *streams):
+    """Batches of several edges as one query takes them: each in its order, none waiting for another."""
+    turns = np.repeat(np.arange(len(streams)), [len(each) for each in streams])
+    random.shuffle(turns)
+    iterators = [iter(each) for each in streams]
+    return [next(iterators[turn]) for turn in turns]
+
+
+class Keyed:
+    """A keyed operator, called for each key of a batch as Spark calls it: rows in any order."""
+
+    def __init__(self, function, schema, *key):
+        self.function, self.schema, self.key, self.states = function, columns(schema), list(key), {}
+
+    def __call__(self, random, rows):
+        frame, found = pd.DataFrame(rows, columns=self.schema), []
+        for key, part in frame.groupby(self.key):
+            rows, self.states[key] = self.function(key, part.iloc[random.permutation(len(part))], self.states.get(key))
+            found += rows.to_dict("records")
+        return found
+
+
+def through(lines, seed):
+    """What operators make of `lines`, in batches and under alternates drawn at random: rows, and which alternate spoke."""
+    random = np.random.default_rng(seed)
+    stations, reports = ([item for line in lines for item in each(line)] for each in (weather, parse))
+    state = Keyed(None, PARSED, "xway", "dir")
+    estimated, emitted = {}, []
+    for batch in merged(random, batches_of(random, stations), batches_of(random, reports)):
+        method = str(random.choice(list(CONGESTION)))
+        state.function = lambda key, rows, kept, method=method: estimate(method, key, rows, kept)
+        emitted += state(random, batch)
+    for row in emitted:
+        estimated[row["kind"], row["vid"], row["time"]] = row["method"]
+    detected = Keyed(detect, PARSED, "xway", "dir")
+    told = [row for batch in batches_of(random, reports) for row in detected(random, batch)]
+    books = Keyed(account, ESTIMATED, "book")
+    both = merged(random, batches_of(random, emitted), batches_of(random, told))
+    accounted = [row for batch in both for row in books(random, batch)]
+    travelled, answers = {}, []
+    for row in (*emitted, *told):
+        by = str(random.choice(list(TRAVEL_TIMES)))
+        answers += (found := travel(by, HISTORY, row))
+        travelled |= {(each["kind"], each["vid"], each["time"]): by for each in found}
+    notices = [each for row in accounted for each in assess(row)]
+    accounts = [each for row in accounted for each in balance(row)]
+    return {"notices": notices, "accounts": accounts, "answers": answers}, estimated, travelled
+
+
+SCHEMAS = {"notices": NOTICE, "accounts": ACCOUNT, "answers": TRAVELLED}
+
+
+def tuples(rows, schema):
+    return Counter(tuple(row[column] for column in columns(schema)) for row in rows)
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_however_lines_are_divided_into_batches_all_rows_are_those_of_plain_loops(seed):
+    lines = send([4] * 330, Road(expressways=1, first=50, last=53, queries=0.1, accident_every=90), seed)
+    rows, estimated, travelled = through(lines, seed)
+    expected = expect(lines, HISTORY, estimated, travelled)
+    for name, came in rows.items():
+        assert differences(name, tuples(came, SCHEMAS[name]), getattr(expected, name)) == []
+    assert any(row["accident"] >= 0 for row in rows["notices"])
+    # `sparse` leaves out every second report of a vehicle, and no query.
+    missing = [key for item in of_type(lines, REPORT) if (key := identity(item)) not in estimated]
+    assert missing
+    assert all(key[2] // PERIOD % 2 for key in missing)
+    assert all(identity(item) in estimated for item in of_type(lines, BALANCE, TRAVEL))
+
+
+def reported(time, seg, lane=1, **more):
+    """A report of a vehicle as P2 gives it on."""
+    about = dict.fromkeys(columns(ESTIMATED), -1) | {
+        "kind": REPORT,
+        "time": time,
+        "vid": 7,
+        "book": 7,
+        "seg": seg,
+        "lane": lane,
+    }
+    return about | {"xway": 0, "dir": 0, "cars": 60, "speeds": "[30.0]", "accidents": ""} | more
+
+
+def without_accidents(minute):
+    return reported(60 * minute, -1, kind=1, vid=-1, accidents="[]")
+
+
+def test_a_vehicle_pays_for_a_crowded_segment_as_it_comes_to_the_next_and_not_where_it_leaves_the_road():
+    told = [without_accidents(minute) for minute in range(-1, 4)]
+    on = [reported(0, 50, ENTRANCE), reported(30, 50), reported(60, 51, cars=55), reported(90, 51, EXIT)]
+    asked = [reported(time, 50, kind=BALANCE, qid=time) for time in (30, 60)]
+    rows, _ = account((7,), pd.DataFrame([*on, *asked, *told], columns=columns(ESTIMATED)), None)
+    rows = rows.to_dict("records")
+    notices = [each for row in rows for each in assess(row)]
+    accounts = [each for row in rows for each in balance(row)]
+    assert [(row["time"], row["seg"], row["toll"]) for row in notices] == [(0, 50, 200), (60, 51, 50)]
+    assert [(row["time"], row["qid"], row["charged"], row["balance"]) for row in accounts] == [
+        (30, 30, 0, 0),
+        (60, -1, 200, 200),
+        (60, 60, 0, 200),
+    ]
+
+
+def test_behind_an_accident_there_is_a_notice_and_no_toll():
+    told = reported(-60, -1, kind=1, vid=-1, accidents="[47, 53]")
+    rows, _ = account((7,), pd.DataFrame([told, reported(0, 50), reported(30, 54)], columns=columns(ESTIMATED)), None)
+    notices = [each for row in rows.to_dict("records") for each in assess(row)]
+    assert [(row["seg"], row["accident"], row["toll"]) for row in notices] == [(50, 53, 0), (54, -1, 200)]
+
+
+def test_a_report_waits_until_it_is_known_which_accidents_there_were():
+    early, kept = account((7,), pd.DataFrame([reported(60, 50)], columns=columns(ESTIMATED)), None)
+    assert early.empty
+    late, _ = account((7,), pd.DataFrame([without_accidents(0)], columns=columns(ESTIMATED)), kept)
+    assert late.time.tolist() == [60]
+
+
+def test_a_lost_a_doubled_and_a_changed_row_are_differences():
+    expected = Counter({(1,): 1, (2,): 2})
+    assert differences("rows", Counter({(1,): 1, (2,): 2}), expected) == []
+    assert differences("rows", Counter({(1,): 2, (2,): 1, (3,): 1}), expected) == [
+        "rows: (1,) came 2 times, expected 1 times",
+        "rows: (2,) came 1 times, expected 2 times",
+        "rows: (3,) came 1 times, expected 0 times",
+    ]
+
+
+def test_the_relative_throughput_of_an_instant_is_what_left_in_it_over_what_came():
+    prompt = np.array([[0.1] * 20, np.arange(20) / 2])
+    late = np.array([[5.0] * 20, np.arange(20) / 2])
+    assert relative_throughput({"a": prompt}, (0, 5, 10)).tolist() == [1.0, 1.0]
+    assert relative_throughput({"a": prompt, "b": late}, (0, 5, 10)).tolist() == [0.5, 1.0]
+
+
+# -- the dataflow ------------------------------------------------------------------------------------------------------
+
+
+def test_the_example_and_the_simulated_model_are_one_dataflow(tmp_path):
+    graph = linear_road.dataflow(Plan(constant(60, 10)), tmp_path).graph
+    ours = {(edge.source, edge.target) for edge in graph.edges if edge.source != "lines"}
+    assert ours == {edge for edge in EDGES if edge[0] not in ("updates", "positions")}
+    assert {name for name, operator in graph.by_name.items() if operator.alternates} == set(OPERATORS)
+    for operator, known in (("congestion", CONGESTION), ("travel_times", TRAVEL_TIMES)):
+        assert [(each.name, each.value, each.selectivity) for each in graph.by_name[operator].alternates] == [
+            (name, value, selectivity) for name, (value, _, selectivity) in known.items()
+        ]
+
+
+def test_a_plan_sends_as_many_lines_as_are_due():
+    plan = Plan.of(60.0, (3, 12, 3))
+    assert len(plan.lines) == plan.load.count(plan.load.seconds) == 60 * (3 + 48 + 3)
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_on_hosts_under_ce_every_row_is_right_and_no_query_starts_again(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with with_options(RunOptions(runs=tmp_path / "runs")):
+        linear_road.main(100.0, (20, 40, 10))
+    said = capsys.readouterr().out
+    assert "are those of plain loops over the same lines" in said
+    (folder,) = (tmp_path / "runs").iterdir()
+    recording = Recording.read(folder)
+    assert recording.ending is not None
+    assert recording.ending.facts["query runs"] == 5
+    # A first sign of what is measured by benchmarks/linear_road_on_spark.py: hosts are leased or alternates are switched.
+    done = [outcome.action for decision in recording.decisions for outcome in decision.outcomes if outcome.succeeded]
+    assert any(isinstance(action, SwitchAlternate | LeaseHost) for action in done)
