@@ -2,9 +2,9 @@
 
 python benchmarks/simulator.py [--quick] [--json FILE]
 
-Six simulated days of 20 hosts under one policy that plans every 15 s (fused and apart, at 2,000, 200,000 and 2 million
-records/s), 120 minutes and all 48 runs of VISP's experiment, and a day of 50,000 instances: about four minutes alone on two
-cores, --quick under one (a sixth of each day, extrapolated, and two of the rates).
+Eight simulated days of 20 hosts under one policy that plans every 15 s (fused and apart, at 2,000, 200,000 and 2 million
+records/s, and on hosts that vary), 120 minutes and all 48 runs of VISP's experiment, and a day of 50,000 instances: about
+four minutes alone on two cores, --quick under one (a sixth of each day, extrapolated, and two of the rates).
 """
 
 import argparse

@@ -11,11 +11,10 @@ from typing import TypeAlias
 
 import numpy as np
 
-from elastream.model.endpoints import DomainSignal
 from elastream.model.graph import Edge, Graph
 from elastream.model.observation import Composition, Floats, Frame, Metric, Observation, Sample
 from elastream.model.plant import Policy
-from elastream.model.qos import Line, application_value, live_edges, off_target, rates_over, worst_interval
+from elastream.model.qos import Line, application_value, live_edges, off_target, outputs_of, rates_over, worst_interval
 from elastream.planning.scheduling.problem import Goal
 from elastream.planning.scheduling.reading import Known, read
 
@@ -147,7 +146,7 @@ class WorthWatch:
                 self._selectivity[name] = emitted / done
         came = {source.name: frame.value(source.name, Metric.ARRIVAL_RATE) for source in graph.sources}
         could = rates_over(graph, live, came, self._selectivity)
-        for name in _outputs(graph):
+        for name in outputs_of(graph):
             parts = [(e.source, part) for e in graph.inputs[name] for to, part in live[e.source] if to == e]
             left = math.fsum([part * frame.value(source, Metric.EMITTED_RATE) for source, part in parts])
             self._add(name, lasts * left, lasts * could[name])
@@ -174,12 +173,6 @@ class WorthWatch:
         backlogs = seen.operators.column(Metric.BACKLOG).tolist()
         self._waits = {name: waits for name, waits in zip(seen.operators.ids, backlogs, strict=True) if waits > 0}
         self._began, self._done, self._could, self._value = seen.time, {}, {}, np.zeros(2)
-
-
-def _outputs(graph: Graph) -> list[str]:
-    """Sinks that records leave by: those to which something is written, signals apart; all where there is none."""
-    away = [each.name for each in graph.sinks if not graph.empty(each.name) and not isinstance(each.writes, DomainSignal)]
-    return away or [each.name for each in graph.sinks]
 
 
 def _share(done: Mapping[str, float], could: Mapping[str, float]) -> float:

@@ -57,7 +57,7 @@ def test_a_profit_that_does_not_grow_misses_its_bars():
 def test_the_page_is_made_of_the_runs():
     found = outcome(results(), [results()], 1.0)
     assert found.holds
-    assert set(found.figures["horizons"]["plasticc"]) == {"10", "20", "60"}
+    assert set(found.figures["horizons"]["plasticc"]) == {"20", "60"}
     assert set(found.figures["share of draws"].values()) == {1.0}
 
 

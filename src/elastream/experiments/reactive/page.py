@@ -48,7 +48,8 @@ ALL_OPTIONS = (True, False)
 def run_reactive(options: ExperimentOptions) -> Findings:
     """Plan for every rate, then run the plans, static and adapted.
 
-    quick: three rates, one run each. sensitivity: also the quick form with all assumptions drawn within `AROUND` of theirs.
+    quick: three rates, one run each, static ones at TABLED only. sensitivity: also the quick form with all assumptions
+    drawn within `AROUND` of theirs.
     """
     given = ReactiveAssumptions()
     draws = []
@@ -103,7 +104,7 @@ def _runs(given: ReactiveAssumptions, quick: bool, plans: Sequence[Planned]) -> 
                 for algorithm in (ADAPTING if alternates else ("ce", "sh"))
                 if (algorithm, rate, alternates) in by
             ]
-            varied = COLUMNS.values() if rate == TABLED else (NONE, BOTH)
+            varied = COLUMNS.values() if rate == TABLED else () if quick else (NONE, BOTH)
             found += [
                 ReactiveCase(algorithm, rate, varies, False, seed, by[algorithm, rate, True], True, given)
                 for algorithm in ALGORITHMS

@@ -33,7 +33,7 @@ class Genetic(ValueCost):
 
     population: int = 100
     generations: int = 5000
-    patience: int = 150
+    patience: int = 300
     seconds: float = 60.0
     seed: int = 0
 
@@ -66,7 +66,7 @@ class Hybrid(Centralised):
 
     population: int = 100
     generations: int = 5000
-    patience: int = 150
+    patience: int = 300
     seconds: float = 60.0
     seed: int = 0
 

@@ -26,9 +26,14 @@ from elastream.planning.scheduling.greedy import adapted, deployed
 from elastream.planning.scheduling.missing import loss, missed
 from elastream.planning.scheduling.problem import HOUR, Deployment, Goal, Option, Over, Problem, score
 from elastream.planning.scheduling.reading import Known, Read, read
+from elastream.planning.scheduling.renting import overdue
 from elastream.planning.scheduling.sharded import adapted_apart
 
 __all__ = ["Answer", "Asked", "Centralised", "Kept", "Sharded", "ValueCost", "answered"]
+
+
+SHORTEST = 1.0
+"""Seconds between two rounds, at least: a run observes once a second."""
 
 
 @dataclass(frozen=True)
@@ -158,11 +163,8 @@ class ValueCost:
 
 
 def _pace(observation: Observation, last: float) -> float:
-    """Seconds between two rounds: since the last; before it, those between two samples, or since the run began."""
-    if observation.time > last:
-        return observation.time - last
-    sampled = [sample.time for sample in observation.history[-1:]]
-    return max(observation.time - (sampled[0] if sampled else 0.0), 1.0)
+    """Seconds between two rounds: since the last; before it, since the run began."""
+    return max(observation.time - (last if observation.time > last else 0.0), SHORTEST)
 
 
 def _ending(observation: Observation, pace: float) -> tuple[frozenset[str], frozenset[str]]:
@@ -197,6 +199,7 @@ class Centralised(ValueCost):
         """Algorithm 3 in the first round, Algorithm 4 in the others."""
         problem, conditions = asked.read.problem, asked.read.conditions
         begun = deployed(problem, conditions, asked.read.deployment) if not asked.round else asked.read.deployment
+        bought, lost = overdue(problem, begun, conditions, asked.own or {}, asked.pace if asked.round else 0.0)
         wanted = adapted(
             problem,
             begun,
@@ -205,8 +208,10 @@ class Centralised(ValueCost):
             resources=asked.resources,
             due=asked.due,
             soon=asked.soon,
+            bought=bought if asked.resources else (),
+            pace=asked.pace,
         )
-        return answered(asked, wanted)
+        return answered(asked, wanted, lost)
 
 
 def answered(asked: Asked, wanted: Deployment, own: Any = None) -> Answer:

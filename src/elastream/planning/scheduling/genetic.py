@@ -57,7 +57,7 @@ class Settings:
 
     population: int = 100
     generations: int = 5000
-    patience: int = 150
+    patience: int = 300
     seconds: float = 60.0
     seed: int = 0
 

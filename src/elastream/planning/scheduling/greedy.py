@@ -16,7 +16,20 @@ from elastream.planning.scheduling.packing import HOUR, NEARLY, power, rate_of
 from elastream.planning.scheduling.problem import Conditions, Deployment, Problem, value_of
 from elastream.planning.scheduling.steps import allocate, repacked, shed
 
-__all__ = ["adapted", "better", "cheaper", "chosen", "deployed", "ranked", "switched", "with_successors", "work", "worth"]
+__all__ = [
+    "adapted",
+    "better",
+    "cheaper",
+    "chosen",
+    "deployed",
+    "money_of",
+    "ranked",
+    "switched",
+    "with_option",
+    "with_successors",
+    "work",
+    "worth",
+]
 
 
 def with_successors(problem: Problem, active: Sequence[int]) -> list[list[float]]:
@@ -90,17 +103,25 @@ def adapted(
     resources: bool = True,
     due: Collection[str] = (),
     soon: Collection[str] = (),
+    bought: Collection[int] = (),
+    pace: float = 0.0,
 ) -> Deployment:
     """The deployment adapted to `conditions` (Algorithm 4), all operators known.
 
     alternates, resources: whether it is time for either stage. due: hosts whose paid time ends before the next time for
-    resources. soon: of those for which another that is leased now is up when theirs ends. Within the tolerance nothing
-    changes, but that the first go if the others do without them, and the second if cheaper ones do.
+    resources. soon: those for which another that is leased now is up when theirs ends. bought: rows of operators that run
+    their next better option from now on, whatever hosts that takes (`renting.overdue`). pace: seconds for which an option
+    of less value runs at least; 0: it is not asked what it loses. Within the tolerance nothing changes, but that hosts
+    that are due go if the others do without them, and those that are soon if cheaper ones do.
     """
     goal = problem.goal
     assembly = Assembly(problem, deployment, conditions)
+    for row in bought:
+        option = better(assembly, row)
+        if option is not None:
+            assembly.switch(row, option)
     if alternates:
-        assembly = switched(assembly)
+        assembly = switched(assembly, kept=bought, pace=pace)
     if resources:
         reached = assembly.reached(assembly.limits())
         if reached <= goal.lowest + NEARLY:
@@ -121,7 +142,7 @@ def _called(assembly: Assembly, names: Collection[str]) -> list[int]:
     return [row for row, host in enumerate(assembly.hosts) if host.name in names]
 
 
-def switched(assembly: Assembly, *, traded: bool = True) -> Assembly:
+def switched(assembly: Assembly, *, kept: Collection[int] = (), traded: bool = True, pace: float = 0.0) -> Assembly:
     """The same with other alternates, where the throughput is off the goal and the hosts there are carry them.
 
     `AlternateReDeploy` (Algorithm 4). Below the goal: of the options that need less, the first by value for cost with
@@ -133,7 +154,7 @@ def switched(assembly: Assembly, *, traded: bool = True) -> Assembly:
     goal = assembly.problem.goal
     reached = assembly.reached(assembly.limits())
     if reached <= goal.lowest + NEARLY:
-        return _lowered(assembly, traded=traded)
+        return _lowered(assembly, kept, traded, pace)
     if reached >= goal.throughput + goal.tolerance - NEARLY:
         return _raised(assembly)
     return assembly
@@ -152,17 +173,18 @@ def _raised(assembly: Assembly) -> Assembly:
     return assembly
 
 
-def _lowered(assembly: Assembly, *, traded: bool) -> Assembly:
+def _lowered(assembly: Assembly, kept: Collection[int], traded: bool, pace: float) -> Assembly:
     problem = assembly.problem
     for row in range(len(problem.operators)):
-        if not _several(problem, row):
+        if not _several(problem, row) or row in kept:
             continue
         costs = with_successors(problem, assembly.active)[row]
         for option in ranked(problem, row, costs):
-            if costs[option] < costs[assembly.active[row]] * (1 - NEARLY) and (carried := _carried(assembly, row, option)):
+            less = costs[option] < costs[assembly.active[row]] * (1 - NEARLY)
+            if less and not _dear(assembly, row, option, pace) and (carried := _carried(assembly, row, option)):
                 return carried
     worthwhile, trial = assembly.copy(), assembly.copy()
-    while (step := _least_lost(trial)) is not None:
+    while (step := _least_lost(trial, kept, pace)) is not None:
         row, option = step
         if traded and worth(trial, row, option):
             worthwhile.switch(row, option)
@@ -192,35 +214,49 @@ def work(problem: Problem, active: Sequence[int], conditions: Conditions) -> flo
     return float(problem.network.unlimited(rates, problem.selectivities(active)) @ problem.costs(active))
 
 
-def _with(active: Sequence[int], operator: int, option: int) -> list[int]:
+def with_option(active: Sequence[int], operator: int, option: int) -> list[int]:
+    """`active` with another option of `operator`."""
     return [*active[:operator], option, *active[operator + 1 :]]
 
 
-def _least_lost(assembly: Assembly) -> tuple[int, int] | None:
+def _least_lost(assembly: Assembly, kept: Collection[int], pace: float) -> tuple[int, int] | None:
     """The switch to a lower need that loses least value for the cores that it saves; None where none saves any."""
     problem, active, conditions = assembly.problem, assembly.active, assembly.conditions
     now = work(problem, active, conditions)
     best: tuple[float, float, int, int] | None = None
     for row, options in enumerate(problem.options):
-        for option in range(len(options)) if len(options) > 1 else ():
-            saved = now - work(problem, _with(active, row, option), conditions)
+        for option in range(len(options)) if len(options) > 1 and row not in kept else ():
+            saved = now - work(problem, with_option(active, row, option), conditions)
             lost = max(0.0, options[active[row]].value - options[option].value)
-            if saved > NEARLY * now and (best is None or (lost / saved, -saved) < best[:2]):
+            if saved <= NEARLY * now or _dear(assembly, row, option, pace):
+                continue
+            if best is None or (lost / saved, -saved) < best[:2]:
                 best = lost / saved, -saved, row, option
     return None if best is None else best[2:]
 
 
 def worth(assembly: Assembly, operator: int, option: int) -> bool:
-    """Whether the cores that an option saves are worth more than the value that it loses (4.8, 4.9).
+    """Whether the cores that an option saves are worth more than the value that it loses (4.8, 4.9), if both last."""
+    problem, active = assembly.problem, assembly.active
+    lost = value_of(problem, active) - value_of(problem, with_option(active, operator, option))
+    money = money_of(assembly, operator, option) * problem.goal.period / HOUR
+    return lost <= problem.line.sigma * money + NEARLY
 
-    By the price of the type with the cheapest core, for the whole period on both sides.
-    """
+
+def money_of(assembly: Assembly, operator: int, option: int) -> float:
+    """Money an hour that another option of `operator` saves, by the price of the type with the cheapest core."""
     problem, active, conditions = assembly.problem, assembly.active, assembly.conditions
-    other = _with(active, operator, option)
-    saved = work(problem, active, conditions) - work(problem, other, conditions)
-    core = min((rate_of(kind) / power(kind) for kind in problem.types), default=0.0)
-    money = saved * problem.goal.throughput * core * problem.goal.period / HOUR
-    return value_of(problem, active) - value_of(problem, other) <= problem.line.sigma * money + NEARLY
+    saved = work(problem, active, conditions) - work(problem, with_option(active, operator, option), conditions)
+    return saved * problem.goal.throughput * min((rate_of(kind) / power(kind) for kind in problem.types), default=0.0)
+
+
+def _dear(assembly: Assembly, operator: int, option: int, pace: float) -> bool:
+    """Whether another option loses more value in `pace` seconds than the hosts that it saves cost an hour, and these may
+    come."""
+    problem, active = assembly.problem, assembly.active
+    lost = value_of(problem, active) - value_of(problem, with_option(active, operator, option))
+    money = money_of(assembly, operator, option)
+    return assembly.may_lease and bool(problem.types) and lost * pace / problem.goal.period > problem.line.sigma * money
 
 
 def cheaper(assembly: Assembly, operator: int) -> int | None:

@@ -1,9 +1,9 @@
 """Which hosts hold given needs most cheaply: iterative repacking into bins of several sizes (`RepackFreeVMs`, Table 4.1).
 
-After Kang and Park, "Algorithms for the variable sized bin packing problem" (2003), which the thesis cites: all is packed
-into bins of one size, then what is in bins that are not full is packed into the next smaller size where that is cheaper,
-and so on. Their bins cost no more a unit the larger they are. A price list need not keep that, so that every size is
-begun with.
+After Kang and Park, "Algorithms for the variable sized bin packing problem" (2003), which the thesis cites: bins of one
+size are filled, what fills none of them goes into the next smaller size, and so on. Their bins cost no more a unit the
+larger they are. A price list need not keep that: so every size is begun with, and one that is dearer than a smaller one
+is not filled.
 """
 
 import math
@@ -68,27 +68,29 @@ class Bin:
 def packed(problem: Problem, order: Sequence[int], needs: Floats, least: Integers, most: int) -> tuple[Bin, ...] | None:
     """The cheapest hosts found that give operators `needs`, at most `most` of them; None where no type holds them.
 
-    order: operators as they are put next to each other. needs: cores of speed 1 of each operator; where cores are shared,
-    of all of them at once, shape (1,). least: instances that each operator has at least.
+    Of equally cheap ones the fewest. order: operators as they are put next to each other. needs: cores of speed 1 of each
+    operator; where cores are shared, of all of them at once, shape (1,). least: instances that each operator has at least.
     """
     sizes = sorted(_worth_asking(problem.types), key=lambda t: (-power(t), rate_of(t), t.name))
+    rates = [rate_of(kind) / power(kind) for kind in sizes]
     best: tuple[float, int, tuple[Bin, ...]] | None = None
-    for number, first in enumerate(sizes):
-        bins = _filled(problem, order, needs, least, first, most)
-        if bins is None:
-            continue
-        for smaller in sizes[number + 1 :]:
-            spare = [each for each in bins if _has_spare(problem, each)] if not problem.shared else bins[-1:]
-            going = {id(each) for each in spare}
-            kept = [each for each in bins if id(each) not in going]
-            if not spare or (best is not None and _price(kept) >= best[0] - NEARLY):
+    for first in range(len(sizes)):
+        kept, rest, few = list[Bin](), needs, least
+        for number in range(first, len(sizes)):
+            all_of_it = _filled(problem, order, rest, few, sizes[number], most - len(kept))
+            if all_of_it is not None:
+                bins = (*kept, *all_of_it)
+                if (
+                    best is None
+                    or (_price(bins), len(bins)) < (best[0] - NEARLY, best[1])
+                    or (_price(bins) < best[0] + NEARLY and len(bins) < best[1])
+                ):
+                    best = _price(bins), len(bins), bins
+            if rates[number] <= min(rates[number:]) + NEARLY:
+                kept += _filled(problem, order, rest, few, sizes[number], most - len(kept), full=True) or ()
+                rest, few = _left(problem, needs, least, kept)
+            if best is not None and _price(kept) > best[0]:
                 break
-            rest, few = _left(problem, needs, least, kept)
-            repacked = _filled(problem, order, rest, few, smaller, most - len(kept))
-            if repacked is not None and _price(repacked) < _price(spare) - NEARLY:
-                bins = [*kept, *repacked]
-        if best is None or (_price(bins), len(bins)) < (best[0] - NEARLY, best[1]):
-            best = _price(bins), len(bins), tuple(bins)
     return None if best is None else best[2]
 
 
@@ -111,20 +113,31 @@ def _worth_asking(types: Sequence[HostType]) -> list[HostType]:
 
 
 def _filled(
-    problem: Problem, order: Sequence[int], needs: Floats, least: Integers, type: HostType, most: int
+    problem: Problem,
+    order: Sequence[int],
+    needs: Floats,
+    least: Integers,
+    type: HostType,
+    most: int,
+    *,
+    full: bool = False,
 ) -> list[Bin] | None:
-    """Hosts of `type` with instances for `needs`; None where it holds none of an operator, or `most` hosts are too few."""
+    """Hosts of `type` with instances for `needs`; None where it holds none of an operator, or `most` hosts are too few.
+
+    full: only hosts without room, and only instances without which needs would be lacking: what is left is less than one.
+    """
     if problem.shared:
-        count = math.ceil(float(needs[0]) / power(type) - NEARLY)
+        hosts = float(needs[0]) / power(type)
+        count = math.floor(hosts + NEARLY) if full else math.ceil(hosts - NEARLY)
         return None if count > most else [Bin.empty(type, len(problem.operators)) for _ in range(max(0, count))]
-    bins: list[Bin] = []
-    open_ones: list[Bin] = []
+    smallest = _smallest(problem)
+    bins, open_ones = list[Bin](), list[Bin]()
     for operator in order:
         if not problem.placed[operator]:
             continue
         cores, memory = float(problem.cores[operator]), float(problem.memory[operator])
-        each = type.speed * float(problem.per_instance[operator])
-        count = max(int(least[operator]), math.ceil(float(needs[operator]) / each - NEARLY))
+        wanted = float(needs[operator]) / (type.speed * float(problem.per_instance[operator]))
+        count = math.floor(wanted + NEARLY) if full else max(int(least[operator]), math.ceil(wanted - NEARLY))
         while count > 0:
             into = next((one for one in open_ones if one.room(cores, memory)), None)
             if into is None:
@@ -136,15 +149,14 @@ def _filled(
             put = min(count, into.room(cores, memory))
             into.put(operator, put, cores, memory)
             count -= put
-            open_ones = [one for one in open_ones if _has_spare(problem, one)]
-    return bins
+            open_ones = [one for one in open_ones if one.room(*smallest)]
+    return [one for one in bins if not one.room(*smallest)] if full else bins
 
 
-def _has_spare(problem: Problem, bin: Bin) -> bool:
-    """Whether the least demanding operator has room on a host."""
-    cores = float(problem.cores[problem.placed].min(initial=math.inf))
-    memory = float(problem.memory[problem.placed].min(initial=math.inf))
-    return bin.cores >= cores - NEARLY and bin.memory >= memory - NEARLY
+def _smallest(problem: Problem) -> tuple[float, float]:
+    """Cores and memory of the least demanding instance."""
+    placed = problem.placed
+    return float(problem.cores[placed].min(initial=math.inf)), float(problem.memory[placed].min(initial=math.inf))
 
 
 def _left(problem: Problem, needs: Floats, least: Integers, bins: Sequence[Bin]) -> tuple[Floats, Integers]:
