@@ -10,8 +10,6 @@ import logging
 import os
 import shutil
 import signal
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
@@ -46,8 +44,8 @@ os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSeria
 
 CACHE = os.environ.get("CACHE_OF_TESTS")
 if CACHE is None:  # the first process; its workers, and what they start, inherit both
-    # No test writes into the user's cache. Archives of Java classes that are there are used; with several workers one is
-    # made (`java_classes`). No run makes another beside it: as long as tests run, another process seems to make one.
+    # No test writes into the user's cache. Archives of Java classes that are there are used; none is made beside the tests,
+    # which takes a core for ten seconds: as long as tests run, another process seems to make one.
     kept = cache_folder()
     os.environ["JARS_OF_TESTS"] = str(kept / "tests")  # what Maven fetched for them stays: that takes minutes
     CACHE = tempfile.mkdtemp(prefix="cache-of-tests-")
@@ -90,18 +88,6 @@ LONGEST = (
     "tests/clouds/test_providers_conform.py",
 )
 """What several workers begin with: so that no long file is left when all others have come to their ends."""
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    """Several workers start many clusters: an archive of Java classes is made for them beside the first tests."""
-    if not config.getvalue("numprocesses") or hasattr(config, "workerinput"):
-        return
-    folder = Path(os.environ["CACHE_OF_TESTS"]) / "java-classes"
-    folder.mkdir()
-    command = [sys.executable, str(Path(__file__).with_name("java_classes.py")), str(folder)]
-    with (folder / "said").open("w") as said:
-        making = subprocess.Popen(command, stdout=said, stderr=said)
-    atexit.register(making.kill)
 
 
 class Scheduling(LoadFileScheduling):
