@@ -412,10 +412,11 @@ class Noisy(Local):
 
 @dataclass
 class Neighbour:
-    """Takes half of the first running host's quota, once, `at` seconds after the run began; an observer of the run."""
+    """Takes half of the first running host's quota, once, `at` seconds after the first observation. An observer."""
 
     cloud: Noisy
     at: float
+    first: float | None = None
     host: str = ""
     since: float = float("inf")
 
@@ -424,7 +425,8 @@ class Neighbour:
 
     def observed(self, observation):
         """Take it when it is time."""
-        if not self.host and self.cloud.hosts and observation.time >= self.at and observation.usable:
+        self.first = observation.time if self.first is None else self.first
+        if not self.host and self.cloud.hosts and observation.time >= self.first + self.at and observation.usable:
             self.host, self.since = observation.usable[0], observation.time
             self.cloud.hosts[-1].cluster.confine(self.host, observation.leases[self.host].type.cores / 2)
 

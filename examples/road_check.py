@@ -347,7 +347,9 @@ class Story:
 
 def story(recording: Recording, checked: Checked, step: tuple[float, float], host: str, lost: float) -> Story:
     """What happened in a run. step: seconds of the load. host, lost: which host lost half, and when, seconds of the run."""
-    zero = checked.began - recording.header.started
+    zero = (
+        checked.began - recording.header.started + float(recording.times[0])
+    )  # the recording begins once the hosts are up
 
     def first(kinds, after):
         done = (

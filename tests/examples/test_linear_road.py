@@ -5,6 +5,7 @@ import tempfile
 from collections import Counter, defaultdict
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 
 import linear_road
 import numpy as np
@@ -324,6 +325,17 @@ def test_the_example_and_the_simulated_model_are_one_dataflow(tmp_path):
         assert [(each.name, each.value, each.selectivity) for each in graph.by_name[operator].alternates] == [
             (name, value, selectivity) for name, (value, _, selectivity) in known.items()
         ]
+
+
+def test_a_neighbour_takes_half_of_a_host_once_some_seconds_after_the_first_observation():
+    taken = []
+    cloud = SimpleNamespace(hosts=[SimpleNamespace(cluster=SimpleNamespace(confine=lambda *given: taken.append(given)))])
+    neighbour = linear_road.Neighbour(cloud, 40.0)
+    for time in (150.0, 189.0, 190.0, 191.0):
+        leases = {"h1": SimpleNamespace(type=linear_road.HOST)}
+        neighbour.observed(SimpleNamespace(time=time, usable=("h1",), leases=leases))
+    assert taken == [("h1", linear_road.HOST.cores / 2)]
+    assert (neighbour.host, neighbour.since) == ("h1", 190.0)
 
 
 def test_a_plan_sends_as_many_lines_as_are_due():

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.spark
 
 
 def test_every_row_is_that_of_plain_loops_whichever_alternates_ran(local_spark, tmp_path):
-    plan = Plan(constant(400, 2), faster=120, road=Road(expressways=1, queries=0.05, accident_every=60))
+    plan = Plan(constant(1600, 0.5), faster=480, road=Road(expressways=1, queries=0.05, accident_every=60))
     flow = linear_road.dataflow(plan, tmp_path / "results")
     begun = Composition.default(flow.graph, {"lines": 2})
     run = Run.start(local_spark, flow, tmp_path, begun)

@@ -277,18 +277,19 @@ def shed(assembly: Assembly, target: float) -> Assembly:
     """
     if assembly.problem.shared:
         return without_spare(assembly, shared_need(assembly, target))
-    fewer, needed = assembly.copy(), set[int]()
+    fewer, needed, single = assembly.copy(), set[int](), set[int]()
     bandwidth = assembly.limits()
     found = fewer.flows(bandwidth)
     while (operator := over_provisioned(fewer, found, needed)) is not None:
-        row = shrink(fewer, operator)
+        most = 1 if operator in single else max(1, int(AT_ONCE * fewer.total[operator]))
+        rows = [row for _ in range(most) if (row := shrink(fewer, operator)) is not None]
         after = fewer.flows(bandwidth)
-        if row is None or after.application.mean() < target - NEARLY:
-            if row is not None:
-                fewer.add(operator, row)
-            needed.add(operator)
-        else:
+        if rows and after.application.mean() >= target - NEARLY:
             found = after
+            continue
+        for row in rows:
+            fewer.add(operator, row)
+        (needed if len(rows) <= 1 else single).add(operator)
     return fewer if bandwidth is None or fewer.reached(fewer.limits()) >= target - NEARLY else assembly
 
 
