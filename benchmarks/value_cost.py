@@ -150,7 +150,7 @@ def looking_ahead(report: Report, size: Size) -> None:
     future = Conditions(rates, first.queues, first.seconds)
     now = Conditions(rates[:1] * 1.3, first.queues, first.seconds)  # off the goal, so that CE has something to do
     sides = interleaved(
-        timed(lambda: look_ahead(problem, plan, future, pace=first.seconds)),
+        timed(lambda: look_ahead(problem, plan, future)),
         timed(lambda: adapted(problem, plan, now)),
         size.rounds,
         "PLAStiCC and CE",

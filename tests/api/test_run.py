@@ -115,26 +115,6 @@ def test_ctrl_c_ends_a_run_in_order_and_nothing_is_left(tmp_path):
     wait_until_gone(tmp_path)
 
 
-@pytest.mark.slow
-def test_sigterm_while_a_run_starts_ends_it_without_a_traceback(tmp_path):
-    process = start(tmp_path, lasts=None)
-
-    def session_opens() -> bool:
-        assert process.poll() is None, process.communicate()
-        return any("SparkSubmit" in line for line in left_over(tmp_path))
-
-    wait_until(session_opens)
-    process.send_signal(signal.SIGTERM)
-    _, err = ended(process)
-    assert process.returncode == 130
-    assert "Traceback" not in err, err
-    (folder,) = (tmp_path / "runs").iterdir()
-    ending = Recording.read(folder).ending
-    assert ending is not None
-    assert (ending.status, ending.reason) == ("stopped", "interrupted before the first host was ready")
-    wait_until_gone(tmp_path)
-
-
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount a small disk")
 def test_a_full_disk_for_the_checkpoint_is_named_before_anything_starts(tmp_path):
     disk = tmp_path / "runs"

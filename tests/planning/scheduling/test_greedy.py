@@ -161,8 +161,23 @@ def test_above_the_goal_no_removal_too_many_is_left() -> None:
     of = chain([ANY])
     now = running(of, [(SMALL, {"o0": 1}) for _ in range(20)])
     found = adapted(of, now, steady(of, 10.0))
-    assert found.instances.sum() == 8
-    assert len(found.hosts) == 8
+    assert found.instances.sum() == 10  # with 8, a quarter of what comes would come to wait
+    assert len(found.hosts) == 10
+
+
+@pytest.mark.parametrize("rate", [7.3, 10.0, 16.0])
+def test_under_a_load_that_lasts_the_plan_comes_to_rest_while_what_waits_grows_and_is_worked_off(rate: float) -> None:
+    of = chain([(1.0, 1.0, 1.0), (0.7, 0.6, 1.0), (0.5, 0.3, 1.0)], goal=Goal(break_even_best=5.0, break_even_worst=1.0))
+    plan, waiting = running(of, [(LARGE, {"o0": 4})]), 0.0
+    seen: list[tuple[int, int]] = []
+    for _ in range(40):
+        plan = adapted(of, plan, steady(of, rate, queues=[0.0, waiting, 0.0]))
+        plan = replace(plan, hosts=tuple(replace(host, name=host.name or f"n{n}") for n, host in enumerate(plan.hosts)))
+        cores = sum(host.speed * int(plan.instances[row, 1]) for row, host in enumerate(plan.hosts))
+        waiting = max(0.0, waiting + 300 * (rate - cores / of.options[1][plan.active[1]].cost))
+        seen.append((plan.active[1], int(plan.instances.sum())))
+    assert len(set(seen[-20:])) == 1
+    assert waiting <= 300 * rate
 
 
 def test_within_the_tolerance_nothing_changes() -> None:

@@ -139,8 +139,8 @@ def test_a_host_whose_paid_time_ends_goes_where_the_interval_is_worth_more_witho
     problem = chain([(1.0, 1.0, 1.0)], [(1.0, 0.5, 1.0)], goal=GOAL, types=[kind])
     now = deployed(problem, [(kind, {"o0": 1}), (kind, {"o1": 1})])
     conditions = ahead(problem, 1.25, time=550.0)
-    assert len(look_ahead(problem, now, conditions, pace=20.0).stages[0].deployment.hosts) == 2
-    (left,) = look_ahead(problem, now, conditions, pace=60.0).stages
+    assert len(look_ahead(problem, now, conditions).stages[0].deployment.hosts) == 2
+    (left,) = look_ahead(problem, now, conditions, ending=["h1", "h2"]).stages
     assert len(left.deployment.hosts) == 1
     assert left.deployment.instances[0, 1:3].tolist() == [1, 1]
 
@@ -149,7 +149,7 @@ def test_a_host_that_is_needed_until_the_load_falls_stays_until_then():
     kind = replace(SMALL, billing=Billing(600.0), price=1.0)
     problem = chain([(1.0, 1.0, 1.0)], goal=GOAL, types=[kind])
     now = deployed(problem, [(kind, {"o0": 1})] * 3)
-    found = look_ahead(problem, now, ahead(problem, 3.6, 0.5, 0.5, 0.5, 0.5, time=550.0), pace=60.0)
+    found = look_ahead(problem, now, ahead(problem, 3.6, 0.5, 0.5, 0.5, 0.5, time=550.0), ending=["h1", "h2", "h3"])
     assert instances(found.stages[0]) == 3
     assert instances(found.stages[-1]) < 3
 
@@ -170,7 +170,9 @@ def test_whatever_is_foreseen_the_loop_ends_in_a_plan_that_fits(data):
     now = data.draw(deployments(problem))
     steps = data.draw(st.integers(1, 6))
     rates = data.draw(st.lists(st.floats(0, 50), min_size=steps, max_size=steps))
-    found = look_ahead(problem, now, ahead(problem, *rates), pace=data.draw(st.sampled_from([0.0, 3600.0])))
+    found = look_ahead(
+        problem, now, ahead(problem, *rates), ending=data.draw(st.sampled_from([(), ("h1",), ("h1", "h2", "h3", "h4")]))
+    )
     assert found.throughput.shape == (steps,)
     assert ((found.throughput >= 0) & (found.throughput <= 1)).all()
     times = [stage.time for stage in found.stages]

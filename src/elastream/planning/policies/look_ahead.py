@@ -249,7 +249,7 @@ class Plasticc(LookAhead):
         problem, now = asked.read.problem, asked.observation.time
         conditions, remarks = _conditions(asked, _expected(own, now))
         conditions = replace(conditions, seconds=self.step, steady=False)
-        schedule = look_ahead(problem, asked.read.deployment, conditions, pace=asked.pace)
+        schedule = look_ahead(problem, asked.read.deployment, conditions, ending=asked.due)
         plan = changes(problem, schedule)
         gone = retracted(own.planned, plan, now + asked.pace / 2, self.step)
         own = replace(own, schedule=schedule, planned=plan, options=_names(problem), retracted=own.retracted + gone)

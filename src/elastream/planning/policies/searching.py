@@ -95,8 +95,8 @@ class Exhaustive(ValueCost):
     """BR: all plans are searched but those that cannot be better (thesis, p. 90); for small dataflows and low rates.
 
     seconds: how long a round may search. Where they end, an exact model has as long again, and what it proves of the plan
-    is a remark. A plan is searched in the first round, and again where the throughput is off the goal by more than the
-    tolerance.
+    is a remark. A plan is searched in the first round, and again where the throughput is below the goal by more than the
+    tolerance, or above it when paid time of a host ends.
     """
 
     seconds: float = 30.0
@@ -111,8 +111,10 @@ class Exhaustive(ValueCost):
     def search(self, asked: Asked) -> Answer:
         """The best plan there is, or the best found with what is proven of it; CE's where none reaches the throughput."""
         problem, conditions, now = asked.read.problem, asked.read.conditions, asked.read.deployment
-        off = abs(score(problem, now, conditions).mean - self.throughput)
-        if not _due(asked) or (asked.round and off <= self.tolerance):
+        reached = score(problem, now, conditions).mean
+        # Above the goal nothing is saved before paid time ends, and the next queue would lease again.
+        spare = reached > self.throughput + self.tolerance and bool(asked.due)
+        if not _due(asked) or (asked.round and reached >= problem.goal.lowest and not spare):
             return answered(asked, now)
         found = exhausted(problem, conditions, seconds=self.seconds, current=now)
         if found.complete and found.deployment is not None:

@@ -113,6 +113,12 @@ class Assembly:
             setattr(other, name, getattr(self, name).copy())
         return other
 
+    def under(self, conditions: Conditions) -> "Assembly":
+        """A copy under other rates and queues; hosts are as fast as before."""
+        other = self.copy()
+        other.conditions = conditions
+        return other
+
     def become(self, other: "Assembly") -> None:
         """Be as `other` is, which is used no more: what was tried is undone."""
         self.__dict__.update(other.__dict__)

@@ -22,6 +22,7 @@ __all__ = [
     "cheaper",
     "chosen",
     "deployed",
+    "enduring",
     "money_of",
     "ranked",
     "switched",
@@ -127,14 +128,32 @@ def adapted(
         if reached <= goal.lowest + NEARLY:
             allocate(assembly, goal.throughput)
             assembly = repacked(assembly, goal.throughput)
-        elif reached >= goal.throughput + goal.tolerance - NEARLY:
-            assembly = shed(assembly, goal.throughput)
-        assembly = vacated(assembly, goal.throughput, _called(assembly, due))
-        wanted = replacements(assembly, goal.throughput, _called(assembly, soon))
-        assembly = shut_down(assembly)
+        lasting = assembly.under(enduring(problem, conditions))
+        if reached >= goal.throughput + goal.tolerance - NEARLY:
+            lasting = shed(lasting, goal.throughput)
+        lasting = vacated(lasting, goal.throughput, _called(lasting, due))
+        wanted = replacements(lasting, goal.throughput, _called(lasting, soon))
+        assembly = shut_down(lasting)
         for kind in wanted:
             assembly.lease(kind)
     return assembly.deployment()
+
+
+def enduring(problem: Problem, conditions: Conditions) -> Conditions:
+    """`conditions` with at least as much waiting as a load that lasts leaves at the goal's throughput.
+
+    Holding a throughput of which what waits is a part, (1 / goal - 1) of an instant's input waits for good. A plan that
+    holds it while less waits falls behind until so much does, is raised again, and so on: what is given back, or switched
+    to more value, must hold it then.
+    """
+    share = 1 / problem.goal.throughput - 1
+    arriving = conditions.rates.mean(axis=0) * conditions.seconds
+    lacking = share * float(arriving.sum()) - float(conditions.queues.sum())
+    if lacking <= 0:
+        return conditions
+    queues = conditions.queues.copy()
+    queues[problem.sources] += lacking * arriving / arriving.sum()
+    return replace(conditions, queues=queues)
 
 
 def _called(assembly: Assembly, names: Collection[str]) -> list[int]:
@@ -156,7 +175,7 @@ def switched(assembly: Assembly, *, kept: Collection[int] = (), traded: bool = T
     if reached <= goal.lowest + NEARLY:
         return _lowered(assembly, kept, traded, pace)
     if reached >= goal.throughput + goal.tolerance - NEARLY:
-        return _raised(assembly)
+        return _raised(assembly.under(enduring(assembly.problem, assembly.conditions))).under(assembly.conditions)
     return assembly
 
 

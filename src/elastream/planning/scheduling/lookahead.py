@@ -6,7 +6,7 @@ nothing to retract. All steps are `greedy`'s, over the instants that are left.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -19,7 +19,7 @@ from elastream.planning.scheduling.giving_back import vacated
 from elastream.planning.scheduling.greedy import better, cheaper
 from elastream.planning.scheduling.packing import NEARLY
 from elastream.planning.scheduling.problem import Conditions, Deployment, Goal, Host, Problem, value_of
-from elastream.planning.scheduling.schedule import Missed, Schedule, Stage, named, tidied
+from elastream.planning.scheduling.schedule import PLANNED, Missed, Schedule, Stage, named, tidied
 from elastream.planning.scheduling.steps import allocate, grow, repacked, shrink
 
 __all__ = ["farthest", "look_ahead"]
@@ -30,23 +30,39 @@ MOST_AT_ONCE = 8
 """Actions at one cross-over, times the number of operators, after which it is left as it is: a bound, which is not met."""
 
 
-def look_ahead(problem: Problem, deployment: Deployment, conditions: Conditions, *, pace: float = 0.0) -> Schedule:
+def look_ahead(
+    problem: Problem, deployment: Deployment, conditions: Conditions, *, ending: Collection[str] = ()
+) -> Schedule:
     """A plan for the interval of `conditions`; deployment: what runs now, with hosts that are still starting.
 
-    pace: seconds until the next round. Hosts whose paid time ends before it are given back where the interval is worth more
-    without them, and no instant falls below the tolerance for that ("repacking and shut-down", line 29).
+    ending: hosts whose paid time ends before the next round. They are given back where the interval is worth more without
+    them, and no instant falls below the tolerance for that ("repacking and shut-down", line 29).
     """
     found = _Search(problem, deployment, conditions).schedule()
-    first, until = Assembly(problem, deployment, conditions), conditions.time + pace
-    rows = [row for row, host in enumerate(first.hosts) if _money(host, conditions.time, until) > 0]
-    if not rows or found.missed:
+    if not ending or found.missed:
         return found
-    fewer = vacated(first, problem.goal.throughput, rows)
+    first = Assembly(problem, found.stages[0].deployment, _worst(problem, found, conditions))
+    fewer = vacated(first, problem.goal.throughput, [row for row, host in enumerate(first.hosts) if host.name in ending])
     if len(fewer.hosts) == len(first.hosts):
         return found
-    without = _Search(problem, fewer.deployment(), conditions, why=_gone(first, fewer)).schedule()
+    why = (*found.stages[0].why, *_gone(first, fewer))
+    without = _Search(problem, fewer.deployment(), conditions, why).schedule()
     holds = bool((without.throughput >= np.minimum(found.throughput, problem.goal.lowest) - NEARLY).all())
     return without if holds and without.worth > found.worth + NEARLY else found
+
+
+def _worst(problem: Problem, schedule: Schedule, conditions: Conditions) -> Conditions:
+    """The instant of the least throughput before anything changes: what is enough for it is enough until then."""
+    runs = schedule.stages[0].deployment
+    lasts = len(schedule.throughput)
+    if len(schedule.stages) > 1:
+        lasts = max(1, round((schedule.stages[1].time - conditions.time) / conditions.seconds))
+    worst = int(np.argmin(schedule.throughput[:lasts]))
+    waiting = Assembly(problem, runs, conditions).flows().waiting[worst]
+    at = _later(conditions, worst, waiting, conditions.time)
+    speeds = {name: column[:1] for name, column in at.speeds.items()}
+    links = {pair: column[:1] for pair, column in at.bandwidth.items()}
+    return replace(at, rates=at.rates[:1], speeds=speeds, bandwidth=links, steady=True)
 
 
 def farthest(throughput: Floats, goal: Goal) -> int:
@@ -85,8 +101,9 @@ class _Search:
 
     def __init__(self, problem: Problem, deployment: Deployment, conditions: Conditions, why: tuple[str, ...] = ()) -> None:
         self.problem, self.goal, self.all = problem, problem.goal, conditions
-        deployment = named(deployment, 1)
-        self.begin, self.planned = 0, 1 + len(deployment.hosts)
+        numbers = [int(host.name[1:]) for host in deployment.hosts if host.name.startswith(PLANNED)]
+        deployment = named(deployment, 1 + max(numbers, default=0))
+        self.begin, self.planned = 0, 1 + max(numbers, default=0) + len(deployment.hosts)
         self.why = list(why)
         self.stages = [Stage(conditions.time, deployment, why)]
         self.expected: list[Floats] = []
@@ -300,14 +317,14 @@ class _Search:
         """Money for new hosts until the interval ends: of the cheapest type for what is on them, as they are repacked."""
         if not hosts:
             return 0.0
-        since, until = min(host.since for host in hosts), self._end
+        works = self._end - min(host.ready for host in hosts)
         cores, memory = float(self.problem.cores[operator]), float(self.problem.memory[operator])
 
         def of(type: HostType) -> float:
             room = min(type.cores / cores if cores > 0 else math.inf, type.memory / memory if memory > 0 else math.inf)
             each = instances if math.isinf(room) else max(1, math.floor(room + NEARLY))
             count = len(hosts) if self.problem.shared else math.ceil(instances / max(1, each))
-            return count * type.price * type.billing.units(until - since)
+            return count * type.price * type.billing.units(works)
 
         return min(of(type) for type in self.assembly.types_for(operator))
 
