@@ -8,7 +8,7 @@ import pytest
 
 from elastream.experiments.deployed import deployed, of_best, problem_at
 from elastream.experiments.ec2 import RUN
-from elastream.experiments.reactive.bars import ReactiveResults, bars, straightness
+from elastream.experiments.reactive.bars import ReactiveResults, _ratio, bars, straightness
 from elastream.experiments.reactive.experiment import (
     ALGORITHMS,
     BOTH,
@@ -139,3 +139,8 @@ def test_the_page_has_every_table_and_the_json_every_figure():
 def test_points_on_a_line_are_straight_and_others_less():
     assert straightness([1, 2, 3], [2, 4, 6]) == pytest.approx(1.0)
     assert straightness([1, 2, 3], [1, 9, 2]) < 0.5
+
+
+def test_no_part_of_a_loss_holds_a_bar() -> None:
+    assert _ratio(-0.02, -0.3) == 0.0
+    assert _ratio(0.2, 0.4) == 0.5

@@ -181,8 +181,8 @@ def _alternates(results: ReactiveResults) -> Iterator[Check]:
 
 
 def _ratio(part: float, whole: float) -> float:
-    """`part` over `whole`; where `whole` is no gain, 1 for what is no worse and 0 for what is."""
-    return part / whole if whole > 0 else float(part >= whole)
+    """`part` over `whole`; 0 where `whole` is no gain, of which no part says anything: the bar is missed then."""
+    return part / whole if whole > 0 else 0.0
 
 
 def straightness(x: Sequence[float], y: Sequence[float]) -> float:
