@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from elastream.model.qos import Network, flows
+from elastream.model.qos import FlowNetwork, flows
 
 if TYPE_CHECKING:
     from _common import Report
@@ -94,7 +94,7 @@ def compared(report: "Report", *, quick: bool) -> None:
     rates = rng.uniform(2.0, 75.0, (INSTANTS, WIDTH))
     costs, selectivities = rng.uniform(0.1, 1.0, count), rng.uniform(0.8, 1.2, count)
     capacity, queues = rng.uniform(5.0, 40.0, (INSTANTS, count)), rng.uniform(0.0, 100.0, count)
-    network = Network(count, np.array(edges), np.array(parts), np.array(sources), np.array(outputs))
+    network = FlowNetwork(count, np.array(edges), np.array(parts), np.array(sources), np.array(outputs))
     plain = (edges, parts, sources, outputs, rates.tolist(), costs.tolist(), selectivities.tolist(), capacity.tolist())
     ratios, loops, vectors = [], [], []
     for _ in range(QUICK if quick else ROUNDS):

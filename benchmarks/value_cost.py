@@ -21,7 +21,7 @@ from elastream.experiments.deployed import problem_at
 from elastream.experiments.lookahead import experiment as ahead
 from elastream.experiments.reactive import experiment as reactive
 from elastream.model.observation import Floats
-from elastream.planning.scheduling.genetic import Settings, evolved
+from elastream.planning.scheduling.genetic import GeneticSettings, evolved
 from elastream.planning.scheduling.greedy import adapted, deployed
 from elastream.planning.scheduling.lookahead import look_ahead
 from elastream.planning.scheduling.problem import Conditions, Deployment, Problem, score
@@ -90,7 +90,7 @@ def beside_genetic(report: Report, size: Size) -> None:
         seeds = iter(range(10**6))
         sides = interleaved(
             timed(lambda case=case: deployed(*case)),
-            timed(lambda case=case, seeds=seeds: evolved(*case, Settings(seconds=np.inf, seed=next(seeds)))),
+            timed(lambda case=case, seeds=seeds: evolved(*case, GeneticSettings(seconds=np.inf, seed=next(seeds)))),
             max(3, size.rounds // 3),
             f"CE and GA at {rate} reports/s",
         )
@@ -102,7 +102,7 @@ def earned(case: tuple[Problem, Conditions], rate: int, size: Size) -> dict[str,
     """Profits of CE and of the genetic search by seed, and the bound that is proven."""
     problem, conditions = case
     greedy = score(problem, deployed(problem, conditions), conditions)
-    bred = [evolved(problem, conditions, Settings(seconds=np.inf, seed=seed)) for seed in range(size.seeds)]
+    bred = [evolved(problem, conditions, GeneticSettings(seconds=np.inf, seed=seed)) for seed in range(size.seeds)]
     best = optimum(problem, conditions, seconds=size.proof)
     genetic = [round(each.profit, 3) for each in bred]
     progress(f"profit at {rate} reports/s: CE {greedy.profit:.3f}, GA {genetic}, bound {best.bound:.3f}")
@@ -126,7 +126,7 @@ def time_box(report: Report, size: Size) -> None:
         for seed in range(size.seeds):
             # What bounds both is the clock, so there is nothing to interleave: each has as long as it is given.
             one, ten = (
-                evolved(problem, conditions, Settings(generations=10**6, patience=10**6, seconds=seconds, seed=seed))
+                evolved(problem, conditions, GeneticSettings(generations=10**6, patience=10**6, seconds=seconds, seed=seed))
                 for seconds in (size.box, 10 * size.box)
             )
             ratios.append(one.profit / ten.profit)

@@ -7,7 +7,7 @@ import pytest
 
 from elastream.forecasting.oracle import Oracle
 from elastream.forecasting.seasonal import BackTested
-from elastream.forecasting.series import QUANTILES, Ahead, Series, Subject
+from elastream.forecasting.series import QUANTILES, Ahead, SeriesOf, TimeSeries
 from elastream.model.graph import Edge, Graph, Kind, Operator
 from elastream.model.metrics import Metric
 from elastream.model.promises import Rows
@@ -26,10 +26,10 @@ def book():
     noise = np.random.default_rng(5)
     gaps = np.where(noise.random(60) < 0.2, math.nan, noise.normal(50, 5, 60))
     return {
-        Subject(Rows.OPERATOR, "in", Metric.ARRIVAL_RATE): Series(STEP).extended(times, gaps),
-        Subject(Rows.HOST, "h1", Metric.SPEED): Series(STEP).extended(times, noise.uniform(0.7, 1.0, 60)),
-        Subject(Rows.HOST, "h2", Metric.SPEED): Series(STEP).extended(times[-1:], [0.9]),
-        Subject(Rows.LINK, "h1>h2", Metric.BANDWIDTH): Series(STEP).extended(times[:3], [math.nan] * 3),
+        SeriesOf(Rows.OPERATOR, "in", Metric.ARRIVAL_RATE): TimeSeries(STEP).extended(times, gaps),
+        SeriesOf(Rows.HOST, "h1", Metric.SPEED): TimeSeries(STEP).extended(times, noise.uniform(0.7, 1.0, 60)),
+        SeriesOf(Rows.HOST, "h2", Metric.SPEED): TimeSeries(STEP).extended(times[-1:], [0.9]),
+        SeriesOf(Rows.LINK, "h1>h2", Metric.BANDWIDTH): TimeSeries(STEP).extended(times[:3], [math.nan] * 3),
     }
 
 

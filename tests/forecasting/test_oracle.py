@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from elastream.forecasting.oracle import Oracle
-from elastream.forecasting.series import QUANTILES, Ahead, Series, Subject
+from elastream.forecasting.series import QUANTILES, Ahead, SeriesOf, TimeSeries
 from elastream.model.errors import InputError
 from elastream.model.graph import Edge, Graph, Kind, Operator
 from elastream.model.metrics import Metric
@@ -16,10 +16,10 @@ from elastream.model.stages import lay_out
 from elastream.workload import constant
 from elastream.workload.shapes import steps
 
-RATE = Subject(Rows.OPERATOR, "in", Metric.ARRIVAL_RATE)
-SPEED = Subject(Rows.HOST, "h1", Metric.SPEED)
+RATE = SeriesOf(Rows.OPERATOR, "in", Metric.ARRIVAL_RATE)
+SPEED = SeriesOf(Rows.HOST, "h1", Metric.SPEED)
 AHEAD = Ahead(600.0, 300.0, 12)
-BOOK = {RATE: Series(300.0).extended([600], [50.0]), SPEED: Series(300.0).extended([600], [0.7])}
+BOOK = {RATE: TimeSeries(300.0).extended([600], [50.0]), SPEED: TimeSeries(300.0).extended([600], [0.7])}
 
 
 def prospect(load, **more):
@@ -45,7 +45,7 @@ def test_hosts_follow_their_course():
 
 
 def test_a_rate_that_no_load_declares_is_unknown():
-    other = {Subject(Rows.OPERATOR, "other", Metric.ARRIVAL_RATE): Series(300.0)}
+    other = {SeriesOf(Rows.OPERATOR, "other", Metric.ARRIVAL_RATE): TimeSeries(300.0)}
     found, _ = Oracle().prepared(prospect(constant(5, "1h"))).foresee(other, AHEAD)
     assert all(math.isnan(each) for outlook in found.values() for each in outlook.mean)
 

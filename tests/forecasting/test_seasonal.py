@@ -8,19 +8,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from elastream.forecasting.seasonal import BackTested
-from elastream.forecasting.series import QUANTILES, Ahead, Series, Subject
+from elastream.forecasting.series import QUANTILES, Ahead, SeriesOf, TimeSeries
 from elastream.model.errors import InputError
 from elastream.model.metrics import Metric
 from elastream.model.promises import Rows
 from properties import examples
 
-RATE = Subject(Rows.OPERATOR, "in", Metric.ARRIVAL_RATE)
+RATE = SeriesOf(Rows.OPERATOR, "in", Metric.ARRIVAL_RATE)
 STEP = 300.0
 
 
 def series(values):
     times = STEP * np.arange(1, len(values) + 1)
-    return Series(STEP).extended(times.tolist(), list(values))
+    return TimeSeries(STEP).extended(times.tolist(), list(values))
 
 
 def foreseen(values, steps=6, forecaster=None, memory=None):
@@ -83,7 +83,7 @@ def test_a_choice_is_kept_until_a_quarter_more_is_known_and_forecasts_are_the_sa
 
 def test_hosts_share_what_is_learned_of_their_speeds():
     speeds = [0.85 + 0.1 * np.random.default_rng(n).random(60 - 20 * n) for n in range(3)]
-    book = {Subject(Rows.HOST, f"h{n}", Metric.SPEED): series(each) for n, each in enumerate(speeds)}
+    book = {SeriesOf(Rows.HOST, f"h{n}", Metric.SPEED): series(each) for n, each in enumerate(speeds)}
     found, memory = BackTested().foresee(book, Ahead(STEP * 60, STEP, 6))
     assert len(memory) == 1
     assert all(np.isfinite(outlook.mean).all() and (outlook.mean > 0.4).all() for outlook in found.values())

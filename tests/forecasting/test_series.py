@@ -7,18 +7,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from elastream.forecasting.series import FOLDED, KEPT, PARTS, Ahead, Series
+from elastream.forecasting.series import FOLDED, KEPT, PARTS, Ahead, TimeSeries
 from properties import examples
 
 
 def test_a_bin_is_the_mean_of_what_was_measured_in_it():
-    series = Series(60.0).extended([20, 40, 60, 80], [1.0, 2.0, 3.0, 10.0])
+    series = TimeSeries(60.0).extended([20, 40, 60, 80], [1.0, 2.0, 3.0, 10.0])
     assert series.recent(5).tolist() == [2.0, 10.0]
     assert series.recent(5, until=60.0).tolist() == [2.0], "the bin that is under way is left out"
 
 
 def test_what_was_not_measured_is_a_gap():
-    series = Series(60.0).extended([60, 120, 300], [1.0, math.nan, 4.0])
+    series = TimeSeries(60.0).extended([60, 120, 300], [1.0, math.nan, 4.0])
     assert np.isnan(series.recent(9)).tolist() == [False, True, True, True, False]
     assert math.isnan(series.at(100.0))
     assert series.at(290.0) == 4.0
@@ -27,25 +27,25 @@ def test_what_was_not_measured_is_a_gap():
 
 
 def test_an_empty_series_knows_nothing():
-    assert math.isnan(Series(60.0).newest)
-    assert not Series(60.0).recent(5).size
-    assert not Series(60.0).extended([60.0], [math.nan]).recent(5).size
+    assert math.isnan(TimeSeries(60.0).newest)
+    assert not TimeSeries(60.0).recent(5).size
+    assert not TimeSeries(60.0).extended([60.0], [math.nan]).recent(5).size
 
 
 def test_adding_to_a_series_leaves_it_as_it_was():
-    one = Series(60.0).extended([60], [1.0])
+    one = TimeSeries(60.0).extended([60], [1.0])
     one.extended([60, 120], [3.0, 5.0])
     assert one.recent(5).tolist() == [1.0]
 
 
 def test_old_values_are_thinned_and_memory_is_bounded():
     bins = (KEPT + FOLDED) * FOLDED**2
-    series = Series(1.0)
+    series = TimeSeries(1.0)
     for part in range(0, bins, 1000):
         times = np.arange(part + 1, min(bins, part + 1000) + 1)
         series = series.extended(times.tolist(), (times // 100).tolist())
     parts = []
-    each: Series | None = series
+    each: TimeSeries | None = series
     while each is not None:
         parts.append(each.means.size)
         each = each.older
@@ -58,7 +58,7 @@ def test_old_values_are_thinned_and_memory_is_bounded():
 
 
 def test_after_an_age_without_values_a_series_begins_anew():
-    series = Series(1.0).extended([1.0, 1e9], [1.0, 2.0])
+    series = TimeSeries(1.0).extended([1.0, 1e9], [1.0, 2.0])
     assert series.recent(10).tolist() == [2.0]
 
 
@@ -67,7 +67,7 @@ def test_after_an_age_without_values_a_series_begins_anew():
 def test_a_series_holds_the_mean_of_each_bin_whatever_comes(steps):
     times = np.cumsum([step for step, _ in steps])
     values = np.array([value for _, value in steps])
-    series = Series(10.0).extended(times.tolist(), values.tolist())
+    series = TimeSeries(10.0).extended(times.tolist(), values.tolist())
     bins = np.ceil(times / 10.0 - 1e-9).astype(int) - 1
     for number in set(bins.tolist()):
         mine = values[(bins == number) & ~np.isnan(values)]

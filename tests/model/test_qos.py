@@ -12,8 +12,8 @@ from elastream.model.endpoints import collect, records
 from elastream.model.flow import Dataflow
 from elastream.model.observation import Composition, Floats
 from elastream.model.qos import (
-    Line,
-    Network,
+    BreakEven,
+    FlowNetwork,
     application_value,
     erlang_c,
     flow_limits,
@@ -67,7 +67,7 @@ def test_the_chance_to_wait_is_a_probability(servers, utilisation):
 LOOP = st.integers(0, 10_000)
 
 
-def drawn(seed: int) -> tuple[Network, dict[str, Any]]:
+def drawn(seed: int) -> tuple[FlowNetwork, dict[str, Any]]:
     """A random dataflow of up to 9 operators with rates, costs, capacities and queues over up to 12 instants."""
     rng = np.random.default_rng(seed)
     count, instants = int(rng.integers(2, 10)), int(rng.integers(1, 13))
@@ -77,7 +77,7 @@ def drawn(seed: int) -> tuple[Network, dict[str, Any]]:
     outputs = [row for row in range(count) if row not in sends]
     parts = [float(rng.choice([1.0, 0.5])) for _ in edges]
     rows = np.array(edges, dtype=np.int64).reshape(-1, 2)
-    return Network(count, rows, np.array(parts), np.array(sources), np.array(outputs)), {
+    return FlowNetwork(count, rows, np.array(parts), np.array(sources), np.array(outputs)), {
         "rates": rng.uniform(0.0, 100.0, (instants, len(sources))) * (rng.random((instants, len(sources))) < 0.8),
         "costs": rng.uniform(0.0, 0.1, count) * (rng.random(count) < 0.8),
         "selectivities": rng.uniform(0.0, 2.0, count) * (rng.random(count) < 0.9),
@@ -126,11 +126,13 @@ def test_more_cores_never_lower_a_throughput_where_nothing_waits(seed):
     assert flows(network, **more).application >= flows(network, **given_).application - 1e-9
 
 
-def line_of(*costs: float) -> tuple[Network, Floats]:
+def line_of(*costs: float) -> tuple[FlowNetwork, Floats]:
     """A source, operators of these costs one after another, and a sink; and all costs."""
     count = len(costs) + 2
     edges = np.array(list(pairwise(range(count))))
-    return Network(count, edges, np.ones(len(edges)), np.array([0]), np.array([count - 1])), np.array([0.0, *costs, 0.0])
+    return FlowNetwork(count, edges, np.ones(len(edges)), np.array([0]), np.array([count - 1])), np.array(
+        [0.0, *costs, 0.0]
+    )
 
 
 def test_an_output_is_held_up_by_what_holds_up_any_operator_before_it():
@@ -164,14 +166,14 @@ def test_a_link_limits_what_crosses_between_hosts_only():
     assert flow_limits(edges, there, bandwidth, sizes, all_in) == pytest.approx(np.array([[200.0]]))  # two hosts take
     assert np.isinf(flow_limits(edges, here[:1], bandwidth, sizes, all_in[:1])).all()
     assert np.isinf(flow_limits(edges, there, bandwidth, np.full(2, np.nan), all_in)).all()
-    network = Network(2, edges, np.ones(1), np.array([0]), np.array([1]))
+    network = FlowNetwork(2, edges, np.ones(1), np.array([0]), np.array([1]))
     free, limits = np.full(2, np.inf), np.array([[200.0]])
     found = flows(network, np.array([[500.0]]), np.zeros(2), np.ones(2), free, np.zeros(2), 1.0, limits=limits)
     assert found.application == pytest.approx([0.4])
 
 
 def test_a_plan_breaks_even_on_the_line_between_both_costs():
-    line = Line(0.55, 1.0, 300.0, 600.0)
+    line = BreakEven(0.55, 1.0, 300.0, 600.0)
     assert line.sigma == pytest.approx(0.45 / 300)
     assert line.profit(1.0, 600.0) == line.profit(0.55, 300.0) == pytest.approx(0)
     assert line.profit(0.55, 600.0) == pytest.approx(-0.45)
@@ -180,19 +182,19 @@ def test_a_plan_breaks_even_on_the_line_between_both_costs():
 @pytest.mark.parametrize(("values", "limit"), [([0.5, 0.6], 0.9), ([0.5, 0.6, *[1.0] * 6], 0.225)])
 def test_no_profit_of_linear_road_passes_what_its_break_even_costs_allow(values, limit):
     """The thesis prints 0.67, so that 4.3 can only be over the two dynamic operators of the eight."""
-    line = Line(application_value(values), 1.0, 0.5, 1.0)
+    line = BreakEven(application_value(values), 1.0, 0.5, 1.0)
     assert line.profit(1.0, 0.0) == pytest.approx(limit)
 
 
 def test_where_all_values_are_equal_money_counts_in_full():
-    line = Line(1.0, 1.0, 5.0, 10.0)
+    line = BreakEven(1.0, 1.0, 5.0, 10.0)
     assert (line.profit(1.0, 10.0), line.profit(1.0, 5.0)) == (0.0, 0.5)
-    worthless = Line(0.0, 0.0, 5.0, 10.0)
+    worthless = BreakEven(0.0, 0.0, 5.0, 10.0)
     assert worthless.profit(0.0, 5.0) > worthless.profit(0.0, 10.0)
 
 
 def test_the_profit_so_far_is_the_profit_at_the_end_of_the_period():
-    line = Line(0.5, 1.0, 50.0, 100.0)
+    line = BreakEven(0.5, 1.0, 50.0, 100.0)
     ends, values, costs = [3600.0, 7200.0, 14400.0], [1.0, 0.5, 0.75], [10.0, 30.0, 60.0]
     found = profit_so_far(line, 14400.0, ends, values, costs)
     assert found[-1] == pytest.approx(line.profit((1.0 + 0.5 + 2 * 0.75) / 4, 60.0))

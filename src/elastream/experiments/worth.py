@@ -14,9 +14,9 @@ import numpy as np
 from elastream.model.graph import Edge, Graph
 from elastream.model.observation import Composition, Floats, Frame, Metric, Observation, Sample
 from elastream.model.plant import Policy
-from elastream.model.qos import Line, application_value, live_edges, off_target, outputs_of, rates_over, worst_interval
+from elastream.model.qos import BreakEven, application_value, live_edges, off_target, outputs_of, rates_over, worst_interval
 from elastream.planning.scheduling.problem import Goal
-from elastream.planning.scheduling.reading import Known, read
+from elastream.planning.scheduling.reading import KnownWork, read
 
 __all__ = ["Merits", "Worth", "WorthWatch", "dynamic", "goal_of", "merits_of", "value_of"]
 
@@ -63,7 +63,7 @@ class Worth:
         """Mean application value over the operators that Eq. 4.3 counts."""
         return _mean(self.value if over == "dynamic" else self.value_all)
 
-    def profit(self, line: Line | None, over: str = "dynamic") -> float:
+    def profit(self, line: BreakEven | None, over: str = "dynamic") -> float:
         """Profit of the run (4.8); NaN without a line."""
         return math.nan if line is None else line.profit(self.mean_value(over), self.money)
 
@@ -95,8 +95,8 @@ class WorthWatch:
 
     def __init__(self, graph: Graph, goal: Goal, instant: float = SHORTEST) -> None:
         self._graph, self._goal = graph, goal
-        self.line: Line | None = None
-        self._known: Known | None = None
+        self.line: BreakEven | None = None
+        self._known: KnownWork | None = None
         self._instant = max(instant, SHORTEST)
         self._seen = self._counted = self._began = 0.0
         self._selectivity = {

@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
-from elastream.forecasting.series import QUANTILES, Ahead, Book, Outlook, Series, Subject
+from elastream.forecasting.series import QUANTILES, Ahead, Book, Outlook, SeriesOf, TimeSeries
 from elastream.model.endpoints import ArrivalPattern
 from elastream.model.errors import InputError
 from elastream.model.metrics import Metric
@@ -86,11 +86,11 @@ class Oracle:
             return ""
         return "an oracle knows simulated runs only: take forecast=real, or simulate"
 
-    def foresee(self, book: Book, ahead: Ahead, memory: Any = None) -> tuple[Mapping[Subject, Outlook], Any]:
+    def foresee(self, book: Book, ahead: Ahead, memory: Any = None) -> tuple[Mapping[SeriesOf, Outlook], Any]:
         """What will be, with error. What does not vary lasts; a rate that no load declares is unknown."""
         return {subject: self._of(subject, series, ahead) for subject, series in book.items()}, memory
 
-    def _of(self, subject: Subject, series: Series, ahead: Ahead) -> Outlook:
+    def _of(self, subject: SeriesOf, series: TimeSeries, ahead: Ahead) -> Outlook:
         true = self._true(subject, series, ahead)
         share = np.linspace(0.0, 2 * self.error, ahead.steps) if ahead.steps > 1 else np.zeros(1)
         deviation = share / 2 if self.spread == "deviation" else np.sqrt(share / 2)
@@ -105,7 +105,7 @@ class Oracle:
         quantiles = [off(drawn + NormalDist().inv_cdf(each) * deviation) for each in QUANTILES]
         return Outlook(mean, np.array(quantiles), self.name)
 
-    def _true(self, subject: Subject, series: Series, ahead: Ahead) -> Floats:
+    def _true(self, subject: SeriesOf, series: TimeSeries, ahead: Ahead) -> Floats:
         assert self.prospect is not None, "an oracle is asked before it was prepared"
         if subject.rows is Rows.OPERATOR:
             load = self.prospect.loads.get(subject.name)
@@ -117,7 +117,7 @@ class Oracle:
         now = float(course(subject.name, np.array([time]))[0])
         return value / now * _means(lambda times: course(subject.name, times), ahead.edges)
 
-    def _draws(self, subject: Subject, ahead: Ahead) -> np.random.Generator:
+    def _draws(self, subject: SeriesOf, ahead: Ahead) -> np.random.Generator:
         said = f"{subject.rows}:{subject.name}:{subject.metric}"
         return np.random.default_rng((self.seed, STREAM, zlib.crc32(said.encode()), round(ahead.start * 1000)))
 

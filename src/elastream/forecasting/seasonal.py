@@ -18,7 +18,7 @@ from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
-from elastream.forecasting.series import QUANTILES, Ahead, Book, Outlook, Series, Subject, flat
+from elastream.forecasting.series import QUANTILES, Ahead, Book, Outlook, SeriesOf, TimeSeries, flat
 from elastream.model.errors import EnvironmentProblem, InputError
 from elastream.model.metrics import Metric
 from elastream.model.observation import Floats
@@ -50,7 +50,7 @@ DEVIATIONS = NormalDist().inv_cdf(QUANTILES[-1])
 log = logging.getLogger(__name__)
 
 
-class Fitted(Protocol):
+class FittedSeries(Protocol):
     """A method as fitted."""
 
     def forward(self, values: Floats, steps: int) -> tuple[Floats, Floats, Floats]:
@@ -58,7 +58,7 @@ class Fitted(Protocol):
         ...
 
 
-Method: TypeAlias = Callable[[Floats], Fitted]
+Method: TypeAlias = Callable[[Floats], FittedSeries]
 """Fits on values without gaps, oldest first."""
 
 
@@ -93,12 +93,12 @@ class Library:
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
+class ChosenForecaster:
     """The method of a series, or of a group of them. until: when there is to be
     another back-test. error: mean absolute, in the back-test."""
 
     name: str
-    fitted: Fitted
+    fitted: FittedSeries
     until: float
     error: float
 
@@ -135,9 +135,9 @@ class BackTested:
             return ""
         return "it forecasts with statsforecast: install it with pip install 'elastream[forecast]'"
 
-    def foresee(self, book: Book, ahead: Ahead, memory: Any = None) -> tuple[Mapping[Subject, Outlook], Any]:
+    def foresee(self, book: Book, ahead: Ahead, memory: Any = None) -> tuple[Mapping[SeriesOf, Outlook], Any]:
         """By series; memory: what was chosen, by group."""
-        chosen: dict[Group, Chosen] = dict(memory or {})
+        chosen: dict[Group, ChosenForecaster] = dict(memory or {})
         pasts = {subject: self._past(series, ahead) for subject, series in book.items()}
         for group, members in _grouped(pasts).items():
             longest = max((pasts[each] for each in members), key=len)
@@ -147,7 +147,7 @@ class BackTested:
         outlooks = {each: _outlook(past, ahead, chosen.get(_group(each)), each) for each, past in pasts.items()}
         return outlooks, chosen
 
-    def _past(self, series: Series, ahead: Ahead) -> Floats:
+    def _past(self, series: TimeSeries, ahead: Ahead) -> Floats:
         """Whole bins up to the forecast's start, without gaps; the newest value where no bin is whole."""
         wanted = max([MOST, *(3 * round(season / series.width) for season in self.seasons)])
         past = series.recent(wanted, ahead.start)
@@ -159,7 +159,7 @@ class BackTested:
         places, known = np.arange(past.size), np.flatnonzero(~np.isnan(past))
         return np.interp(places, known, past[known])
 
-    def _choose(self, past: Floats, ahead: Ahead) -> Chosen:
+    def _choose(self, past: Floats, ahead: Ahead) -> ChosenForecaster:
         """The method of the least mean absolute error in a back-test; of equal ones the first, which is the simplest."""
         held = min(past.size // 2, max(2 * ahead.steps, round(TESTED * past.size)))
         cut = past.size - held
@@ -175,8 +175,8 @@ class BackTested:
         until = ahead.start + GROWN * past.size * ahead.seconds
         fitted = _tried(best[2], past[-max(MOST, best[3]) :])
         if fitted is None:
-            return Chosen("last value", Repeated(), until, best[0])
-        return Chosen(best[1], fitted, until, best[0])
+            return ChosenForecaster("last value", Repeated(), until, best[0])
+        return ChosenForecaster(best[1], fitted, until, best[0])
 
     def _seasons(self, past: Floats, ahead: Ahead) -> Sequence[int]:
         """Bins of each season of which two are known."""
@@ -187,14 +187,14 @@ class BackTested:
 Group: TypeAlias = tuple[str, ...]
 
 
-def _group(subject: Subject) -> Group:
+def _group(subject: SeriesOf) -> Group:
     """Series that share a method: each rate is one of its own, and all hosts are one, and all links."""
     own = (subject.name,) if subject.rows is Rows.OPERATOR else ()
     return (str(subject.rows), str(subject.metric), *own)
 
 
-def _grouped(pasts: Mapping[Subject, Floats]) -> Mapping[Group, Sequence[Subject]]:
-    found: dict[Group, list[Subject]] = {}
+def _grouped(pasts: Mapping[SeriesOf, Floats]) -> Mapping[Group, Sequence[SeriesOf]]:
+    found: dict[Group, list[SeriesOf]] = {}
     for subject in pasts:
         found.setdefault(_group(subject), []).append(subject)
     return found
@@ -233,7 +233,7 @@ def _methods(seasons: Sequence[int]) -> Iterator[tuple[str, Method, int]]:
             yield f"{name} without season of {season}", _fitting(partial(_decomposed, models, season, make)), 2 * season
 
 
-def _repeated(season: int, values: Floats) -> Fitted:
+def _repeated(season: int, values: Floats) -> FittedSeries:
     return Repeated(season)
 
 
@@ -242,7 +242,7 @@ def _decomposed(models: Any, season: int, make: Callable[[], Any]) -> Any:
 
 
 def _fitting(make: Callable[[], Any]) -> Method:
-    def fit(values: Floats) -> Fitted:
+    def fit(values: Floats) -> FittedSeries:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             return Library(make().fit(values))
@@ -261,7 +261,7 @@ def statsforecast() -> Any:
         ) from None
 
 
-def _tried(method: Method, values: Floats) -> Fitted | None:
+def _tried(method: Method, values: Floats) -> FittedSeries | None:
     """`method` fitted; None where it cannot be: libraries fail at odd series in ways of their own, and others are left."""
     try:
         return method(values)
@@ -272,7 +272,7 @@ def _tried(method: Method, values: Floats) -> Fitted | None:
         return None
 
 
-def _forward(fitted: Fitted, values: Floats, steps: int) -> tuple[Floats, Floats, Floats] | None:
+def _forward(fitted: FittedSeries, values: Floats, steps: int) -> tuple[Floats, Floats, Floats] | None:
     """Its forecast; None where it fails, or is not finite."""
     try:
         found = fitted.forward(values, steps)
@@ -297,7 +297,7 @@ def _error(method: Method, past: Floats, cut: int, origins: Sequence[int], steps
     return float(np.mean(errors))
 
 
-def _outlook(past: Floats, ahead: Ahead, chosen: Chosen | None, subject: Subject) -> Outlook:
+def _outlook(past: Floats, ahead: Ahead, chosen: ChosenForecaster | None, subject: SeriesOf) -> Outlook:
     """The outlook of one series; the last value lasts where no method was chosen, or it fails."""
     if not past.size:
         return flat(math.nan, ahead.steps, "nothing is known")

@@ -15,7 +15,7 @@ from elastream.model.metrics import Metric
 from elastream.model.observation import Floats, Observation
 from elastream.model.promises import Rows
 
-__all__ = ["QUANTILES", "Ahead", "Book", "Forecaster", "Outlook", "Series", "Subject", "collected", "flat"]
+__all__ = ["QUANTILES", "Ahead", "Book", "Forecaster", "Outlook", "SeriesOf", "TimeSeries", "collected", "flat"]
 
 KEPT = 1024
 """Bins of the finest part of a series: three and a half days of five minutes, so that two days can be compared."""
@@ -29,8 +29,8 @@ NEARLY = 1e-9
 """Times are sums of decimal fractions: rounding must not open another bin."""
 
 
-class Subject(NamedTuple):
-    """What a series is of: a metric of one row, `Subject(Rows.OPERATOR, "clicks", Metric.ARRIVAL_RATE)`."""
+class SeriesOf(NamedTuple):
+    """What a series is of: a metric of one row, `SeriesOf(Rows.OPERATOR, "clicks", Metric.ARRIVAL_RATE)`."""
 
     rows: Rows
     name: str
@@ -38,7 +38,7 @@ class Subject(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Series:
+class TimeSeries:
     """Means over bins of `width` seconds, NaN where nothing was measured.
 
     first: number of the oldest bin, which lasts from `first * width` to `(first + 1) * width`. means: oldest first. taken:
@@ -54,7 +54,7 @@ class Series:
     part: int = 1
     seen: float = -math.inf
     latest: tuple[float, float] = (-math.inf, math.nan)
-    older: "Series | None" = None
+    older: "TimeSeries | None" = None
 
     @property
     def end(self) -> float:
@@ -72,7 +72,7 @@ class Series:
         row = math.floor(time / self.width + NEARLY) - self.first
         return float(self.means[row]) if 0 <= row < self.means.size else math.nan
 
-    def extended(self, times: Iterable[float], values: Iterable[float]) -> "Series":
+    def extended(self, times: Iterable[float], values: Iterable[float]) -> "TimeSeries":
         """With what was measured at `times`, ascending: each is of the time up to it. Unknown values are left out."""
         found = self
         for time, value in zip(times, values, strict=True):
@@ -81,7 +81,7 @@ class Series:
             found = replace(found, seen=time)
         return found
 
-    def _add(self, number: int, value: float) -> "Series":
+    def _add(self, number: int, value: float) -> "TimeSeries":
         """With `value` in bin `number`; what is older than the newest bin is left out."""
         newest = self.first + self.means.size - 1
         if self.means.size and number < newest:
@@ -92,12 +92,12 @@ class Series:
             means[-1] = total / count
             return replace(self, means=means, taken=(total, count))
         if not self.means.size or number - newest > KEPT * FOLDED ** (PARTS - self.part):  # all would be forgotten
-            return Series(self.width, number, np.array([value]), (value, 1), self.part)
+            return TimeSeries(self.width, number, np.array([value]), (value, 1), self.part)
         means = np.append(self.means, np.full(number - newest, math.nan))
         means[-1] = value
         return replace(self, means=means, taken=(value, 1))._thinned()
 
-    def _thinned(self) -> "Series":
+    def _thinned(self) -> "TimeSeries":
         """With bins beyond `KEPT` folded into wider ones, whole ones at a time."""
         beyond = self.first + self.means.size - KEPT
         cut = beyond - beyond % FOLDED
@@ -105,7 +105,7 @@ class Series:
             return self
         if self.part == PARTS:
             return replace(self, first=cut, means=self.means[cut - self.first :])
-        older = self.older or Series(self.width * FOLDED, part=self.part + 1)
+        older = self.older or TimeSeries(self.width * FOLDED, part=self.part + 1)
         start = self.first - self.first % FOLDED
         whole = np.append(np.full(self.first - start, math.nan), self.means[: cut - self.first]).reshape(-1, FOLDED)
         for number, bins in enumerate(whole, start // FOLDED):
@@ -128,7 +128,7 @@ class Series:
         return joined[-bins:]
 
 
-Book = Mapping[Subject, Series]
+Book = Mapping[SeriesOf, TimeSeries]
 """All series of a run."""
 
 
@@ -138,13 +138,13 @@ def collected(book: Book, observation: Observation, width: float) -> Book:
     Rates are those of every monitoring time since the last that was taken; the rest is as of now. What there is no more (a
     host that is gone, and its links) is left out.
     """
-    found: dict[Subject, Series] = {}
+    found: dict[SeriesOf, TimeSeries] = {}
 
-    def take(subject: Subject, times: Iterable[float], values: Iterable[float]) -> None:
-        found[subject] = book.get(subject, Series(width)).extended(times, values)
+    def take(subject: SeriesOf, times: Iterable[float], values: Iterable[float]) -> None:
+        found[subject] = book.get(subject, TimeSeries(width)).extended(times, values)
 
     for source in observation.context.graph.sources:
-        subject = Subject(Rows.OPERATOR, source.name, Metric.ARRIVAL_RATE)
+        subject = SeriesOf(Rows.OPERATOR, source.name, Metric.ARRIVAL_RATE)
         times, values = observation.series(source.name, Metric.ARRIVAL_RATE)
         begin = book[subject].seen if subject in book else -math.inf
         take(subject, times[times > begin].tolist(), values[times > begin].tolist())
@@ -154,7 +154,7 @@ def collected(book: Book, observation: Observation, width: float) -> Book:
         (observation.links, Rows.LINK, Metric.BANDWIDTH),
     ):
         for name, value in zip(frame.ids, frame.column(metric).tolist(), strict=True):
-            take(Subject(rows, name, metric), now, (value,))
+            take(SeriesOf(rows, name, metric), now, (value,))
     return found
 
 
@@ -207,7 +207,7 @@ class Forecaster(Protocol):
         """Whether it may tell more as soon as more is known, so that it is asked again where it proved wrong."""
         ...
 
-    def foresee(self, book: Book, ahead: Ahead, memory: Any = None) -> tuple[Mapping[Subject, Outlook], Any]:
+    def foresee(self, book: Book, ahead: Ahead, memory: Any = None) -> tuple[Mapping[SeriesOf, Outlook], Any]:
         """(an outlook for each series of `book`, memory). memory: of its last call in the same run, None in the first.
 
         Called again with the same time ahead it answers the same. Where it cannot tell, means are NaN.

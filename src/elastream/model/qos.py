@@ -17,9 +17,9 @@ from elastream.model.graph import Delivery, Edge, Graph
 from elastream.model.observation import Composition, Floats, Integers
 
 __all__ = [
+    "BreakEven",
+    "FlowNetwork",
     "Flows",
-    "Line",
-    "Network",
     "application_value",
     "erlang_c",
     "flow_limits",
@@ -121,7 +121,7 @@ def waiting_time(arrival_rate: float, service_time: float, servers: int, variati
     return erlang_c(servers, offered) * service_time / (servers - offered) * (1 + float(np.asarray(variation))) / 2
 
 
-class Network:
+class FlowNetwork:
     """Operators in topological order with their edges, divided into levels: what a level takes, earlier ones have emitted.
 
     edges: int64, shape (edges, 2), rows of operators. parts: part of a record's emissions that goes over each edge.
@@ -183,7 +183,7 @@ class Flows:
 
 
 def flows(
-    network: Network,
+    network: FlowNetwork,
     rates: Floats,
     costs: Floats,
     selectivities: Floats,
@@ -270,7 +270,7 @@ def application_value(values: Sequence[float], branches: Sequence[float] = ()) -
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class BreakEven:
     """The line between the costs at which the lowest and the highest value break even (Fig. 4.3), over one period.
 
     lowest, highest: Gamma_min and Gamma_max. at_lowest, at_highest: C_max at these, in money.
@@ -299,7 +299,7 @@ class Line:
         return value - (self.sigma * (cost - self.at_highest) + self.highest)
 
 
-def profit_so_far(line: Line, period: float, ends: ArrayLike, values: ArrayLike, costs: ArrayLike) -> Floats:
+def profit_so_far(line: BreakEven, period: float, ends: ArrayLike, values: ArrayLike, costs: ArrayLike) -> Floats:
     """Profit up to each of the times `ends`, seconds since the period of `period` seconds began (5.2, p. 103); shape (T,).
 
     values: mean value of each instant up to its end. costs: money spent since the period began. The same values break even

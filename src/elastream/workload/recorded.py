@@ -30,7 +30,7 @@ MACHINES = ("vm_id", "vm", "host", "machine")
 """Names of the columns of a benchmark's results, and of the machines that it ran on."""
 
 
-class Line(NamedTuple):
+class RecordedLine(NamedTuple):
     """A line of a file: its number, its time in seconds and its values."""
 
     number: int
@@ -60,7 +60,7 @@ def recorded_links(path: str | Path) -> LinkTrace:
     file = Path(path)
     found = _read(file, ("from", "to"), ("latency", "bandwidth"))
     hosts = list(dict.fromkeys(host for pair in found for host in pair))
-    ordered: dict[str, Sequence[Line]] = {}
+    ordered: dict[str, Sequence[RecordedLine]] = {}
     for earlier, later in pairs_of(len(hosts)):
         pair, back = (hosts[earlier], hosts[later]), (hosts[later], hosts[earlier])
         if pair in found and back in found:
@@ -99,14 +99,14 @@ Name: TypeAlias = str | tuple[str, ...]
 """Name of a column, or several that it may have."""
 
 
-def _read(file: Path, keys: Sequence[Name], values: Sequence[Name]) -> Mapping[tuple[str, ...], list[Line]]:
+def _read(file: Path, keys: Sequence[Name], values: Sequence[Name]) -> Mapping[tuple[str, ...], list[RecordedLine]]:
     """Lines by what they are about. A column of times is one whose name is none of the others'."""
     lines = lines_of(file)
     _, header = next(lines, (0, []))
     names = [name.strip().lower() for name in header]
     about, wanted = [_column(file, names, each) for each in keys], [_column(file, names, each) for each in values]
     times = next((at for at, name in enumerate(names) if UNITS.keys() & set(words_in(name)) and at not in about), None)
-    found: dict[tuple[str, ...], list[Line]] = {}
+    found: dict[tuple[str, ...], list[RecordedLine]] = {}
     for number, fields in lines:
         place = f"{file}, line {number}"
         if len(fields) < len(names):
@@ -114,7 +114,7 @@ def _read(file: Path, keys: Sequence[Name], values: Sequence[Name]) -> Mapping[t
         when = 0.0 if times is None else _time(fields[times], names[times], place)
         key = tuple(fields[at].strip() for at in about)
         given = tuple(_factor(fields[at], names[at], place) for at in wanted)
-        found.setdefault(key, []).append(Line(number, when, given))
+        found.setdefault(key, []).append(RecordedLine(number, when, given))
     if not found:
         raise InputError(f"{file} holds no value: it needs a line for each, below a line with the names of the columns")
     return found
@@ -146,7 +146,7 @@ def _factor(text: str, name: str, place: str) -> float:
     return value
 
 
-def _slots(file: Path, found: Mapping[str, Sequence[Line]]) -> tuple[float, Floats]:
+def _slots(file: Path, found: Mapping[str, Sequence[RecordedLine]]) -> tuple[float, Floats]:
     """(Seconds of a slot, values of shape (rows, slots, values)); inf where there is one slot only."""
     times = sorted({line.time for lines in found.values() for line in lines})
     interval = statistics.median_low([b - a for a, b in pairwise(times)]) if len(times) > 1 else math.inf
@@ -170,6 +170,6 @@ def _slots(file: Path, found: Mapping[str, Sequence[Line]]) -> tuple[float, Floa
     return interval, np.array([[line.values for line in lines] for lines in found.values()])
 
 
-def _gap(file: Path, line: Line, what: str, missing: int, interval: float, where: str) -> InputError:
+def _gap(file: Path, line: RecordedLine, what: str, missing: int, interval: float, where: str) -> InputError:
     intervals = f"{counted(missing, 'interval')} of {interval:g} s"
     return InputError(f"{file}, line {line.number}: a gap: {what} has no value for {intervals} {where}")

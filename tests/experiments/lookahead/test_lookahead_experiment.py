@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from elastream.experiments.lookahead.bars import Results, bars, ranked
-from elastream.experiments.lookahead.experiment import Forecast, LookaheadAssumptions, LookaheadCase, LookaheadRun
+from elastream.experiments.lookahead.bars import LookaheadResults, bars, ranked
+from elastream.experiments.lookahead.experiment import Foresight, LookaheadAssumptions, LookaheadCase, LookaheadRun
 from elastream.experiments.lookahead.page import _cases, outcome
 
 GIVEN = LookaheadAssumptions()
@@ -22,7 +22,7 @@ def as_in_the_thesis(case: LookaheadCase) -> float:
     return profit
 
 
-def results(profit: Callable[[LookaheadCase], float] = as_in_the_thesis) -> Results:
+def results(profit: Callable[[LookaheadCase], float] = as_in_the_thesis) -> LookaheadResults:
     found = []
     for case in _cases(GIVEN, True, False):
         chi = 10 if case.policy == "plasticc" else 30
@@ -31,7 +31,7 @@ def results(profit: Callable[[LookaheadCase], float] = as_in_the_thesis) -> Resu
                 case, 0.95, 0.8, 0.9, 0.8, 40.0, profit(case), chi, 9.0, 3.0, 1.0, 2.0, 0, np.zeros((144, 4))
             )
         )  # fmt: skip
-    return Results(found)
+    return LookaheadResults(found)
 
 
 def test_no_run_is_made_twice():
@@ -65,4 +65,4 @@ def test_ranks_agree_whatever_the_distance():
     assert ranked([1, 2, 3], [1, 10, 11]) == 1.0
     assert ranked([1, 2, 3], [3, 2, 1]) == -1.0
     assert ranked([1, 2, 3], [5, 5, 5]) == 0.0
-    assert ranked((10, 20), (Forecast().error, 1.0)) == 1.0
+    assert ranked((10, 20), (Foresight().error, 1.0)) == 1.0

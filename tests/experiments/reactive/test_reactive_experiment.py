@@ -8,7 +8,7 @@ import pytest
 
 from elastream.experiments.deployed import deployed, of_best, problem_at
 from elastream.experiments.ec2 import RUN
-from elastream.experiments.reactive.bars import Results, bars, straightness
+from elastream.experiments.reactive.bars import ReactiveResults, bars, straightness
 from elastream.experiments.reactive.experiment import (
     ALGORITHMS,
     BOTH,
@@ -100,7 +100,7 @@ def run(
     return replace(found, **figures)
 
 
-def results(**figures: Any) -> Results:
+def results(**figures: Any) -> ReactiveResults:
     profit = {"exact": 0.40, "genetic": 0.395, "ce": 0.35, "sh": 0.2}
     static = [
         run(a, TABLED, column, adapted=False, profit=profit[a], throughput=0.8 if column == NONE else 0.6, waited=0.5)
@@ -112,7 +112,7 @@ def results(**figures: Any) -> Results:
         run(a, rate, alternates=False, cost=12.0 if rate < 500 else 15.0) for a in ("ce", "sh") for rate in (10, 50, 500)
     ]
     plans = [planned(a, rate) for a in ALGORITHMS for rate in (10, 50, 500, 800, 8000)]
-    return Results(
+    return ReactiveResults(
         plans, [replace(each, **figures) if each.case.adapted else each for each in (*static, *adapted, *single)]
     )
 

@@ -10,7 +10,7 @@ from elastream.model.observation import Observation
 from elastream.model.stages import lay_out
 from elastream.planning.scheduling.enacting import enacted
 from elastream.planning.scheduling.problem import Deployment, Goal
-from elastream.planning.scheduling.reading import Known, Read, read
+from elastream.planning.scheduling.reading import KnownWork, Situation, read
 from elastream.simulation import Settings, SimulatedPlant, Travel, make_plant
 from elastream.workload import constant
 
@@ -63,12 +63,12 @@ def plant(
     )
 
 
-def seen(plant: SimulatedPlant, goal: Goal | None = None, known: Known | None = None) -> Read:
+def seen(plant: SimulatedPlant, goal: Goal | None = None, known: KnownWork | None = None) -> Situation:
     """What is read of the plant now."""
     return read(plant.observe(), goal or Goal(), INSTANT, known)
 
 
-def done(plant: SimulatedPlant, observation: Observation, at: Read, wanted: Deployment, pace: float = INSTANT) -> int:
+def done(plant: SimulatedPlant, observation: Observation, at: Situation, wanted: Deployment, pace: float = INSTANT) -> int:
     """Enact `wanted`, all of which must be possible; the number of actions."""
     actions = enacted(observation, at.problem, wanted, pace=pace)
     for action in actions:

@@ -10,14 +10,14 @@ from plan_cases import LARGE, SMALL, at, leased, on, problem, small_cases
 
 from elastream.model.errors import InputError
 from elastream.planning.scheduling.genes import Genes
-from elastream.planning.scheduling.genetic import Fitness, Settings, evolved
+from elastream.planning.scheduling.genetic import Fitness, GeneticSettings, evolved
 from elastream.planning.scheduling.offers import offers
 from elastream.planning.scheduling.problem import score
 from elastream.planning.scheduling.proven import optimum
 from properties import examples
 
 CHOICE = problem([[(1.0, 0.2, 1.0), (0.5, 0.1, 1.0)], [(1.0, 0.1, 1.0), (0.9, 0.05, 1.0)], [(1.0, 0.1, 1.0)]])
-BRIEF = Settings(population=30, generations=40)
+BRIEF = GeneticSettings(population=30, generations=40)
 
 
 @given(small_cases(), st.integers(0, 2**32 - 1))
@@ -88,13 +88,13 @@ def test_the_same_seed_finds_the_same_plan():
 def test_the_process_s_own_random_numbers_are_left_alone():
     np.random.seed(1)
     before = np.random.get_state()[1].copy()
-    evolved(CHOICE, at(CHOICE, 5.0), Settings(population=8, generations=2))
+    evolved(CHOICE, at(CHOICE, 5.0), GeneticSettings(population=8, generations=2))
     assert (np.random.get_state()[1] == before).all()
 
 
 def test_it_comes_near_the_proven_optimum():
     conditions = at(CHOICE, 15.0)
-    found, best = evolved(CHOICE, conditions, Settings(population=60, patience=60)), optimum(CHOICE, conditions)
+    found, best = evolved(CHOICE, conditions, GeneticSettings(population=60, patience=60)), optimum(CHOICE, conditions)
     assert found.feasible
     assert found.profit >= 0.97 * best.profit
 
@@ -137,7 +137,7 @@ def test_without_a_type_to_lease_there_is_no_plan():
 
 
 def test_the_time_box_ends_a_search_and_that_is_said():
-    found = evolved(CHOICE, at(CHOICE, 30.0), Settings(generations=10**6, patience=10**6, seconds=0.05))
+    found = evolved(CHOICE, at(CHOICE, 30.0), GeneticSettings(generations=10**6, patience=10**6, seconds=0.05))
     assert found.cut
     assert found.feasible
 
@@ -145,4 +145,4 @@ def test_the_time_box_ends_a_search_and_that_is_said():
 @pytest.mark.parametrize("wrong", [{"population": 3}, {"generations": 0}, {"patience": 0}, {"seconds": 0.0}])
 def test_a_search_that_finds_nothing_is_refused(wrong):
     with pytest.raises(InputError):
-        Settings(**wrong)
+        GeneticSettings(**wrong)

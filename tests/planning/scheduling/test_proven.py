@@ -11,7 +11,7 @@ from plan_cases import HOURLY, LARGE, SMALL, at, leased, on, problem, small_case
 
 from elastream.model.cloud import HostType
 from elastream.planning.scheduling.exhaustive import exhausted
-from elastream.planning.scheduling.genetic import Settings, evolved
+from elastream.planning.scheduling.genetic import GeneticSettings, evolved
 from elastream.planning.scheduling.greedy import deployed
 from elastream.planning.scheduling.offers import laid_out, offers
 from elastream.planning.scheduling.problem import Goal, score
@@ -19,7 +19,7 @@ from elastream.planning.scheduling.proven import optimum
 from properties import examples
 
 CHOICE = problem([[(1.0, 0.2, 1.0), (0.5, 0.1, 1.0)], [(1.0, 0.1, 1.0)]])
-FEW = Settings(population=20, generations=15)
+FEW = GeneticSettings(population=20, generations=15)
 
 
 def tried(case, conditions, most):

@@ -8,8 +8,8 @@ from elastream.planning.scheduling.problem import Deployment, Host
 from elastream.planning.scheduling.schedule import (
     Change,
     Done,
-    Schedule,
-    Stage,
+    PlannedStage,
+    StagedPlan,
     changes,
     due,
     named,
@@ -33,7 +33,7 @@ def with_host(deployment, since, count=1):
 
 
 def schedule(*stages):
-    return Schedule(tuple(Stage(time, deployment) for time, deployment in stages), np.zeros(0))
+    return StagedPlan(tuple(PlannedStage(time, deployment) for time, deployment in stages), np.zeros(0))
 
 
 def test_only_the_stage_of_the_time_is_due():

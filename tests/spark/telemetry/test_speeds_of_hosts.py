@@ -13,7 +13,7 @@ from elastream.model.cloud import HostState, HostType, Lease
 from elastream.model.observation import Frame, Metric
 from elastream.spark.telemetry.frames import HostWatch
 from elastream.spark.telemetry.speeds import READINGS, STALE, SpeedWatch
-from elastream.spark.worker.probe import Reading, file_of
+from elastream.spark.worker.probe import SpeedReading, file_of
 
 MILLISECOND = 1e-3
 
@@ -38,7 +38,7 @@ class Readings:
         for host, reading in pieces.items():
             piece, cores, kept = reading if isinstance(reading, tuple) else (reading, 8.0, 1.0)
             file = file_of(self.folder, host[1:])
-            file.write_text(json.dumps(asdict(Reading(piece * MILLISECOND, cores, kept))))
+            file.write_text(json.dumps(asdict(SpeedReading(piece * MILLISECOND, cores, kept))))
             self.written += 1
             os.utime(file, ns=(self.written, self.written))
         return self.watch.look({host[1:]: host for host in self.leases}, self.leases, now)

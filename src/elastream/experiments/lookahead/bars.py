@@ -16,7 +16,7 @@ from elastream.experiments.lookahead.experiment import (
     LookaheadRun,
 )
 
-__all__ = ["Results", "bars", "ranked"]
+__all__ = ["LookaheadResults", "bars", "ranked"]
 
 PLASTICC = "plasticc"
 GAIN = 0.20
@@ -28,7 +28,7 @@ CRITICAL: Mapping[int, float] = {3: 1.0, 4: 1.0, 5: 0.9, 6: 0.829}
 
 
 @dataclass(frozen=True)
-class Results:
+class LookaheadResults:
     """All runs of one set of assumptions."""
 
     runs: Sequence[LookaheadRun]
@@ -73,9 +73,9 @@ class Results:
         return float(np.mean(found)) if found else float("nan")
 
 
-def bars(results: Results) -> tuple[Check, ...]:
+def bars(results: LookaheadResults) -> tuple[Check, ...]:
     """The bars of the issue's second table, on means over the runs."""
-    parts: tuple[Callable[[Results], Iterator[Check]], ...] = (_kept, _profits, _stability, _errors, _biases)
+    parts: tuple[Callable[[LookaheadResults], Iterator[Check]], ...] = (_kept, _profits, _stability, _errors, _biases)
     return tuple(check for part in parts for check in part(results))
 
 
@@ -90,7 +90,7 @@ def ranked(x: Sequence[float], y: Sequence[float]) -> float:
     return float(np.mean((ranks[0] - ranks[0].mean()) * (ranks[1] - ranks[1].mean())) / (spread[0] * spread[1]))
 
 
-def _kept(results: Results) -> Iterator[Check]:
+def _kept(results: LookaheadResults) -> Iterator[Check]:
     least = TARGET - TOLERANCE
     worst = min(run.worst for h in results.horizons for run in results.of(PLASTICC, h))
     yield Check.at_least("PLAStiCC: least throughput over a prediction interval", worst, least, "Fig. 5.3(a)")
@@ -104,7 +104,7 @@ def _kept(results: Results) -> Iterator[Check]:
     )
 
 
-def _profits(results: Results) -> Iterator[Check]:
+def _profits(results: LookaheadResults) -> Iterator[Check]:
     source = "Fig. 5.3(b)"
     lead = {
         h: results.mean("profit", PLASTICC, h) - max(results.mean("profit", p, h) for p in POLICIES[1:])
@@ -127,7 +127,7 @@ def _rises(name: str, x: Sequence[float], y: Sequence[float], source: str) -> Ch
     return Check.at_least(name, ranked(x, y), CRITICAL.get(len(x), 1.0), source, digits=3)
 
 
-def _stability(results: Results) -> Iterator[Check]:
+def _stability(results: LookaheadResults) -> Iterator[Check]:
     lead = {
         h: results.mean("unstable", PLASTICC, h) - min(results.mean("unstable", p, h) for p in POLICIES[1:])
         for h in results.horizons
@@ -139,7 +139,7 @@ def _stability(results: Results) -> Iterator[Check]:
     )  # fmt: skip
 
 
-def _errors(results: Results) -> Iterator[Check]:
+def _errors(results: LookaheadResults) -> Iterator[Check]:
     profits = [float(np.mean([results.mean("profit", PLASTICC, h, e) for h in results.horizons])) for e in results.errors]
     falls = [-profit for profit in profits]
     yield _rises(
@@ -147,7 +147,7 @@ def _errors(results: Results) -> Iterator[Check]:
     )
 
 
-def _biases(results: Results) -> Iterator[Check]:
+def _biases(results: LookaheadResults) -> Iterator[Check]:
     source = f"Fig. 5.5, {FIGURE_5_5} min"
 
     def profit(policy: str, error: float, bias: float) -> float:

@@ -25,7 +25,7 @@ __all__ = [
     "HORIZONS",
     "POLICIES",
     "REACTIVE",
-    "Forecast",
+    "Foresight",
     "LookaheadAssumptions",
     "LookaheadCase",
     "LookaheadRun",
@@ -56,7 +56,7 @@ class LookaheadAssumptions:
 
 
 @dataclass(frozen=True, slots=True)
-class Forecast:
+class Foresight:
     """Who looks ahead, and how wrong. by: `"oracle"`, or a real forecaster. error, bias: of the oracle (pp. 112-113)."""
 
     by: str = "oracle"
@@ -71,7 +71,7 @@ class LookaheadCase:
     policy: str
     horizon: int
     seed: int
-    forecast: Forecast = field(default_factory=Forecast)
+    forecast: Foresight = field(default_factory=Foresight)
     given: LookaheadAssumptions = field(default_factory=LookaheadAssumptions)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from elastream.experiments.assumptions import AROUND, assumption_table, drawn, values
 from elastream.experiments.cases import ExperimentOptions, run_all
 from elastream.experiments.findings import Check, Findings, check_table, counted, environment
-from elastream.experiments.lookahead.bars import PLASTICC, Results, bars
+from elastream.experiments.lookahead.bars import PLASTICC, LookaheadResults, bars
 from elastream.experiments.lookahead.contenders import FORECASTERS
 from elastream.experiments.lookahead.experiment import (
     BIASES,
@@ -20,7 +20,7 @@ from elastream.experiments.lookahead.experiment import (
     POLICIES,
     REACTIVE,
     SEEDS,
-    Forecast,
+    Foresight,
     LookaheadAssumptions,
     LookaheadCase,
     LookaheadRun,
@@ -55,7 +55,7 @@ def run_lookahead(options: ExperimentOptions) -> Findings:
     runs, seconds = run_all(
         run_case, cases, options.workers, lambda c, n, of: options.progress(f"{c.policy}, {c.horizon} min", n, of)
     )
-    results = [Results([run for run in runs if run.case.given == each]) for each in (given, *draws)]
+    results = [LookaheadResults([run for run in runs if run.case.given == each]) for each in (given, *draws)]
     return outcome(results[0], results[1:], seconds)
 
 
@@ -68,19 +68,19 @@ def _cases(given: LookaheadAssumptions, quick: bool, real: bool) -> list[Lookahe
     """Runs to be made, each once. real: with real forecasters, too."""
     horizons, errors = (QUICK_HORIZONS, QUICK_ERRORS) if quick else (HORIZONS, ERRORS)
     biases, seeds = (QUICK_BIASES, QUICK_SEEDS) if quick else (BIASES, SEEDS)
-    wanted: dict[tuple[str, int, Forecast], None] = {(policy, FIGURE_5_5, Forecast()): None for policy in REACTIVE}
+    wanted: dict[tuple[str, int, Foresight], None] = {(policy, FIGURE_5_5, Foresight()): None for policy in REACTIVE}
     for horizon in reversed(horizons):
-        wanted |= {(policy, horizon, Forecast()): None for policy in (PLASTICC, *PREDICTING)}
-        wanted |= {(PLASTICC, horizon, Forecast(error=error)): None for error in errors}
+        wanted |= {(policy, horizon, Foresight()): None for policy in (PLASTICC, *PREDICTING)}
+        wanted |= {(PLASTICC, horizon, Foresight(error=error)): None for error in errors}
     for error in errors:
         for bias in biases:
-            wanted |= {(p, FIGURE_5_5, Forecast(error=error, bias=bias)): None for p in (PLASTICC, *PREDICTING)}
+            wanted |= {(p, FIGURE_5_5, Foresight(error=error, bias=bias)): None for p in (PLASTICC, *PREDICTING)}
     if real:
-        wanted |= {(PLASTICC, FIGURE_5_5, Forecast(by)): None for by in FORECASTERS}
+        wanted |= {(PLASTICC, FIGURE_5_5, Foresight(by)): None for by in FORECASTERS}
     return [LookaheadCase(*each[:2], seed, each[2], given) for each in wanted for seed in seeds]
 
 
-def outcome(main: Results, draws: Sequence[Results], seconds: float) -> Findings:
+def outcome(main: LookaheadResults, draws: Sequence[LookaheadResults], seconds: float) -> Findings:
     """The findings. draws: results under assumptions that were drawn."""
     checks = bars(main)
     judged = [bars(each) for each in draws]
@@ -127,7 +127,7 @@ def _summary(runs: Sequence[LookaheadRun]) -> dict[str, Any]:
     return found | {"profit deviation": _known(float(np.std([run.profit for run in runs]))), "runs": len(runs)}
 
 
-def verdict(results: Results, checks: Sequence[Check]) -> str:
+def verdict(results: LookaheadResults, checks: Sequence[Check]) -> str:
     """What came out, in sentences with the figures."""
     first, last = results.horizons[0], results.horizons[-1]
     own = [results.mean("profit", PLASTICC, h) for h in (first, last)]
@@ -140,7 +140,7 @@ def verdict(results: Results, checks: Sequence[Check]) -> str:
     )
 
 
-def _page(results: Results, checks: Sequence[Check], shares: Mapping[str, float], draws: int) -> Page:
+def _page(results: LookaheadResults, checks: Sequence[Check], shares: Mapping[str, float], draws: int) -> Page:
     given = results.runs[0].case.given
     blocks: list[Block] = [
         Prose(
@@ -195,7 +195,7 @@ HEADER = ("", "throughput", "least over an interval", "with what waited", "value
     "chi of 144", "planned changes retracted / enacted ones reversed")  # fmt: skip
 
 
-def horizon_table(results: Results) -> Table:
+def horizon_table(results: LookaheadResults) -> Table:
     """Fig. 5.3."""
     rows = [
         _row(policy.upper() if policy in REACTIVE else f"{policy.upper()}, {horizon} min", results.of(policy, horizon))
@@ -205,7 +205,7 @@ def horizon_table(results: Results) -> Table:
     return Table("Perfect oracle, means over the runs (compare Fig. 5.3: all keep 0.8)", HEADER, tuple(rows))
 
 
-def error_table(results: Results) -> Table:
+def error_table(results: LookaheadResults) -> Table:
     """Fig. 5.5."""
     rows = [
         _row(f"{policy.upper()}, error {error:.0%}, bias {bias:+.0%}", results.of(policy, FIGURE_5_5, error, bias))
@@ -216,14 +216,14 @@ def error_table(results: Results) -> Table:
     return Table(f"Oracles with error, {FIGURE_5_5} minutes ahead (compare Fig. 5.5)", HEADER, tuple(rows))
 
 
-def forecaster_table(results: Results) -> Table:
+def forecaster_table(results: LookaheadResults) -> Table:
     """Real forecasters beside the oracle and CAF; the thesis has none."""
     rows = [_row("perfect oracle", results.of(PLASTICC, FIGURE_5_5)), _row("CAF", results.of("caf", FIGURE_5_5))]
     rows += [_row(by, runs) for by in FORECASTERS if (runs := results.of(PLASTICC, FIGURE_5_5, by=by))]
     return Table(f"PLAStiCC, {FIGURE_5_5} minutes ahead, by who looks ahead (not in the thesis)", HEADER, tuple(rows))
 
 
-def _horizon_plots(results: Results) -> list[Plot]:
+def _horizon_plots(results: LookaheadResults) -> list[Plot]:
     return [
         Plot(
             f"{what} by horizon, perfect oracle (simulated, compare Fig. 5.3({part}))",
@@ -242,7 +242,7 @@ def _horizon_plots(results: Results) -> list[Plot]:
     ]
 
 
-def _error_plots(results: Results) -> list[Plot]:
+def _error_plots(results: LookaheadResults) -> list[Plot]:
     by_error = tuple(
         line(
             f"error {e:.0%}", results.horizons, [results.mean("profit", PLASTICC, h, e) for h in results.horizons], colour=n

@@ -11,7 +11,7 @@ from elastream.model.plant import Policy
 from elastream.planning.scheduling.greedy import deployed
 from elastream.planning.scheduling.problem import Conditions, Deployment, Goal, Problem, Score, score
 
-__all__ = ["Found", "parameters", "policy_of", "searched"]
+__all__ = ["FoundPlan", "parameters", "policy_of", "searched"]
 
 FIRST: Mapping[str, Any] = {"generations": 2000, "patience": 2000, "seconds": 60.0}
 """The genetic search of a first plan: all of its generations, within a minute. The thesis's takes up to a thousand
@@ -21,14 +21,14 @@ ROUND: Mapping[str, Any] = {"population": 40, "generations": 60, "seconds": 30.0
 machine that does nothing else, so that a run is the same every time."""
 
 
-class Found(NamedTuple):
+class FoundPlan(NamedTuple):
     """A plan and what it promises."""
 
     deployment: Deployment
     score: Score
 
 
-def searched(algorithm: str, problem: Problem, conditions: Conditions, seconds: float) -> tuple[Found, float]:
+def searched(algorithm: str, problem: Problem, conditions: Conditions, seconds: float) -> tuple[FoundPlan, float]:
     """(the first deployment by `algorithm`, the profit that none exceeds or NaN). seconds: of the exact model, at most."""
     bound = math.nan
     match algorithm:
@@ -38,13 +38,13 @@ def searched(algorithm: str, problem: Problem, conditions: Conditions, seconds: 
             best = optimum(problem, conditions, seconds=seconds)
             plan, bound = best.deployment, best.bound
         case "genetic":
-            from elastream.planning.scheduling.genetic import Settings, evolved
+            from elastream.planning.scheduling.genetic import GeneticSettings, evolved
 
-            plan = evolved(problem, conditions, Settings(**FIRST)).deployment
+            plan = evolved(problem, conditions, GeneticSettings(**FIRST)).deployment
         case _:
             plan = deployed(problem, conditions, sharded=algorithm == "sh")
     assert plan is not None, f"{algorithm} found no plan"
-    return Found(plan, score(problem, plan, conditions)), bound
+    return FoundPlan(plan, score(problem, plan, conditions)), bound
 
 
 def parameters(goal: Goal) -> dict[str, Any]:

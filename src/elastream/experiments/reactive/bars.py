@@ -22,7 +22,7 @@ from elastream.experiments.reactive.experiment import (
 )
 from elastream.experiments.reactive.thesis import NAMES
 
-__all__ = ["Results", "bars", "straightness"]
+__all__ = ["ReactiveResults", "bars", "straightness"]
 
 STATIC_HELD, STATIC_LOST = 0.75, 0.75
 """Throughput of a static plan: at least that where nothing varies, below it where something does (Table 4.2)."""
@@ -39,7 +39,7 @@ TEN_FOLD = 12.0
 
 
 @dataclass(frozen=True)
-class Results:
+class ReactiveResults:
     """All plans and runs of one set of assumptions."""
 
     planned: Sequence[Planned]
@@ -77,13 +77,13 @@ class Results:
         return float(np.mean(found)) if found else float("nan")
 
 
-def bars(results: Results) -> tuple[Check, ...]:
+def bars(results: ReactiveResults) -> tuple[Check, ...]:
     """The bars of the issue's first table, on means over the runs."""
-    parts: tuple[Callable[[Results], Iterator[Check]], ...] = (_static, _adapted, _profits, _planning, _alternates)
+    parts: tuple[Callable[[ReactiveResults], Iterator[Check]], ...] = (_static, _adapted, _profits, _planning, _alternates)
     return tuple(check for part in parts for check in part(results))
 
 
-def _static(results: Results) -> Iterator[Check]:
+def _static(results: ReactiveResults) -> Iterator[Check]:
     def least(column: Variation, pick: Callable[[Sequence[float]], float]) -> float:
         return pick([results.mean(FIGURE[column], a, TABLED, column, adapted=False) for a in ALGORITHMS])
 
@@ -125,7 +125,7 @@ EQUAL = 1e-6
 """Profits nearer than that are equal: what an exact plan is proven to."""
 
 
-def _adapted(results: Results) -> Iterator[Check]:
+def _adapted(results: ReactiveResults) -> Iterator[Check]:
     for policy in ADAPTING:
         found = {rate: results.mean("throughput", policy, rate) for rate in results.rates if results.of(policy, rate)}
         if found:
@@ -138,7 +138,7 @@ def _adapted(results: Results) -> Iterator[Check]:
             )
 
 
-def _profits(results: Results) -> Iterator[Check]:
+def _profits(results: ReactiveResults) -> Iterator[Check]:
     rates = [rate for rate in results.rates if all(results.of(policy, rate) for policy in ADAPTING)]
     profit = {policy: {rate: results.mean("profit", policy, rate) for rate in rates} for policy in ADAPTING}
     parts = {rate: _ratio(profit["ce"][rate], profit["genetic"][rate]) for rate in rates}
@@ -157,7 +157,7 @@ def _profits(results: Results) -> Iterator[Check]:
     )
 
 
-def _planning(results: Results) -> Iterator[Check]:
+def _planning(results: ReactiveResults) -> Iterator[Check]:
     plans = results.plans("ce")
     took = {plan.case.rate: plan.seconds for plan in plans}
     if 800 in took and 8000 in took:
@@ -168,7 +168,7 @@ def _planning(results: Results) -> Iterator[Check]:
     yield Check.at_least("planning by CE: R^2 of a line through cores by rate", fit, STRAIGHT, "Fig. 4.7(b): linear")
 
 
-def _alternates(results: Results) -> Iterator[Check]:
+def _alternates(results: ReactiveResults) -> Iterator[Check]:
     saved = {
         rate: 1 - results.mean("cost", "ce", rate) / results.mean("cost", "ce", rate, alternates=False)
         for rate in results.rates

@@ -11,7 +11,7 @@ from elastream.experiments.assumptions import AROUND, assumption_table, drawn, v
 from elastream.experiments.cases import ExperimentOptions, run_all
 from elastream.experiments.findings import Check, Findings, check_table, counted, environment
 from elastream.experiments.page import Block, Heading, Page, Plot, Prose, Table, line
-from elastream.experiments.reactive.bars import Results, bars
+from elastream.experiments.reactive.bars import ReactiveResults, bars
 from elastream.experiments.reactive.experiment import (
     ADAPTING,
     ALGORITHMS,
@@ -65,8 +65,8 @@ def run_reactive(options: ExperimentOptions) -> Findings:
         run_case, todo, options.workers, lambda c, n, of: options.progress(f"{c.algorithm}, {c.rate}/s", n, of)
     )
 
-    def results(of: ReactiveAssumptions) -> Results:
-        return Results([p for p in plans if p.case.given == of], [r for r in runs if r.case.given == of])
+    def results(of: ReactiveAssumptions) -> ReactiveResults:
+        return ReactiveResults([p for p in plans if p.case.given == of], [r for r in runs if r.case.given == of])
 
     return outcome(results(given), [results(each) for each in draws], first + second)
 
@@ -114,7 +114,7 @@ def _runs(given: ReactiveAssumptions, quick: bool, plans: Sequence[Planned]) -> 
     return found
 
 
-def outcome(main: Results, draws: Sequence[Results], seconds: float) -> Findings:
+def outcome(main: ReactiveResults, draws: Sequence[ReactiveResults], seconds: float) -> Findings:
     """The findings. draws: results under assumptions that were drawn."""
     checks = bars(main)
     shares = shares_of(checks, [bars(each) for each in draws])
@@ -185,7 +185,7 @@ def _plan_json(plan: Planned) -> dict[str, Any]:
     return {name: _known(getattr(plan, name)) for name in names}
 
 
-def verdict(results: Results, checks: Sequence[Check]) -> str:
+def verdict(results: ReactiveResults, checks: Sequence[Check]) -> str:
     """What came out, in sentences with the figures."""
     best = results.plan("exact", TABLED)
     text = ""
@@ -196,7 +196,7 @@ def verdict(results: Results, checks: Sequence[Check]) -> str:
     return text + (f"Missed: {'; '.join(missed)}." if missed else "All bars hold.")
 
 
-def _page(results: Results, checks: Sequence[Check], shares: Mapping[str, float], draws: int) -> Page:
+def _page(results: ReactiveResults, checks: Sequence[Check], shares: Mapping[str, float], draws: int) -> Page:
     given = results.planned[0].case.given
     blocks: list[Block] = [
         Prose(
@@ -231,7 +231,7 @@ def _page(results: Results, checks: Sequence[Check], shares: Mapping[str, float]
     return Page("Value against cost: reactive scheduling (simulated)", tuple(blocks))
 
 
-def static_table(results: Results) -> Table:
+def static_table(results: ReactiveResults) -> Table:
     """Table 4.2: ours, and the thesis's below."""
     rows: list[tuple[str, ...]] = []
     for algorithm in ALGORITHMS:
@@ -244,7 +244,7 @@ def static_table(results: Results) -> Table:
     return Table(f"Static plans at {TABLED} messages/s: throughput by what varies", ("", "profit", *COLUMNS), tuple(rows))
 
 
-def adapted_table(results: Results) -> Table:
+def adapted_table(results: ReactiveResults) -> Table:
     """Adapted runs by rate, with the profit of the best static plan for the mean rate and what is proven of it."""
     rows: list[tuple[str, ...]] = []
     for rate in results.rates:
@@ -272,7 +272,7 @@ def adapted_table(results: Results) -> Table:
     return Table("Adapted, hosts and rates vary, means over the runs", header, tuple(rows))
 
 
-def planning_table(results: Results) -> Table:
+def planning_table(results: ReactiveResults) -> Table:
     """What planning takes and how many cores it comes to."""
     rows = tuple(
         (f"{NAMES[algorithm]}, {p.case.rate}/s", f"{p.seconds:.3f}", f"{p.cores:.0f}", f"{p.power:.0f}", f"{p.profit:.4f}")
@@ -286,7 +286,7 @@ def planning_table(results: Results) -> Table:
     )
 
 
-def _static_plot(results: Results) -> Plot:
+def _static_plot(results: ReactiveResults) -> Plot:
     lines = []
     for number, (algorithm, name, column) in enumerate(
         (a, name, c) for a in ("exact", "genetic", "ce", "sh") for name, c in (("neither", NONE), ("both", BOTH))
@@ -304,7 +304,7 @@ def _by_rate(name: str, points: Sequence[tuple[float, float]], colour: int, dash
     return line(name, [x for x, _ in points], [y for _, y in points], colour=colour, dash=dash)
 
 
-def _adapted_plots(results: Results) -> list[Plot]:
+def _adapted_plots(results: ReactiveResults) -> list[Plot]:
     found = []
     for figure, caption, y in (
         ("throughput", "Adapted: throughput by rate (simulated, compare Fig. 4.6(b))", "throughput"),
@@ -329,7 +329,7 @@ def _adapted_plots(results: Results) -> list[Plot]:
     return found
 
 
-def _planning_plots(results: Results) -> list[Plot]:
+def _planning_plots(results: ReactiveResults) -> list[Plot]:
     return [
         Plot(
             caption,

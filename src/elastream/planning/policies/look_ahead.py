@@ -13,7 +13,7 @@ import numpy as np
 
 from elastream.forecasting.oracle import Oracle, Spread
 from elastream.forecasting.seasonal import BackTested
-from elastream.forecasting.series import Ahead, Book, Forecaster, Outlook, Series, Subject, collected
+from elastream.forecasting.series import Ahead, Book, Forecaster, Outlook, SeriesOf, TimeSeries, collected
 from elastream.model.errors import InputError
 from elastream.model.metrics import Metric
 from elastream.model.observation import Context, Floats, Observation
@@ -26,7 +26,7 @@ from elastream.planning.scheduling.greedy import adapted, deployed
 from elastream.planning.scheduling.lookahead import look_ahead
 from elastream.planning.scheduling.missing import loss, missed
 from elastream.planning.scheduling.problem import Conditions, Deployment, Problem, score
-from elastream.planning.scheduling.schedule import Change, Done, Schedule, changes, due, retracted, same
+from elastream.planning.scheduling.schedule import Change, Done, StagedPlan, changes, due, retracted, same
 
 __all__ = ["Averaged", "Foreseen", "Latest", "LookAhead", "Optimistic", "Pessimistic", "Plasticc", "Predicted"]
 
@@ -52,9 +52,9 @@ class Foreseen:
 
     book: Book = field(default_factory=dict)
     ahead: Ahead | None = None
-    outlooks: Mapping[Subject, Outlook] = field(default_factory=dict)
+    outlooks: Mapping[SeriesOf, Outlook] = field(default_factory=dict)
     learned: Any = None
-    schedule: Schedule | None = None
+    schedule: StagedPlan | None = None
     planned: tuple[Change, ...] = ()
     wanted: Deployment | None = None
     options: tuple[tuple[str, ...], ...] = ()
@@ -165,7 +165,7 @@ def _outdated(policy: LookAhead, own: Foreseen, now: float) -> bool:
     return wrong
 
 
-def _off(series: Series, outlook: Outlook | None, ahead: Ahead, step: int, tolerance: float) -> bool:
+def _off(series: TimeSeries, outlook: Outlook | None, ahead: Ahead, step: int, tolerance: float) -> bool:
     """Whether the last whole step came out of the quantiles by more than the tolerance."""
     if outlook is None:
         return False
@@ -174,7 +174,7 @@ def _off(series: Series, outlook: Outlook | None, ahead: Ahead, step: int, toler
     return bool(came < low * (1 - tolerance) or came > high * (1 + tolerance))
 
 
-def _expected(own: Foreseen, now: float) -> Mapping[Subject, Floats]:
+def _expected(own: Foreseen, now: float) -> Mapping[SeriesOf, Floats]:
     """The forecast from `now` on, in whole steps; a step that has begun counts with what is left of it."""
     assert own.ahead is not None
     passed = max(0.0, (now - own.ahead.start) / own.ahead.seconds)
@@ -187,14 +187,14 @@ def _expected(own: Foreseen, now: float) -> Mapping[Subject, Floats]:
     return found
 
 
-def _conditions(asked: Asked, expected: Mapping[Subject, Floats]) -> tuple[Conditions, tuple[str, ...]]:
+def _conditions(asked: Asked, expected: Mapping[SeriesOf, Floats]) -> tuple[Conditions, tuple[str, ...]]:
     """The conditions that are expected; remarks on what cannot be foreseen: it is taken to stay as it is."""
     problem, known = asked.read.problem, asked.read.conditions
     count = max((column.size for column in expected.values()), default=1)
     rates, remarks = np.repeat(known.rates, count, axis=0), []
     for column, row in enumerate(problem.sources.tolist()):
         name = problem.operators[row]
-        found = expected.get(Subject(Rows.OPERATOR, name, Metric.ARRIVAL_RATE))
+        found = expected.get(SeriesOf(Rows.OPERATOR, name, Metric.ARRIVAL_RATE))
         lacks = np.ones(count, dtype=np.bool_) if found is None else np.isnan(found)
         if found is not None:
             rates[~lacks, column] = found[~lacks]
@@ -261,7 +261,7 @@ class Plasticc(LookAhead):
         return own, remarks
 
 
-def _missed(problem: Problem, schedule: Schedule, conditions: Conditions) -> tuple[str, ...]:
+def _missed(problem: Problem, schedule: StagedPlan, conditions: Conditions) -> tuple[str, ...]:
     """What the first time that is missed is missed by, and why."""
     if not schedule.missed:
         return ()
@@ -284,7 +284,7 @@ class _Represented(LookAhead):
     As CE, but only where the throughput leaves the tolerance; in between, hosts whose paid time ends go if the others do.
     """
 
-    def represented(self, own: Foreseen, now: float) -> Mapping[Subject, float]:
+    def represented(self, own: Foreseen, now: float) -> Mapping[SeriesOf, float]:
         """The value of each series that stands for all of the interval."""
         raise NotImplementedError
 
@@ -314,7 +314,7 @@ class Latest(_Represented):
     name: ClassVar[str] = "caf"
     ahead: ClassVar[bool] = False
 
-    def represented(self, own: Foreseen, now: float) -> Mapping[Subject, float]:
+    def represented(self, own: Foreseen, now: float) -> Mapping[SeriesOf, float]:
         """Nothing but what the conditions of the moment are."""
         return {}
 
@@ -326,7 +326,7 @@ class Averaged(_Represented):
     name: ClassVar[str] = "waaf"
     ahead: ClassVar[bool] = False
 
-    def represented(self, own: Foreseen, now: float) -> Mapping[Subject, float]:
+    def represented(self, own: Foreseen, now: float) -> Mapping[SeriesOf, float]:
         """Means of the last steps, that under way included."""
         bins = max(1, round(self.horizon / self.step))
         return {subject: _mean(series.recent(bins)) for subject, series in own.book.items()}
@@ -340,7 +340,7 @@ class Predicted(_Represented):
     rate: ClassVar[Fold] = np.mean
     performance: ClassVar[Fold] = np.mean
 
-    def represented(self, own: Foreseen, now: float) -> Mapping[Subject, float]:
+    def represented(self, own: Foreseen, now: float) -> Mapping[SeriesOf, float]:
         """Of each forecast one value, of rates another than of hosts and links."""
         cls = type(self)
         return {

@@ -12,7 +12,7 @@ from elastream.model.errors import InputError
 from elastream.model.observation import Context
 from elastream.planning.policies.value_cost import Answer, Asked, Centralised, ValueCost, answered
 from elastream.planning.scheduling.exhaustive import exhausted
-from elastream.planning.scheduling.genetic import Settings, evolved
+from elastream.planning.scheduling.genetic import GeneticSettings, evolved
 from elastream.planning.scheduling.greedy import deployed
 from elastream.planning.scheduling.problem import score
 from elastream.planning.scheduling.proven import optimum
@@ -44,9 +44,9 @@ class Genetic(ValueCost):
         _ = self.settings  # refuses what nothing can be found with
 
     @property
-    def settings(self) -> Settings:
+    def settings(self) -> GeneticSettings:
         """How long it searches."""
-        return Settings(self.population, self.generations, self.patience, self.seconds, self.seed)
+        return GeneticSettings(self.population, self.generations, self.patience, self.seconds, self.seed)
 
     def search(self, asked: Asked) -> Answer:
         """The plan that was bred in this round; that in force where it is time for neither stage."""
@@ -77,9 +77,9 @@ class Hybrid(Centralised):
         _ = self.settings  # refuses what nothing can be found with
 
     @property
-    def settings(self) -> Settings:
+    def settings(self) -> GeneticSettings:
         """How long it searches in the first round."""
-        return Settings(self.population, self.generations, self.patience, self.seconds, self.seed)
+        return GeneticSettings(self.population, self.generations, self.patience, self.seconds, self.seed)
 
     def search(self, asked: Asked) -> Answer:
         """The genetic search in the first round, Algorithm 4 in the others."""
@@ -135,7 +135,7 @@ def _due(asked: Asked) -> bool:
     return asked.round == 0 or asked.alternates or asked.resources
 
 
-def _bred(asked: Asked, settings: Settings) -> Answer:
+def _bred(asked: Asked, settings: GeneticSettings) -> Answer:
     """The plan of a genetic search, from the plan in force where that comes near the goal."""
     problem, conditions, now = asked.read.problem, asked.read.conditions, asked.read.deployment
     adapting = asked.round > 0 or score(problem, now, conditions).feasible(problem.goal)

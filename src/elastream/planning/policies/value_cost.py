@@ -25,7 +25,7 @@ from elastream.planning.scheduling.enacting import enacted
 from elastream.planning.scheduling.greedy import adapted, deployed
 from elastream.planning.scheduling.missing import loss, missed
 from elastream.planning.scheduling.problem import HOUR, Deployment, Goal, Option, Over, Problem, score
-from elastream.planning.scheduling.reading import Known, Read, read
+from elastream.planning.scheduling.reading import KnownWork, Situation, read
 from elastream.planning.scheduling.renting import overdue
 from elastream.planning.scheduling.sharded import adapted_apart
 
@@ -42,7 +42,7 @@ class Kept:
     last round, NaN before it. own: what the search keeps."""
 
     round: int = 0
-    known: Known = field(default_factory=Known)
+    known: KnownWork = field(default_factory=KnownWork)
     time: float = math.nan
     own: Any = None
 
@@ -54,7 +54,7 @@ class Asked:
     hosts whose paid time ends, see `_ending`. priced: whether break-even costs were given. own: of the last answer."""
 
     observation: Observation
-    read: Read
+    read: Situation
     round: int
     alternates: bool
     resources: bool

@@ -22,7 +22,7 @@ import numpy as np
 from elastream.model.observation import Floats, Integers
 from elastream.planning.scheduling.offers import (
     NEARLY,
-    Offer,
+    HostOffer,
     alike,
     laid_out,
     least_capacity,
@@ -177,7 +177,7 @@ class _Search:
 
     def _groups(self, counts: Sequence[int]) -> list["_Group"]:
         """The hosts that are alike to their instances: of one speed, and where instances differ in size, of one offer."""
-        found: dict[float | int, list[tuple[Offer, int]]] = {}
+        found: dict[float | int, list[tuple[HostOffer, int]]] = {}
         for k, (offer, count) in enumerate(zip(self.offers, counts, strict=True)):
             if count:
                 found.setdefault(offer.speed if self.even else k, []).append((offer, count))
@@ -188,7 +188,7 @@ class _Search:
 class _Group:
     """Hosts that are alike to the instances on them: offers with their numbers."""
 
-    members: tuple[tuple[Offer, int], ...]
+    members: tuple[tuple[HostOffer, int], ...]
 
     @property
     def speed(self) -> float:
@@ -204,7 +204,7 @@ class _Group:
         found: Integers = np.sum([offer.fits * count for offer, count in self.members], axis=0, dtype=np.int64)
         return found
 
-    def shared_out(self, instances: Integers) -> Iterator[tuple[Offer, int, Integers]]:
+    def shared_out(self, instances: Integers) -> Iterator[tuple[HostOffer, int, Integers]]:
         """Each offer with its number and its part of the instances; instances are alike where there are several offers."""
         left = instances.copy()
         for offer, count in self.members:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elastream.model.observation import Floats, Integers
-from elastream.planning.scheduling.offers import NEARLY, Offer, numbers_fixed, possible_rates, selected
+from elastream.planning.scheduling.offers import NEARLY, HostOffer, numbers_fixed, possible_rates, selected
 from elastream.planning.scheduling.problem import Conditions, Deployment, Problem
 
 __all__ = ["Genes"]
@@ -41,7 +41,7 @@ class Genes:
         self,
         problem: Problem,
         conditions: Conditions,
-        every: Sequence[Offer],
+        every: Sequence[HostOffer],
         least: float,
         current: Deployment | None = None,
     ) -> None:

@@ -29,7 +29,7 @@ from elastream.planning.scheduling.problem import (
     value_of,
 )
 
-__all__ = ["Evolved", "Fitness", "Settings", "evolved"]
+__all__ = ["Evolved", "Fitness", "GeneticSettings", "evolved"]
 
 ELITE = 0.05
 """Part of the population that is kept as it is (p. 79)."""
@@ -48,7 +48,7 @@ MUTATED = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class GeneticSettings:
     """How long to search. population: plans at a time. generations: at most; patience: without a gain, after which it ends;
     seconds: the time box. seed: the same seed finds the same plan, unless the time box ends the search.
 
@@ -94,7 +94,7 @@ class Evolved:
 def evolved(
     problem: Problem,
     conditions: Conditions,
-    settings: Settings | None = None,
+    settings: GeneticSettings | None = None,
     *,
     current: Deployment | None = None,
     adapting: bool = False,
@@ -109,7 +109,7 @@ def evolved(
     """
     import pygad
 
-    settings = settings or Settings()
+    settings = settings or GeneticSettings()
     least = problem.goal.throughput if least is None else least
     began = time.monotonic()
     every = offers(problem, conditions)

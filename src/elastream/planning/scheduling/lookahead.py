@@ -19,7 +19,7 @@ from elastream.planning.scheduling.giving_back import vacated
 from elastream.planning.scheduling.greedy import better, cheaper
 from elastream.planning.scheduling.packing import NEARLY
 from elastream.planning.scheduling.problem import Conditions, Deployment, Goal, Host, Problem, value_of
-from elastream.planning.scheduling.schedule import PLANNED, Missed, Schedule, Stage, named, tidied
+from elastream.planning.scheduling.schedule import PLANNED, Missed, PlannedStage, StagedPlan, named, tidied
 from elastream.planning.scheduling.steps import allocate, grow, repacked, shrink
 
 __all__ = ["farthest", "look_ahead"]
@@ -32,7 +32,7 @@ MOST_AT_ONCE = 8
 
 def look_ahead(
     problem: Problem, deployment: Deployment, conditions: Conditions, *, ending: Collection[str] = ()
-) -> Schedule:
+) -> StagedPlan:
     """A plan for the interval of `conditions`; deployment: what runs now, with hosts that are still starting.
 
     ending: hosts whose paid time ends before the next round. They are given back where the interval is worth more without
@@ -51,7 +51,7 @@ def look_ahead(
     return without if holds and without.worth > found.worth + NEARLY else found
 
 
-def _worst(problem: Problem, schedule: Schedule, conditions: Conditions) -> Conditions:
+def _worst(problem: Problem, schedule: StagedPlan, conditions: Conditions) -> Conditions:
     """The instant of the least throughput before anything changes: what is enough for it is enough until then."""
     runs = schedule.stages[0].deployment
     lasts = len(schedule.throughput)
@@ -105,12 +105,12 @@ class _Search:
         deployment = named(deployment, 1 + max(numbers, default=0))
         self.begin, self.planned = 0, 1 + max(numbers, default=0) + len(deployment.hosts)
         self.why = list(why)
-        self.stages = [Stage(conditions.time, deployment, why)]
+        self.stages = [PlannedStage(conditions.time, deployment, why)]
         self.expected: list[Floats] = []
         self.missed: list[Missed] = []
         self._go_on(deployment, conditions)
 
-    def schedule(self) -> Schedule:
+    def schedule(self) -> StagedPlan:
         """The plan."""
         while self.begin < self.all.instants:
             held = farthest(self.found.application, self.goal)
@@ -119,7 +119,7 @@ class _Search:
             if self.begin < self.all.instants and not self._adapt():
                 self._advance(1)
         stages = tidied(self.problem, self.stages)
-        return Schedule(stages, np.concatenate([*self.expected, np.zeros(0)]), tuple(self.missed), self._worth(stages))
+        return StagedPlan(stages, np.concatenate([*self.expected, np.zeros(0)]), tuple(self.missed), self._worth(stages))
 
     def _go_on(self, deployment: Deployment, conditions: Conditions) -> None:
         """Take up what is left of the interval."""
@@ -151,7 +151,7 @@ class _Search:
         self.bandwidth = assembly.limits()
         self.found = assembly.flows(self.bandwidth)
         time = assembly.conditions.time
-        stage = Stage(time, settled, tuple(dict.fromkeys(self.why)))
+        stage = PlannedStage(time, settled, tuple(dict.fromkeys(self.why)))
         self.stages = [*(each for each in self.stages if each.time < time), stage]
         self.why = []
 
@@ -343,7 +343,7 @@ class _Search:
     def _end(self) -> float:
         return self.all.time + self.all.seconds * self.all.instants
 
-    def _worth(self, stages: Sequence[Stage]) -> float:
+    def _worth(self, stages: Sequence[PlannedStage]) -> float:
         """What the interval adds to the profit of the period (5.2, p. 103)."""
         times = [*(stage.time for stage in stages), self._end]
         value = math.fsum(

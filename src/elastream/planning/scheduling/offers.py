@@ -15,7 +15,7 @@ from elastream.planning.scheduling.problem import Conditions, Deployment, Host, 
 
 __all__ = [
     "NEARLY",
-    "Offer",
+    "HostOffer",
     "alike",
     "fits",
     "laid_out",
@@ -34,7 +34,7 @@ MANY = 100_000
 
 
 @dataclass(frozen=True)
-class Offer:
+class HostOffer:
     """Hosts of one kind that a plan may have.
 
     host: as a plan has it; its name is empty where it is yet to be leased. speed: of a core in the instant planned for.
@@ -63,7 +63,7 @@ def fits(problem: Problem, type: HostType) -> Integers:
     return np.where(problem.placed, room, 0).astype(np.int64)
 
 
-def offers(problem: Problem, conditions: Conditions) -> tuple[Offer, ...]:
+def offers(problem: Problem, conditions: Conditions) -> tuple[HostOffer, ...]:
     """The hosts that are leased, one by one, then the types that can be leased.
 
     Raises InputError for conditions of more than one instant: these searches plan for one.
@@ -78,7 +78,7 @@ def offers(problem: Problem, conditions: Conditions) -> tuple[Offer, ...]:
     speeds = speeds_of(problem, everything, conditions)[0]
     given_back = cost_of(problem, Deployment((), (), none[:0]), conditions)
     return tuple(
-        Offer(
+        HostOffer(
             host,
             float(speed),
             cost_of(problem, Deployment((), (host,), none[:1]), conditions) - given_back,
@@ -192,7 +192,9 @@ def least_capacity(problem: Problem, conditions: Conditions, costs: Floats, sele
     return np.where(problem.placed, high, 0.0)
 
 
-def laid_out(problem: Problem, active: Sequence[int], chosen: Sequence[tuple[Offer, int, Integers]]) -> Deployment | None:
+def laid_out(
+    problem: Problem, active: Sequence[int], chosen: Sequence[tuple[HostOffer, int, Integers]]
+) -> Deployment | None:
     """A plan of hosts that hold given instances; None where one instance found no place.
 
     chosen: offers, each with its number of hosts and the instances of each operator on all of them together. Instances of

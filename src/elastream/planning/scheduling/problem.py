@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from elastream.model.cloud import HostType
 from elastream.model.errors import InputError
 from elastream.model.observation import Floats, Integers
-from elastream.model.qos import Flows, Line, Network, application_value, flow_limits, flows
+from elastream.model.qos import BreakEven, FlowNetwork, Flows, application_value, flow_limits, flows
 
 __all__ = [
     "Conditions",
@@ -146,9 +146,9 @@ class Problem:
     equal: bool = False
 
     @cached_property
-    def network(self) -> Network:
+    def network(self) -> FlowNetwork:
         """The edges, made ready for Eqs. 4.4 to 4.7."""
-        return Network(len(self.operators), self.edges, self.parts, self.sources, self.outputs)
+        return FlowNetwork(len(self.operators), self.edges, self.parts, self.sources, self.outputs)
 
     @cached_property
     def row(self) -> Mapping[str, int]:
@@ -161,11 +161,11 @@ class Problem:
         return np.where(self.cores > 0, self.cores, 1.0)
 
     @cached_property
-    def line(self) -> Line:
+    def line(self) -> BreakEven:
         """The line between break-even costs over the period, for Eqs. 4.8 and 4.9."""
         hours = self.goal.period / HOUR
         low, high = self.bounds
-        return Line(low, high, self.goal.worst * hours, self.goal.best * hours)
+        return BreakEven(low, high, self.goal.worst * hours, self.goal.best * hours)
 
     @cached_property
     def counted(self) -> NDArray[np.bool_]:

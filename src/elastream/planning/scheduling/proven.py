@@ -22,7 +22,7 @@ import numpy as np
 from elastream.model.observation import Floats, Integers
 from elastream.planning.scheduling.offers import (
     NEARLY,
-    Offer,
+    HostOffer,
     alike,
     laid_out,
     numbers_fixed,
@@ -102,7 +102,7 @@ class _Found:
     """What the solver chose. chosen: offers, each with its number of hosts and the instances on them."""
 
     active: tuple[int, ...]
-    chosen: tuple[tuple[Offer, int, Integers], ...]
+    chosen: tuple[tuple[HostOffer, int, Integers], ...]
 
 
 class _Proof:
@@ -131,14 +131,14 @@ class _Proof:
         proven = bound == -math.inf or bound - self.profit <= ENOUGH
         return Optimum(self.best, scored, bound, proven, time.monotonic() - self.began)
 
-    def _as_slow(self) -> list[tuple[Offer, ...]]:
+    def _as_slow(self) -> list[tuple[HostOffer, ...]]:
         """The offers; where all hosts wait for the slowest, those at least as fast as each, and as slow."""
         if not (self.problem.shared and self.problem.equal):
             return [self.offers]
         speeds = sorted({offer.speed for offer in self.offers})
         return [tuple(replace(each, speed=speed) for each in self.offers if each.speed >= speed) for speed in speeds]
 
-    def _solved(self, among: tuple[Offer, ...], allowed: Allowed, left: int) -> float:
+    def _solved(self, among: tuple[HostOffer, ...], allowed: Allowed, left: int) -> float:
         """Solve one model, keep its plan if it is the best, and return its bound. left: models not solved yet."""
         until = time.monotonic() + (self.until - time.monotonic()) / left
         found, bound = self._solve(among, allowed, self.least, until)
@@ -151,7 +151,9 @@ class _Proof:
                 found, _ = self._solve(among, _same(self.problem, found.active), self.least + MARGIN, until)
         return bound
 
-    def _solve(self, among: tuple[Offer, ...], allowed: Allowed, least: float, until: float) -> tuple[_Found | None, float]:
+    def _solve(
+        self, among: tuple[HostOffer, ...], allowed: Allowed, least: float, until: float
+    ) -> tuple[_Found | None, float]:
         model = _Model(self.problem, self.conditions, among, allowed, least, self.fixed)
         return model.solve(max(0.1, until - time.monotonic()), self.profit)
 
@@ -190,7 +192,7 @@ def _same(problem: Problem, active: Sequence[int]) -> Allowed:
     )
 
 
-def _told_apart(every: Sequence[Offer], found: _Found) -> tuple[Offer, ...]:
+def _told_apart(every: Sequence[HostOffer], found: _Found) -> tuple[HostOffer, ...]:
     """The offers with a few single hosts instead of numbers of hosts, about as many as were chosen of each."""
     numbers = {id(offer): count for offer, count, _ in found.chosen}
     spare = max(1, (APART - sum(numbers.values())) // len(every))
@@ -206,7 +208,7 @@ class _Model:
         self,
         problem: Problem,
         conditions: Conditions,
-        every: Sequence[Offer],
+        every: Sequence[HostOffer],
         allowed: Allowed,
         least: float,
         fixed: Sequence[int | None],
@@ -272,13 +274,13 @@ class _Model:
         each = np.array([pick([among[a].selectivity for a in rows]) for among, rows in options])
         return possible_rates(self.problem, self.conditions, each[:, None])[:, 0]
 
-    def _useful(self, row: int, offer: Offer) -> int:
+    def _useful(self, row: int, offer: HostOffer) -> int:
         """Instances on hosts of `offer` beyond which one more is of no use: they work everything that can come, and one."""
         speed = offer.speed * float(self.problem.per_instance[row])
         useful = self.fixed[row] or (math.ceil(self.needs[row] / speed) + 1 if speed > 0 else 1)
         return max(0, min(int(offer.fits[row]) * min(offer.most, self.problem.max_hosts), useful))
 
-    def _most_hosts(self, offer: Offer) -> int:
+    def _most_hosts(self, offer: HostOffer) -> int:
         """Hosts of `offer` beyond which one more is of no use; as many as there must be at least are never too many."""
         problem = self.problem
         if problem.shared:

@@ -1,6 +1,6 @@
 """Reads the problem, the plan in force and its conditions from an observation; what lacks is named, never guessed.
 
-What must outlast a round - what alternates cost, break-even costs, the value so far - is a `Known` in a policy's memory.
+What must outlast a round is a `KnownWork` in a policy's memory: what alternates cost, break-even costs, the value so far.
 """
 
 import math
@@ -23,7 +23,7 @@ from elastream.planning.algorithms.fused import in_equal_parts
 from elastream.planning.provision import TARGET_UTILISATION, width
 from elastream.planning.scheduling.problem import HOUR, Conditions, Deployment, Goal, Host, Option, Problem, paid, value_of
 
-__all__ = ["Known", "Read", "deployment_of", "read"]
+__all__ = ["KnownWork", "Situation", "deployment_of", "read"]
 
 PROFITABLE = 2.0
 """What the work of the highest value costs, times this, is what it breaks even at where a user gives nothing: at the cost
@@ -31,7 +31,7 @@ itself no plan could make a profit."""
 
 
 @dataclass(frozen=True)
-class Known:
+class KnownWork:
     """What a policy remembers of earlier rounds. costs: of alternates (`choosing.Costs`). break_even: money an hour of the
     highest and the lowest value, where they follow from the first records.
 
@@ -48,7 +48,7 @@ class Known:
 
 
 @dataclass(frozen=True)
-class Read:
+class Situation:
     """What an observation says. known: to be given to `read` in the next round. unknown: what lacks, with what follows.
 
     decidable: whether a plan can be searched: if not, the plan in force stays, for want of what `unknown` names.
@@ -57,18 +57,18 @@ class Read:
     problem: Problem
     deployment: Deployment
     conditions: Conditions
-    known: Known
+    known: KnownWork
     unknown: tuple[Unknown, ...]
     decidable: bool
 
 
-def read(observation: Observation, goal: Goal, seconds: float, known: Known | None = None) -> Read:
+def read(observation: Observation, goal: Goal, seconds: float, known: KnownWork | None = None) -> Situation:
     """The problem of an observation, the plan in force, and conditions that last, in instants of `seconds`.
 
     Costs and selectivities of alternates are those measured, else those declared. One that has neither cannot be chosen.
     What may not run any more (guards) is no option: in the plan in force, what is of the highest value runs in its place.
     """
-    return _Reading(observation, goal, seconds, known or Known()).read()
+    return _Reading(observation, goal, seconds, known or KnownWork()).read()
 
 
 def deployment_of(draft: Draft, problem: Problem) -> Deployment:
@@ -100,7 +100,7 @@ def _host(lease: Lease, speed: float) -> Host:
 class _Reading:
     """One observation as it is read."""
 
-    def __init__(self, observation: Observation, goal: Goal, seconds: float, known: Known) -> None:
+    def __init__(self, observation: Observation, goal: Goal, seconds: float, known: KnownWork) -> None:
         self.observation, self.goal, self.seconds, self.before = observation, goal, seconds, known
         self.graph, self.composition = observation.context.graph, observation.composition
         self.shared = not observation.context.layout.apart
@@ -115,14 +115,14 @@ class _Reading:
         inputs = {name: waits + self.rates.get(name, 0.0) for name, waits in waiting.items()}
         self.due = offered_rates(self.graph, inputs, emitted, self.composition)
 
-    def read(self) -> Read:
+    def read(self) -> Situation:
         options = tuple(self._options(self.graph.by_name[name]) for name in self.graph.order)
         goal, break_even = self._goal()
         problem = self._problem(options, goal)
         deployment = deployment_of(Draft(self.observation), problem)
         known = replace(self._passed(problem, deployment), costs=self.worked.costs, break_even=break_even)
         conditions = self._conditions(known)
-        return Read(problem, deployment, conditions, known, tuple(self.unknown), self.decidable)
+        return Situation(problem, deployment, conditions, known, tuple(self.unknown), self.decidable)
 
     @property
     def _working(self) -> list[Operator]:
@@ -291,7 +291,7 @@ class _Reading:
 
     # -- conditions ----------------------------------------------------------------------------------------------------
 
-    def _passed(self, problem: Problem, deployment: Deployment) -> Known:
+    def _passed(self, problem: Problem, deployment: Deployment) -> KnownWork:
         """What is known of the period: its value so far, or that it has begun since the last round."""
         before, now = self.before, self.observation.time
         began = math.floor(now / problem.goal.period + 1e-9) * problem.goal.period
@@ -301,7 +301,7 @@ class _Reading:
         spent = self.observation.overall(Metric.COST) if began > 0 else 0.0
         return replace(before, began=began, time=now, valued=value * (now - began), spent=_known(spent))
 
-    def _conditions(self, known: Known) -> Conditions:
+    def _conditions(self, known: KnownWork) -> Conditions:
         observation, now = self.observation, self.observation.time
         leased = tuple(_host(lease, observation.speeds[name]) for name, lease in observation.leases.items())
         passed = now - known.began

@@ -17,8 +17,8 @@ __all__ = [
     "Change",
     "Done",
     "Missed",
-    "Schedule",
-    "Stage",
+    "PlannedStage",
+    "StagedPlan",
     "changes",
     "due",
     "named",
@@ -32,7 +32,7 @@ PLANNED = "+"
 
 
 @dataclass(frozen=True)
-class Stage:
+class PlannedStage:
     """What is to run from `time` on, seconds. why: what was changed, and why, a sentence each."""
 
     time: float
@@ -49,11 +49,11 @@ class Missed:
 
 
 @dataclass(frozen=True)
-class Schedule:
+class StagedPlan:
     """A plan for an interval. stages: by time, the first is what runs now. throughput: expected, of each instant. missed:
     where the target is not reached. worth: what the interval adds to the profit of the period."""
 
-    stages: tuple[Stage, ...]
+    stages: tuple[PlannedStage, ...]
     throughput: Floats
     missed: tuple[Missed, ...] = ()
     worth: float = 0.0
@@ -74,7 +74,7 @@ def named(deployment: Deployment, first: int) -> Deployment:
     return replace(deployment, hosts=hosts)
 
 
-def tidied(problem: Problem, stages: Sequence[Stage]) -> tuple[Stage, ...]:
+def tidied(problem: Problem, stages: Sequence[PlannedStage]) -> tuple[PlannedStage, ...]:
     """The same without hosts that hold nothing then or later ("shuts down those that are unused"), but for `min_hosts`.
 
     Where cores are shared every host works.
@@ -82,7 +82,7 @@ def tidied(problem: Problem, stages: Sequence[Stage]) -> tuple[Stage, ...]:
     if problem.shared:
         return tuple(stages)
     needed: set[str] = set()
-    found: list[Stage] = []
+    found: list[PlannedStage] = []
     for stage in reversed(stages):
         hosts, instances = stage.deployment.hosts, stage.deployment.instances
         needed |= {host.name for host, held in zip(hosts, instances, strict=True) if held.any()}
@@ -95,7 +95,7 @@ def tidied(problem: Problem, stages: Sequence[Stage]) -> tuple[Stage, ...]:
     return tuple(reversed(found))
 
 
-def due(schedule: Schedule, now: float, pace: float) -> Deployment:
+def due(schedule: StagedPlan, now: float, pace: float) -> Deployment:
     """What is to be in force now: the stage of the time, with hosts that later ones need and that must be leased now.
 
     A host is leased so early that it has started when it is needed; one that would be late in the next round, `pace`
@@ -129,7 +129,7 @@ def _held(problem: Problem, deployment: Deployment) -> Mapping[str, tuple[int, .
     return {host.name: tuple(held) for host, held in rows if problem.shared or any(held)}
 
 
-def changes(problem: Problem, schedule: Schedule) -> tuple[Change, ...]:
+def changes(problem: Problem, schedule: StagedPlan) -> tuple[Change, ...]:
     """What the stages change, each against the one before."""
     return tuple(
         Change(later.time, subject, value)

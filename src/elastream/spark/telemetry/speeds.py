@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from elastream.model.cloud import HostState, Lease
-from elastream.spark.worker.probe import PERIOD, Reading, file_of
+from elastream.spark.worker.probe import PERIOD, SpeedReading, file_of
 
 __all__ = ["HostSpeed", "SpeedWatch"]
 
@@ -46,7 +46,7 @@ class _Probed:
 
     stamp: int = -1
     seen: float = 0.0
-    readings: deque[Reading] = field(default_factory=lambda: deque(maxlen=READINGS))
+    readings: deque[SpeedReading] = field(default_factory=lambda: deque(maxlen=READINGS))
 
     @property
     def piece(self) -> float:
@@ -97,7 +97,7 @@ class SpeedWatch:
         with contextlib.suppress(OSError, ValueError, TypeError):  # not there yet
             file = file_of(self._folder, executor)
             if (stamp := file.stat().st_mtime_ns) != probed.stamp:
-                reading = Reading(**json.loads(file.read_text()))
+                reading = SpeedReading(**json.loads(file.read_text()))
                 if reading.piece > 0 and reading.cores > 0 and reading.kept > 0:
                     probed.readings.append(reading)
                     probed.stamp, probed.seen = stamp, now

@@ -18,7 +18,7 @@ from pathlib import Path
 from elastream.clouds.local.confinement import cores_allowed, own_groups
 from elastream.clouds.local.processes import end_with_parent
 
-__all__ = ["EXECUTOR", "FOLDER", "Reading", "begin", "file_of", "name_executor"]
+__all__ = ["EXECUTOR", "FOLDER", "SpeedReading", "begin", "file_of", "name_executor"]
 
 FOLDER, EXECUTOR = "ELASTREAM_PROBES", "ELASTREAM_EXECUTOR"
 """Environment variables: the folder of readings, and the id of the executor that this process belongs to."""
@@ -38,7 +38,7 @@ LEAST_TICKS = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class SpeedReading:
     """What a probe found. piece: CPU seconds of the work. cores: that this process's quotas and CPU set leave it.
 
     kept: part of the CPU time that the machine wanted since the reading before and got; a hypervisor stole the rest.
@@ -84,7 +84,7 @@ def _probe(file: Path, parent: int) -> None:
     while os.getppid() == parent:
         began, ticks = time.process_time(), machine_ticks()
         cores = min(float(len(os.sched_getaffinity(0))), cores_allowed(groups))
-        _write(file, Reading(timed(), cores, kept(before, ticks)))
+        _write(file, SpeedReading(timed(), cores, kept(before, ticks)))
         before = ticks
         time.sleep(pause(time.process_time() - began, cores))
 
@@ -124,7 +124,7 @@ def kept(before: tuple[int, int], after: tuple[int, int]) -> float:
     return worked / (worked + stolen) if worked + stolen >= LEAST_TICKS else 1.0
 
 
-def _write(file: Path, reading: Reading) -> None:
+def _write(file: Path, reading: SpeedReading) -> None:
     new = file.with_suffix(".new")
     with contextlib.suppress(OSError):  # the run's folder is gone, or full: the speed is unknown then
         new.write_text(json.dumps(asdict(reading)))
