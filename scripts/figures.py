@@ -65,7 +65,6 @@ SOURCES = (
            "elastream experiment dynamic-dataflow --plant spark", "explanation/demand-response.md"),
     Source("linear-road-spark", "Linear Road on Spark: a load that quadruples", SPARK,
            "python benchmarks/linear_road_on_spark.py", "explanation/linear-road.md"),
-    Source("promise", "The default policy on recorded and made loads", SIMULATED, "python benchmarks/promise.py"),
     Source("visp", "VISP", SIMULATED, "elastream experiment visp", "explanation/visp.md"),
     Source("e2df", "E2DF", SIMULATED, "elastream experiment e2df", "explanation/e2df.md"),
     Source("otd", "OTD", SIMULATED, "elastream experiment otd", "explanation/otd.md"),
@@ -141,6 +140,11 @@ HEADLINES = (
     ),
     Headline("counts wrong after 2,000 random moves, kills and decommissions under load", "churn", "counts that differ"),
     Headline(
+        "batches that met two compositions, over 1,000 random switches with faults among them",
+        "switching",
+        "batch: mixed batches",
+    ),
+    Headline(
         "records in all while 1 to 16 of 16 state partitions move, over stop and restart: the worst of these",
         "nstorm",
         "total over stop and restart's",
@@ -162,6 +166,14 @@ HEADLINES = (
         "host time below static",
     ),
     Headline("OTD: what CPU use gains on even placement, as a share of that", "otd", "where both have settled"),
+    Headline(
+        "forecasts by the method that is learned to suit (synthetic readings): mean error over the best single method's",
+        "dynamic-dataflow",
+        "over the best single",
+    ),
+    Headline(
+        "the same: hours in which the best method is picked, the worst fold", "dynamic-dataflow", "best method picked"
+    ),
     Headline(
         "a round of 10,000 guards over 1,000 signals, over the same conditions as plain Python functions, the worst case",
         "guards",

@@ -70,3 +70,8 @@ def test_of_several_cases_of_a_bar_the_readme_shows_the_worst():
 
 def test_every_bar_of_the_readme_is_of_a_file_that_the_page_knows_measured_or_not():
     assert {headline.file for headline in SCRIPT["HEADLINES"]} <= {source.file for source in SCRIPT["SOURCES"]}
+
+
+def test_each_file_of_figures_has_one_source():
+    files = [source.file for source in SCRIPT["SOURCES"]]
+    assert sorted(files) == sorted(set(files))
