@@ -167,6 +167,14 @@ HEADLINES = (
     ),
     Headline("OTD: what CPU use gains on even placement, as a share of that", "otd", "where both have settled"),
     Headline(
+        "Linear Road: part of the cost that alternates cut under `ce`, hosts and rates varying, the worst rate",
+        "reactive",
+        "alternates cut CE's cost, the least",
+    ),
+    Headline(
+        "looking ahead (`plasticc`), over reacting: profit gained, as a part of it", "lookahead", "profit above CAF's"
+    ),
+    Headline(
         "forecasts by the method that is learned to suit (synthetic readings): mean error over the best single method's",
         "dynamic-dataflow",
         "over the best single",
