@@ -391,8 +391,8 @@ before a third host is leased, where that saves enough of one."""
 LIMIT = 5.0
 """Seconds within which the benchmark wants notices and balances."""
 BATCH = 4.0
-"""Seconds from one batch of a query to the next: what five queries cost for having batches, the two hosts that are always
-there can bear about so often. A row passes three of them."""
+"""Seconds from one batch of a query to the next: at 1 s, having batches alone kept both hosts that are always there busy.
+A row passes three of them. An estimate, not measured."""
 INSTANT = 10.0
 """Seconds over which the relative throughput is taken."""
 
