@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from elastream.experiments.page import Table
+from elastream.experiments.page import Block, Heading, Table
+from elastream.model.wording import percent
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -58,3 +59,12 @@ def assumption_table(assumptions: "DataclassInstance") -> Table:
         for each in fields(assumptions)
     )
     return Table("Assumptions", ("assumption", "value", "unit", "why"), rows)
+
+
+def draws_shown(shares: Mapping[str, float], draws: int) -> list[Block]:
+    """What a page says of `draws` draws of all assumptions: in which part of them each bar holds; nothing without any."""
+    if not draws:
+        return []
+    rows = tuple((name, percent(share)) for name, share in shares.items())
+    title = f"Part of {draws} draws of all assumptions, each within +-{AROUND:.0%}"
+    return [Heading("What depends on it"), Table(title, ("bar", "holds"), rows)]

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from elastream.experiments.assumptions import AROUND, assumption_table, drawn, values
+from elastream.experiments.assumptions import AROUND, assumption_table, drawn, draws_shown, values
 from elastream.experiments.cases import ExperimentOptions, run_all
 from elastream.experiments.findings import Check, Findings, check_table, counted, environment
 from elastream.experiments.lookahead.bars import PLASTICC, LookaheadResults, bars
@@ -27,7 +27,6 @@ from elastream.experiments.lookahead.experiment import (
     run_case,
 )
 from elastream.experiments.page import Block, Heading, Page, Plot, Prose, Table, line
-from elastream.model.wording import percent
 
 THESIS = {
     "profit of PLAStiCC, perfect oracle, from 10 to 60 minutes": [0.6, 0.7],
@@ -164,12 +163,7 @@ def _page(results: LookaheadResults, checks: Sequence[Check], shares: Mapping[st
         assumption_table(given.flow),
         assumption_table(given.cloud),
     ]
-    if draws:
-        rows = tuple((name, percent(share)) for name, share in shares.items())
-        blocks += [
-            Heading("What depends on it"),
-            Table(f"Part of {draws} draws of all assumptions, each within +-{AROUND:.0%}", ("bar", "holds"), rows),
-        ]
+    blocks += draws_shown(shares, draws)
     return Page("Value against cost: look-ahead scheduling (simulated)", tuple(blocks))
 
 

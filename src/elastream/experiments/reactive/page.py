@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from elastream.experiments.assumptions import AROUND, assumption_table, drawn, values
+from elastream.experiments.assumptions import AROUND, assumption_table, drawn, draws_shown, values
 from elastream.experiments.cases import ExperimentOptions, run_all
 from elastream.experiments.findings import Check, Findings, check_table, counted, environment
 from elastream.experiments.page import Block, Heading, Page, Plot, Prose, Table, line
@@ -30,7 +30,6 @@ from elastream.experiments.reactive.experiment import (
     run_case,
 )
 from elastream.experiments.reactive.thesis import ADAPTED, NAMES, TABLE
-from elastream.model.wording import percent
 
 PLANNED = (*RATES, 800, 4000, 8000)
 """Mean messages/s of plans: those of the runs, and those to which Fig. 4.7 goes; 800 for the bar on how planning grows."""
@@ -222,12 +221,7 @@ def _page(results: ReactiveResults, checks: Sequence[Check], shares: Mapping[str
         assumption_table(given.road),
         assumption_table(given.cloud),
     ]
-    if draws:
-        rows = tuple((name, percent(share)) for name, share in shares.items())
-        blocks += [
-            Heading("What depends on it"),
-            Table(f"Part of {draws} draws of all assumptions, each within +-{AROUND:.0%}", ("bar", "holds"), rows),
-        ]
+    blocks += draws_shown(shares, draws)
     return Page("Value against cost: reactive scheduling (simulated)", tuple(blocks))
 
 

@@ -23,13 +23,8 @@ NO_PYGAD = "it searches with PyGAD, which is not installed: pip install 'elastre
 
 
 @dataclass(frozen=True)
-class Genetic(ValueCost):
-    """GA: a genetic search in every round (thesis, 4.7).
-
-    population, generations, patience, seconds, seed: see `scheduling.genetic.Settings`. The plan is the same every time,
-    unless `seconds` ends the search. Where nothing in force comes near the goal, it is deployed from nothing; else the
-    search starts from the plan in force and counts changes to it as a cost.
-    """
+class _Breeding(ValueCost):
+    """What policies share that search genetically: for how long they do."""
 
     population: int = 100
     generations: int = 5000
@@ -37,20 +32,14 @@ class Genetic(ValueCost):
     seconds: float = 60.0
     seed: int = 0
 
-    name: ClassVar[str] = "genetic"
-
     def __post_init__(self) -> None:
         super().__post_init__()
         _ = self.settings  # refuses what nothing can be found with
 
     @property
     def settings(self) -> GeneticSettings:
-        """How long it searches."""
+        """How long a search takes."""
         return GeneticSettings(self.population, self.generations, self.patience, self.seconds, self.seed)
-
-    def search(self, asked: Asked) -> Answer:
-        """The plan that was bred in this round; that in force where it is time for neither stage."""
-        return _bred(asked, self.settings) if _due(asked) else answered(asked, asked.read.deployment)
 
     def unfit(self, context: Context) -> str:
         """Why it can do nothing; empty where it can."""
@@ -58,36 +47,33 @@ class Genetic(ValueCost):
 
 
 @dataclass(frozen=True)
-class Hybrid(Centralised):
+class Genetic(_Breeding):
+    """GA: a genetic search in every round (thesis, 4.7).
+
+    population, generations, patience, seconds, seed: see `scheduling.genetic.GeneticSettings`. The plan is the same every
+    time, unless `seconds` ends the search. Where nothing in force comes near the goal, it is deployed from nothing; else
+    the search starts from the plan in force and counts changes to it as a cost.
+    """
+
+    name: ClassVar[str] = "genetic"
+
+    def search(self, asked: Asked) -> Answer:
+        """The plan that was bred in this round; that in force where it is time for neither stage."""
+        return _bred(asked, self.settings) if _due(asked) else answered(asked, asked.read.deployment)
+
+
+@dataclass(frozen=True)
+class Hybrid(_Breeding, Centralised):
     """Genetic first, CE afterwards (thesis, p. 99): the first deployment is searched, and then adapted greedily.
 
     population, generations, patience, seconds, seed: as of `Genetic`.
     """
 
-    population: int = 100
-    generations: int = 5000
-    patience: int = 300
-    seconds: float = 60.0
-    seed: int = 0
-
     name: ClassVar[str] = "hybrid"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        _ = self.settings  # refuses what nothing can be found with
-
-    @property
-    def settings(self) -> GeneticSettings:
-        """How long it searches in the first round."""
-        return GeneticSettings(self.population, self.generations, self.patience, self.seconds, self.seed)
 
     def search(self, asked: Asked) -> Answer:
         """The genetic search in the first round, Algorithm 4 in the others."""
         return super().search(asked) if asked.round else _bred(asked, self.settings)
-
-    def unfit(self, context: Context) -> str:
-        """Why it can do nothing; empty where it can."""
-        return super().unfit(context) or _without_pygad()
 
 
 @dataclass(frozen=True)
