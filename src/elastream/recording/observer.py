@@ -20,7 +20,9 @@ class Header:
     """Description of a run before its start, JSON-ready.
 
     plant: "spark" or "simulated". operators, edges, stages, host_types, signals (of the dataflow): a dict each, as
-    `describe_run` builds them. started: epoch seconds of time 0. environment: machine and software versions.
+    `describe_run` builds them. started: epoch seconds of time 0. environment: machine and software versions. resumed: one
+    entry for each time that it went on after its driver had ended: `time`, when that was; `seen`, the last time of before;
+    `adopted` and `gone`, hosts that were still there, and that were not.
     """
 
     flow: str
@@ -35,6 +37,7 @@ class Header:
     started: float = 0.0
     environment: Mapping[str, Any] = field(default_factory=dict)
     signals: tuple[Json, ...] = ()
+    resumed: tuple[Json, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +81,7 @@ def describe_run(
     plant: str,
     started: float | None = None,
     environment: Mapping[str, Any] | None = None,
+    resumed: Sequence[Json] = (),
 ) -> Header:
     """Build the header of a run in `context`; started: epoch seconds, now by default."""
     graph = context.graph
@@ -103,6 +107,7 @@ def describe_run(
         started=time.time() if started is None else started,
         environment=dict(environment or {}),
         signals=tuple({"name": each.name, "kind": each.kind.value, "stale": each.stale} for each in graph.signals.values()),
+        resumed=tuple(resumed),
     )
 
 

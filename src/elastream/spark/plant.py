@@ -76,11 +76,11 @@ class Scope:
 
 
 class RunClock:
-    """Seconds since the run began, on the machine's monotonic clock; it can be woken early."""
+    """Seconds since the run began, on the machine's monotonic clock; it can be woken early. at: seconds that it begins with,
+    where the run goes on."""
 
-    def __init__(self) -> None:
-        self._start = time.monotonic()
-        self.epoch = time.time()
+    def __init__(self, at: float = 0.0) -> None:
+        self._start = time.monotonic() - at
         self._wake = threading.Event()
 
     def now(self) -> float:

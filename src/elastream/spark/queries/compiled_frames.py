@@ -31,6 +31,7 @@ from elastream.spark.telemetry.batches import (
     weighted_quantile,
 )
 from elastream.spark.telemetry.durations import columns_of, describe_durations, spans_of
+from elastream.spark.worker.composition import latest_batch
 from elastream.spark.worker.meter import MeterRow
 
 __all__ = ["Telemetry"]
@@ -71,8 +72,10 @@ class Telemetry:
         self._latencies = Latencies(layout, running, self.queues)
         self._meter: dict[tuple[str, int], list[MeterRow]] = {}
         self._alternates = AlternateCosts()
-        self.batches = 0
-        self.rows = 0
+        # What an earlier driver committed counts, too.
+        self._before = {each.segment.name: each.before for each in running}
+        self.batches = sum(latest_batch(each.checkpoint, "commits") + 1 for each in running)
+        self.rows = sum(int(self._start_of(source).get("n", 0)) for source in self._sources)
         self.longest = 0.0
 
     def took(self, fresh: Sequence[Batch], now: float) -> None:
@@ -129,9 +132,7 @@ class Telemetry:
 
     def committed(self, source: str) -> float:
         """Records of a shaped source that committed batches have taken; NaN before the first."""
-        each, number = self._sources[source]
-        last = self.last(each.segment.name)
-        return NAN if last is None else float(last.source(number).end.get("n", NAN))
+        return float(self._end_of(source).get("n", NAN))
 
     def backlog(self, source: str, at: float) -> float:
         """Records due, or there, and not taken by any batch."""
@@ -150,8 +151,10 @@ class Telemetry:
         """Whether all that was written to durable edges of files has been taken by committed batches."""
         for each in self._running:
             last = self.last(each.segment.name)
+            before = {offset["edge"]: int(offset["n"]) for offset in each.before if "edge" in offset}
             for edge in each.edges:
-                if self.queues[edge].refresh() > (last.source(self._numbers[edge]).numbers[1] if last else 0):
+                taken = last.source(self._numbers[edge]).numbers[1] if last else before.get(edge_name(edge), 0)
+                if self.queues[edge].refresh() > taken:
                     return False
         return True
 
@@ -355,7 +358,8 @@ class Telemetry:
         return float(max(0, self.queues[edge].refresh() - max(taken, default=0)))
 
     def _planned(self, running: RunningSegment) -> Sequence[Mapping[str, Any]]:
-        return planned_offsets(running.checkpoint, last.id if (last := self.last(running.segment.name)) else -1)
+        last = self.last(running.segment.name)
+        return planned_offsets(running.checkpoint, last.id if last else latest_batch(running.checkpoint, "commits"))
 
     def _charge(self, used: float, columns: dict[Metric, dict[str, float]], cores: float) -> None:
         # Meters speak of batches and hosts of seconds: what the first tell may be more for a while, and nothing is left.
@@ -395,6 +399,16 @@ class Telemetry:
 
     def load_started(self, source: str) -> float | None:
         """Epoch second at which the load of a shaped source began; None before its first batch."""
+        return float(self._end_of(source).get("started", 0.0)) or None
+
+    def _end_of(self, source: str) -> Mapping[str, Any]:
+        """The offset up to which committed batches have taken a source, also those of an earlier driver; else nothing."""
         each, number = self._sources[source]
         last = self.last(each.segment.name)
-        return float(last.source(number).end.get("started", 0.0)) or None if last else None
+        return self._start_of(source) if last is None else last.source(number).end
+
+    def _start_of(self, source: str) -> Mapping[str, Any]:
+        """The same, as it was when this driver began."""
+        each, number = self._sources[source]
+        before = self._before[each.segment.name]
+        return before[number] if number < len(before) else {}
