@@ -46,7 +46,7 @@ KEY_FILE = "_key.json"
 """File in the folder of a sink, which Spark's readers skip: whose results they are, and the key columns of a change log."""
 
 _BATCH = re.compile(r"batch=(\d+)$")
-_PART = re.compile(r"\.?part-\d{5}-[\w-]+\.c?\d*.*\.parquet(\.crc)?$")
+_PART = re.compile(r"\.?part-\d{5}-[0-9a-f-]{36}.*\.parquet(\.crc)?$")
 """Files of Spark's own sink."""
 
 
