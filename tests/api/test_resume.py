@@ -1,4 +1,4 @@
-"""A run whose driver is killed at any time goes on with `--resume`: every record counts once, and its folder tells the story."""
+"""A run whose driver is killed at any time goes on with `--resume`: every record counts once."""
 
 import json
 import os
@@ -151,7 +151,7 @@ def test_a_driver_killed_again_and_again_at_random_times_loses_and_doubles_nothi
         (run,) = (tmp_path / "runs").iterdir()
         process = start(tmp_path, "--resume", str(run))
         if chance.random() < 0.5:  # while it starts, before anything of it runs
-            wait_until(lambda: (run / "cluster" / "master.log").exists())
+            wait_until((run / "cluster" / "master.log").exists)
             os.killpg(process.pid, signal.SIGKILL)
             process.communicate()
             process = start(tmp_path, "--resume", str(run))

@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import pytest
 
-from elastream import Dataflow, constant, kafka, parquet, ramp, records
+from elastream import Alternate, Dataflow, constant, kafka, parquet, ramp, records
 from elastream.model.errors import InputError
 from elastream.model.identity import identity_of, refuse_changed
 from elastream.model.stages import lay_out
@@ -15,12 +15,12 @@ def split(line):
 def flow(*, key="word", kind=None, load=None, fast=False, out="/out", state=4, store="memory", tail=False, name="words"):
     made = Dataflow(name)
     lines = made.source(records([{"value": "a"}], "value string") if kind is None else kind, load=load)
-    functions = {"plain": split, "fast": lambda line: [line]} if fast else split
+    functions = [Alternate("plain", split), Alternate("fast", list)] if fast else split
     words = lines.flat_map(functions, returns="word string, n long", name="split", max_duration="2s")
     counts = words.key_by(key).count()
     counts.sink(parquet(out))
     if tail:
-        counts.durable().filter("count > 1", name="many").sink(parquet("/many"))
+        counts.durable().filter(bool, name="many").sink(parquet("/many"))
     return identity_of(lay_out(made.graph), state_partitions=state, state_store=store)
 
 

@@ -43,4 +43,3 @@ def test_damage_is_named_and_a_torn_last_line_is_none(tmp_path):
         LeaseLog(path)
     path.write_text('{"host": "h1", "sta')
     assert LeaseLog(path).earlier == {}
-

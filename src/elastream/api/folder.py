@@ -1,4 +1,4 @@
-"""The folder that a run goes into: a new one, or that of a run which goes on; `recording.manifest` has the states of one."""
+"""The folder that a run goes into: a new one, or that of one that goes on; `recording.manifest` has the states of one."""
 
 import time
 from collections.abc import Iterator, Mapping

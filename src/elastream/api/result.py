@@ -95,7 +95,7 @@ class RunResult:
         return replayed(control / CORPUS, count)
 
     def output(self, sink: str = "") -> Path:
-        """Folder of the results that `sink` wrote into the run's own, for `latest` and readers of Parquet; by default of its
+        """Folder of the results that `sink` wrote into the run's own, for `latest` and readers of Parquet; by default its
         only such sink. Raises InputError where there is none."""
         found = {each.name: each for each in sorted(RunDirectory(self.directory).all_results.glob("*")) if each.is_dir()}
         if sink in found or (not sink and len(found) == 1):

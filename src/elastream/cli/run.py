@@ -23,7 +23,8 @@ LIMITED = "End the run so long after its hosts and queries have started and its 
 Program = Annotated[
     Path | None,
     typer.Argument(
-        metavar="FILE", help="A Python program that calls run(...), or a YAML document; of a resumed run, by default its own."
+        metavar="FILE",
+        help="A Python program that calls run(...), or a YAML document; of a resumed run, by default its own.",
     ),
 ]
 Input = Annotated[str | None, typer.Option(metavar="PATH", help="Read this file or folder instead of the dataflow's.")]
@@ -80,13 +81,20 @@ def run(
     from elastream.api.options import RunOptions
     from elastream.cli.program import execute
 
-    given = {"input": _placed(input), "policy": policy, "cloud": cloud, "guards": _placed(guards), "consistency": consistency}
+    given = {
+        "input": _placed(input),
+        "policy": policy,
+        "cloud": cloud,
+        "guards": _placed(guards),
+        "consistency": consistency,
+    }
     kept = {name: value for name, value in given.items() if value is not None}
     if resume is None:
         if file is None:
             raise InputError("name a program or a document: elastream run FILE; or a run to go on with: --resume RUN")
     else:
-        record, report, resume = (None if each is None else each.resolve() for each in (record, report, resume))
+        resume = resume.resolve()
+        record, report = (None if each is None else each.resolve() for each in (record, report))
         file, before = _of_earlier(resume, file)
         kept = {**before, **kept}
     ends = Ends()

@@ -273,7 +273,7 @@ def kafka(topic: str, servers: str = "127.0.0.1:9092", **options: str) -> KafkaT
 
 
 def parquet(path: object = "") -> ParquetSink:
-    """Parquet files in a folder; without one, in the run's own (`RunResult.output`), where they stay with what made them."""
+    """Parquet files in a folder; without one, in the run's own (`RunResult.output`)."""
     return ParquetSink(str(path))
 
 

@@ -1,4 +1,4 @@
-"""What of a dataflow must stay as it is for its state, offsets and results to mean the same: a run that goes on is held to it.
+"""What of a dataflow must stay as it is for its state, offsets and results to mean the same, when a run goes on.
 
 Free to change between the end of a run and its resumption: functions, costs, values, needs, service levels, loads, guards,
 policy, cloud. Functions are the user's to keep compatible with the state that they left.

@@ -1,6 +1,6 @@
 """What a run is, in `run.json` of its folder: enough to go on with it after its driver is gone. And the lock of the folder.
 
-A run's folder goes through these states; `run.lock` is held (`flock`) by the process that drives it, so it is free as soon as
+A run's folder goes through these states; `run.lock` is held (`flock`) by the process that drives it, so it is free once
 that process is gone, however it went:
 
     state     run.json             lock   end in the recording   `--resume`
@@ -37,7 +37,7 @@ __all__ = ["Manifest", "held", "read_manifest", "run_id", "write_manifest"]
 class Manifest:
     """A run. id: unique; sinks keep it beside what the run wrote. started: epoch seconds of time 0.
 
-    identity: what must stay as it is (`elastream.model.identity`); empty until the run has begun. program: the file that was
+    identity: what must stay as it is (`model.identity`); empty until the run has begun. program: the file that was
     executed, the folder that it was started in and its options; empty where a program called `run` by itself. resumed: one
     entry for each time that it went on.
     """

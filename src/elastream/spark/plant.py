@@ -76,8 +76,8 @@ class Scope:
 
 
 class RunClock:
-    """Seconds since the run began, on the machine's monotonic clock; it can be woken early. at: seconds that it begins with,
-    where the run goes on."""
+    """Seconds since the run began, on the machine's monotonic clock; it can be woken early. at: seconds to begin with, of
+    a run that goes on."""
 
     def __init__(self, at: float = 0.0) -> None:
         self._start = time.monotonic() - at

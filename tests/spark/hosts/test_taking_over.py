@@ -1,4 +1,4 @@
-"""What becomes of leases when their driver is killed: whatever a provider lists at the end is leased, and all else is ended."""
+"""What becomes of leases when their driver is killed: what a provider lists at the end is leased."""
 
 import pytest
 from hypothesis import given
@@ -51,7 +51,7 @@ def test_hosts_that_are_there_are_adopted_and_those_that_are_gone_are_written_of
     provider.release(["h2"])  # it went together with the driver
     clock.sleep_until(60.0)
     hosts = driver(provider, tmp_path / "leases", clock, Resumed(60.0, 40.0))
-    assert [*hosts.taken_over.adopted] == ["h1", "h3"]  # h3 was on its way out: its lease goes on until it is gone
+    assert [*hosts.taken_over.adopted] == ["h1", "h3"]  # that h3 was to be released is in the journal of actions
     assert [*hosts.taken_over.gone] == ["h2"]
     look(hosts)
     leases = hosts.leases
@@ -91,7 +91,9 @@ def test_what_cannot_be_written_is_not_leased(tmp_path):
     assert [*provider.known] == [*hosts.leases] == ["h1"]
 
 
-@pytest.mark.parametrize(("gone", "adopted", "expected"), [(0, 0, 2), (1, 0, 2), (5, 0, 5), (12, 0, 10), (4, 8, 2), (0, 3, 0)])
+@pytest.mark.parametrize(
+    ("gone", "adopted", "expected"), [(0, 0, 2), (1, 0, 2), (5, 0, 5), (12, 0, 10), (4, 8, 2), (0, 3, 0)]
+)
 def test_a_run_goes_on_as_wide_as_it_was_within_its_bounds(gone, adopted, expected):
     names = [f"h{n}" for n in range(gone + adopted)]
     before = TakenOver(

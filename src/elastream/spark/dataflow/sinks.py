@@ -81,7 +81,7 @@ def _refuse_occupied(path: Path, changes: bool, run: str | None) -> None:
     earlier = [each.name for each in entries if each.name == "_spark_metadata" or _BATCH.search(each.name)]
     if earlier and run is not None and not (run and run == _about(path).get("run")):
         raise EnvironmentProblem(
-            f"{path} holds the results of an earlier run ({earlier[0]}): --resume RUN goes on with that run, --fresh replaces"
+            f"{path} holds the results of an earlier run ({earlier[0]}): --resume RUN goes on with it, --fresh replaces"
             " its results; or choose another folder"
         )
 

@@ -6,7 +6,7 @@ many of their types are leased, so that the run goes on as wide as it was: the l
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from elastream.clouds.provider import Phase, Provider, Terms
 from elastream.model.cloud import HostState, HostType, Lease
@@ -27,7 +27,7 @@ class Resumed:
 
 @dataclass(frozen=True, slots=True)
 class TakenOver:
-    """Leases of an earlier driver. adopted: of hosts that are there. gone: of those that are not, now ended. ended: before."""
+    """Leases of an earlier driver. adopted: of hosts that are there. gone: of others, ended now. ended: ended before."""
 
     adopted: Mapping[str, Lease] = field(default_factory=dict)
     gone: Mapping[str, Lease] = field(default_factory=dict)
@@ -52,7 +52,7 @@ def take_over(leases: LeaseLog, provider: Provider, resumed: Resumed) -> TakenOv
             adopted[host] = lease
         else:
             why = f"gone when the run was resumed; last seen at {resumed.seen:.0f} s"
-            gone[host] = lost = lease.to(HostState.LOST, max(lease.since, resumed.seen))
+            gone[host] = lost = replace(lease.to(HostState.LOST, max(lease.since, resumed.seen)), note=why)
             leases.ended(lost, why)
             log.warning("host %s is lost: %s", host, why)
     provider.release([host for host in (*gone, *ended) if host in listed])

@@ -79,7 +79,7 @@ class RunningSegment:
 
     @cached_property
     def before(self) -> Sequence[Mapping[str, Any]]:
-        """The offsets up to which an earlier driver has committed, one a source in the order of `reads`; none of a new run."""
+        """The offsets up to which an earlier driver has committed, one a source in the order of `reads`."""
         committed = latest_batch(self.checkpoint, "commits")
         return offsets_of(self.checkpoint, committed) if committed >= 0 else ()
 
