@@ -10,7 +10,7 @@ from elastream.model.decision import Decision
 from elastream.model.key_table import key_columns
 from elastream.model.observation import Context, Observation
 
-__all__ = ["Ending", "Header", "Json", "Observer", "describe_run", "described_further"]
+__all__ = ["Ending", "Header", "Json", "Observer", "describe_run", "described_before", "described_further"]
 
 Json: TypeAlias = dict[str, Any]
 
@@ -126,6 +126,11 @@ def described_further(header: Header, context: Context, leases: Iterable[Lease])
         host_types=_joined(header.host_types, (*now.host_types, *types.values()), "name"),
         signals=_joined(header.signals, now.signals, "name"),
     )
+
+
+def described_before(before: Header, now: Header) -> Header:
+    """`now`, with host types that only `before` had: leases of before name them."""
+    return replace(now, host_types=_joined(before.host_types, now.host_types, "name"))
 
 
 def _joined(before: Sequence[Json], now: Sequence[Json], *key: str) -> tuple[Json, ...]:

@@ -39,7 +39,7 @@ from elastream.recording.form import (
     written_observation,
 )
 from elastream.recording.formats import FORMAT, unmarked
-from elastream.recording.observer import Ending, Header, Json, described_further
+from elastream.recording.observer import Ending, Header, Json, described_before, described_further
 from elastream.recording.series import Series
 from elastream.recording.tail import whole_length
 
@@ -201,6 +201,7 @@ class Recording:
                 match fields.pop("kind"):
                     case "start":
                         before, header = header, read_header(unmarked(fields, place))
+                        header = header if before is None else described_before(before, header)
                         if before is not None and len(header.resumed) > len(before.resumed):
                             ending, rounds = None, max(decisions, default=0)
                     case "observation":
