@@ -185,5 +185,7 @@ class Ends:
     def interrupted(self, limit: float | None) -> bool:
         """Whether the user stopped the run before its load or its time limit ended it."""
         ending = self._ending
-        limited = limit is not None and ending is not None and ending.reason.startswith("its limit of")
+        from elastream.recording.observer import LIMITED
+
+        limited = limit is not None and ending is not None and ending.reason.startswith(LIMITED)
         return ending is not None and ending.status == "stopped" and not limited

@@ -26,7 +26,7 @@ from elastream.model.observation import Observation
 from elastream.model.plant import Clock, Plan, Plant, Policy
 from elastream.model.wording import counted
 from elastream.planning.algorithms.measures import seen
-from elastream.recording.observer import Ending, Header, Observer, describe_run
+from elastream.recording.observer import LIMITED, Ending, Header, Observer, describe_run
 
 __all__ = ["Loop"]
 
@@ -164,7 +164,7 @@ class Loop:
             self._complete(observation)
         if self._finished:
             return "finished", ""
-        return "stopped", self._stopped or f"its limit of {self._limit:g} s was reached"
+        return "stopped", self._stopped or f"{LIMITED} {self._limit:g} s was reached"
 
     @property
     def _finished(self) -> bool:

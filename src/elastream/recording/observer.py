@@ -10,9 +10,11 @@ from elastream.model.decision import Decision
 from elastream.model.key_table import key_columns
 from elastream.model.observation import Context, Observation
 
-__all__ = ["Ending", "Header", "Json", "Observer", "describe_run", "described_before", "described_further"]
+__all__ = ["LIMITED", "Ending", "Header", "Json", "Observer", "describe_run", "described_before", "described_further"]
 
 Json: TypeAlias = dict[str, Any]
+LIMITED = "its limit of"
+"""How the reason begins of a run that was stopped by its time limit."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,8 +22,8 @@ class Connection:
     """A supervisor and the driver's end of its socket; what it says of itself goes to the file `log`. For several threads.
 
     Python opens descriptors so that programs which the driver starts do not inherit them: the socket ends with the driver.
-    patience: seconds for which an answer is waited for. A supervisor that is late (stopped, swapped out) loses nothing: what
-    it answers afterwards is known by its number, and dropped.
+    patience: seconds for which an answer is waited for. A supervisor that is late (stopped, swapped out) loses nothing:
+    what it answers afterwards is known by its number, and dropped.
     """
 
     def __init__(self, log: Path, patience: float = PATIENCE) -> None:
