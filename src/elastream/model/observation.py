@@ -385,7 +385,8 @@ class Observation:
     composition: the one wanted. effective: by query (segment), that of its last committed batch; left out before the first.
     alternates: a row per alternate that has run, `"operator.alternate"`: its own cost and selectivity. signals: the newest
     reading of each. standings: by dynamic element, what its guards allow; an element without guards is left out. guards:
-    version of the guards in force, 0 without.
+    version of the guards in force, 0 without. stalled: by query, seconds for which a batch has been under way that takes
+    unusually long: what its tasks take is not known, as tasks tell when they end.
     """
 
     time: float
@@ -409,6 +410,7 @@ class Observation:
     signals: Signals = field(default_factory=dict)
     standings: Mapping[str, Standing] = field(default_factory=dict)
     guards: int = 0
+    stalled: Mapping[str, float] = field(default_factory=dict)
 
     def series(self, operator: str, metric: Metric, last: int | None = None) -> tuple[Floats, Floats]:
         """(times, values) of one operator's metric, oldest first, this observation last; at most `last` of them."""

@@ -305,6 +305,7 @@ class SparkPlant(Generic[Q]):
             batches=tuple(batches),
             alarms=self.alarms.standing,
             latency_basis=self.queries.latency_basis(),
+            stalled=self.queries.stalled(wall),
         )
 
     def _seen_again(self, last: Observation, now: float) -> Observation:

@@ -148,10 +148,12 @@ class HostBook:
         return host if executor is None else f"executor {executor.id} ({executor.host})"
 
     def use(self, host: str) -> float:
-        """Fraction of a host's slots that its tasks took, mean over BUSY_WINDOW; unknown until it was seen twice."""
+        """Fraction of a host's slots that its tasks took, mean over BUSY_WINDOW; unknown until it was seen twice, and while
+        it runs tasks and none has ended in that time: tasks tell when they end."""
         with self._lock:
-            busy, slots = self._known[host].busy, self._leases[host].type.slots
-            if len(busy) < 2:
+            known, slots = self._known[host], self._leases[host].type.slots
+            busy = known.busy
+            if len(busy) < 2 or (known.executor is not None and known.executor.active and busy[0][1] == busy[-1][1]):
                 return NAN
             (since, before), (now, after) = busy[0], busy[-1]
             return min(1.0, (after - before) / (now - since) / slots) if now > since else NAN

@@ -4,6 +4,7 @@ Two sources, each cheap enough for every second: the progress of each query (one
 fused stages. The latency of a record is the commit of its batch less the moment from which it counts (see `latencies`).
 """
 
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
@@ -19,7 +20,7 @@ from elastream.model.stages import Layout
 from elastream.spark.dataflow.edge_log import EdgeLog
 from elastream.spark.dataflow.edges import edge_name
 from elastream.spark.queries.latencies import Latencies
-from elastream.spark.queries.segments import RunningSegment
+from elastream.spark.queries.segments import RunningSegment, committed_offsets
 from elastream.spark.telemetry.alternates import AlternateCosts
 from elastream.spark.telemetry.batches import (
     WINDOW,
@@ -72,8 +73,9 @@ class Telemetry:
         self._latencies = Latencies(layout, running, self.queues)
         self._meter: dict[tuple[str, int], list[MeterRow]] = {}
         self._alternates = AlternateCosts()
+        self._stepped = -math.inf
         # What an earlier driver committed counts, too.
-        self._before = {each.segment.name: each.before for each in running}
+        self._before = {each.segment.name: committed_offsets(each.checkpoint) for each in running}
         self.batches = sum(latest_batch(each.checkpoint, "commits") + 1 for each in running)
         self.rows = sum(int(self._start_of(source).get("n", 0)) for source in self._sources)
         self.longest = 0.0
@@ -88,6 +90,13 @@ class Telemetry:
         for name, (each, _) in self._sources.items():
             if name not in self._patterns:
                 self._latencies.origins[name].look(now, not np.isnan(self._planned_at(each)), each.interval)
+
+    def stepped(self, seconds: float, now: float) -> None:
+        """Take note that the clock was set by `seconds` some time before epoch second `now`: what is dated is so anew."""
+        self._stepped = now
+        self._latencies.stepped()
+        for queue in self.queues.values():
+            queue.shift(seconds)
 
     @property
     def latency_basis(self) -> Mapping[str, Basis]:
@@ -151,7 +160,7 @@ class Telemetry:
         """Whether all that was written to durable edges of files has been taken by committed batches."""
         for each in self._running:
             last = self.last(each.segment.name)
-            before = {offset["edge"]: int(offset["n"]) for offset in each.before if "edge" in offset}
+            before = {offset["edge"]: int(offset["n"]) for offset in self._before[each.segment.name] if "edge" in offset}
             for edge in each.edges:
                 taken = last.source(self._numbers[edge]).numbers[1] if last else before.get(edge_name(edge), 0)
                 if self.queues[edge].refresh() > taken:
@@ -383,7 +392,8 @@ class Telemetry:
         return NAN if started is None else self._patterns[source].rate(max(0.0, now - started))
 
     def _planned_at(self, running: RunningSegment) -> float:
-        return planned_at(running.checkpoint, last.id if (last := self.last(running.segment.name)) else None)
+        planned = planned_at(running.checkpoint, last.id if (last := self.last(running.segment.name)) else None)
+        return planned if not planned < self._stepped else NAN
 
     def _window(self, now: float) -> dict[str, list[Batch]]:
         """Batches committed lately, by segment; where none was, the newest, so that an old value shows its age."""

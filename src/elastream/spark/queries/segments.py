@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +29,7 @@ from elastream.spark.worker.meter import Meter
 __all__ = [
     "SHUFFLED_EACH",
     "RunningSegment",
+    "committed_offsets",
     "composition_left",
     "led_by_edges",
     "log_of",
@@ -77,18 +77,18 @@ class RunningSegment:
         """The composition by batch, where no source of ours carries it."""
         return log_of(self.control)
 
-    @cached_property
-    def before(self) -> Sequence[Mapping[str, Any]]:
-        """The offsets up to which an earlier driver has committed, one a source in the order of `reads`."""
-        committed = latest_batch(self.checkpoint, "commits")
-        return offsets_of(self.checkpoint, committed) if committed >= 0 else ()
-
     def ran(self, batch: int) -> Ran | None:
         """What a batch ran under; None where Spark has deleted its offsets."""
         try:
             return ran_under(self.checkpoint, self.control, self.own_source, batch)
         except FileNotFoundError:
             return None
+
+
+def committed_offsets(checkpoint: Path) -> Sequence[Mapping[str, Any]]:
+    """The offsets up to which a query has committed, one a source in the order in which it reads them; none before that."""
+    committed = latest_batch(checkpoint, "commits")
+    return offsets_of(checkpoint, committed) if committed >= 0 else ()
 
 
 def composition_left(layout: Layout, directory: RunDirectory, new: Composition) -> Composition:
