@@ -77,7 +77,9 @@ class Watched:
             load = StageLoad(batch, 0, (), (0,), False, took, ended, ("1",) * 8, column, *[column] * 7)
             query._take("q/count0", load)
         wall, layout = machine.wall(), layout_of((("q", query.operators),))
-        leases = {f"h{n}": Lease(f"h{n}", KIND, 0.0).to(HostState.STARTING, 0).to(HostState.RUNNING, 0) for n in range(1, 5)}
+        leases = {
+            f"h{n}": Lease(f"h{n}", KIND, 0.0).to(HostState.STARTING, 0).to(HostState.RUNNING, 0) for n in range(1, 5)
+        }
         loads = query.loads(wall)
         held = {TaskId("q/count0", n): f"h{n % 4 + 1}" for n in range(PARTITIONS)}
         actions = ("MoveTask", "DrainHost", "LeaseHost", "ReleaseHost", "CancelDrain", "RenewHost")
