@@ -165,27 +165,27 @@ class BatchWatch(Watch):
     def _figures(self) -> dict[Metric, float]:
         if not self.ticks:
             return {}
-        first = {self.context.layout.stage_of[name].segment for name in self.network.sources}
         end = np.array([self.ticks * self.settings.monitor])
-        batches, rate = [], 0.0
-        for name in first:
+        logs, rate = [], 0.0
+        for name in dict.fromkeys(self.context.layout.stage_of[name].segment for name in self.network.sources):
             log = self.fused.segments[name].log
             rates, known = rates_at(end, log, WINDOW)
             by = int(np.searchsorted(log[:, 0] + log[:, 1], end[0]))
-            batches += [MicroBatch(name, *row) for row in log[by - int(known[0]) : by].tolist()]
+            logs.append(log[by - int(known[0]) : by])
             rate += float(rates[0])
-        spreads = _spreads(batches)
+        _, seconds, records, oldest, newest = (logs[0] if len(logs) == 1 else np.concatenate(logs)).T
+        spreads = _spreads(records, oldest, newest)
         middle, late = _quantiles(spreads, (0.5, 0.99))
         found = {
-            Metric.ARRIVAL_RATE: self.offered_last if batches else math.nan,
+            Metric.ARRIVAL_RATE: self.offered_last if records.size else math.nan,
             Metric.THROUGHPUT: rate,
             Metric.LATENCY_P50: middle,
             Metric.LATENCY_P99: late,
         }
-        if batches:
-            waited = math.fsum(batch.records * (batch.oldest + batch.newest) / 2 for batch in batches)
-            found[Metric.LATENCY] = waited / math.fsum(batch.records for batch in batches)
-            found[Metric.BATCH_DURATION] = statistics.median(batch.seconds for batch in batches)
+        if records.size:
+            waited = math.fsum((records * (oldest + newest) / 2).tolist())
+            found[Metric.LATENCY] = waited / math.fsum(records.tolist())
+            found[Metric.BATCH_DURATION] = statistics.median(seconds.tolist())
             if (target := self.context.target_latency) is not None:
                 found[Metric.COMPLIANCE] = _share(spreads, target)
         return found
@@ -203,12 +203,12 @@ def latency_quantile(batches: Sequence[MicroBatch], q: float) -> float:
 
     Latencies within a batch are taken as uniform between that of its newest and that of its oldest record.
     """
-    return _quantiles(_spreads(batches), (q,))[0]
+    return _quantiles(_spreads(*_columns(batches)), (q,))[0]
 
 
 def latency_share(batches: Sequence[MicroBatch], limit: float) -> float:
     """Fraction of records whose latency is at most `limit` seconds, under the assumptions of `latency_quantile`."""
-    return _share(_spreads(batches), limit)
+    return _share(_spreads(*_columns(batches)), limit)
 
 
 def _quantiles(spreads: tuple[Floats, Floats, Floats], wanted: Sequence[float]) -> list[float]:
@@ -225,13 +225,18 @@ def _share(spreads: tuple[Floats, Floats, Floats], limit: float) -> float:
     return float(_below(np.array([limit]), counts, low, wide)[0]) if counts.size else math.nan
 
 
-def _spreads(batches: Sequence[MicroBatch]) -> tuple[Floats, Floats, Floats]:
+def _columns(batches: Sequence[MicroBatch]) -> Floats:
+    """(records, oldest, newest) of batches; shape (3, batches)."""
+    return np.array([(batch.records, batch.oldest, batch.newest) for batch in batches]).reshape(-1, 3).T
+
+
+def _spreads(records: Floats, oldest: Floats, newest: Floats) -> tuple[Floats, Floats, Floats]:
     """(records, least latency, spread of latencies), shape (batches,) each, of batches with known due times."""
-    known = [batch for batch in batches if batch.records > 0 and not math.isnan(batch.oldest + batch.newest)]
-    low = np.array([min(batch.newest, batch.oldest) for batch in known])
+    known = (records > 0) & ~np.isnan(oldest + newest)
+    oldest = oldest[known]
+    low = np.minimum(newest[known], oldest)
     # The spread is 0 for one record or simultaneous arrivals; the floor avoids dividing by it.
-    wide = np.maximum(np.array([batch.oldest for batch in known]) - low, 1e-6)
-    return np.array([batch.records for batch in known]), low, wide
+    return records[known], low, np.maximum(oldest - low, 1e-6)
 
 
 def _below(values: Floats, counts: Floats, low: Floats, wide: Floats) -> Floats:
