@@ -82,7 +82,7 @@ def digest(seed: int) -> str:
     limit = given.ends[-1] - given.period
     loop = Loop(plant, policy, monitor=given.period, period=given.period, observers=[kept], limit=limit, to_the_limit=True)
     loop.run()
-    kept.hash.update(repr(plant.result()).encode())
+    kept.hash.update(repr(plant.result()).encode() + plant.result().series.tobytes())
     kept.ended("result")
     return " | ".join([str(case), *kept.lines])
 
@@ -90,7 +90,7 @@ def digest(seed: int) -> str:
 def digests(source: Path, first: int, number: int, workers: int) -> list[str]:
     """A line a case, by the code in `source`."""
     command = [sys.executable, __file__, "--digests", "--cases", str(number), "--first", str(first)]
-    environment = {**os.environ, "PYTHONPATH": str(source)}
+    environment = {**os.environ, "PYTHONPATH": str(source), "PYTHONHASHSEED": "0"}
     done = subprocess.run([*command, "--workers", str(workers)], env=environment, stdout=subprocess.PIPE, text=True, check=True)
     return done.stdout.splitlines()
 

@@ -9,6 +9,8 @@ import statistics
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+from numba import njit
+from numpy.typing import NDArray
 
 from elastream.model.observation import (
     Composition,
@@ -27,6 +29,16 @@ from elastream.simulation.pool import SimulatedHosts
 from elastream.simulation.settings import Settings
 from elastream.simulation.watching import AT, Watch
 
+(
+    ARRIVAL_ROW, PROCESSED_ROW, EMITTED_ROW, SERVICE_ROW, DURATION_ROW, MIDDLE_ROW, LATE_ROW, COMPLIANCE_ROW, BACKLOG_ROW,
+    BUSY_ROW, UTILISATION_ROW,
+) = (
+    AT[metric] for metric in (
+        Metric.ARRIVAL_RATE, Metric.PROCESSED_RATE, Metric.EMITTED_RATE, Metric.SERVICE_TIME, Metric.DURATION,
+        Metric.DURATION_P50, Metric.DURATION_P99, Metric.COMPLIANCE, Metric.BACKLOG, Metric.BUSY_CORES, Metric.UTILISATION,
+    )
+)  # fmt: skip
+"""Rows of the operators' table, for what is compiled."""
 WINDOW = 3.0
 """Seconds of batches that one observation covers, and over which CPU use is averaged, as on Spark."""
 
@@ -44,6 +56,7 @@ class BatchWatch(Watch):
         self._averaged = max(1, round(WINDOW / settings.monitor))
         self._hosts: Floats = np.zeros((0, 0))
         self._busy: Floats = np.zeros((0, len(network.stations)))
+        self._stages = np.array([self.rows[station.name] for station in network.stations], dtype=np.int64)
         self._since: Mapping[str, float] = dict.fromkeys(network.sources, 0.0)
         self._batch: tuple[float, tuple[MicroBatch, ...]] = (-1.0, ())
 
@@ -85,49 +98,27 @@ class BatchWatch(Watch):
         period = self.settings.monitor
         offered = np.zeros(closed.ends.size)
         rates = {name: rates_at(closed.ends, segment.log, WINDOW) for name, segment in self.fused.segments.items()}
-        busy = np.empty((closed.ends.size, len(self.fused.stations)))
+        known_busy, most = self._busy.shape[0], self._averaged
+        busy = np.empty((known_busy + closed.ends.size, len(self.fused.stations)))
+        busy[:known_busy] = self._busy
         for number, station in enumerate(self.fused.stations):
             segment = self.fused.segments[station.stage.segment]
             seen, (rate, known) = closed.tables[station.stage.segment], rates[station.stage.segment]
             total = sum(segment.demand.work.values())
             part = segment.demand.work[station.name] / total if total > 0 else 1 / len(segment.stations)
-            volume = segment.demand.volume[station.name]
-            leads = station is segment.leader
-            busy[:, number] = seen[:, BUSY] * part / period
-            done = seen[:, DONE] * volume
-            into = table[:, :, self.rows[station.name]]
-            into[:, AT[Metric.PROCESSED_RATE]] = into[:, AT[Metric.EMITTED_RATE]] = rate * volume
-            # Only what leads a query has a queue that records arrive at; the others take what a batch brings them.
-            into[:, AT[Metric.ARRIVAL_RATE]] = (
-                np.where(known > 0, seen[:, ARRIVED] / period, np.nan) if leads else rate * volume
-            )
-            with np.errstate(divide="ignore", invalid="ignore"):
-                into[:, AT[Metric.SERVICE_TIME]] = np.where(done > 0, seen[:, BUSY] * part / done, np.nan)
-                if leads:
-                    mean = np.where(seen[:, DONE] > 0, seen[:, DELAY] / seen[:, DONE], np.nan)
-                    into[:, AT[Metric.DURATION]] = mean
-                    into[:, AT[Metric.DURATION_P50]] = seen[:, MIDDLE]
-                    into[:, AT[Metric.DURATION_P99]] = seen[:, LATE]
-                    if station.operator.max_duration is not None:
-                        into[:, AT[Metric.COMPLIANCE]] = seen[:, WITHIN] / np.where(
-                            seen[:, DONE] > 0, seen[:, DONE], np.nan
-                        )
-                        self._note_delays(station, mean, closed.ends)
-            if leads:
-                into[:, AT[Metric.BACKLOG]] = np.where(known > 0, seen[:, LEFT], np.nan)
-            into[:, AT[Metric.PARALLELISM]] = len(station.crew)
-            into[:, AT[Metric.SCALINGS]] = station.scalings
+            leads, limited = station is segment.leader, station.operator.max_duration is not None
+            row = self.rows[station.name]
+            enter_stage(
+                table, row, seen, rate, known, busy, known_busy, number, float(part),
+                float(segment.demand.volume[station.name]), float(period), leads, limited,
+            )  # fmt: skip
+            table[:, AT[Metric.PARALLELISM], row] = len(station.crew)
+            table[:, AT[Metric.SCALINGS], row] = station.scalings
+            if leads and limited:
+                self._note_delays(station, table[:, AT[Metric.DURATION], row], closed.ends)
         # Work is charged evenly over a batch's duration; the reported value is its mean over the window.
-        before = np.concatenate([self._busy, busy])
-        reach = np.concatenate([np.zeros((1, busy.shape[1])), np.cumsum(before, axis=0)])
-        last = np.arange(self._busy.shape[0] + 1, before.shape[0] + 1)
-        first = np.maximum(0, last - self._averaged)
-        mean_busy = (reach[last] - reach[first]) / (last - first)[:, None]
-        self._busy = before[max(0, before.shape[0] - self._averaged + 1) :] if self._averaged > 1 else before[:0]
-        for number, station in enumerate(self.fused.stations):
-            into = table[:, :, self.rows[station.name]]
-            into[:, AT[Metric.BUSY_CORES]] = mean_busy[:, number]
-            into[:, AT[Metric.UTILISATION]] = mean_busy[:, number] / np.where(usable > 0, usable, np.nan)
+        enter_busy(table, self._stages, busy, known_busy, most, usable)
+        self._busy = busy[max(0, busy.shape[0] - most + 1) :] if most > 1 else busy[:0]
         for name, reached in closed.offered.items():
             into, (rate, known) = table[:, :, self.rows[name]], rates[self.context.layout.stage_of[name].segment]
             came = np.diff(reached, prepend=self._since[name]) / period
@@ -196,6 +187,68 @@ class BatchWatch(Watch):
             self._batch = (now, tuple(self.fused.reports))
             self.fused.reports = []
         return self._batch[1]
+
+
+@njit(cache=True)
+def enter_stage(
+    table: Floats,
+    row: int,
+    seen: Floats,
+    rate: Floats,
+    known: NDArray[np.int64],
+    busy: Floats,
+    before: int,
+    stage: int,
+    part: float,
+    volume: float,
+    period: float,
+    leads: bool,
+    limited: bool,
+) -> None:
+    """Enter a stage in its `row` of `table`, by period, metric and operator, and its busy cores in column `stage` of `busy`.
+
+    seen: figures of its query, columns as in `batching`. before: rows of `busy` that are earlier ones. rate, known:
+    records/s that it took lately, and of how many batches. part: of its query's work. volume: records that come to it, per
+    record of the query. leads: whether it is the first of its query, which has a queue that records arrive at; the others
+    take what a batch brings them. limited: whether it has a service level.
+    """
+    for k in range(seen.shape[0]):
+        into, done, judged = table[k], seen[k, DONE] * volume, seen[k, DONE]
+        busy[before + k, stage] = seen[k, BUSY] * part / period
+        into[PROCESSED_ROW, row] = into[EMITTED_ROW, row] = rate[k] * volume
+        if done > 0:
+            into[SERVICE_ROW, row] = seen[k, BUSY] * part / done
+        if not leads:
+            into[ARRIVAL_ROW, row] = rate[k] * volume
+            continue
+        if known[k] > 0:
+            into[ARRIVAL_ROW, row] = seen[k, ARRIVED] / period
+            into[BACKLOG_ROW, row] = seen[k, LEFT]
+        if judged > 0:
+            into[DURATION_ROW, row] = seen[k, DELAY] / judged
+            if limited:
+                into[COMPLIANCE_ROW, row] = seen[k, WITHIN] / judged
+        into[MIDDLE_ROW, row], into[LATE_ROW, row] = seen[k, MIDDLE], seen[k, LATE]
+
+
+@njit(cache=True)
+def enter_busy(table: Floats, rows: NDArray[np.int64], busy: Floats, before: int, most: int, usable: Floats) -> None:
+    """Enter busy cores, on average over up to `most` periods, and their part of the `usable` ones, in `rows` of `table`.
+
+    busy: by period and stage, the first `before` periods are earlier ones.
+    """
+    periods, stages = busy.shape
+    reach = np.zeros((periods + 1, stages))
+    for k in range(periods):
+        for stage in range(stages):
+            reach[k + 1, stage] = reach[k, stage] + busy[k, stage]
+    for last in range(before + 1, periods + 1):
+        first, k = max(0, last - most), last - before - 1
+        for stage in range(stages):
+            mean = (reach[last, stage] - reach[first, stage]) / (last - first)
+            table[k, BUSY_ROW, rows[stage]] = mean
+            if usable[k] > 0:
+                table[k, UTILISATION_ROW, rows[stage]] = mean / usable[k]
 
 
 def latency_quantile(batches: Sequence[MicroBatch], q: float) -> float:
