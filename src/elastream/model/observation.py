@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from elastream.model.action import TaskId
 from elastream.model.alarms import Alarm
-from elastream.model.cloud import HostState, HostType, Lease
+from elastream.model.cloud import HostType, Lease, Leases
 from elastream.model.graph import Alternate, Graph, Operator
 from elastream.model.guarding import Standing
 from elastream.model.latency import Basis
@@ -410,6 +410,15 @@ class Observation:
     standings: Mapping[str, Standing] = field(default_factory=dict)
     guards: int = 0
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.leases, Leases):
+            object.__setattr__(self, "leases", Leases(self.leases))
+
+    @property
+    def _leased(self) -> Leases:
+        assert isinstance(self.leases, Leases)
+        return self.leases
+
     def series(self, operator: str, metric: Metric, last: int | None = None) -> tuple[Floats, Floats]:
         """(times, values) of one operator's metric, oldest first, this observation last; at most `last` of them."""
         samples = [*self.history, Sample(self.time, self.operators)]
@@ -442,10 +451,10 @@ class Observation:
         ids = self.application.ids
         return self.application.reading(ids[0], metric) if ids else Reading(None)
 
-    @cached_property
+    @property
     def usable(self) -> tuple[str, ...]:
         """Hosts that take tasks now."""
-        return tuple(host for host, lease in self.leases.items() if lease.state is HostState.RUNNING)
+        return self._leased.usable
 
     @cached_property
     def capacities(self) -> Mapping[str, float]:
@@ -472,12 +481,25 @@ class Observation:
         busy = math.fsum([each / self.speeds[host] for host, each in cores.items()])
         return math.fsum(cores.values()) / busy if busy > 0 else 1.0
 
-    @cached_property
+    @property
     def coming(self) -> tuple[str, ...]:
         """Hosts leased and not ready yet."""
-        return tuple(
-            host for host, lease in self.leases.items() if lease.state in (HostState.REQUESTED, HostState.STARTING)
-        )
+        return self._leased.coming
+
+    @property
+    def draining(self) -> tuple[str, ...]:
+        """Hosts whose tasks are being moved away."""
+        return self._leased.draining
+
+    @property
+    def came(self) -> tuple[float, ...]:
+        """When each usable host came into its present state."""
+        return self._leased.came
+
+    @property
+    def since_change(self) -> float:
+        """Seconds since a host came, or a drain was begun or cancelled; inf if never."""
+        return self.time - self._leased.changed
 
     def host_name(self, offset: int = 0) -> str:
         """A name that no host of this run has had; `offset` for the second, third, ... in one plan."""

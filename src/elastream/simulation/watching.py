@@ -14,7 +14,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from elastream.model.cloud import Lease
+from elastream.model.cloud import Lease, Leases
 from elastream.model.latency import Basis
 from elastream.model.observation import (
     Composition,
@@ -260,7 +260,7 @@ class Watch:
 
     def _lease_frame(self) -> tuple[Mapping[str, Lease], tuple[str, ...]]:
         if self._leases[0] != self.pool.changes:
-            leases = {lease.host: lease for lease in (self.pool.leases[row] for row in self.pool.active)}
+            leases = Leases((lease.host, lease) for lease in (self.pool.leases[row] for row in self.pool.active))
             self._leases = (self.pool.changes, leases, tuple(leases))
         return self._leases[1], self._leases[2]
 

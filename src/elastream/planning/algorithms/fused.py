@@ -60,7 +60,6 @@ def lease_missing(
     need: float,
     why: str,
     spare: int,
-    draining: Sequence[str],
     *,
     equal: bool,
 ) -> list[Action]:
@@ -84,7 +83,7 @@ def lease_missing(
             lacking = by_need
             why = f"{why}; {has:.3g} are on {counted(len(there), 'host')}"
             why += f", and {counted(spare, 'host')} to spare" if spare else ""
-    kept = draining[: max(0, lacking)]
+    kept = observation.draining[: max(0, lacking)]
     leases = min(max(0, lacking) - len(kept), context.max_hosts - len(observation.leases))
     return [
         *(CancelDrain(host, why=why) for host in kept),

@@ -80,9 +80,8 @@ class Seen:
         times, worked = samples[0], samples[0][samples[2] > 0]
         began = math.inf if before is None else before.began
         began = min(began, float(worked[0]) if worked.size else math.inf)
-        came = [observation.leases[host].history[-1][0] for host in observation.usable]
         cold = times < began + warming
-        for at in came:
+        for at in observation.came:
             if times.size and at + warming > times[0]:  # as hardly any: most hosts came long ago
                 cold |= (times >= at) & (times < at + warming)
         samples[-1] = ~cold

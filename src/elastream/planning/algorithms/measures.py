@@ -16,7 +16,6 @@ __all__ = [
     "host_capacity",
     "mean_and_least",
     "seen",
-    "since_change",
     "source_sum",
     "speeds_by_operator",
     "sum_of",
@@ -81,13 +80,6 @@ def tasks_on(observation: Observation, host: str) -> int:
     """Number of tasks placed on `host`."""
     row = observation.hosts.rows.get(host, -1)
     return int(observation.tasks.per_host[row]) if 0 <= row < observation.tasks.per_host.size else 0
-
-
-def since_change(observation: Observation) -> float:
-    """Seconds since a host came, or a drain was begun or cancelled; inf if never."""
-    changes = [at for host in observation.usable for at, _ in observation.leases[host].history[1:]]
-    changes += [lease.history[-1][0] for lease in observation.leases.values() if lease.state is HostState.DRAINING]
-    return observation.time - max(changes, default=-math.inf)
 
 
 def unsized(observation: Observation) -> tuple[Unknown, ...]:
