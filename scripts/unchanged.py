@@ -91,7 +91,9 @@ def digests(source: Path, first: int, number: int, workers: int) -> list[str]:
     """A line a case, by the code in `source`."""
     command = [sys.executable, __file__, "--digests", "--cases", str(number), "--first", str(first)]
     environment = {**os.environ, "PYTHONPATH": str(source), "PYTHONHASHSEED": "0"}
-    done = subprocess.run([*command, "--workers", str(workers)], env=environment, stdout=subprocess.PIPE, text=True, check=True)
+    done = subprocess.run(
+        [*command, "--workers", str(workers)], env=environment, stdout=subprocess.PIPE, text=True, check=True
+    )
     return done.stdout.splitlines()
 
 

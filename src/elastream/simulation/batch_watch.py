@@ -205,7 +205,7 @@ def enter_stage(
     leads: bool,
     limited: bool,
 ) -> None:
-    """Enter a stage in its `row` of `table`, by period, metric and operator, and its busy cores in column `stage` of `busy`.
+    """Enter a stage in its `row` of `table`, by period, metric and operator, its busy cores in column `stage` of `busy`.
 
     seen: figures of its query, columns as in `batching`. before: rows of `busy` that are earlier ones. rate, known:
     records/s that it took lately, and of how many batches. part: of its query's work. volume: records that come to it, per

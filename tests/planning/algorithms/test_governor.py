@@ -56,7 +56,9 @@ def test_the_cost_of_starting_batches_does_not_shrink_them_to_nothing() -> None:
 
 
 @given(
-    st.lists(st.tuples(st.integers(1, 10_000), st.floats(1e-3, 20.0)), min_size=1, max_size=8), st.integers(1, 10_000), lengths
+    st.lists(st.tuples(st.integers(1, 10_000), st.floats(1e-3, 20.0)), min_size=1, max_size=8),
+    st.integers(1, 10_000),
+    lengths,
 )
 def test_a_batch_in_time_that_is_not_full_changes_nothing_whatever_those_before_it_cost(
     batches: list[tuple[int, float]], more: int, wanted: float
