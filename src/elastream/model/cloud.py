@@ -8,11 +8,13 @@ import math
 from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from functools import cached_property
 
 from elastream.model.errors import CloudError
 
-__all__ = ["ACTIVE", "TRANSITIONS", "Billing", "HostState", "HostType", "Lease", "Leases", "LifecycleError", "total_cost"]
+__all__ = ["ACTIVE", "TRANSITIONS", "Billing", "HostState", "HostType", "Lease", "LifecycleError", "total_cost"]
+
+NEARLY = 1e-9
+"""Sums of decimal fractions: rounding must not cost a slot."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +74,14 @@ class HostType:
             raise CloudError(f"host type {self.name!r} has a negative number of slots ({self.slots})")
         if self.slots == 0:
             object.__setattr__(self, "slots", max(1, math.ceil(self.cores)))
+
+    @property
+    def width(self) -> int:
+        """Tasks at a time that use it up: its slots, but no more than its cores rounded up.
+
+        Each task has a fixed cost, and those beyond the cores share these (price lists allow thousands of instances a host).
+        """
+        return max(1, min(self.slots, math.ceil(self.cores - NEARLY)))
 
 
 class HostState(StrEnum):
@@ -197,40 +207,6 @@ class Lease:
     def remaining(self, now: float) -> float:
         """Seconds already paid and not yet used at `now` (VISP's h_BTU*)."""
         return max(0.0, self.paid_until(now) - now)
-
-
-class Leases(dict[str, Lease]):
-    """Active leases by host, as they were at one moment; not changed once made.
-
-    Most rounds of a run find the same ones: what is asked of them in each is found once.
-    """
-
-    @cached_property
-    def usable(self) -> tuple[str, ...]:
-        """Hosts that take tasks."""
-        return tuple(host for host, lease in self.items() if lease.state is HostState.RUNNING)
-
-    @cached_property
-    def coming(self) -> tuple[str, ...]:
-        """Hosts leased and not ready yet."""
-        return tuple(host for host, lease in self.items() if lease.state in (HostState.REQUESTED, HostState.STARTING))
-
-    @cached_property
-    def draining(self) -> tuple[str, ...]:
-        """Hosts whose tasks are being moved away."""
-        return tuple(host for host, lease in self.items() if lease.state is HostState.DRAINING)
-
-    @cached_property
-    def came(self) -> tuple[float, ...]:
-        """When each usable host came into its present state."""
-        return tuple(self[host].history[-1][0] for host in self.usable)
-
-    @cached_property
-    def changed(self) -> float:
-        """When a host came last, or a drain was begun or cancelled; -inf if never."""
-        changes = [at for host in self.usable for at, _ in self[host].history[1:]]
-        changes += [self[host].history[-1][0] for host in self.draining]
-        return max(changes, default=-math.inf)
 
 
 def total_cost(leases: Iterable[Lease], now: float) -> float:

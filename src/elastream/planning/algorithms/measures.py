@@ -5,7 +5,6 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from elastream.model.cloud import HostState
 from elastream.model.decision import Unknown
 from elastream.model.observation import Frame, Metric, Observation, known_sum
 from elastream.model.promises import Rows
@@ -46,12 +45,12 @@ def sum_of(frame: Frame, metric: Metric, names: Iterable[str]) -> float:
 
 def host_capacity(observation: Observation, host: str) -> float:
     """Capacity of `host` in cores of speed 1: its cores times its speed, measured if known, else nominal."""
-    return observation.capacities[host]
+    return observation.cores.each[host]
 
 
 def capacity(observation: Observation, hosts: Iterable[str]) -> float:
     """Total capacity of `hosts` in cores of speed 1."""
-    return math.fsum([observation.capacities[host] for host in hosts])
+    return observation.cores.of(tuple(hosts))
 
 
 def speeds_by_operator(observation: Observation) -> dict[str, tuple[float, float]]:
@@ -98,7 +97,6 @@ def unsized(observation: Observation) -> tuple[Unknown, ...]:
 
 def seen(observation: Observation) -> dict[str, float]:
     """The figures for a decision's record: load, backlog, latency, busy and usable cores, hosts by state, cost."""
-    states = [lease.state for lease in observation.leases.values()]
     return {
         "arrival_rate": source_sum(observation, Metric.ARRIVAL_RATE),
         "processed_rate": source_sum(observation, Metric.PROCESSED_RATE),
@@ -110,6 +108,6 @@ def seen(observation: Observation) -> dict[str, float]:
         "usable_cores": capacity(observation, observation.usable),
         "hosts_usable": float(len(observation.usable)),
         "hosts_coming": float(len(observation.coming)),
-        "hosts_draining": float(states.count(HostState.DRAINING)),
+        "hosts_draining": float(len(observation.draining)),
         "cost": observation.overall(Metric.COST),
     }

@@ -28,9 +28,9 @@ from elastream.planning.algorithms.apart import CoreNeed, enlarge, lacks, may_re
 from elastream.planning.algorithms.draft import Draft, observed_instances
 from elastream.planning.algorithms.line import CERTAIN
 from elastream.planning.algorithms.load import ROUNDS, LoadFigures, Seen
-from elastream.planning.algorithms.measures import capacity, host_capacity, sum_of, tasks_on, unsized
+from elastream.planning.algorithms.measures import capacity, sum_of, tasks_on, unsized
 from elastream.planning.algorithms.placement import balance
-from elastream.planning.provision import TARGET_UTILISATION, width
+from elastream.planning.provision import TARGET_UTILISATION
 
 __all__ = ["Threshold"]
 
@@ -238,7 +238,7 @@ class _Round:
     @cached_property
     def _width(self) -> int:
         """Tasks that the hosts work at once."""
-        return sum(width(self.observation.leases[host].type) for host in self.load.working)
+        return self.observation.cores.slots(self.observation.working)[0]
 
     @property
     def _slots(self) -> int:
@@ -250,7 +250,7 @@ class _Round:
         young = observation.time - seen.since < self.settle or observation.since_change < policy.cool_down
         if young or observation.coming or load.late or load.behind > 1 or load.queued(self.settle):
             return []
-        highest = float(np.nanmax([self._highest(seen), load.used, load.cores(self.later), 0.0]))
+        highest = max(each for each in (self._highest(seen), load.used, load.cores(self.later), 0.0) if each == each)
         highest = max(highest, self.most * load.cores(self.upper))
         highest = max(highest, self.most * (1 + 1e-6) * seen.insufficient(observation.time, self.rate))
         return fused.drain_surplus(observation, highest, self.most, policy.spare, self.pace, self.settle, equal=self._equal)
@@ -274,7 +274,7 @@ class _Round:
         if not slots:
             return []
         # Tasks have equal parts of the records, so that all wait for the one on the slowest slot.
-        each = min(host_capacity(observation, host) / width(observation.leases[host].type) for host in load.working)
+        _, each = observation.cores.slots(observation.working)
         wanted, hurried = now, load.late or load.behind > 1
         if hurried:
             wanted = max(now, slots)
@@ -287,7 +287,7 @@ class _Round:
         if wanted < now <= slots and load.queued(self.settle):
             return []
         why = (
-            f"{self._said} needs {need:.3g} of {capacity(observation, load.working):.3g} cores"
+            f"{self._said} needs {need:.3g} of {capacity(observation, observation.working):.3g} cores"
             if not hurried
             else "all slots while it is late or falls behind"
         )
