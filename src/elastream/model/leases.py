@@ -86,6 +86,13 @@ class Cores:
             found = self._sums[key] = math.fsum([self.each[host] for host in key])
         return found
 
+    def least(self, hosts: Sequence[str]) -> float:
+        """Cores of the smallest of `hosts`; 0 without any."""
+        key = tuple(hosts)
+        if (found := self._least.get(key)) is None:
+            found = self._least[key] = min((self.each[host] for host in key), default=0.0)
+        return found
+
     def slots(self, hosts: Sequence[str]) -> tuple[int, float]:
         """Slots of `hosts` that tasks use, and cores of the slowest; inf without any."""
         key = tuple(hosts)
