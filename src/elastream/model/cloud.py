@@ -79,7 +79,7 @@ class HostType:
     def width(self) -> int:
         """Tasks at a time that use it up: its slots, but no more than its cores rounded up.
 
-        Each task has a fixed cost, and those beyond the cores share these (price lists allow thousands of instances a host).
+        Each task has a fixed cost; those beyond the cores share these (price lists allow thousands of instances a host).
         """
         return max(1, min(self.slots, math.ceil(self.cores - NEARLY)))
 
