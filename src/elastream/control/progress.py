@@ -14,6 +14,7 @@ from elastream.model.action import (
     RenewHost,
     SetKeyTable,
     SetParallelism,
+    SetTokens,
     Status,
     Switch,
     SwitchAlternate,
@@ -22,6 +23,7 @@ from elastream.model.action import (
 from elastream.model.cloud import HostState, Lease
 from elastream.model.composing import holder, refusal
 from elastream.model.observation import Composition, Metric, Observation
+from elastream.model.ring import Ring
 
 __all__ = ["in_force", "progress", "wanted"]
 
@@ -34,6 +36,8 @@ def in_force(action: Action, observation: Observation) -> bool:
             return _effective(action, observation)
         case SetParallelism(operator, instances):
             return parallelism(observation, operator) == instances
+        case SetTokens(operator, tokens):
+            return placed_so(Ring(dict(tokens)), operator, observation)
         case MoveTask(task, host):
             row = observation.tasks.rows.get(str(task))
             return row is not None and (at := int(observation.tasks.host[row])) >= 0 and observation.hosts.ids[at] == host
@@ -47,6 +51,18 @@ def in_force(action: Action, observation: Observation) -> bool:
             return host not in leases
         case RenewHost(host):
             return host in leases
+
+
+def placed_so(ring: Ring, operator: str, observation: Observation) -> bool:
+    """Whether every state partition of `operator` is on the host that `ring` says."""
+    partitions = observation.context.partitions.get(operator, 0)
+    tasks = observation.tasks
+    mine = tasks.operator == observation.operators.rows.get(operator, -1)
+    at = dict(zip(tasks.index[mine].tolist(), tasks.host[mine].tolist(), strict=True))
+    rows = observation.hosts.rows
+    return bool(at) and all(
+        at.get(index) == rows.get(host, -2) for index, host in enumerate(ring.hosts_of(partitions))
+    )
 
 
 def wanted(action: Switch, observation: Observation) -> bool:
@@ -90,6 +106,9 @@ def progress(action: Action, observation: Observation, before: Mapping[str, Leas
     match action:
         case LeaseHost(host) | CancelDrain(host) | RenewHost(host) | MoveTask(_, host) if host not in observation.leases:
             return Outcome(action, Status.FAILED, _missing(host, before.get(host)))
+        case SetTokens(_, tokens):
+            gone = [host for host, _ in tokens if host not in observation.leases]
+            return Outcome(action, Status.FAILED, _missing(gone[0], before.get(gone[0]))) if gone else None
     return None
 
 

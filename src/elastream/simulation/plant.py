@@ -23,6 +23,7 @@ from elastream.model.action import (
     RenewHost,
     SetKeyTable,
     SetParallelism,
+    SetTokens,
     Status,
     Switch,
     SwitchAlternate,
@@ -35,6 +36,7 @@ from elastream.model.errors import CloudError, DataflowError, InputError
 from elastream.model.fitting import refuse_misfit
 from elastream.model.key_table import KeyTableBook, KeyTables
 from elastream.model.observation import Composition, Context, Observation
+from elastream.model.ring import Ring, tokens_refusal
 from elastream.model.stages import Layout
 from elastream.model.wording import counted
 from elastream.planning.provision import first
@@ -112,7 +114,7 @@ class SimulatedPlant:
 
     def observe(self) -> Observation:
         """Current state: rates and durations of the last whole monitoring period, all other values at this moment."""
-        return self.watch.observation(self.time, self.composition)
+        return replace(self.watch.observation(self.time, self.composition), rings=dict(self.staffing.rings))
 
     def result(self) -> Result:
         """The run in figures: so far, or as it was when the plant was closed, which is no release of any host."""
@@ -162,6 +164,8 @@ class SimulatedPlant:
         match action:
             case SetParallelism():
                 status, reason = self._set_parallelism(action)
+            case SetTokens():
+                status, reason = self._set_tokens(action)
             case MoveTask():
                 status, reason = self._move(action.task, action.host)
             case LeaseHost():
@@ -255,7 +259,22 @@ class SimulatedPlant:
         if not self.pool.fits(*station.needs)[target]:
             return Status.REFUSED, f"host {host!r} has no room for {task}"
         self.staffing.shift(station, i, target, self.time)
+        self.staffing.rings.pop(station.name, None)  # it is placed otherwise from now on
         return Status.ACCEPTED, "the instance is starting there"
+
+    def _set_tokens(self, action: SetTokens) -> tuple[Status, str]:
+        if refused := tokens_refusal(action, self.context.partitions):
+            return Status.REFUSED, refused
+        station, ring = self._station(action.operator), Ring(dict(action.tokens))
+        assert station is not None
+        for host in ring:
+            row = self.pool.active_row(host)
+            if row is None or self.pool.leases[row].state is not HostState.RUNNING:
+                return Status.REFUSED, f"host {host!r} is not running"
+        moved, refused = self.staffing.follow(station, ring, self.time)
+        if refused:
+            return Status.REFUSED, refused
+        return (Status.ACCEPTED, f"{counted(moved, 'state partition')} on the way") if moved else (Status.DONE, "")
 
     def _lease(self, action: LeaseHost) -> tuple[Status, str]:
         if action.host in self.pool.rows:
@@ -373,7 +392,7 @@ def make_plant(
     refuse_misfit(layout.graph, types.values(), apart=layout.apart)
     context = Context(
         layout, types, target_latency, max_hosts, min_hosts,
-        frozenset(KINDS), network.scalable,
+        frozenset(KINDS), network.scalable, layout.keyed_partitions(settings.state_partitions), settings.replicas,
     )  # fmt: skip
     pool = SimulatedHosts(types, len(network.stations), settings, seed)
     if hosts is None:

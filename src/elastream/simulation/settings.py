@@ -186,6 +186,8 @@ class Settings:
     """Seconds a batch and host. Assumed: delay of batches while a host starts: 0 if hosts share no machine."""
     state_partitions: int = 16
     """Partitions a keyed stage. What a run on Spark has by default."""
+    replicas: int = 0
+    """Copies of each state partition that other hosts keep up to date (the thesis' r). What a run on Spark has by default."""
     cohort_slots: int = 16
     """Slots a service time. Assumed: 8 to 32 of them left compliance on the VISP scenario the same to 0.01 points."""
     cohorts_above: int = 1024
