@@ -8,6 +8,7 @@ what is wanted, in `placing` and `hosts`, and wakes the mover, which sees to it.
     another process wrote the plan                        a migration begins (`Placing.follow`)
     a host drains or is released and holds tasks          they are wanted on the others, the heaviest first
     its owner recalls a host                              it is released; kept where nothing else could do its work
+    an executor was lost                                  the driver has put its partitions elsewhere; `Succession.look`
     a host registers, is warm, holds nothing, is gone     `Hosts.step` takes it to its next state
     a change of the composition waits until
     records under way are drained                         until they are, it looks (`CompiledQueries.settle`)
@@ -40,6 +41,7 @@ from elastream.spark.jvm.session import session_stopped
 from elastream.spark.placement.placing import Placing
 from elastream.spark.queries.compiled import CompiledQueries
 from elastream.spark.queries.watched import WatchedQueries
+from elastream.spark.succession import Succession
 
 __all__ = ["STEP", "Mover", "Rounds"]
 
@@ -81,7 +83,10 @@ class Rounds:
 
 
 class Mover:
-    """Moves the state partitions of `queries` between `hosts`, by way of `placing`; `start` it and `close` it."""
+    """Moves the state partitions of `queries` between `hosts`, by way of `placing`; `start` it and `close` it.
+
+    succession: where what a lost executor held goes; None: Spark says.
+    """
 
     def __init__(
         self,
@@ -92,8 +97,9 @@ class Mover:
         placing: Placing,
         clock: Callable[[], float],
         alarms: Alarms,
+        succession: Succession | None = None,
     ) -> None:
-        self._spark, self._driver = spark, driver
+        self._spark, self._driver, self._succession = spark, driver, succession
         self._queries, self._hosts, self._placing = queries, hosts, placing
         self._clock, self._alarms = clock, alarms
         self._release: Callable[[ReleaseHost], Outcome]
@@ -124,6 +130,8 @@ class Mover:
         self._woken.set()
         if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join(ENDING)
+        if self._succession is not None:
+            self._succession.close()
         self._placing.close()
 
     def weigh(self, weights: Mapping[TaskId, float], capacities: Mapping[str, float]) -> None:
@@ -228,6 +236,8 @@ class Mover:
         self._hosts.look()
         if not self._acts:
             return
+        if self._succession is not None:
+            self._succession.look()
         self._placing.adopt()
         self._placing.follow(self._hosts.target)
         for host in self._hosts.recalled:

@@ -44,6 +44,7 @@ from elastream.spark.mover import Mover
 from elastream.spark.queries.compiled import CompiledQueries
 from elastream.spark.queries.query import Instruments, Query
 from elastream.spark.queries.watched import WatchedQueries
+from elastream.spark.succession import Succession
 from elastream.spark.telemetry.frames import HostWatch, cores_used, task_frame, weights
 from elastream.spark.telemetry.links import LinkWatch
 from elastream.spark.telemetry.speeds import HostSpeed
@@ -119,7 +120,9 @@ class SparkPlant(Generic[Q]):
         self.queries, self.hosts, self._scope, self.confinement = queries, hosts, scope, scope.terms.confinement
         self.clock, self.alarms, self._links, self._end = clock, alarms, links, end
         self.placing = instruments.placing
-        self.mover = Mover(self.spark, self._driver, queries, hosts, self.placing, clock.now, alarms)
+        recovery = None if scope.observe_only else instruments.recovery
+        self.succession = recovery and Succession(recovery, lambda: queries.live, hosts, self.placing)
+        self.mover = Mover(self.spark, self._driver, queries, hosts, self.placing, clock.now, alarms, self.succession)
         self._types = {type.name: type for type in scope.terms.types}
         self._host_actions = HostActions(hosts, self._types, scope.terms.max_hosts, self.mover.empty)
         self._watch = HostWatch()
@@ -253,7 +256,7 @@ class SparkPlant(Generic[Q]):
         if refusal := self.hosts.expect(action, host, HostState.RUNNING):
             return refusal
         if task not in self.placing.wanted() and self.mover.ran().get(task) == host:
-            self.placing.keep(task, host, action.why)
+            self.placing.keep({task: host}, action.why)
             return Outcome(action, Status.DONE)
         self.placing.want(task, host, action.why)
         return Outcome(action, Status.ACCEPTED)

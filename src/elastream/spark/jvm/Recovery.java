@@ -12,13 +12,17 @@ private org.apache.spark.sql.execution.streaming.state.StateStoreCoordinatorRef 
 private volatile String[][] stages = new String[0][];
 private final StringBuilder happened = new StringBuilder();
 
-/** Listen in a queue of its own: behind no other listener. Fails where this Spark lacks what is used when it matters. */
+/** Fails where this Spark lacks what is used when it matters. */
 public void begin(Object context, Object coordinator) {
     this.context = (org.apache.spark.SparkContext) context;
     this.coordinator = (org.apache.spark.sql.execution.streaming.state.StateStoreCoordinatorRef) coordinator;
     client().getExecutorIds();
     waiting("none");
-    this.context.listenerBus().addToQueue(this, "elastream-recovery");
+}
+
+/** Listen in a queue of its own: behind no other listener. */
+public void listen() {
+    context.listenerBus().addToQueue(this, "elastream-recovery");
 }
 
 public void end() {

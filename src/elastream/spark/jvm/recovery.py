@@ -43,7 +43,10 @@ class Loss(NamedTuple):
 
 
 class Recovery(DriverSide):
-    """The listener in the JVM of a session. Raises EnvironmentProblem where this Spark lacks what it uses; close it."""
+    """The listener in the JVM of a session. Raises EnvironmentProblem where this Spark lacks what it uses.
+
+    It does nothing before `start` and after `close`.
+    """
 
     def __init__(self, spark: SparkSession) -> None:
         super().__init__(spark, HERE / "Recovery.java", "org.apache.spark.scheduler.SparkListener")
@@ -52,6 +55,10 @@ class Recovery(DriverSide):
             self._object.begin(self.context, java_session(spark).streams().stateStoreCoordinator())
         except (Py4JError, TypeError) as error:
             raise EnvironmentProblem(f"this Spark does not tell of lost executors: {first_line(error)}") from error
+
+    def start(self) -> None:
+        """Act on lost executors from now on. Raises Py4JError."""
+        self._object.listen()
 
     def follow(self, stages: Sequence[Followed]) -> None:
         """Replace what is known of state partitions and who takes them; a call only where it changed. Raises Py4JError."""

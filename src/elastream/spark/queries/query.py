@@ -16,6 +16,7 @@ from pyspark.sql import SparkSession
 from elastream.model.observation import Floats
 from elastream.spark.jvm.driver_side import DriverSide, TaskLoads
 from elastream.spark.jvm.gateway import Java, java_session
+from elastream.spark.jvm.recovery import Recovery
 from elastream.spark.jvm.state_partitions import Run, StatePartitions
 from elastream.spark.jvm.stateful import StatefulStage, ranked_kinds, stateful_stages
 from elastream.spark.placement.placing import Placing
@@ -39,7 +40,7 @@ class Instruments:
 
     task_loads: None where this Spark does not report on single tasks, and nothing is known of them. traffic: receives
     bytes by sender and receiver; None: not measured. caught_up: most batches of a query whose tasks one observation reads.
-    speeds: how fast hosts are; None where no process of ours runs on them.
+    speeds: how fast hosts are; None where no process of ours runs on them. recovery: acts on lost executors; None: Spark does.
     """
 
     spark: SparkSession
@@ -49,6 +50,7 @@ class Instruments:
     traffic: Traffic | None = None
     caught_up: int = 1
     speeds: SpeedWatch | None = None
+    recovery: Recovery | None = None
 
 
 class TaskWatch:
