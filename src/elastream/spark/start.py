@@ -121,12 +121,14 @@ def start_beside(
     *,
     target_latency: float | None = None,
     state_partitions: int | None = None,
+    state_store: StateStore = "memory",
+    settings: Mapping[str, str] | None = None,
 ) -> SparkPlant[WatchedQueries]:
     """Start cluster and session, and let `start` begin queries of its own on them, which run as they are written.
 
     Otherwise as `start_plant`.
     """
-    with _on_hosts("queries", cloud, directory, None, True, state_partitions, "memory", {}) as on:
+    with _on_hosts("queries", cloud, directory, None, True, state_partitions, state_store, settings or {}) as on:
         on.spark.conf.set("spark.sql.shuffle.partitions", str(on.partitions))
         start(on.spark)
         return on.plant(WatchedQueries(on.instruments, target_latency=target_latency), target_latency)
