@@ -33,7 +33,7 @@ from elastream.model.action import (
 from elastream.model.cloud import HostState, HostType, Lease
 from elastream.model.composing import holder, refusal, switched
 from elastream.model.errors import CloudError, DataflowError, InputError
-from elastream.model.fitting import refuse_misfit
+from elastream.model.fitting import refuse_misfit, refuse_replicas
 from elastream.model.key_table import KeyTableBook, KeyTables
 from elastream.model.observation import Composition, Context, Observation
 from elastream.model.ring import Ring, tokens_refusal
@@ -390,6 +390,9 @@ def make_plant(
         layout, loads or {}, settings, seed, seconds, KeyTableBook() if tables is None else tables
     )
     refuse_misfit(layout.graph, types.values(), apart=layout.apart)
+    refuse_replicas(settings.replicas, max_hosts, layout)
+    if settings.replicas and layout.apart:
+        raise InputError("replicas: operators apart keep no copies of their state: simulate it fused", ("replicas",))
     context = Context(
         layout, types, target_latency, max_hosts, min_hosts,
         frozenset(KINDS), network.scalable, layout.keyed_partitions(settings.state_partitions), settings.replicas,

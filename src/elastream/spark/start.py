@@ -74,13 +74,14 @@ def start_plant(
     ports: range | None = None,
     settings: Mapping[str, str] | None = None,
     consistency: Consistency = Consistency.BATCH,
+    replicas: int = 0,
 ) -> SparkPlant[CompiledQueries]:
     """Start cluster, session and the queries of `graph`; returns when the first host takes tasks.
 
     state_partitions: key groups of a keyed operator, fixed for the life of its checkpoint. state_store: where executors
     keep state, see `StateStore`. batch_seconds: how often a batch begins and how long it may take, by default `pace_of` the
     target latency. settings: further Spark settings, which win. consistency: what records meet that are under way while the
-    composition changes.
+    composition changes. replicas: copies of each state partition that other hosts are to keep.
 
     Raises ElastreamError, with nothing left running, where any of it fails.
     """
@@ -111,7 +112,7 @@ def start_plant(
             consistency=consistency,
             tables=bringing_into_use(graph, directory),
         )
-        return on.plant(queries, target_latency)
+        return on.plant(queries, target_latency, replicas)
 
 
 def start_beside(
@@ -122,6 +123,7 @@ def start_beside(
     target_latency: float | None = None,
     state_partitions: int | None = None,
     state_store: StateStore = "memory",
+    replicas: int = 0,
     settings: Mapping[str, str] | None = None,
 ) -> SparkPlant[WatchedQueries]:
     """Start cluster and session, and let `start` begin queries of its own on them, which run as they are written.
@@ -131,7 +133,7 @@ def start_beside(
     with _on_hosts("queries", cloud, directory, None, True, state_partitions, state_store, settings or {}) as on:
         on.spark.conf.set("spark.sql.shuffle.partitions", str(on.partitions))
         start(on.spark)
-        return on.plant(WatchedQueries(on.instruments, target_latency=target_latency), target_latency)
+        return on.plant(WatchedQueries(on.instruments, target_latency=target_latency), target_latency, replicas)
 
 
 def pace_of(target_latency: float | None, layout: Layout) -> float:
@@ -151,9 +153,9 @@ class _OnHosts:
     alarms: Alarms
     partitions: int
 
-    def plant(self, queries: Q, target_latency: float | None) -> SparkPlant[Q]:
+    def plant(self, queries: Q, target_latency: float | None, replicas: int = 0) -> SparkPlant[Q]:
         """The plant of `queries`; closing it ends queries, session and every host."""
-        scope = Scope(self.provider.terms, target_latency)
+        scope = Scope(self.provider.terms, target_latency, replicas=replicas)
         links = LinkWatch(self.hosts.status)
         return SparkPlant(self.instruments, queries, self.hosts, scope, self.clock, self.alarms, links=links, end=self._end)
 

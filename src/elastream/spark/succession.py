@@ -22,11 +22,12 @@ from py4j.protocol import Py4JError
 
 from elastream.model.action import TaskId
 from elastream.model.cloud import HostState
-from elastream.model.ring import Ring, in_zones
+from elastream.model.ring import Ring
 from elastream.spark.hosts.book import HostBook
 from elastream.spark.jvm.executors import Location
 from elastream.spark.jvm.recovery import Followed, Loss, Recovery
 from elastream.spark.placement.placing import Placing
+from elastream.spark.placement.ring import Rings
 from elastream.spark.queries.query import Query
 
 __all__ = ["Succession"]
@@ -41,8 +42,8 @@ KEPT = 100
 class Succession:
     """Keeps `recovery` told, and `placing` true. `look` is called by the mover's thread; the rest from any.
 
-    live: the queries that run. rings: by operator, where a policy set one. copies: hosts that hold a copy of a task's state,
-    the one furthest ahead first; they come before all others. losses: the newest KEPT, oldest first.
+    live: the queries that run. copies: hosts that hold a copy of a task's state, the one furthest ahead first; they come before
+    all others. losses: the newest KEPT, oldest first.
     """
 
     def __init__(
@@ -51,7 +52,7 @@ class Succession:
         live: Callable[[], Sequence[Query]],
         hosts: HostBook,
         placing: Placing,
-        rings: Callable[[], Mapping[str, Ring]] = dict,
+        rings: Rings,
         copies: Callable[[], Mapping[TaskId, Sequence[str]]] = dict,
     ) -> None:
         self._recovery, self._live, self._hosts, self._placing = recovery, live, hosts, placing
@@ -100,22 +101,21 @@ class Succession:
             self._placing.keep(tasks, f"{host} is lost")
 
     def _followed(self) -> Sequence[Followed]:
-        where, host_of, rings, copies = self._placing.where(), self._hosts.host_of(), self._rings(), self._copies()
+        where, host_of, copies = self._placing.where(), self._hosts.host_of(), self._copies()
         usable = {name: target.executor for name in self._hosts.usable if (target := self._hosts.target(name)) is not None}
-        even = Ring.even(in_zones({name: self._hosts.leases[name].type.zone for name in usable})) if usable else None
-        after: dict[tuple[str | None, str], Sequence[str]] = {}
+        rings: dict[str, Ring | None] = {}
 
         def heirs(task: TaskId) -> Sequence[str]:
             at = where.get(task)
             host = None if at is None else host_of.get(at.executor)
             if host is None:
                 return ()
-            own = task.operator if task.operator in rings else None
-            if (own, host) not in after:
-                ring = even if own is None else rings[own]
-                after[own, host] = () if ring is None or host not in ring else ring.successors(host, len(ring))
+            if task.operator not in rings:
+                rings[task.operator] = self._rings.of(task.operator)
+            ring = rings[task.operator]
+            after = ring.successors(host, len(ring)) if ring is not None and host in ring else ()
             first = [name for name in copies.get(task, ()) if name != host]
-            return [usable[name] for name in dict.fromkeys((*first, *after[own, host])) if name in usable]
+            return [usable[name] for name in dict.fromkeys((*first, *after)) if name in usable]
 
         found = []
         self._named = {}
