@@ -160,7 +160,7 @@ private int unstick(String lost) {
                 }
                 file(pending.forHost(), place.host(), each[1]);
             }
-            if (at.isEmpty()) pending.noPrefs().addOne(each[1]);
+            if (at.isEmpty()) ((scala.collection.mutable.Growable) pending.noPrefs()).addOne(each[1]);
             filed++;
         }
         for (int i = 0; i < found.size(); i++) {
@@ -232,10 +232,10 @@ private java.util.List places(org.apache.spark.scheduler.TaskSetManager tasks, i
 private static void file(scala.collection.mutable.HashMap book, String place, Object index) {
     scala.Option there = book.get(place);
     if (there.isDefined()) {
-        ((scala.collection.mutable.ArrayBuffer) there.get()).addOne(index);
+        ((scala.collection.mutable.Growable) there.get()).addOne(index);
     } else {
         scala.collection.mutable.ArrayBuffer tasks = new scala.collection.mutable.ArrayBuffer();
-        tasks.addOne(index);
+        ((scala.collection.mutable.Growable) tasks).addOne(index);
         book.put(place, tasks);
     }
 }
