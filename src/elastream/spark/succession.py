@@ -83,7 +83,8 @@ class Succession:
             if (run, operators) in self._named
         }
         self._placing.found(moved)
-        log.warning(
+        log.log(
+            logging.WARNING if moved or loss.waiting else logging.DEBUG,  # a host that was released held nothing
             "executor %s is lost (%s): %d state partitions were put on its successors, %d waiting tasks sent elsewhere, in %.3f s",
             loss.executor, loss.reason, len(moved), loss.waiting, loss.took,
         )  # fmt: skip

@@ -11,6 +11,10 @@ private org.apache.spark.SparkContext context;
 private org.apache.spark.sql.execution.streaming.state.StateStoreCoordinatorRef coordinator;
 private volatile String[][] stages = new String[0][];
 private final StringBuilder happened = new StringBuilder();
+private final java.util.List lost = new java.util.ArrayList(); // recently, used by the thread of the listener alone
+private long recentUntil;
+
+private static final long RECENT = 10L * 1000L * 1000L * 1000L; // nanoseconds: longer than submitting a stage takes
 
 /** Fails where this Spark lacks what is used when it matters. */
 public void begin(Object context, Object coordinator) {
@@ -68,10 +72,38 @@ public void onExecutorRemoved(org.apache.spark.scheduler.SparkListenerExecutorRe
     } catch (Throwable thrown) {
         fault = fault + (fault.length() == 0 ? "" : "; ") + "waiting tasks: " + thrown;
     }
+    lost.add(removed.executorId());
+    recentUntil = System.nanoTime() + RECENT;
+    note(removed.executorId(), removed.time(), removed.reason(), began, unstuck, fault, moved.toString());
+}
+
+/**
+ * A stage that was being submitted when an executor was lost may have been told of it still: its first tasks start, and those
+ * that wait for that executor are sent elsewhere.
+ */
+public void onTaskStart(org.apache.spark.scheduler.SparkListenerTaskStart started) {
+    if (lost.isEmpty()) return;
+    if (System.nanoTime() > recentUntil) lost.clear();
+    for (int i = 0; i < lost.size(); i++) {
+        long began = System.nanoTime();
+        int unstuck = 0;
+        String fault = "";
+        try {
+            unstuck = unstick((String) lost.get(i));
+        } catch (Throwable thrown) {
+            fault = "waiting tasks: " + thrown;
+        }
+        if (unstuck > 0 || fault.length() > 0) {
+            note((String) lost.get(i), System.currentTimeMillis(), "a stage was being submitted", began, unstuck, fault, "");
+        }
+    }
+}
+
+private void note(String executor, long at, String reason, long began, int unstuck, String fault, String moved) {
     synchronized (happened) {
-        happened.append(removed.executorId()).append('\t').append(removed.time()).append('\t').append(line(removed.reason()))
-            .append('\t').append((System.nanoTime() - began) / 1000L).append('\t').append(unstuck).append('\t')
-            .append(line(fault)).append(moved.toString()).append('\n');
+        happened.append(executor).append('\t').append(at).append('\t').append(line(reason)).append('\t')
+            .append((System.nanoTime() - began) / 1000L).append('\t').append(unstuck).append('\t').append(line(fault))
+            .append(moved).append('\n');
     }
 }
 

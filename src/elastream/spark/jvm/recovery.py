@@ -27,7 +27,8 @@ class Followed(NamedTuple):
 
 
 class Loss(NamedTuple):
-    """An executor was lost. at: epoch seconds of Spark's event. took: seconds that what follows from it took.
+    """An executor was lost, or a stage that was submitted meanwhile still waits for it. at: epoch seconds of Spark's event. took:
+    seconds that what follows from it took.
 
     moved: executor that each partition was put on, by (run, ids of the stage's operators, partition). waiting: tasks of
     running stages that would have waited for the lost executor. fault: what was not done, and why; else empty.
