@@ -22,6 +22,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
 from elastream import HostType, Local
+from elastream.model.action import LeaseHost, MoveTask
 from elastream.recording.directory import RunDirectory
 from elastream.spark.jvm.session import StateStore
 from elastream.spark.plant import SparkPlant
@@ -109,6 +110,33 @@ class Bed:
         """Seconds of a batch."""
         return statistics.median(end - began for began, end in self.batches()[-STEADY:])
 
+    def spread(self) -> None:
+        """Have every host hold as many state partitions as the others, and wait until batches run there, and copies too."""
+        hosts = self.plant.hosts.usable
+        for number, task in enumerate(sorted(self.plant.placing.tasks)):
+            self.plant.apply(MoveTask(task, hosts[number % len(hosts)]))
+        self._until(lambda: not self.plant.placing.wanted() and self._copied(), PATIENCE)
+        self.more(STEADY)
+
+    def _copied(self) -> bool:
+        """Whether every state partition has its copies, none of which is more than a batch behind."""
+        seen = self.plant.observe()
+        wanted = seen.context.replicas * len(seen.tasks)
+        return wanted == 0 or (len(seen.standby) >= wanted and bool((seen.standby.lag <= 1).all()))
+
+    def replace(self, count: int = 1) -> None:
+        """Lease `count` hosts and wait until they work."""
+        first = self.plant.observe().next_host
+        names = [f"h{number}" for number in range(first, first + count)]
+        for name in names:
+            self.plant.apply(LeaseHost(name, HOST.name))
+        self._until(lambda: set(names) <= set(self.plant.hosts.usable), PATIENCE)
+
+    def restart(self) -> None:
+        """Stop the query and start it again from its checkpoint: what is left to do without anything of ours."""
+        self.query.stop()
+        self.query = self.job.start(self.plant.spark, self.checkpoint)
+
     def kill(self, *hosts: str) -> float:
         """SIGKILL to all of `hosts`; when."""
         cluster: Any = self.plant.hosts.provider
@@ -156,9 +184,14 @@ class Bed:
 
 @contextmanager
 def bed(
-    job: Job, hosts: int, *, state_store: StateStore = "memory", settings: Mapping[str, str] | None = None
+    job: Job,
+    hosts: int,
+    *,
+    replicas: int = 0,
+    state_store: StateStore = "memory",
+    settings: Mapping[str, str] | None = None,
 ) -> Iterator[Bed]:
-    """`job` on `hosts` hosts, with its state and steady."""
+    """`job` on `hosts` hosts with equally many state partitions, with its state and steady."""
     with TemporaryDirectory(prefix="recovery-", ignore_cleanup_errors=True) as folder:
         root, started = Path(folder), []
         plant = start_beside(
@@ -167,11 +200,13 @@ def bed(
             RunDirectory.create(root / "runs", "recovery"),
             state_partitions=job.partitions,
             state_store=state_store,
+            replicas=replicas,
             settings={"spark.sql.streaming.numRecentProgressUpdates": "1000", **(settings or {})},
         )
         try:
             made = Bed(plant, started[0], job, root / "checkpoint")
             made.filled()
+            made.spread()
             yield made
         finally:
             plant.close()
