@@ -85,7 +85,9 @@ def measure(arguments: argparse.Namespace) -> Report:
     report.environment["hosts"] = f"{HOSTS} processes of one slot each, sharing the machine's cores"
     report.median_at_most("standby over without", _over(runs, "without"), 0.5, SOURCE)
     report.median_at_most("standby over a restart", _over(runs, "restart"), 0.1, SOURCE)
-    report.median_at_least("records/s of r = 1 over r = 0", [a / b for a, b in zip(speeds[1], speeds[0], strict=True)], 0.85, SOURCE)
+    report.median_at_least(
+        "records/s of r = 1 over r = 0", [a / b for a, b in zip(speeds[1], speeds[0], strict=True)], 0.85, SOURCE
+    )
     report.at_most("counts that differ from a batch query's, and restarts that were not meant", wrong, 0, SOURCE)
     return report
 

@@ -61,12 +61,10 @@ class World:
         self.rings = Rings(self.placing, lambda: self.hosts.usable, lambda host: self.hosts.leases[host].type.zone)
         self.copies = {}
         live = (SimpleNamespace(run_id="run", stages={"q/count": STAGE}),)
-        self.succession = Succession(
-            self.driver, lambda: live, self.hosts, self.placing, self.rings, lambda: self.copies
-        )
+        self.succession = Succession(self.driver, lambda: live, self.hosts, self.placing, self.rings, lambda: self.copies)
 
     def successors(self):
-        """Executors that are to take each partition, nearest first."""
+        """Executors, which are called as their hosts without the letter, that are to take each partition, nearest first."""
         self.succession.look()
         (followed,) = self.driver.followed
         assert (followed.run, followed.stage) == ("run", STAGE)
@@ -84,7 +82,8 @@ class World:
 
 def test_what_an_executor_holds_is_its_neighbours_clockwise_the_nearest_first():
     world = World("h1", "h2", "h3", tasks=("h1", "h2", "h3"))
-    assert world.successors() == [["2", "3"], ["3", "1"], ["1", "2"]]
+    ring = world.rings.of("q/count")
+    assert world.successors() == [[name[1:] for name in ring.successors(host, 2)] for host in ("h1", "h2", "h3")]
 
 
 def test_the_ring_of_an_operator_says_who_its_neighbours_are():
@@ -95,6 +94,7 @@ def test_the_ring_of_an_operator_says_who_its_neighbours_are():
 
 def test_who_keeps_a_copy_comes_before_the_neighbours():
     world = World("h1", "h2", "h3", tasks=("h1", "h1", "h1"))
+    world.rings.follow("q/count", Ring({"h1": 0.0, "h2": 0.3, "h3": 0.6}), {}, "")
     world.copies = {FIRST: ["h3"], SECOND: ["h3", "h2"], THIRD: ["h1"]}
     assert world.successors() == [["3", "2"], ["3", "2"], ["2", "3"]]
 

@@ -79,8 +79,8 @@ def attach(
 ) -> AttachedPlant:
     """A plant over the queries of `spark` that are chosen, and its executors; when it is closed, these go on.
 
-    task_loads: how to see where partitions run and what they take; without it both are unknown, and nothing is moved. recovery:
-    acts on lost executors; without it Spark does.
+    task_loads: how to see where partitions run and what they take; without it both are unknown, and nothing is moved.
+    recovery: acts on lost executors; without it Spark does.
     chosen: tells the ids of the queries to look after, None for every query that runs. kinds: what is leased of `provider`;
     where executors are requested of Spark (`asks`), what one of them is taken for. gives_back: seconds that closing takes
     to release hosts of the provider, which ends soon; hosts that nothing else can do the work of are added to `kept`.

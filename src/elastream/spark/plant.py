@@ -127,7 +127,9 @@ class SparkPlant(Generic[Q]):
         self.placing = instruments.placing
         self.rings = Rings(self.placing, lambda: hosts.usable, self._zone)
         recovery = None if scope.observe_only else instruments.recovery
-        self.succession = recovery and Succession(recovery, lambda: queries.live, hosts, self.placing, self.rings)
+        self.succession = (
+            None if recovery is None else Succession(recovery, lambda: queries.live, hosts, self.placing, self.rings)
+        )
         self.mover = Mover(
             self.spark, self._driver, queries, hosts, self.placing, self.rings, clock.now, alarms, self.succession
         )

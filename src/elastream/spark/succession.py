@@ -1,8 +1,7 @@
 """Who takes a state partition whose executor is lost: the driver's JVM knows beforehand, and the plan learns afterwards.
 
-The ring of an operator says it (`elastream.model.ring`): what a host holds goes to its neighbours clockwise, of whom the nearest
-that lives takes it. Without a ring of its own an operator follows one of all hosts that take tasks, at even tokens, neighbours
-in distinct fault zones where zones allow.
+The ring of an operator says it (`elastream.spark.placement.ring`): what a host holds goes to its neighbours clockwise, of whom
+the nearest that lives takes it.
 
 What follows from a loss, by who does it:
 
@@ -42,8 +41,8 @@ KEPT = 100
 class Succession:
     """Keeps `recovery` told, and `placing` true. `look` is called by the mover's thread; the rest from any.
 
-    live: the queries that run. copies: hosts that hold a copy of a task's state, the one furthest ahead first; they come before
-    all others. losses: the newest KEPT, oldest first.
+    live: the queries that run. copies: hosts that hold a copy of a task's state, the one furthest ahead first; they come
+    before all others. losses: the newest KEPT, oldest first.
     """
 
     def __init__(
@@ -85,7 +84,7 @@ class Succession:
         self._placing.found(moved)
         log.log(
             logging.WARNING if moved or loss.waiting else logging.DEBUG,  # a host that was released held nothing
-            "executor %s is lost (%s): %d state partitions were put on its successors, %d waiting tasks sent elsewhere, in %.3f s",
+            "executor %s is lost (%s): %d state partitions put on its successors, %d waiting tasks elsewhere, in %.3f s",
             loss.executor, loss.reason, len(moved), loss.waiting, loss.took,
         )  # fmt: skip
         if loss.fault:

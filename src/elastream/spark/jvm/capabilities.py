@@ -26,8 +26,8 @@ class Capabilities:
 
     driver: access to the driver; None: nothing can be observed, hence nothing done. task_loads: access to the loads of
     tasks; None: no partition is moved. recovery: puts what a lost executor held elsewhere; None: Spark does. asks: whether
-    executors can be requested and released. leases: whether the provider can be used. slots: concurrent tasks of an executor,
-    0 if unknown. allowed: executors that Spark may have now.
+    executors can be requested and released. leases: whether the provider can be used. slots: concurrent tasks of an
+    executor, 0 if unknown. allowed: executors that Spark may have now.
     """
 
     driver: DriverSide | None

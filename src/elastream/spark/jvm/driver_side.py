@@ -25,8 +25,8 @@ class DriverSide:
     """The methods of `DriverSide.java` in the JVM of a session; results are lines of tab-separated fields.
 
     source: another file of methods; each file probes the internals of Spark that it reads. extends: class of the JVM that
-    these are to override methods of. Raises EnvironmentProblem if this Spark lacks them. context: the session's SparkContext,
-    which most methods read.
+    these are to override methods of. Raises EnvironmentProblem if this Spark lacks them. context: the session's
+    SparkContext, which most methods read.
     """
 
     def __init__(self, spark: SparkSession, source: Path = HERE / "DriverSide.java", extends: str = "") -> None:

@@ -19,7 +19,7 @@ __all__ = ["Followed", "Loss", "Recovery"]
 
 
 class Followed(NamedTuple):
-    """State partitions of one stage of a run of a query, and by partition the executors that are to take it, nearest first."""
+    """State partitions of one stage of a run of a query; by partition the executors that are to take it, nearest first."""
 
     run: str
     stage: StatefulStage
@@ -27,11 +27,11 @@ class Followed(NamedTuple):
 
 
 class Loss(NamedTuple):
-    """An executor was lost, or a stage that was submitted meanwhile still waits for it. at: epoch seconds of Spark's event. took:
-    seconds that what follows from it took.
+    """An executor was lost, or a stage that was submitted meanwhile still waits for it.
 
-    moved: executor that each partition was put on, by (run, ids of the stage's operators, partition). waiting: tasks of
-    running stages that would have waited for the lost executor. fault: what was not done, and why; else empty.
+    at: epoch seconds of Spark's event. took: seconds that what follows from it took. moved: executor that each partition
+    was put on, by (run, ids of the stage's operators, partition). waiting: tasks of running stages that would have waited
+    for the lost executor. fault: what was not done, and why; else empty.
     """
 
     executor: str

@@ -40,7 +40,8 @@ class Instruments:
 
     task_loads: None where this Spark does not report on single tasks, and nothing is known of them. traffic: receives
     bytes by sender and receiver; None: not measured. caught_up: most batches of a query whose tasks one observation reads.
-    speeds: how fast hosts are; None where no process of ours runs on them. recovery: acts on lost executors; None: Spark does.
+    speeds: how fast hosts are; None where no process of ours runs on them. recovery: acts on lost executors; None: Spark
+    does.
     """
 
     spark: SparkSession
