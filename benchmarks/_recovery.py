@@ -1,4 +1,4 @@
-"""A count over a large state on hosts that are killed: how long until a batch is again as long as before, and where it goes.
+"""A count over a large state on hosts that are killed: how long until a batch takes what it did before, and where that goes.
 
 The query is any user's: native Spark, watched and not compiled. Its records are numbered, so that what must be counted is
 known whatever happened, and each batch brings as many of them.
@@ -41,8 +41,8 @@ PATIENCE = 180.0
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """keys: of the state, all of which are there before anything is measured. rows: of a batch. pace: seconds from one batch
-    to the next. partitions: of the state.
+    """keys: of the state, all of which are there before anything is measured. rows: of a batch. pace: seconds from one
+    batch to the next. partitions: of the state.
     """
 
     keys: int
@@ -57,7 +57,7 @@ class Job:
 
     def counted(self, numbers: DataFrame) -> DataFrame:
         """Count of each key over records `value`. Keys come in an order that strews them over batches and partitions."""
-        return numbers.groupBy(((F.col("value") * 7_368_787) % self.keys).alias("key")).count()
+        return numbers.select(((F.col("value") * 7_368_787) % self.keys).alias("key")).groupBy("key").count()
 
     def start(self, spark: SparkSession, checkpoint: Path) -> StreamingQuery:
         source = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", self.rows).option("numPartitions", 4)
@@ -68,9 +68,11 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """What a fault cost. normal: seconds of a batch before it. recovered: seconds from the fault to the end of the first batch
-    that began after it and is as long as before. committed: to the end of the first batch that ended after it. longest: of
-    the batches until then, in seconds. batches: ended until then.
+    """What a fault cost.
+
+    normal: seconds of a batch before it. recovered: seconds from the fault to the end of the first batch that began after
+    it and takes NORMAL times that at most. committed: to the end of the first batch that ended after it. longest: of the
+    batches until then, in seconds. batches: ended until then.
     """
 
     normal: float

@@ -2,10 +2,11 @@
 
     python benchmarks/recovery.py [--quick] [--rounds N] [--json FILE]
 
-A count over a large state on four hosts (`_recovery.py`). In each round, in random order and on a cluster of its own each: `r = 1`
-and `r = 0`, a host killed FAULTS times in the middle of a batch, another one leased in its place; and the same fault where the query
-is then stopped and started again from its checkpoint. Recovery is the time from the kill to the end of the first batch that began
-after it and takes no longer than before. Then the records/s of the query at full speed, with copies and without.
+A count over a large state on four hosts (`_recovery.py`). In each round, in random order and on a cluster of its own each:
+with a copy of each state partition (`r = 1`) and without, a host is killed FAULTS times in the middle of a batch, and another
+one leased in its place; and the same where the query is then stopped and started again from its checkpoint. Recovery is the
+time from the kill to the end of the first batch that began after it and takes what batches took before. Then the records/s of
+the query at full speed, with copies and without.
 """
 
 import argparse
@@ -101,8 +102,8 @@ def _over(runs: dict[str, list[list[Fault]]], other: str) -> Sequence[float]:
 def line(report: Report) -> str:
     median: dict[str, Any] = report.figures["median"]
     return (
-        f"a lost host costs {median['standby']:.1f} s with copies, {median['without']:.1f} s without, {median['restart']:.1f} s with a "
-        f"restart; {report.figures['wrong']} counts wrong"
+        f"a lost host costs {median['standby']:.1f} s with copies, {median['without']:.1f} s without, "
+        f"{median['restart']:.1f} s with a restart; {report.figures['wrong']} counts wrong"
     )
 
 
