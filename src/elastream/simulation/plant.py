@@ -114,7 +114,7 @@ class SimulatedPlant:
 
     def observe(self) -> Observation:
         """Current state: rates and durations of the last whole monitoring period, all other values at this moment."""
-        return replace(self.watch.observation(self.time, self.composition), rings=dict(self.staffing.rings))
+        return self.watch.observation(self.time, self.composition)
 
     def result(self) -> Result:
         """The run in figures: so far, or as it was when the plant was closed, which is no release of any host."""
@@ -155,6 +155,8 @@ class SimulatedPlant:
         periods = 0
         if isinstance(network, FusedNetwork) and not (self.context.layout.circular or self.staffing.shortfall):
             periods = PERIODS_AT_ONCE
+        if periods and self.settings.shares:
+            periods = 0  # the records that each partition gets may change with any period
         return min(self.watch.next_tick + periods * self.settings.monitor, self.pool.next_slot(self.time))
 
     def apply(self, action: Action) -> Outcome:
@@ -212,13 +214,17 @@ class SimulatedPlant:
         if event.row < 0:
             row = pool.fault_target(event)
             if row is not None:
-                pool.to(row, HostState.LOST, self.time)
-                self.staffing.evict(row, self.time)
+                self.lose(row)
         elif event.state is HostState.RUNNING:
             if pool.leases[event.row].state is HostState.STARTING:
                 pool.to(event.row, HostState.RUNNING, self.time)
         else:
             pool.to(event.row, event.state, self.time)
+
+    def lose(self, row: int) -> None:
+        """Let the host in `row` of the pool die now."""
+        self.pool.to(row, HostState.LOST, self.time)
+        self.staffing.evict(row, self.time)
 
     def _station(self, name: str) -> Station | None:
         column = self.staffing.columns.get(name)
@@ -259,7 +265,7 @@ class SimulatedPlant:
         if not self.pool.fits(*station.needs)[target]:
             return Status.REFUSED, f"host {host!r} has no room for {task}"
         self.staffing.shift(station, i, target, self.time)
-        self.staffing.rings.pop(station.name, None)  # it is placed otherwise from now on
+        station.ring = None  # it is placed otherwise from now on
         return Status.ACCEPTED, "the instance is starting there"
 
     def _set_tokens(self, action: SetTokens) -> tuple[Status, str]:
