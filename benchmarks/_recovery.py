@@ -1,4 +1,4 @@
-"""A count over a large state on hosts that are killed: how long until a batch takes what it did before, and where that goes.
+"""A count over a large state on hosts that are killed: how long until batches take what they did, and where that goes.
 
 The query is any user's: native Spark, watched and not compiled. Its records are numbered, so that what must be counted is
 known whatever happened, and each batch brings as many of them.

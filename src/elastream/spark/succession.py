@@ -1,7 +1,7 @@
 """Who takes a state partition whose executor is lost: the driver's JVM knows beforehand, and the plan learns afterwards.
 
-The ring of an operator says it (`elastream.spark.placement.ring`): what a host holds goes to its neighbours clockwise, of whom
-the nearest that lives takes it.
+The ring of an operator says it (`elastream.spark.placement.ring`): what a host holds goes to its neighbours clockwise, and
+of those the nearest that lives takes it.
 
 What follows from a loss, by who does it:
 
