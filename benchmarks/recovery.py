@@ -2,7 +2,7 @@
 
     python benchmarks/recovery.py [--quick] [--rounds N] [--json FILE]
 
-A count over a large state on four hosts (`_recovery.py`). In each round, in random order and on a cluster of its own each:
+A count over a large state on four hosts (`elastream.experiments.resilience.bed`). In each round, in random order and on a cluster of its own each:
 with a copy of each state partition (`r = 1`) and without, a host is killed FAULTS times in the middle of a batch, and
 another one leased in its place; and the same where the query is then stopped and started again from its checkpoint.
 Recovery is the time from the kill to the end of the first batch that began after it and takes what batches took before.
@@ -18,7 +18,8 @@ from dataclasses import asdict
 from typing import Any
 
 from _common import Report, main, progress
-from _recovery import Bed, Fault, Job, bed, told
+
+from elastream.experiments.resilience.bed import Bed, Fault, Job, bed
 
 HOSTS = 4
 LARGE = Job(keys=2_000_000, rows=100_000)
