@@ -1,4 +1,4 @@
-"""Where the time goes after a fault: Spark's event log as a time line. A tool to look with, which nothing else here needs."""
+"""Where the time goes after a fault: Spark's event log as a time line. A tool to look with; nothing else needs it."""
 
 import json
 from collections.abc import Mapping, Sequence

@@ -125,7 +125,7 @@ class Bed:
         return statistics.median(end - began for began, end in self.batches()[-BATCHES_BEFORE:])
 
     def spread(self) -> None:
-        """Have every host hold as many state partitions as the others; wait until batches run there, and copies are kept."""
+        """Have every host hold as many state partitions as the others; wait until that is so, and copies are kept."""
         hosts = self.plant.hosts.usable
         for number, task in enumerate(sorted(self.plant.placing.tasks)):
             self.plant.apply(MoveTask(task, hosts[number * len(hosts) // len(self.plant.placing.tasks)]))
@@ -231,7 +231,7 @@ def bed(
     state_store: StateStore = "memory",
     settings: Mapping[str, str] | None = None,
 ) -> Iterator[Bed]:
-    """`job` on `hosts` hosts, as many in each of `zones` fault zones, with equally many state partitions; its state filled."""
+    """`job` on `hosts` hosts, as many in each fault zone, with equally many state partitions, its state filled."""
     types = [replace(HOST, name=f"{HOST.name}-{number}", zone=f"zone {number}") for number in range(1, zones + 1)]
     with tempfile.TemporaryDirectory(prefix="recovery-", ignore_cleanup_errors=True) as folder:
         root, started = Path(folder), list[StreamingQuery]()
