@@ -3,7 +3,7 @@
     python benchmarks/recovery.py [--quick] [--rounds N] [--json FILE]
 
 A count over a large state on four hosts (`elastream.experiments.resilience.bed`). In each round, in random order and on a
-cluster of its own each: with a copy of each state partition (`r = 1`) and without, a host is killed FAULTS times in the middle
+cluster of its own each: with a copy of each state partition and without, a host is killed FAULTS times in the middle
 of a batch, and another one leased in its place; and the same where the query is then stopped and started again from its
 checkpoint. Recovery is the time from the kill to the commit of the first batch that began after it and takes what batches
 took before. Then the records/s of the query at full speed, with copies and without, over a small and a large state.
