@@ -26,7 +26,7 @@ import pandas as pd
 import pyarrow as pa
 from disturbed import Disturbed, Once, its_plug
 
-from elastream import Alternate, Dataflow, HostType, Threshold, constant, latest, parquet, records, run
+from elastream import Alternate, Dataflow, HostType, Threshold, latest, parquet, records, run, steps
 from elastream.model.cloud import Billing
 from elastream.model.observation import Metric
 from elastream.model.wording import clock
@@ -65,8 +65,10 @@ def words_of(item):
 
 
 def add(key, rows, state):
-    """The reducer of Figure 6.1: how often a word has come so far. Spark counts by itself, too, and adds up what a task
-    has before it sends it; here each word is sent, as in the thesis, so that words that are repeated load who counts them.
+    """The reducer of Figure 6.1: how often a word has come so far.
+
+    An aggregate of Spark's own would add up what each task has before it is sent. Here each word is sent, as in the thesis,
+    so that words that are repeated load the host that counts them.
     """
     total = (state[0] if state else 0) + len(rows)
     return pd.DataFrame({"word": [key[0]], "total": [total]}), (total,)
@@ -95,7 +97,7 @@ def rank(key, rows, state):
     """The words that lead a window, from those that lead it somewhere. key: its length and its end."""
     known = dict(json.loads(state[0])) if state else {}
     best = json.dumps(first(known | dict(zip(rows.word, rows.times.tolist(), strict=True))))
-    return pd.DataFrame({"length": [key[0]], "window_end": rows.window_end.iloc[:1], "words": [best]}), (best,)
+    return pd.DataFrame({"length": [key[0]], "window_end": [rows.window_end.iloc[0]], "words": [best]}), (best,)
 
 
 def first(times: Mapping[str, int]) -> list[tuple[str, int]]:
@@ -120,8 +122,8 @@ class Step:
     repeating: int = 0
 
 
-STEPS = (Step(50, 4), Step(30, 8), Step(50, 8, repeating=4), Step(20, 4))
-KILLED = 65.0
+STEPS = (Step(80, 4), Step(50, 6, repeating=2), Step(30, 4))
+KILLED = 50.0
 """Seconds after the beginning at which a host is killed."""
 
 
@@ -137,8 +139,7 @@ class Plan:
     @property
     def load(self):
         """Lines: as many as the mappers of each moment emit."""
-        parts = [constant(step.mappers * self.each, step.seconds) for step in self.steps]
-        return parts[0] if len(parts) == 1 else parts[0].then(Plan(self.steps[1:], self.each).load)
+        return steps(*((step.mappers * self.each, step.seconds) for step in self.steps))
 
     @cached_property
     def rows(self) -> list[dict]:
@@ -322,9 +323,9 @@ def page(result, wanted: Expected, told: Story) -> Iterator[str]:
     )
 
 
-def main(steps: Sequence[Step] = STEPS, killed: float = KILLED) -> None:
+def main(given: Plan | None = None, killed: float = KILLED) -> None:
     """Run it and check it."""
-    given, results = Plan(steps), Path(tempfile.mkdtemp(prefix="trending-"))
+    given, results = given or Plan(), Path(tempfile.mkdtemp(prefix="trending-"))
     result, wanted, wrong, told = carry_out(given, results, killed)
     if wrong:
         raise SystemExit("\n".join(wrong[:10]))
