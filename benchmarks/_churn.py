@@ -1,8 +1,8 @@
 """Churn test: random events under a word count's load, on the whole plant with copies of its state.
 
-Moves of state partitions and of tokens, hosts killed one at a time and several, hosts given back, whole fault zones lost, and
-executors that stand still for some seconds and then go on (a false alarm). The query must not start again, and in the end
-what it counted must equal a plain count of the records that it took. Events follow a seeded schedule.
+Moves of state partitions and of tokens, hosts killed one at a time and several, hosts given back, whole fault zones lost,
+and executors that stand still for some seconds and then go on (a false alarm). The query must not start again, and in the
+end what it counted must equal a plain count of the records that it took. Events follow a seeded schedule.
 """
 
 import random
@@ -11,7 +11,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 import psutil
 from _cluster import Bench, word_count
@@ -31,7 +30,7 @@ SHARES: Mapping[str, float] = {
     "zone": 0.02,
     "pause": 0.01,
 }
-"""Fraction of the events of each kind; the rest are moves. A host comes for each that goes, which takes most of the time."""
+"""Fraction of the events of each kind; the rest are moves. A host comes for each that goes: that takes most of the time."""
 HOSTS, PARTITIONS, REPLICAS = 4, 8, 1
 AT_ONCE = 4
 """Most moves of one pause between two batches."""

@@ -19,8 +19,12 @@ def measure(arguments: argparse.Namespace) -> Report:
     report = Report()
     events = QUICK if arguments.quick else EVENTS
     found = [churn(events // 2, store=store, progress=progress) for store in ("memory", "disk")]
-    report.figures = {each.store: {name: value for name, value in asdict(each).items() if name != "store"} for each in found}
-    report.environment["hosts"] = f"{HOSTS} of one slot each in two fault zones; {PARTITIONS} partitions, {REPLICAS} copy each"
+    report.figures = {
+        each.store: {name: value for name, value in asdict(each).items() if name != "store"} for each in found
+    }
+    report.environment["hosts"] = (
+        f"{HOSTS} of one slot each in two fault zones; {PARTITIONS} partitions, {REPLICAS} copy each"
+    )
     report.at_least("events", sum(sum(each.events.values()) for each in found), events, "the project's bar")
     report.at_most("starts of the query after its first", sum(each.starts for each in found), 0, "the project's bar")
     report.at_most("counts that differ from a plain count", sum(each.wrong for each in found), 0, "the project's bar")

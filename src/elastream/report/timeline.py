@@ -215,7 +215,7 @@ def _add_title(layout: Json, title: str, named: Sequence[str], y: float) -> None
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A mark of a decision, or of a host that was lost: its time, round (0: of none), lane, symbol, colour and hover text."""
+    """A mark of a decision, or of a host lost: its time, round (0: of none), lane, symbol, colour and hover text."""
 
     time: float
     round: int

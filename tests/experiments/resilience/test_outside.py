@@ -1,4 +1,4 @@
-"""State kept outside: totals are exact whatever runs again, and where there is no server one sentence says how to get one."""
+"""State kept outside: totals are exact whatever runs again; without a server one sentence says how to get one."""
 
 import shutil
 from collections import Counter

@@ -1,9 +1,9 @@
 """A count whose state is kept outside of Spark, in Redis: what state that stays with its operator is compared with.
 
 The thesis compares its reducers with Storm whose state is in Cassandra (6.7.1). Here a batch is counted as a batch query
-counts, and each task reads the totals of its keys, adds and writes them: one read and one write a key and batch, a thousand
-at a time. As much care as our own side gets: it is exact, also where a batch or a task runs again. The server is one process
-on this machine, started for the run, which writes its log to disk every second.
+counts, and each task reads the totals of its keys, adds and writes them: one read and one write a key and batch, a
+thousand at a time. As much care as our own side gets: it is exact, also where a batch or a task runs again. The server is
+one process on this machine, started for the run, which writes its log to disk every second.
 """
 
 import contextlib
