@@ -135,18 +135,18 @@ def _add(batches: Iterable[pa.RecordBatch], store: OutsideStore, batch: int) -> 
     yield pa.RecordBatch.from_pydict({"keys": [keys]})
 
 
-def added(value: bytes | None, batch: int, n: int) -> str:
+def added(value: bytes | str | None, batch: int, n: int) -> str:
     """The total of a key after `batch`, with what it was before it: a task that runs again begins there."""
     last, total, before = _parsed(value)
     base = before if last == batch else total
     return f"{batch}:{base + n}:{base}"
 
 
-def _parsed(value: bytes | None) -> tuple[int, int, int]:
+def _parsed(value: bytes | str | None) -> tuple[int, int, int]:
     """Batch, total after it and total before it of a key's value."""
     if value is None:
         return -1, 0, 0
-    last, total, before = value.split(b":")
+    last, total, before = (value.decode() if isinstance(value, bytes) else value).split(":")
     return int(last), int(total), int(before)
 
 
