@@ -48,12 +48,16 @@ def test_under_sustained_overload_a_policy_acts_within_three_rounds_or_names_wha
         LivenessCase(100266, "e2df", True),  # two stages with state, beside which the source's own work is nothing
         LivenessCase(100281, "e2df", True),  # a task with state on a slow host, for which all others wait
         LivenessCase(100307, "btu", True),  # four instances on a host each, of which a fifth is none
-        pytest.param(LivenessCase(300072, "e2df", True), marks=pytest.mark.slow),  # a last step down
-        pytest.param(LivenessCase(300073, "e2df", False), marks=pytest.mark.slow),  # five slots at a time
     ],
     ids=str,
 )
 def test_what_was_silent_or_never_settled_holds(case):
+    assert tried(case).holds
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", [LivenessCase(300072, "e2df", True), LivenessCase(300073, "e2df", False)], ids=str)
+def test_a_policy_that_leases_five_slots_at_a_time_comes_to_rest_in_its_own_time(case):
     assert tried(case).holds
 
 
