@@ -93,7 +93,7 @@ class RingBalance:
     patience: float = 3.0
     cool_down: float = 10.0
     calm: float | None = None
-    cut: Literal["load", "half"] = "half"
+    cut: Literal["half", "load"] = "half"
     gain: float = TOLERANCE
     host_type: str | None = None
 
@@ -109,7 +109,7 @@ class RingBalance:
             raise InputError(f"queue_low is {self.queue_low:g} s; it must be at most queue_high, {self.queue_high:g} s")
         if not 0 <= self.gain < 1:
             raise InputError(f"gain is {self.gain:g}; it must be 0 or more and below 1")
-        if self.cut not in (known := ("load", "half")):
+        if self.cut not in (known := ("half", "load")):
             raise InputError(f"cut is {self.cut!r}; it must be {' or '.join(map(repr, known))}")
 
     needs: ClassVar[Needs] = frozenset({(Rows.HOST, Metric.CPU), (Rows.OPERATOR, Metric.BACKLOG)})
@@ -125,6 +125,8 @@ class RingBalance:
             return "it divides state partitions, which operators apart do not have: simulate the dataflow fused"
         if not any(stage.keyed for stage in context.layout.stages):
             return "it divides the state of keyed operators among hosts, and the dataflow has none: use threshold"
+        if self.host_type is not None and context.host_types and self.host_type not in context.host_types:
+            return f"there is no host type {self.host_type!r} (there are: {', '.join(context.host_types)})"
         return ""
 
 
@@ -150,6 +152,7 @@ class _Round:
             *filling(observation),
             *self._emptied(),
         ]
+        self._sparse()
         if not observation.usable or "SetTokens" not in context.capabilities:
             return Plan(tuple(actions), self.seen)
         if changes := self._first_rings() or self._joined():
@@ -180,7 +183,8 @@ class _Round:
     def _unsettled(self) -> bool:
         """Whether the last change is too fresh for what is measured to be its result, or something needed is unknown."""
         self.unknown = self.load.lacking
-        return self.observation.time < self.seen.changed + self.policy.cool_down or not self.rings
+        fresh = self.observation.time < self.seen.changed + self.policy.cool_down
+        return fresh or bool(self.unknown) or not self.rings
 
     @cached_property
     def _overloaded(self) -> list[str]:
@@ -229,9 +233,19 @@ class _Round:
     def _between(self, operator: str, ring: Ring, host: str, joins: str) -> float:
         """Token of a host that joins `ring` behind `host`."""
         arc = self.load.arc(operator, ring, (host,), joins)
-        owned = evened(arc) if self.policy.cut == "load" and arc.loads.sum() > 0 else None
+        owned = self._cut(arc)
         token = middle(ring, host) if owned is None else arc.tokens(owned)[joins]
         return token if token not in ring.tokens.values() else middle(ring, host)
+
+    def _sparse(self) -> None:
+        """Say where state partitions are too few for the hosts."""
+        hosts = len(self.observation.usable)
+        for name in self.load.units:
+            if (count := self.observation.context.partitions[name]) < hosts:
+                self.remarks.append(
+                    f"{name} has {counted(count, 'state partition')} for {counted(hosts, 'host')}: {hosts - count} of them "
+                    "hold none of its state; give more (state_partitions) or fewer hosts"
+                )
 
     # -- balance and scale-out -----------------------------------------------------------------------------------------
 
@@ -368,12 +382,13 @@ class _Round:
                 return [DrainHost(host, why=why)]
         return []
 
-    def _emptied(self) -> list[Action]:
-        """Releases of draining hosts without tasks."""
+    def _emptied(self, changes: Iterable[Action]) -> list[Action]:
+        """Releases of draining hosts without tasks, but of those that `changes` keep."""
         return [
             ReleaseHost(host, why="it holds no more tasks")
             for host, lease in self.observation.leases.items()
             if lease.state is HostState.DRAINING and not tasks_on(self.observation, host)
+            if CancelDrain(host) not in changes
         ]
 
     def _kind(self, beside: str | None = None) -> HostType:
