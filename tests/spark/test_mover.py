@@ -165,7 +165,7 @@ def test_while_a_wish_waits_the_end_of_a_batch_is_looked_for_often():
 
 def test_a_task_that_spark_ran_elsewhere_than_planned_is_moved_back():
     world = World("h1", "h2", tasks=("h1", "h1", "h2"))
-    world.placing.keep(FIRST, "h1")
+    world.placing.keep({FIRST: "h1"})
     world.look()
     assert not world.placing.wanted()
     world.placing.ran("q/count", 1, ["1", "0", "1"])

@@ -204,6 +204,7 @@ class Autopilot:
             self._spark,
             can.driver,
             can.task_loads,
+            can.recovery,
             chosen=self._ids,
             target_latency=self._target,
             max_hosts=(terms.max_hosts if terms else 0) if self._max_hosts is None else self._max_hosts,
