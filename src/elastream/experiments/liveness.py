@@ -13,9 +13,9 @@ A round of sustained overload is silent if in these three intervals no host was 
 instances, none of this was still under way, and the round names no metric that is unknown in its observation.
 
 How long a policy takes until a constant load is provided for depends on how fast hosts start, on what is paid, and on what
-waits by then: one that has five slots leased at a time, as E2DF does, has fifty instances in half an hour where a host takes
-three minutes. A case in which that, or a fixed point, or hosts going back is missed is therefore tried again with loads that last
-three times as long, then nine times, and only what is missed then as well is broken.
+waits by then: one that has five slots leased at a time, as E2DF does, has fifty instances in half an hour where a host
+takes three minutes. A case in which that, or a fixed point, or hosts going back is missed is therefore tried again with
+loads that last three times as long, then nine times, and only what is missed then as well is broken.
 """
 
 import math
