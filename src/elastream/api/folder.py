@@ -54,9 +54,13 @@ class RunFolder:
         """State partitions of the run."""
         return int(self.manifest.identity[PARTITIONS])
 
-    def went_on(self, hosts: TakenOver) -> tuple[Json, ...]:
-        """Note that the run has gone on, and with which hosts; returns all such notes, for its recording."""
+    def went_on(self, hosts: TakenOver, epoch: float) -> tuple[Json, ...]:
+        """Note that the run has gone on, and with which hosts; returns all such notes, for its recording.
+
+        Of a new run, its time 0 is noted: epoch second `epoch`.
+        """
         if self.resumed is None:
+            write_manifest(self.directory, replace(self.manifest, started=epoch))
             return ()
         note = {"time": self.resumed.at, "seen": self.resumed.seen, "adopted": [*hosts.adopted], "gone": [*hosts.gone]}
         manifest = self.manifest.after(note)

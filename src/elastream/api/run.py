@@ -69,6 +69,7 @@ def run(
     guards: Path | str | None = None,
     tables: Sequence[KeyTable] = (),
     consistency: str = "batch",
+    replicas: int = 0,
     runs: Path | str = "runs",
     resume: Path | str | None = None,
     fresh: bool = False,
@@ -87,10 +88,11 @@ def run(
     settings: further Spark settings. guards: a file of guards, which say which alternates and branches may run; others can
     be given while it runs (`elastream guards set`). tables: key tables, which say which alternate runs for which key;
     others can be given, too (`elastream tables set`, `key_tables`). consistency: what records meet that are between two
-    queries while the composition changes: `"batch"`, `"wave"` or `"drain"` (`elastream.model.composing.Consistency`). runs:
-    folder in which the run's own is made. resume: folder of a run that was stopped, failed or killed, and now goes on: with
-    its state, offsets, composition, results and leases. fresh: whether results of an earlier run, where sinks write, are
-    replaced; otherwise they are a reason to refuse.
+    queries while the composition changes: `"batch"`, `"wave"` or `"drain"` (`elastream.model.composing.Consistency`).
+    replicas: hosts that keep a copy of each state partition up to date, so that a lost host costs a pause of the length of
+    a batch and not the loading of its state. runs: folder in which the run's own is made. resume: folder of a run that was
+    stopped, failed or killed, and now goes on: with its state, offsets, composition, results and leases. fresh: whether
+    results of an earlier run, where sinks write, are replaced; otherwise they are a reason to refuse.
 
     Raises ElastreamError for errors that a user can correct, with nothing left running; Ctrl-C and SIGTERM end the run in
     order.
@@ -98,11 +100,12 @@ def run(
     options = current_options()
     policy, cloud, guards = options.policy or policy, options.cloud or cloud, options.guards or guards
     consistency = options.consistency or consistency
+    replicas = replicas if options.replicas is None else options.replicas
     graph = _with_input(flow.graph if isinstance(flow, Dataflow) else flow, options.input)
     earlier, fresh = _what_becomes_of_earlier(options.resume or resume, options.fresh or fresh)
     target = None if target_latency is None else duration(target_latency)
     if options.before is not None:
-        options.before(graph, policy, cloud, target, guards, consistency, tables)
+        options.before(graph, policy, cloud, target, guards, consistency, tables, replicas)
     mode = consistency_of(consistency)
     admit(
         graph,
@@ -112,6 +115,7 @@ def run(
         max_hosts=cloud.max_hosts,
         consistency=mode,
         run=None if fresh else "" if earlier is None else resumable(RunDirectory(earlier)).id,
+        replicas=replicas,
     )
     document = None if guards is None else pollable(load_guards(Path(guards), graph))
     selections = selections_of(graph)
@@ -147,6 +151,7 @@ def run(
             "period": duration(period),
             "batch seconds": pace,
             "consistency": str(mode),
+            "replicas": replicas,
             "policy": asdict(policy) if is_dataclass(policy) else {},
         }
         with _logged(directory.log), shown(graph, directory, options, show) as views, _ending_in_order() as stop:
@@ -164,6 +169,7 @@ def run(
                     ports=ports,
                     settings=settings,
                     consistency=mode,
+                    replicas=replicas,
                     resumed=resumed,
                 )
             try:
@@ -172,9 +178,9 @@ def run(
                     plant.context,
                     policy=policy.name,
                     plant="spark",
-                    started=started,
+                    started=plant.clock.epoch,
                     environment=environment,
-                    resumed=folder.went_on(plant.hosts.taken_over),
+                    resumed=folder.went_on(plant.hosts.taken_over, plant.clock.epoch),
                 )
                 with closing(Pollers(plant.clock.now)) as pollers:
                     loop = Loop(

@@ -51,14 +51,16 @@ Consistency = Annotated[
         metavar="MODE", help="What records meet between two queries while alternates change: batch, wave or drain."
     ),
 ]
+Replicas = Annotated[
+    int | None,
+    typer.Option(min=0, metavar="NUMBER", help="Copies of each state partition that other hosts keep up to date."),
+]
 Report = Annotated[Path | None, typer.Option(metavar="FILE", help="File of the report; default: in the run's folder.")]
 Resume = Annotated[
     Path | None,
     typer.Option(metavar="RUN", help="Go on with a run that was stopped, failed or killed: the folder of the run."),
 ]
 Fresh = Annotated[bool, typer.Option("--fresh", help="Replace the results of an earlier run where the sinks write.")]
-KEPT = ("input", "policy", "cloud", "guards", "consistency")
-"""Options that the folder of a run keeps: where it is resumed they hold again, unless others are given."""
 
 
 def run(
@@ -76,6 +78,7 @@ def run(
     consistency: Consistency = None,
     resume: Resume = None,
     fresh: Fresh = False,
+    replicas: Replicas = None,
 ) -> None:
     """Run a dataflow with a live view, and write a report."""
     from elastream.api.options import RunOptions
@@ -87,6 +90,7 @@ def run(
         "cloud": cloud,
         "guards": _placed(guards),
         "consistency": consistency,
+        "replicas": None if replicas is None else str(replicas),
     }
     kept = {name: value for name, value in given.items() if value is not None}
     if resume is None:
@@ -113,6 +117,7 @@ def run(
         report=report,
         guards=Path(kept["guards"]) if "guards" in kept else None,
         consistency=kept.get("consistency"),
+        replicas=None if "replicas" not in kept else int(kept["replicas"]),
         resume=resume,
         fresh=fresh,
         program={"file": str(file.resolve()), "folder": os.getcwd(), "options": kept},
