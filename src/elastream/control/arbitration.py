@@ -18,6 +18,7 @@ from elastream.model.action import (
     RenewHost,
     SetKeyTable,
     SetParallelism,
+    SetTokens,
     SwitchAlternate,
     SwitchEdge,
     TaskId,
@@ -27,6 +28,7 @@ from elastream.model.cloud import HostState
 from elastream.model.composing import refusal
 from elastream.model.decision import Proposal
 from elastream.model.observation import Observation
+from elastream.model.ring import tokens_refusal
 from elastream.model.wording import counted
 
 __all__ = ["arbitrate", "subject"]
@@ -66,6 +68,8 @@ def subject(action: Action) -> tuple[Hashable, ...]:
             return ("key table", operator)
         case SetParallelism(operator):
             return ("parallelism", operator)
+        case SetTokens(operator):
+            return ("ring", operator)
         case MoveTask(task):
             return ("task", task)
         case LeaseHost(host) | RenewHost(host) | DrainHost(host) | CancelDrain(host) | ReleaseHost(host):
@@ -82,6 +86,8 @@ class _Plan:
         self._about: dict[tuple[Hashable, ...], list[Action]] = {}
         self._onto: dict[str, Action] = {}
         self._of_task: dict[TaskId, list[Action]] = {}
+        self._ringed: dict[str, Action] = {}
+        self._moved: dict[str, Action] = {}
         self._leaving: set[str] = set()
         self._released: set[str] = set()
         self.leased: set[str] = set()
@@ -94,6 +100,11 @@ class _Plan:
             case MoveTask(task, host):
                 self._onto.setdefault(host, action)
                 self._of_task.setdefault(task, []).append(action)
+                self._moved.setdefault(task.operator, action)
+            case SetTokens(operator, tokens):
+                self._ringed.setdefault(operator, action)
+                for host, _ in tokens:
+                    self._onto.setdefault(host, action)
             case SetParallelism(on=hosts, without=tasks):
                 for host in hosts:
                     self._onto.setdefault(host, action)
@@ -115,6 +126,9 @@ class _Plan:
                 found.append(self._onto[host])
             case MoveTask(task):
                 found += [other for other in self._of_task.get(task, ()) if isinstance(other, SetParallelism)]
+                found += [self._ringed[task.operator]] if task.operator in self._ringed else []
+            case SetTokens(operator) if operator in self._moved:
+                found.append(self._moved[operator])
             case SetParallelism(without=tasks):
                 others = (other for task in tasks for other in self._of_task.get(task, ()))
                 found += [other for other in others if isinstance(other, MoveTask)]
@@ -153,6 +167,8 @@ def _unknown(action: Action, plan: _Plan) -> str:
                 return f"the parallelism of {operator} cannot be changed"
         case MoveTask(task) if task.operator not in operators:
             return f"there is no operator {task.operator}"
+        case SetTokens(operator):
+            return tokens_refusal(action, context.partitions)
         case LeaseHost(_, kind) if kind not in context.host_types:
             return f"there is no host type {kind}"
         case RenewHost(host) | DrainHost(host) | CancelDrain(host) | ReleaseHost(host) if host not in leases:
@@ -196,6 +212,11 @@ def _senseless(action: Action, plan: _Plan) -> str:
             return f"host {gone[0]} takes no tasks" if gone else ""
         case MoveTask(_, host):
             return "" if plan.takes_tasks(host) else f"host {host} takes no tasks"
+        case SetTokens(operator, tokens):
+            if operator in plan.observation.rings and plan.observation.rings[operator].tokens == dict(tokens):
+                return "it has those tokens already"
+            gone = [host for host, _ in tokens if not plan.takes_tasks(host)]
+            return f"host {gone[0]} takes no tasks" if gone else ""
         case LeaseHost(host):
             return f"host {host} is leased already" if host in plan.observation.leases else ""
         case DrainHost(host):

@@ -13,6 +13,9 @@ from elastream.model.errors import CloudError
 
 __all__ = ["ACTIVE", "TRANSITIONS", "Billing", "HostState", "HostType", "Lease", "LifecycleError", "total_cost"]
 
+NEARLY = 1e-9
+"""Sums of decimal fractions: rounding must not cost a slot."""
+
 
 @dataclass(frozen=True, slots=True)
 class Billing:
@@ -43,7 +46,8 @@ class HostType:
     cores: number of cores, may be fractional; speed: of one core relative to the standard core (thesis: pi); memory:
     megabytes; bandwidth: bytes/s of its link, None without a limit; price: money per billing time unit; slots: operator
     instances it can hold (E2DF's C_n), by default its cores rounded up; region: its location; start, stop: seconds from
-    lease to ready and from release to gone, as expected (planning) or simulated. Raises CloudError for invalid values.
+    lease to ready and from release to gone, as expected (planning) or simulated; zone: its fault zone, whose hosts may fail
+    together (a rack, an availability zone), by default its region. Raises CloudError for invalid values.
     """
 
     name: str
@@ -57,6 +61,7 @@ class HostType:
     region: str = "local"
     start: float = 60.0
     stop: float = 10.0
+    zone: str = ""
 
     def __post_init__(self) -> None:
         if not self.cores > 0:
@@ -71,6 +76,16 @@ class HostType:
             raise CloudError(f"host type {self.name!r} has a negative number of slots ({self.slots})")
         if self.slots == 0:
             object.__setattr__(self, "slots", max(1, math.ceil(self.cores)))
+        if not self.zone:
+            object.__setattr__(self, "zone", self.region)
+
+    @property
+    def width(self) -> int:
+        """Tasks at a time that use it up: its slots, but no more than its cores rounded up.
+
+        Each task has a fixed cost; those beyond the cores share these (price lists allow thousands of instances a host).
+        """
+        return max(1, min(self.slots, math.ceil(self.cores - NEARLY)))
 
 
 class HostState(StrEnum):

@@ -200,6 +200,15 @@ mixed_records records | Records so far that passed one changed operator under an
 newer.
   application S updated | followed over durable edges by the batches that wrote them
   application AF updated | counted at the change, of what is under way
+state_size megabytes | State of an operator or a task, as its newest checkpoint holds it.
+  operator SW keyed deltas | files of its state partitions: the newest snapshot, and what was written since; an upper bound
+  task SW deltas | the same, of its partition
+checkpoint_delta fraction | Size of what the newest checkpoint wrote over the size of the whole state (thesis, Fig. 6.12).
+  operator SW keyed deltas | files of changes of the newest committed batch over `state_size`
+copies_memory megabytes | Memory that copies of other hosts' state take on a host.
+  host SW copied | as its executor reports
+standby_lag count | Checkpoints that the copy of a task's state which would take over has not taken in yet.
+  task SW copied | committed batches that the copy furthest ahead has not replayed
 cost money | Money paid for hosts since the start.
   application SWAF | leases in whole billing time units, or what a pool charges
 """)
@@ -259,6 +268,10 @@ class Metric(StrEnum):
     BATCH_DURATION = auto()
     UPDATE_LATENCY = auto()
     MIXED_RECORDS = auto()
+    STATE_SIZE = auto()
+    CHECKPOINT_DELTA = auto()
+    COPIES_MEMORY = auto()
+    STANDBY_LAG = auto()
     COST = auto()
 
 

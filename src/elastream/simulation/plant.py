@@ -23,6 +23,7 @@ from elastream.model.action import (
     RenewHost,
     SetKeyTable,
     SetParallelism,
+    SetTokens,
     Status,
     Switch,
     SwitchAlternate,
@@ -32,9 +33,10 @@ from elastream.model.action import (
 from elastream.model.cloud import HostState, HostType, Lease
 from elastream.model.composing import holder, refusal, switched
 from elastream.model.errors import CloudError, DataflowError, InputError
-from elastream.model.fitting import refuse_misfit
+from elastream.model.fitting import refuse_misfit, refuse_replicas
 from elastream.model.key_table import KeyTableBook, KeyTables
 from elastream.model.observation import Composition, Context, Observation
+from elastream.model.ring import Ring, tokens_refusal
 from elastream.model.stages import Layout
 from elastream.model.wording import counted
 from elastream.planning.provision import first
@@ -153,6 +155,8 @@ class SimulatedPlant:
         periods = 0
         if isinstance(network, FusedNetwork) and not (self.context.layout.circular or self.staffing.shortfall):
             periods = PERIODS_AT_ONCE
+        if periods and self.settings.shares:
+            periods = 0  # the records that each partition gets may change with any period
         return min(self.watch.next_tick + periods * self.settings.monitor, self.pool.next_slot(self.time))
 
     def apply(self, action: Action) -> Outcome:
@@ -162,6 +166,8 @@ class SimulatedPlant:
         match action:
             case SetParallelism():
                 status, reason = self._set_parallelism(action)
+            case SetTokens():
+                status, reason = self._set_tokens(action)
             case MoveTask():
                 status, reason = self._move(action.task, action.host)
             case LeaseHost():
@@ -208,13 +214,17 @@ class SimulatedPlant:
         if event.row < 0:
             row = pool.fault_target(event)
             if row is not None:
-                pool.to(row, HostState.LOST, self.time)
-                self.staffing.evict(row, self.time)
+                self.lose(row)
         elif event.state is HostState.RUNNING:
             if pool.leases[event.row].state is HostState.STARTING:
                 pool.to(event.row, HostState.RUNNING, self.time)
         else:
             pool.to(event.row, event.state, self.time)
+
+    def lose(self, row: int) -> None:
+        """Let the host in `row` of the pool die now."""
+        self.pool.to(row, HostState.LOST, self.time)
+        self.staffing.evict(row, self.time)
 
     def _station(self, name: str) -> Station | None:
         column = self.staffing.columns.get(name)
@@ -255,7 +265,22 @@ class SimulatedPlant:
         if not self.pool.fits(*station.needs)[target]:
             return Status.REFUSED, f"host {host!r} has no room for {task}"
         self.staffing.shift(station, i, target, self.time)
+        station.ring = None  # it is placed otherwise from now on
         return Status.ACCEPTED, "the instance is starting there"
+
+    def _set_tokens(self, action: SetTokens) -> tuple[Status, str]:
+        if refused := tokens_refusal(action, self.context.partitions):
+            return Status.REFUSED, refused
+        station, ring = self._station(action.operator), Ring(dict(action.tokens))
+        assert station is not None
+        for host in ring:
+            row = self.pool.active_row(host)
+            if row is None or self.pool.leases[row].state is not HostState.RUNNING:
+                return Status.REFUSED, f"host {host!r} is not running"
+        moved, refused = self.staffing.follow(station, ring, self.time)
+        if refused:
+            return Status.REFUSED, refused
+        return (Status.ACCEPTED, f"{counted(moved, 'state partition')} on the way") if moved else (Status.DONE, "")
 
     def _lease(self, action: LeaseHost) -> tuple[Status, str]:
         if action.host in self.pool.rows:
@@ -371,9 +396,12 @@ def make_plant(
         layout, loads or {}, settings, seed, seconds, KeyTableBook() if tables is None else tables
     )
     refuse_misfit(layout.graph, types.values(), apart=layout.apart)
+    refuse_replicas(settings.replicas, max_hosts, layout)
+    if settings.replicas and layout.apart:
+        raise InputError("replicas: operators apart keep no copies of their state: simulate it fused", ("replicas",))
     context = Context(
         layout, types, target_latency, max_hosts, min_hosts,
-        frozenset(KINDS), network.scalable,
+        frozenset(KINDS), network.scalable, layout.keyed_partitions(settings.state_partitions), settings.replicas,
     )  # fmt: skip
     pool = SimulatedHosts(types, len(network.stations), settings, seed)
     if hosts is None:

@@ -28,6 +28,7 @@ from elastream.spark.hosts.hosts import Hosts
 from elastream.spark.hosts.warmup import warm_up
 from elastream.spark.jvm.driver_side import DriverSide, TaskLoads
 from elastream.spark.jvm.executors import AllocationClient, Executors
+from elastream.spark.jvm.recovery import Recovery
 from elastream.spark.jvm.session import StateStore, open_session, settings_for
 from elastream.spark.mover import STEP
 from elastream.spark.placement.allocation import AllocationStore
@@ -73,13 +74,14 @@ def start_plant(
     ports: range | None = None,
     settings: Mapping[str, str] | None = None,
     consistency: Consistency = Consistency.BATCH,
+    replicas: int = 0,
 ) -> SparkPlant[CompiledQueries]:
     """Start cluster, session and the queries of `graph`; returns when the first host takes tasks.
 
     state_partitions: key groups of a keyed operator, fixed for the life of its checkpoint. state_store: where executors
     keep state, see `StateStore`. batch_seconds: how often a batch begins and how long it may take, by default `pace_of` the
     target latency. settings: further Spark settings, which win. consistency: what records meet that are under way while the
-    composition changes.
+    composition changes. replicas: copies of each state partition that other hosts are to keep.
 
     Raises ElastreamError, with nothing left running, where any of it fails.
     """
@@ -110,7 +112,7 @@ def start_plant(
             consistency=consistency,
             tables=bringing_into_use(graph, directory),
         )
-        return on.plant(queries, target_latency)
+        return on.plant(queries, target_latency, replicas)
 
 
 def start_beside(
@@ -120,15 +122,18 @@ def start_beside(
     *,
     target_latency: float | None = None,
     state_partitions: int | None = None,
+    state_store: StateStore = "memory",
+    replicas: int = 0,
+    settings: Mapping[str, str] | None = None,
 ) -> SparkPlant[WatchedQueries]:
     """Start cluster and session, and let `start` begin queries of its own on them, which run as they are written.
 
     Otherwise as `start_plant`.
     """
-    with _on_hosts("queries", cloud, directory, None, True, state_partitions, "memory", {}) as on:
+    with _on_hosts("queries", cloud, directory, None, True, state_partitions, state_store, settings or {}) as on:
         on.spark.conf.set("spark.sql.shuffle.partitions", str(on.partitions))
         start(on.spark)
-        return on.plant(WatchedQueries(on.instruments, target_latency=target_latency), target_latency)
+        return on.plant(WatchedQueries(on.instruments, target_latency=target_latency), target_latency, replicas)
 
 
 def pace_of(target_latency: float | None, layout: Layout) -> float:
@@ -148,9 +153,9 @@ class _OnHosts:
     alarms: Alarms
     partitions: int
 
-    def plant(self, queries: Q, target_latency: float | None) -> SparkPlant[Q]:
+    def plant(self, queries: Q, target_latency: float | None, replicas: int = 0) -> SparkPlant[Q]:
         """The plant of `queries`; closing it ends queries, session and every host."""
-        scope = Scope(self.provider.terms, target_latency)
+        scope = Scope(self.provider.terms, target_latency, replicas=replicas)
         links = LinkWatch(self.hosts.status)
         return SparkPlant(self.instruments, queries, self.hosts, scope, self.clock, self.alarms, links=links, end=self._end)
 
@@ -229,12 +234,17 @@ def _instruments(spark: SparkSession, driver: DriverSide, placing: Placing, spee
     """What tasks and shuffles are measured with, as far as this Spark lets it be: what cannot be stays unknown."""
     loads: TaskLoads | None = None
     outputs: MapOutputs | None = None
+    recovery: Recovery | None = None
     try:
         loads = TaskLoads(spark)
         outputs = MapOutputs(spark)
     except EnvironmentProblem as problem:
         log.warning("%s; it stays unknown", problem)
-    return Instruments(spark, driver, placing, loads, Traffic(outputs), CAUGHT_UP, speeds)
+    try:
+        recovery = Recovery(spark)
+    except EnvironmentProblem as problem:
+        log.warning("state partitions of a lost executor are left to Spark: %s", problem)
+    return Instruments(spark, driver, placing, loads, Traffic(outputs), CAUGHT_UP, speeds, recovery)
 
 
 def _stop_queries(spark: SparkSession) -> None:
