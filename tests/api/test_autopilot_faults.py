@@ -37,6 +37,7 @@ def piloted(policy=None, *, plant=None, application="app-1", **options):
     spark = SimpleNamespace(version="4", sparkContext=SimpleNamespace(master="spark://x", applicationId=application))
     pilot = Autopilot(spark, policy=policy or Planned(), period=1, **options)
     pilot.ended, pilot.made = [], plant or Plant(hosts=2, time_limit=6.0)
+    pilot.made.clock.epoch = 0.0
 
     def attach(stack: ExitStack):
         stack.callback(lambda: pilot.ended.append("every leased host"))
