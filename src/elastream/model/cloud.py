@@ -23,6 +23,9 @@ __all__ = [
     "total_cost",
 ]
 
+NEARLY = 1e-9
+"""Sums of decimal fractions: rounding must not cost a slot."""
+
 
 @dataclass(frozen=True, slots=True)
 class Billing:
@@ -85,6 +88,14 @@ class HostType:
             object.__setattr__(self, "slots", max(1, math.ceil(self.cores)))
         if not self.zone:
             object.__setattr__(self, "zone", self.region)
+
+    @property
+    def width(self) -> int:
+        """Tasks at a time that use it up: its slots, but no more than its cores rounded up.
+
+        Each task has a fixed cost; those beyond the cores share these (price lists allow thousands of instances a host).
+        """
+        return max(1, min(self.slots, math.ceil(self.cores - NEARLY)))
 
 
 def by_zones(types: Sequence[HostType], count: int, kind: HostType | None = None) -> tuple[HostType, ...]:
