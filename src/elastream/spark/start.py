@@ -18,6 +18,7 @@ from elastream.model.compiling import refuse_uncompilable
 from elastream.model.composing import Consistency, refuse_inconsistent
 from elastream.model.endpoints import KafkaTopic
 from elastream.model.errors import CloudError, EnvironmentProblem
+from elastream.model.fitting import few_zones
 from elastream.model.graph import Graph
 from elastream.model.observation import Composition
 from elastream.model.stages import Layout, lay_out
@@ -94,6 +95,8 @@ def start_plant(
     refuse_inconsistent(layout, consistency)
     wanted = {**_kafka(graph), **(settings or {})}
     with _on_hosts(graph.name, cloud, directory, ports, warm, state_partitions, state_store, wanted, resumed) as on:
+        if said := few_zones(replicas, on.provider.terms.types):
+            log.warning("%s", said)
         slots = len(on.hosts.usable) * on.provider.terms.types[0].slots
         composition = Composition.default(graph, dict.fromkeys({*graph.loads, *led_by_edges(layout)}, slots))
         if resumed is not None:

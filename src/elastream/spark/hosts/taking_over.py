@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from elastream.clouds.provider import Phase, Provider, Terms
-from elastream.model.cloud import HostState, HostType, Lease
+from elastream.model.cloud import HostState, HostType, Lease, by_zones
 from elastream.recording.lease_log import LeaseLog
 
 __all__ = ["Resumed", "TakenOver", "first_hosts", "take_over"]
@@ -65,5 +65,5 @@ def first_hosts(terms: Terms, before: TakenOver) -> Mapping[str, HostType]:
     wanted = [known.get(lease.type.name, terms.types[0]) for lease in before.gone.values()]
     wanted = wanted[: max(0, terms.max_hosts - len(before.adopted))]
     missing = max(1, terms.min_hosts) - len(before.adopted) - len(wanted)
-    kinds = [*wanted, *[terms.types[0]] * missing]
+    kinds = [*wanted, *(by_zones(terms.types, missing) if missing > 0 else ())]
     return {f"h{number}": kind for number, kind in enumerate(kinds, start=before.next_number)}
