@@ -17,6 +17,7 @@ from elastream.spark.jvm.executors import Executors, Location
 from elastream.spark.mover import CALM, FAULTS, HOST_STEP, STEP, Mover
 from elastream.spark.placement.allocation import VolatilePlan
 from elastream.spark.placement.placing import Limits, Placing
+from elastream.spark.placement.ring import Rings
 from fake_clock import FakeClock
 
 FIRST, SECOND, THIRD = (TaskId("q/count", number) for number in range(3))
@@ -92,7 +93,10 @@ class World:
         self.alarms = Alarms(self.clock.now)
         self.draining = False
         queries = SimpleNamespace(live=live, settle=lambda: self.draining)
-        self.mover = Mover(self.spark, self.driver, queries, self.hosts, self.placing, self.clock.now, self.alarms)
+        self.rings = Rings(self.placing, lambda: self.hosts.usable, lambda host: self.hosts.leases[host].type.zone)
+        self.mover = Mover(
+            self.spark, self.driver, queries, self.hosts, self.placing, self.rings, self.clock.now, self.alarms
+        )
         self.mover._release, self.mover._acts = self.release, True
 
     def release(self, action: ReleaseHost) -> Outcome:

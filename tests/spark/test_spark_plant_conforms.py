@@ -23,7 +23,7 @@ def start() -> SparkPlant:
     words.signal("seen", "count()")
     words.key_by("word").count().sink(parquet(root / "out"))
     directory = RunDirectory.create(root / "runs", "conforms")
-    return start_plant(flow.graph, Local(TINY, max_hosts=4), directory, target_latency=2.0, state_partitions=2)
+    return start_plant(flow.graph, Local(TINY, max_hosts=4), directory, target_latency=2.0, state_partitions=4)
 
 
 @pytest.mark.spark

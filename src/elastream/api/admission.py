@@ -10,7 +10,7 @@ from elastream.model.cloud import HostType
 from elastream.model.compiling import refuse_uncompilable
 from elastream.model.composing import Consistency, refuse_inconsistent
 from elastream.model.errors import about
-from elastream.model.fitting import refuse_unworkable
+from elastream.model.fitting import refuse_replicas, refuse_unworkable
 from elastream.model.graph import Graph
 from elastream.model.observation import Composition
 from elastream.model.plant import Policy
@@ -32,6 +32,7 @@ def admit(
     target_latency: float | None = None,
     max_hosts: int = 1_000_000,
     consistency: Consistency = Consistency.BATCH,
+    replicas: int = 0,
 ) -> None:
     """Raise ElastreamError, with the field at fault, for the first thing that keeps `graph` from running on Spark.
 
@@ -40,6 +41,7 @@ def admit(
     layout = lay_out(graph)
     plans = refuse_uncompilable(layout)
     refuse_inconsistent(layout, consistency)
+    refuse_replicas(replicas, max_hosts, layout)
     CompositionCodec(graph).encode(Composition.default(graph))
     for operator in graph.operators:
         if operator.alternates:

@@ -22,6 +22,7 @@ from elastream.model.action import Action, Outcome, Status, describe
 from elastream.model.cloud import Billing, HostState, HostType
 from elastream.model.decision import Decision
 from elastream.model.errors import ElastreamError, InputError, in_one_line
+from elastream.model.fitting import refuse_replicas
 from elastream.model.graph import Kind
 from elastream.model.observation import Metric, Observation
 from elastream.model.plant import Policy
@@ -61,7 +62,8 @@ class Autopilot:
     target_latency: seconds, or text such as `"2s"`; it determines how fast backlog must be processed. period: seconds
     between observations. observe_only: log actions without applying them. policy: default `ByLoad`. metrics_port, registry:
     where Prometheus metrics are served or registered. folder: where a recording and a journal are written, for `result`,
-    `elastream explain` and `elastream report`; a line on stderr says so at the start and at the end.
+    `elastream explain` and `elastream report`; a line on stderr says so at the start and at the end. replicas: executors
+    that keep a copy of each state partition up to date, in sessions whose executors can.
 
     Queries and settings are not changed. It ends when all watched queries have ended, when the session is stopped, with
     `stop`, or with its `with` block. Raises ElastreamError for invalid arguments; later errors are only logged.
@@ -82,9 +84,11 @@ class Autopilot:
         metrics_port: int | None = None,
         registry: "CollectorRegistry | None" = None,
         folder: Path | str | None = None,
+        replicas: int = 0,
     ) -> None:
         if min_hosts < 1 or (max_hosts is not None and max_hosts < min_hosts):
             raise ElastreamError(f"min_hosts {min_hosts} and max_hosts {max_hosts}: 1 <= min_hosts <= max_hosts")
+        refuse_replicas(replicas, replicas + 1 if max_hosts is None else max_hosts)
         self._spark = spark
         self._target = None if target_latency is None else duration(target_latency)
         self._max_hosts, self._min_hosts = max_hosts, min_hosts
@@ -92,7 +96,7 @@ class Autopilot:
         self._period = duration(period)
         if not self._period > 0:
             raise ElastreamError("period is 0 s; it must be above 0")
-        self._observe_only = observe_only
+        self._observe_only, self._replicas = observe_only, replicas
         self._policy = policy or ByLoad()
         self._metrics = (registry, metrics_port) if registry is not None or metrics_port is not None else None
         self._folder = None if folder is None else Path(folder)
@@ -211,6 +215,7 @@ class Autopilot:
             allowed=can.allowed,
             observe_only=self._observe_only,
             kept=self.kept,
+            replicas=self._replicas,
         )
 
     def _joined(self, cloud: Cloud, stack: ExitStack) -> Provider | None:

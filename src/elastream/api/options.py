@@ -23,9 +23,9 @@ class RunOptions:
     input: replaces the path of the dataflow's only file source. observe_only: plan and record, but apply no action. runs:
     folder in which run directories are created, in place of the program's. record: file of a second copy of the recording.
     limit: time limit of the run, seconds. observers: further observers. before: called with the validated graph, the
-    policy, the cloud, the target latency (seconds), the file of guards, the consistency and the key tables before they are
-    checked and anything is started; an exception from it ends the run. policy, cloud, guards (a file), consistency: used
-    instead of the program's. live: a live view where there is a terminal, else lines. report: file of the report, in place
+    policy, the cloud, the target latency (seconds), the file of guards, the consistency, the key tables and the number of
+    replicas before they are checked and anything is started; an exception from it ends the run. policy, cloud, guards (a
+    file), consistency, replicas: used instead of the program's. live: a live view where there is a terminal, else lines. report: file of the report, in place
     of that in the run's folder.
     """
 
@@ -42,6 +42,7 @@ class RunOptions:
     report: Path | None = None
     guards: Path | None = None
     consistency: str | None = None
+    replicas: int | None = None
 
 
 DEFAULTS = RunOptions()

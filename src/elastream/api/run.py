@@ -68,6 +68,7 @@ def run(
     guards: Path | str | None = None,
     tables: Sequence[KeyTable] = (),
     consistency: str = "batch",
+    replicas: int = 0,
     runs: Path | str = "runs",
     show: bool = True,
 ) -> RunResult:
@@ -84,8 +85,9 @@ def run(
     settings: further Spark settings. guards: a file of guards, which say which alternates and branches may run; others can
     be given while it runs (`elastream guards set`). tables: key tables, which say which alternate runs for which key;
     others can be given, too (`elastream tables set`, `key_tables`). consistency: what records meet that are between two
-    queries while the composition changes: `"batch"`, `"wave"` or `"drain"` (`elastream.model.composing.Consistency`). runs:
-    folder in which the run's own is made.
+    queries while the composition changes: `"batch"`, `"wave"` or `"drain"` (`elastream.model.composing.Consistency`).
+    replicas: hosts that keep a copy of each state partition up to date, so that a lost host costs a pause of the length of
+    a batch and not the loading of its state. runs: folder in which the run's own is made.
 
     Raises ElastreamError for errors that a user can correct, with nothing left running; Ctrl-C and SIGTERM end the run in
     order.
@@ -93,12 +95,21 @@ def run(
     options = current_options()
     policy, cloud, guards = options.policy or policy, options.cloud or cloud, options.guards or guards
     consistency = options.consistency or consistency
+    replicas = replicas if options.replicas is None else options.replicas
     graph = _with_input(flow.graph if isinstance(flow, Dataflow) else flow, options.input)
     target = None if target_latency is None else duration(target_latency)
     if options.before is not None:
-        options.before(graph, policy, cloud, target, guards, consistency, tables)
+        options.before(graph, policy, cloud, target, guards, consistency, tables, replicas)
     mode = consistency_of(consistency)
-    admit(graph, types=cloud.types, policy=policy, target_latency=target, max_hosts=cloud.max_hosts, consistency=mode)
+    admit(
+        graph,
+        types=cloud.types,
+        policy=policy,
+        target_latency=target,
+        max_hosts=cloud.max_hosts,
+        consistency=mode,
+        replicas=replicas,
+    )
     document = None if guards is None else pollable(load_guards(Path(guards), graph))
     selections = selections_of(graph)
     for table in tables:
@@ -122,6 +133,7 @@ def run(
             "period": duration(period),
             "batch seconds": pace,
             "consistency": str(mode),
+            "replicas": replicas,
             "policy": asdict(policy) if is_dataclass(policy) else {},
         }
         with _recorded_if_it_fails(recorders, graph, policy, target, environment), _interrupts_unlogged():
@@ -137,6 +149,7 @@ def run(
                 ports=ports,
                 settings=settings,
                 consistency=mode,
+                replicas=replicas,
             )
         try:
             environment |= {"spark": plant.spark.version, "hosts": plant.confinement}

@@ -76,6 +76,7 @@ def refuse(given: "Declared") -> "ElastreamError | None":
             target_latency=given.target_latency,
             max_hosts=most,
             consistency=consistency_of(given.consistency),
+            replicas=given.replicas,
         )
         return None
     layout = lay_out(given.graph, fused=not given.host_types)

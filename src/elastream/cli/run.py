@@ -44,6 +44,10 @@ Consistency = Annotated[
         metavar="MODE", help="What records meet between two queries while alternates change: batch, wave or drain."
     ),
 ]
+Replicas = Annotated[
+    int | None,
+    typer.Option(min=0, metavar="NUMBER", help="Copies of each state partition that other hosts keep up to date."),
+]
 Report = Annotated[Path | None, typer.Option(metavar="FILE", help="File of the report; default: in the run's folder.")]
 
 
@@ -60,6 +64,7 @@ def run(
     report: Report = None,
     guards: Guards = None,
     consistency: Consistency = None,
+    replicas: Replicas = None,
 ) -> None:
     """Run a dataflow with a live view, and write a report."""
     from elastream.api.options import RunOptions
@@ -69,7 +74,7 @@ def run(
     decides = None if policy is None else named_by(policy, "policy", file)
     leases = None if cloud is None else named_by(cloud, "cloud", file)
     options = RunOptions(
-        input, observe_only, runs, record, limit, (ends,), None, decides, leases, live, report, guards, consistency
+        input, observe_only, runs, record, limit, (ends,), None, decides, leases, live, report, guards, consistency, replicas
     )
     if (names := execute(file, options)) is not None:
         without_run(file, names)

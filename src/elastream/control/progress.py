@@ -37,7 +37,7 @@ def in_force(action: Action, observation: Observation) -> bool:
         case SetParallelism(operator, instances):
             return parallelism(observation, operator) == instances
         case SetTokens(operator, tokens):
-            return placed_so(Ring(dict(tokens)), operator, observation)
+            return observation.follows(operator, Ring(dict(tokens)))
         case MoveTask(task, host):
             row = observation.tasks.rows.get(str(task))
             return row is not None and (at := int(observation.tasks.host[row])) >= 0 and observation.hosts.ids[at] == host
@@ -51,18 +51,6 @@ def in_force(action: Action, observation: Observation) -> bool:
             return host not in leases
         case RenewHost(host):
             return host in leases
-
-
-def placed_so(ring: Ring, operator: str, observation: Observation) -> bool:
-    """Whether every state partition of `operator` is on the host that `ring` says."""
-    partitions = observation.context.partitions.get(operator, 0)
-    tasks = observation.tasks
-    mine = tasks.operator == observation.operators.rows.get(operator, -1)
-    at = dict(zip(tasks.index[mine].tolist(), tasks.host[mine].tolist(), strict=True))
-    rows = observation.hosts.rows
-    return bool(at) and all(
-        at.get(index) == rows.get(host, -2) for index, host in enumerate(ring.hosts_of(partitions))
-    )
 
 
 def wanted(action: Switch, observation: Observation) -> bool:

@@ -341,6 +341,7 @@ class DocumentKeys(Keys):
     guards: str | None = None
     tables: dict[str, str] = Field(default_factory=dict)
     consistency: Literal["batch", "wave", "drain", "rewired"] | None = None
+    replicas: int = Field(0, ge=0)
     host_types: dict[str, HostTypeKeys] = Field(default_factory=dict)
 
     @field_validator("policy", "cloud")

@@ -524,6 +524,16 @@ class Observation:
             host for host, lease in self.leases.items() if lease.state in (HostState.REQUESTED, HostState.STARTING)
         )
 
+    def follows(self, operator: str, ring: Ring) -> bool:
+        """Whether every state partition of `operator` is on the host that owns it by `ring`."""
+        count, rows = self.context.partitions.get(operator, 0), self.hosts.rows
+        mine = self.tasks.operator == self.operators.rows.get(operator, -1)
+        at = np.full(count, -1, dtype=np.int64)
+        known = mine & (self.tasks.index < count)
+        at[self.tasks.index[known]] = self.tasks.host[known]
+        wanted = np.array([rows.get(node, -2) for node in ring.nodes])
+        return count > 0 and bool((at == wanted[ring.owners(np.arange(count) / count)]).all())
+
     def host_name(self, offset: int = 0) -> str:
         """A name that no host of this run has had; `offset` for the second, third, ... in one plan."""
         return f"h{self.next_host + offset}"

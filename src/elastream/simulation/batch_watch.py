@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from elastream.model.observation import (
+    NO_COPIES,
     Composition,
     Context,
     Floats,
@@ -18,7 +19,9 @@ from elastream.model.observation import (
     MicroBatch,
     Observation,
     Sample,
+    Standby,
     TableFrame,
+    TaskFrame,
 )
 from elastream.simulation.batching import ARRIVED, BUSY, DELAY, DONE, IN_TIME, LATE, LEFT, MIDDLE, WITHIN, rates_at
 from elastream.simulation.fused import FusedNetwork, Periods
@@ -66,7 +69,8 @@ class BatchWatch(Watch):
         self._table = table[-1]
         for station in self.fused.stations:
             tasks, busy = len(station.crew), self._table[AT[Metric.BUSY_CORES], self.rows[station.name]]
-            self.task_busy[station.name] = np.full(tasks, busy / max(1, tasks))
+            equal = np.full(tasks, busy / max(1, tasks))
+            self.task_busy[station.name] = busy * station.shares if station.skewed else equal
         self.samples.extend(
             Sample(float(end), TableFrame(self.rows, AT, each))
             for end, each in zip(closed.ends[-self.samples.maxlen :], table[-self.samples.maxlen :], strict=True)  # type: ignore[operator]
@@ -189,6 +193,21 @@ class BatchWatch(Watch):
             if (target := self.context.target_latency) is not None:
                 found[Metric.COMPLIANCE] = _share(spreads, target)
         return found
+
+    def _standby(self, tasks: TaskFrame, hosts: tuple[str, ...]) -> Standby:
+        """Copies of state, which take in what a batch changes as it commits."""
+        if not self.settings.replicas:
+            return NO_COPIES
+        rows, names = {name: row for row, name in enumerate(hosts)}, [lease.host for lease in self.pool.leases]
+        kept = {station.name: station.kept for station in self.fused.stations}
+        pairs = [
+            (row, rows[names[host]])
+            for row, task in enumerate(tasks.tasks)
+            for host in sorted(kept[task.operator].get(task.index, ()))
+            if names[host] in rows
+        ]
+        task, host = ([pair[side] for pair in pairs] for side in (0, 1))
+        return Standby(task, host, np.zeros(len(pairs)), np.full(len(pairs), np.nan))  # type: ignore[arg-type]
 
     def _batches(self, now: float) -> tuple[MicroBatch, ...]:
         """Micro-batches committed since the last observation at an earlier time."""

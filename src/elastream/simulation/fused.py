@@ -265,7 +265,7 @@ class FusedNetwork:
         worked = np.zeros((ends.size, len(pool)))
         worked[0] = pool.worked[: len(pool)]
         interval = pool.speed_slot(begin)
-        turn = Turn(ends, worked, pool.speeds(begin), interval)
+        turn = Turn(ends, worked, pool.speeds(begin), interval, begin)
         tables, offered = {}, {}
         for name, segment in self.segments.items():
             for source in segment.segment.operators:

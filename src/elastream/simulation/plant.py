@@ -34,7 +34,7 @@ from elastream.model.action import (
 from elastream.model.cloud import HostState, HostType, Lease
 from elastream.model.composing import holder, refusal, switched
 from elastream.model.errors import CloudError, DataflowError, InputError
-from elastream.model.fitting import refuse_misfit
+from elastream.model.fitting import refuse_misfit, refuse_replicas
 from elastream.model.key_table import KeyTableBook, KeyTables
 from elastream.model.observation import Composition, Context, Observation
 from elastream.model.ring import Ring, tokens_refusal
@@ -123,7 +123,7 @@ class SimulatedPlant:
 
     def observe(self) -> Observation:
         """Current state: rates and durations of the last whole monitoring period, all other values at this moment."""
-        return replace(self.watch.observation(self.time, self.composition), rings=dict(self.staffing.rings))
+        return self.watch.observation(self.time, self.composition)
 
     def result(self) -> Result:
         """The run in figures: so far, or as it was when the plant was closed, which is no release of any host."""
@@ -157,6 +157,8 @@ class SimulatedPlant:
         periods = 0
         if isinstance(network, FusedNetwork) and not (self.context.layout.circular or self.staffing.shortfall):
             periods = PERIODS_AT_ONCE
+        if periods and self.settings.shares:
+            periods = 0  # the records that each partition gets may change with any period
         return min(self.watch.next_tick + periods * self.settings.monitor, self.pool.next_slot(self.time))
 
     def apply(self, action: Action) -> Outcome:
@@ -214,13 +216,17 @@ class SimulatedPlant:
         if event.row < 0:
             row = pool.fault_target(event)
             if row is not None:
-                pool.to(row, HostState.LOST, self.time)
-                self.staffing.evict(row, self.time)
+                self.lose(row)
         elif event.state is HostState.RUNNING:
             if pool.leases[event.row].state is HostState.STARTING:
                 pool.to(event.row, HostState.RUNNING, self.time)
         else:
             pool.to(event.row, event.state, self.time)
+
+    def lose(self, row: int) -> None:
+        """Let the host in `row` of the pool die now."""
+        self.pool.to(row, HostState.LOST, self.time)
+        self.staffing.evict(row, self.time)
 
     def _station(self, name: str) -> Station | None:
         column = self.staffing.columns.get(name)
@@ -261,7 +267,7 @@ class SimulatedPlant:
         if not self.pool.fits(*station.needs)[target]:
             return Status.REFUSED, f"host {host!r} has no room for {task}"
         self.staffing.shift(station, i, target, self.time)
-        self.staffing.rings.pop(station.name, None)  # it is placed otherwise from now on
+        station.ring = None  # it is placed otherwise from now on
         return Status.ACCEPTED, "the instance is starting there"
 
     def _set_tokens(self, action: SetTokens) -> tuple[Status, str]:
@@ -371,6 +377,9 @@ def make_plant(
         layout, loads or {}, settings, seed, seconds, KeyTableBook() if tables is None else tables
     )
     refuse_misfit(layout.graph, types.values(), apart=layout.apart)
+    refuse_replicas(settings.replicas, max_hosts, layout)
+    if settings.replicas and layout.apart:
+        raise InputError("replicas: operators apart keep no copies of their state: simulate it fused", ("replicas",))
     context = Context(
         layout, types, target_latency, max_hosts, min_hosts,
         frozenset(KINDS), network.scalable, layout.keyed_partitions(settings.state_partitions), settings.replicas,

@@ -23,7 +23,7 @@ class Staffing:
     """Instances of all stations on the hosts of a pool. leaving: called with the rows of a station about to be removed.
 
     columns: number of each station by name. migrations, upscalings, downscalings: instances moved, added and removed on
-    request so far. shortfall: stations with instances that wait for room. rings: by station, of hosts that are left.
+    request so far. shortfall: stations with instances that wait for room.
     """
 
     def __init__(
@@ -38,7 +38,6 @@ class Staffing:
         self.columns = {station.name: column for column, station in enumerate(network.stations)}
         self.migrations = self.upscalings = self.downscalings = 0
         self.shortfall: list[Station] = []
-        self.rings: dict[str, Ring] = {}
 
     def evict(self, row: int, now: float) -> None:
         """Handle the loss of a host: requeue its items in service, and restart its instances where there is room."""
@@ -70,8 +69,7 @@ class Staffing:
 
     def _target(self, station: Station, i: int, without: Sequence[int] = ()) -> int | None:
         """Row of the host that instance `i` goes to: its owner on the ring of its operator, else that with most room."""
-        ring = self.rings.get(station.name)
-        if ring is not None:
+        if (ring := station.ring) is not None:
             row = self.pool.active_row(ring.hosts_of(len(station.crew))[i])
             if row is not None and row not in without and self.pool.fits(*station.needs)[row]:
                 return row
@@ -80,11 +78,9 @@ class Staffing:
     def _leave_rings(self, row: int) -> None:
         """Take a host off all rings; a ring whose last host goes is gone."""
         host = self.pool.leases[row].host
-        for name, ring in list(self.rings.items()):
-            if host in ring and len(ring) > 1:
-                self.rings[name] = ring.without(host)
-            elif host in ring:
-                del self.rings[name]
+        for station in self.network.stations:
+            if (ring := station.ring) is not None and host in ring:
+                station.ring = ring.without(host) if len(ring) > 1 else None
 
     def follow(self, station: Station, ring: Ring, now: float) -> tuple[int, str]:
         """Move the instances of `station` as `ring` says, all or none; (how many moved, refusal or "")."""
@@ -94,7 +90,7 @@ class Staffing:
         full = next((row for _, row in moving if not fitting[row]), None)
         if full is not None:
             return 0, f"host {self.pool.leases[full].host!r} has no room for state of {station.name}"
-        self.rings[station.name] = ring
+        station.ring = ring
         for i, row in moving:
             self.shift(station, i, row, now)
         return len(moving), ""

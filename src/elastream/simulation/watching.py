@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from elastream.model.cloud import Lease
 from elastream.model.latency import Basis
 from elastream.model.observation import (
+    NO_COPIES,
     Composition,
     Context,
     Floats,
@@ -25,6 +26,7 @@ from elastream.model.observation import (
     MicroBatch,
     Observation,
     Sample,
+    Standby,
     TableFrame,
     TaskFrame,
 )
@@ -248,7 +250,13 @@ class Watch:
             effective=dict(self.network.effective),
             alternates=self._alternates.frame(now),
             signals=self._signals.newest(now),
+            rings={s.name: s.ring for s in self.network.stations if s.ring is not None},
+            standby=self._standby(tasks, hosts),
         )
+
+    def _standby(self, tasks: TaskFrame, hosts: tuple[str, ...]) -> Standby:
+        """Copies of state; only fused stages keep any."""
+        return NO_COPIES
 
     def _batches(self, now: float) -> tuple[MicroBatch, ...]:
         """Micro-batches committed since the last observation at an earlier time."""

@@ -73,6 +73,7 @@ def attach(
     gives_back: float = 0.0,
     kept: list[str] | None = None,
     traffic: Traffic | None = None,
+    replicas: int = 0,
 ) -> AttachedPlant:
     """A plant over the queries of `spark` that are chosen, and its executors; when it is closed, these go on.
 
@@ -80,7 +81,8 @@ def attach(
     chosen: tells the ids of the queries to look after, None for every query that runs. kinds: what is leased of `provider`;
     where executors are requested of Spark (`asks`), what one of them is taken for. gives_back: seconds that closing takes
     to release hosts of the provider, which ends soon; hosts that nothing else can do the work of are added to `kept`.
-    traffic: measures who sends whom how much as well, a call more a look and query.
+    traffic: measures who sends whom how much as well, a call more a look and query. replicas: copies of each state
+    partition that other executors are to keep.
     """
     clock = RunClock()
     alarms = Alarms(clock.now)
@@ -93,7 +95,7 @@ def attach(
     placing = Placing({}, clock.now, VolatilePlan(), limits=FEW, alarms=alarms)
     instruments = Instruments(spark, driver, placing, task_loads, traffic)
     leasable = tuple(kinds) if asks or provider is not None else ()
-    scope = Scope(Terms(leasable, max_hosts, min_hosts), target_latency, observe_only, LOOK_SHARE)
+    scope = Scope(Terms(leasable, max_hosts, min_hosts), target_latency, observe_only, LOOK_SHARE, replicas)
 
     def leave(plant: AttachedPlant) -> None:
         """Let go of everything. Queries, session and executors stay as they are, except hosts that are given back."""

@@ -73,13 +73,14 @@ def start_plant(
     ports: range | None = None,
     settings: Mapping[str, str] | None = None,
     consistency: Consistency = Consistency.BATCH,
+    replicas: int = 0,
 ) -> SparkPlant[CompiledQueries]:
     """Start cluster, session and the queries of `graph`; returns when the first host takes tasks.
 
     state_partitions: key groups of a keyed operator, fixed for the life of its checkpoint. state_store: where executors
     keep state, see `StateStore`. batch_seconds: how often a batch begins and how long it may take, by default `pace_of` the
     target latency. settings: further Spark settings, which win. consistency: what records meet that are under way while the
-    composition changes.
+    composition changes. replicas: copies of each state partition that other hosts are to keep.
 
     Raises ElastreamError, with nothing left running, where any of it fails.
     """
@@ -110,7 +111,7 @@ def start_plant(
             consistency=consistency,
             tables=bringing_into_use(graph, directory),
         )
-        return on.plant(queries, target_latency)
+        return on.plant(queries, target_latency, replicas)
 
 
 def start_beside(
@@ -148,9 +149,9 @@ class _OnHosts:
     alarms: Alarms
     partitions: int
 
-    def plant(self, queries: Q, target_latency: float | None) -> SparkPlant[Q]:
+    def plant(self, queries: Q, target_latency: float | None, replicas: int = 0) -> SparkPlant[Q]:
         """The plant of `queries`; closing it ends queries, session and every host."""
-        scope = Scope(self.provider.terms, target_latency)
+        scope = Scope(self.provider.terms, target_latency, replicas=replicas)
         links = LinkWatch(self.hosts.status)
         return SparkPlant(self.instruments, queries, self.hosts, scope, self.clock, self.alarms, links=links, end=self._end)
 

@@ -144,6 +144,11 @@ class Placing:
         """All state partitions."""
         return tuple(TaskId(name, index) for name, state in self._states.items() for index in range(state.partitions))
 
+    @property
+    def partitions(self) -> Mapping[str, int]:
+        """State partitions by operator."""
+        return {name: state.partitions for name, state in list(self._states.items())}
+
     def where(self) -> Mapping[TaskId, Location]:
         """Last location of each task, from the last `look` or a later report of its batch."""
         with self._lock:
@@ -181,12 +186,13 @@ class Placing:
         """Plan `host`, the current host, for `task`."""
         self.plan.publish({task: host}, at=self._clock(), why=why)
 
-    def want_all(self, hosts: Mapping[TaskId, str], why: str = "") -> None:
-        """`want` for several tasks, as one version of the plan."""
+    def want_all(self, hosts: Mapping[TaskId, str], why: str = "", *, there: Collection[TaskId] = ()) -> None:
+        """`want` for several tasks, as one version of the plan. there: those that are where they are wanted already."""
         self.plan.publish(hosts, at=self._clock(), why=why)
         with self._lock:
             for task, host in hosts.items():
-                self._want(task, host, why)
+                if task not in there:
+                    self._want(task, host, why)
 
     def adopt(self) -> Allocation:
         """Read the newest plan, also of other processes, once per period; changes take effect after the next batch."""
