@@ -31,7 +31,7 @@ def serve(reducers: "Reducers", nodes: Sequence[Node], begin: float, end: float)
         ended += _replay(reducers, node, rooms, begin, end)
     limits = _limits(reducers, nodes, rooms, begin, end)
     for node, most in zip(nodes, limits, strict=True):
-        _work(reducers, node, most, begin, end)
+        _work(reducers, node, most, delivered, begin, end)
     return ended
 
 
@@ -100,17 +100,19 @@ def _waiting(reducers: "Reducers", node: Node, until: float) -> float:
     )
 
 
-def _work(reducers: "Reducers", node: Node, most: float, begin: float, end: float) -> None:
-    """Take at most that many tuples from the queue of a node."""
+def _work(reducers: "Reducers", node: Node, most: float, delivered: Floats, begin: float, end: float) -> None:
+    """Take at most that many tuples from the queue of a node. delivered: of each source, since `begin`."""
     late, streams = reducers.mean_delay, reducers.streams
     lag = begin - node.reached
     left, done = most, 0.0
     while True:
         segment = node.queue[0]
         last = node.queue[1].since if len(node.queue) > 1 else end
-        here = float(segment.weights @ streams.between(segment.since - late, last - late))
+        since = segment.since - late
+        arrived = delivered if (segment.since, last) == (begin, end) else streams.between(since, last - late)
+        here = float(segment.weights @ arrived)
         if here > left + NOTHING:
-            segment.since = streams.when(segment.since - late, left, segment.weights, last - late) + late
+            segment.since = streams.when(since, left, segment.weights, last - late) + late
             done += left
             break
         left, done = left - here, done + here

@@ -49,7 +49,7 @@ class Streams:
 
     def emitted_by(self, time: Floats | float) -> Floats:
         """Tuples of each source up to `time` (seconds, any shape); shape (sources, *shape of time)."""
-        return np.stack([np.interp(time, e, r, left=0.0) for e, r in zip(self._edges, self._reach, strict=True)])
+        return np.array([np.interp(time, e, r, left=0.0) for e, r in zip(self._edges, self._reach, strict=True)])
 
     def numbers(self, times: Floats) -> Integers:
         """How many tuples each mapper has emitted for each partition.

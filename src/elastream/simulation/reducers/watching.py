@@ -125,7 +125,7 @@ class ReducerWatch:
             for metric in (
                 Metric.ARRIVAL_RATE, Metric.PROCESSED_RATE, Metric.EMITTED_RATE, Metric.BACKLOG, Metric.DURATION,
                 Metric.SERVICE_TIME, Metric.UTILISATION, Metric.BUSY_CORES, Metric.STATE_SIZE, Metric.CHECKPOINT_DELTA,
-                Metric.PARALLELISM,
+                Metric.PARALLELISM, Metric.DURATION_P50, Metric.DURATION_P99,
             )
         }  # fmt: skip
         for name, rate in rates.items():
@@ -151,8 +151,9 @@ class ReducerWatch:
             times, weights = (np.array(column) for column in zip(*lags, strict=True))
             times = times + reducers.cost + reducers.mean_delay
             mean = float(times @ weights / weights.sum())
-            columns[Metric.DURATION][row] = mean
             middle, late = weighted(times, weights, np.array([0.5, 0.99])).tolist()
+            columns[Metric.DURATION][row] = mean
+            columns[Metric.DURATION_P50][row], columns[Metric.DURATION_P99][row] = middle, late
             self._application |= {Metric.LATENCY: mean, Metric.LATENCY_P50: middle, Metric.LATENCY_P99: late}
             if (target := self.context.target_latency) is not None:
                 self._application[Metric.COMPLIANCE] = float(weights[times <= target].sum() / weights.sum())
@@ -227,10 +228,11 @@ class ReducerWatch:
         return TaskFrame(operator, placed, at[placed], self.names, values, ages), where
 
     def _lag(self) -> Floats:
-        """Checkpoints that the copy which would take over has not taken in: 0 where it has the newest, NaN without one."""
+        """Checkpoints that copies have not taken in: one while it is on its way, NaN without a copy."""
         found = np.full(self.reducers.settings.partitions, np.nan)
+        on_the_way = np.array([owner is not None and owner.sending for owner in self.reducers.owner], dtype=np.float64)
         for node in self.reducers.living:
-            found[node.has] = 0.0
+            found[node.has] = on_the_way[node.has]
         return found
 
     def _host_frame(self, hosts: tuple[str, ...], tasks: TaskFrame, now: float, age: float) -> Frame:
@@ -276,7 +278,7 @@ class ReducerWatch:
         return Standby(
             tasks,
             np.concatenate(host) if host else np.zeros(0, dtype=np.int64),
-            np.zeros(count),
+            self._lag()[numbers][tasks],
             np.full(count, np.nan) if state is None else state[numbers][tasks],
             why=f"{wanted - count} copies of state are on their way" if count < wanted else "",
         )
