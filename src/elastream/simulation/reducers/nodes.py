@@ -85,7 +85,8 @@ class Node:
     checkpointed.
 
     debt: core-seconds of background work that are due. busy, served, waited, backups: counts of the monitoring period:
-    core-seconds worked; tuples processed; the sum of the times that they waited; tuples received to be kept.
+    core-seconds worked; tuples processed; the sum of the times that they waited; tuples received to be kept. behind:
+    (time, seconds that its queue was long), where that was noticed.
     """
 
     name: str
@@ -124,6 +125,7 @@ class Node:
     waited: float = 0.0
     backups: float = 0.0
     lags: list[tuple[float, float]] = field(default_factory=list)
+    behind: list[tuple[float, float]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         mappers, partitions = self.shape

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 __all__ = ["serve"]
 
+NOTICED = 0.05
+"""Seconds behind from which on it is noted when a node was so far behind."""
 NOTHING = 1e-9
 """Tuples fewer than which are none: rounding."""
 
@@ -120,6 +122,8 @@ def _work(reducers: "Reducers", node: Node, most: float, delivered: Floats, begi
             segment.since = end
             break
         node.queue.pop(0)
+    if end - node.reached > NOTICED:
+        node.behind.append((end, end - node.reached))
     if done > 0:
         cost = reducers.cost
         if reducers.settings.protection is not Protection.PEERS:

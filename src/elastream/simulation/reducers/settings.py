@@ -2,11 +2,12 @@
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import TypeAlias
 
 from elastream.model.errors import InputError
 from elastream.simulation.settings import HostFailure
 
-__all__ = ["LinkFailure", "Protection", "ReducerSettings", "ZoneFailure"]
+__all__ = ["Fault", "LinkFailure", "Protection", "ReducerSettings", "ZoneFailure"]
 
 
 class Protection(StrEnum):
@@ -39,6 +40,10 @@ class ZoneFailure:
 
     time: float
     zone: str
+
+
+Fault: TypeAlias = HostFailure | LinkFailure | ZoneFailure
+"""What can fail in a run."""
 
 
 @dataclass(frozen=True)
@@ -97,7 +102,7 @@ class ReducerSettings:
     reassign: float = 30.0
     """Seconds after which upstream backup replays and work of a lost host is given to another: Storm's
     `topology.message.timeout.secs` and `nimbus.task.timeout.secs`."""
-    faults: tuple[HostFailure | LinkFailure | ZoneFailure, ...] = ()
+    faults: tuple[Fault, ...] = ()
 
     def __post_init__(self) -> None:
         if self.replicas < 0:
