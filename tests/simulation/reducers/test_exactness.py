@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from ring_cases import VM, even_keys, ring, run_out
 
@@ -47,7 +47,7 @@ def test_tuples_between_the_checkpoint_and_two_bounds_before_its_stamp_are_count
     assert about.repeated >= about.twice
 
 
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=examples(60), deadline=None, phases=(Phase.generate,))
 @given(data=st.data())
 def test_whatever_fails_no_more_than_r_neighbours_in_a_row_loses_nothing(data):
     size, copies = data.draw(st.integers(3, 8)), data.draw(st.integers(1, 2))
@@ -71,7 +71,7 @@ def test_whatever_fails_no_more_than_r_neighbours_in_a_row_loses_nothing(data):
         assert proof.lacking > 0
 
 
-@settings(max_examples=examples(40), deadline=None)
+@settings(max_examples=examples(40), deadline=None, phases=(Phase.generate,))
 @given(data=st.data())
 def test_whatever_tokens_are_set_meanwhile_nothing_is_lost_or_counted_twice_beyond_the_bound(data):
     plant = ring(hosts=4, replicas=data.draw(st.integers(0, 2)), rate="4000/s", seed=data.draw(st.integers(0, 99)))

@@ -1,5 +1,6 @@
 """What of chapter 6 is judged on simulated runs: the first column of the issue's table."""
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -149,7 +150,7 @@ def _deltas(results: ResilienceResults) -> Iterator[Check]:
     intervals = results.axis("delta", "checkpoint")
     ratio = {every: float(np.mean(results.values("delta", "ratio", checkpoint=every))) for every in intervals}
     yield Check.at_most(f"checkpoint over state at {AT_INTERVAL:g} s", ratio[AT_INTERVAL], DELTA, source)
-    rises = all(ratio[a] < ratio[b] for a, b in zip(intervals, intervals[1:], strict=False))
+    rises = all(ratio[a] < ratio[b] for a, b in itertools.pairwise(intervals))
     yield Check(
         "checkpoint over state grows with the interval", " / ".join(f"{ratio[every]:.3f}" for every in intervals),
         "ascending", rises, source,

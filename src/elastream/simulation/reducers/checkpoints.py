@@ -114,6 +114,9 @@ class Checkpoints:
             return
         same = np.array([owner is fragment.owner for owner in reducers.owner])
         kept = kept & node.fed & same & (node.has | node.seeded)
+        # What it owned until lately is newer than a checkpoint that the new owner makes while it replays: it keeps none of
+        # the tuples that it has processed, so it takes in only what has surely seen all of them.
+        kept &= fragment.stamps - 2 * reducers.settings.bound >= node.former
         if not kept.any():
             return
         fresh = bool((kept & ~node.has).any())
@@ -121,6 +124,7 @@ class Checkpoints:
         for mine, sent in ((node.covered, fragment.covered), (node.twice, fragment.twice), (node.gone, fragment.gone)):
             mine[:, kept] = sent[:, kept]
         node.stamp[kept] = fragment.stamps[kept]
+        node.former[kept] = -np.inf
         node.low[:, kept] = np.maximum(node.low[:, kept], reducers.kept_from(fragment.stamps)[:, kept])
         node.has |= kept
         node.seeded &= ~kept

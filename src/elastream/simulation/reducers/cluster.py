@@ -218,7 +218,7 @@ class Reducers:
         if not old.alive:
             return
         old.covered[:, given] = old.low[:, given] = before[:, given]
-        old.stamp[given] = stamps[given]
+        old.stamp[given] = old.former[given] = stamps[given]
         old.fed |= given
         old.has |= given
         self.weigh(old, now)

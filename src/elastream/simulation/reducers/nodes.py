@@ -81,8 +81,8 @@ class Node:
 
     covered: tuples that the state has taken in, of what it owns at least so many, of a copy as of its checkpoint. twice,
     gone: of those, how many it has taken in once more than it should, and how many it lacks. low: number of the oldest
-    tuple that it keeps as a secondary. stamp: of a copy's checkpoint. marked: time up to which what it owns is
-    checkpointed.
+    tuple that it keeps as a secondary. stamp: of a copy's checkpoint. former: of a copy that is what it owned once, its
+    stamp. marked: time up to which what it owns is checkpointed.
 
     debt: core-seconds of background work that are due. busy, served, waited, backups: counts of the monitoring period:
     core-seconds worked; tuples processed; the sum of the times that they waited; tuples received to be kept. behind:
@@ -110,6 +110,7 @@ class Node:
     gone: Integers = field(init=False)
     low: Integers = field(init=False)
     stamp: Floats = field(init=False)
+    former: Floats = field(init=False)
     marked: Floats = field(init=False)
     own_weights: Floats = field(init=False)
     fed_weights: Floats = field(init=False)
@@ -134,6 +135,7 @@ class Node:
         self.covered, self.twice, self.gone, self.low = (np.zeros(self.shape, dtype=np.int64) for _ in range(4))
         self.feeds = np.zeros(partitions, dtype=np.int64)
         self.stamp, self.marked = np.zeros(partitions), np.zeros(partitions)
+        self.former = np.full(partitions, -np.inf)
         self.own_weights, self.fed_weights = np.zeros(self.sources), np.zeros(self.sources)
         self.queue = [Waiting(0.0, self.own.copy(), np.zeros(self.sources))]
 
@@ -150,3 +152,4 @@ class Node:
     def drop(self, partitions: Bools) -> None:
         """Keep no state and no tuples of these any more."""
         self.fed[partitions] = self.has[partitions] = self.seeded[partitions] = False
+        self.former[partitions] = -np.inf

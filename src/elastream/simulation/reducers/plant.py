@@ -20,7 +20,7 @@ from elastream.model.action import (
     Status,
     Switch,
 )
-from elastream.model.alarms import Alarms
+from elastream.model.alarms import Alarm
 from elastream.model.cloud import HostState, Lease
 from elastream.model.observation import Composition, Context, Observation
 from elastream.model.ring import Ring, tokens_refusal
@@ -56,7 +56,7 @@ class ReducersPlant:
         self.settings = reducers.settings
         self.time = 0.0
         self.clock = SimulatedClock(self)
-        self.alarms = Alarms(lambda: self.time)
+        self.alarms: dict[str, Alarm] = {}
         self.checkpoints = Checkpoints(reducers)
         self.handover = Handover(reducers, self.checkpoints)
         self.peers = Peers(reducers, self.checkpoints)
@@ -77,7 +77,7 @@ class ReducersPlant:
             node.has |= node.fed
             node.low[:] = 0
         if self.settings.latency[1] > self.settings.bound:
-            self.alarms.sound(
+            self._sound(
                 "bound on latency",
                 f"network latency goes up to {self.settings.latency[1]:g} s, above the bound (L_n) of "
                 f"{self.settings.bound:g} s: "
@@ -101,7 +101,7 @@ class ReducersPlant:
     def observe(self) -> Observation:
         """Current state: rates and durations of the last whole monitoring period, all other values at this moment."""
         seen = self.watch.observation(self.time, self.composition)
-        return replace(seen, alarms=self.alarms.standing)
+        return replace(seen, alarms=tuple(self.alarms.values()))
 
     def exactness(self) -> Exactness:
         """What is proven of the state at this moment."""
@@ -179,13 +179,16 @@ class ReducersPlant:
         self._lose(node.row, self.checkpoints.cut.get((node.name, watcher.name), now))
 
     def _lost(self, tuples: int, now: float) -> None:
-        self.alarms.sound(
+        self._sound(
             f"state lost at {now:g} s",
             f"{counted(tuples, 'tuple')} of {self.keyed} are lost: no host that is left had a copy of the state "
             f"(replicas: {self.settings.replicas})"
             if self.settings.protection is Protection.PEERS
             else f"{counted(tuples, 'update')} of {self.keyed} are lost with the state of a host, which was local",
         )
+
+    def _sound(self, source: str, said: str) -> None:
+        self.alarms[source] = Alarm(source, said, self.time)
 
     def _revive(self) -> None:
         """Where the whole ring is lost, a host that runs begins anew."""
