@@ -177,7 +177,7 @@ def _page(results: ResilienceResults, checks: Sequence[Check], shares: Mapping[s
     blocks: list[Block] = [
         Prose(
             "Adaptive and resilient stream processing on cloud infrastructure (Kumbhare, 2016), chapter 6, the thesis's "
-            "own design, simulated: word frequencies on hosts of four cores, mappers that multicast to r + 1 reducers on a ring. "
+            "own design, simulated: word frequencies on hosts of four cores, mappers that multicast to r + 1 reducers. "
             "What is not marked as the thesis's is simulated. That no tuple is lost is proven by sequence numbers; tuples "
             "that a state took in twice are counted."
         ),
