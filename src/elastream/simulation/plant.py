@@ -31,7 +31,7 @@ from elastream.model.action import (
     SwitchEdge,
     TaskId,
 )  # fmt: skip
-from elastream.model.cloud import HostState, HostType, Lease
+from elastream.model.cloud import HostState, HostType, Lease, by_zones
 from elastream.model.composing import holder, refusal, switched
 from elastream.model.errors import CloudError, DataflowError, InputError
 from elastream.model.fitting import refuse_misfit, refuse_replicas
@@ -405,4 +405,4 @@ def _first_hosts(layout: Layout, types: Sequence[HostType], least: int, most: in
             f"one instance of every operator needs {counted(needed, 'host')} of type {kind.name!r}, and at most {most} "
             "may be leased (max_hosts): allow more, declare fewer `cores` for operators, or larger hosts"
         )
-    return [kind.name] * needed
+    return [each.name for each in by_zones(types, needed, kind)]

@@ -290,7 +290,7 @@ class SparkPlant(Generic[Q]):
         return Outcome(action, Status.ACCEPTED, f"{counted(moving, 'state partition')} on the way")
 
     def _zone(self, host: str) -> str:
-        return self.hosts.leases[host].type.zone
+        return self.hosts.leases[host].zone
 
     # -- observation ---------------------------------------------------------------------------------------------------
 

@@ -13,11 +13,12 @@ from pyspark.sql import SparkSession
 
 from elastream.clouds.provider import Cloud, Provider
 from elastream.model.alarms import Alarms
-from elastream.model.cloud import HostState
+from elastream.model.cloud import HostState, by_zones
 from elastream.model.compiling import refuse_uncompilable
 from elastream.model.composing import Consistency, refuse_inconsistent
 from elastream.model.endpoints import KafkaTopic
 from elastream.model.errors import CloudError, EnvironmentProblem
+from elastream.model.fitting import few_zones
 from elastream.model.graph import Graph
 from elastream.model.observation import Composition
 from elastream.model.stages import Layout, lay_out
@@ -90,6 +91,8 @@ def start_plant(
     refuse_inconsistent(layout, consistency)
     wanted = {**_kafka(graph), **(settings or {})}
     with _on_hosts(graph.name, cloud, directory, ports, warm, state_partitions, state_store, wanted) as on:
+        if said := few_zones(replicas, on.provider.terms.types):
+            log.warning("%s", said)
         slots = len(on.hosts.usable) * on.provider.terms.types[0].slots
         composition = Composition.default(graph, dict.fromkeys({*graph.loads, *led_by_edges(layout)}, slots))
         pace = batch_seconds or pace_of(target_latency, layout)
@@ -191,7 +194,8 @@ def _on_hosts(
         if reach is None:
             raise CloudError(f"no Spark session can reach the hosts of {type(cloud).__name__}")
         partitions = state_partitions or max(4, PARTITIONS_PER_SLOT * terms.max_hosts * max(t.slots for t in terms.types))
-        first = {f"h{number}": terms.types[0] for number in range(1, max(1, terms.min_hosts) + 1)}
+        kinds = by_zones(terms.types, max(1, terms.min_hosts))
+        first = {f"h{number}": kind for number, kind in enumerate(kinds, start=1)}
         since = clock.now()
         provider.lease(first)  # a host takes as long to start as a session
         wanted = settings_for(
