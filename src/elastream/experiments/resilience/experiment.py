@@ -154,18 +154,11 @@ def _growth(case: ResilienceCase) -> tuple[Mapping[str, float], Series]:
     plant = _ring(case, {TEXT: ramp(first, last, seconds)}, seconds)
     plant.advance(PERIOD)
     steered(plant, policy(case.given), period=PERIOD, until=seconds)
-    late = _long(plant)
-    long = sorted(at for node in plant.reducers.nodes.values() for at, behind in node.behind if behind >= late)
-    reactions, since = [], 0.0
-    known = {f"h{number + 1}" for number in range(case.hosts)}
+    reactions, known = [], {f"h{number + 1}" for number in range(case.hosts)}
     for each in plant.reducers.takeovers:
         if each.why == "tokens" and each.host not in known:
             known.add(each.host)
-            began = [at for at in long if since < at <= each.decided]
-            if began and each.restored == each.restored:
-                reactions.append(each.restored - began[0])
-        if each.why != "start":
-            since = each.restored if each.restored == each.restored else each.decided
+            reactions.append(each.restored - _long_since(plant, each.decided))
     samples = plant.watch.series
     series = {
         "seconds": np.array([sample.time for sample in samples]),
@@ -182,6 +175,17 @@ def _growth(case: ResilienceCase) -> tuple[Mapping[str, float], Series]:
         "lacking": float(plant.exactness().lacking),
     }
     return figures, series
+
+
+def _long_since(plant: ReducersPlant, until: float) -> float:
+    """Since when a queue has been long that is so at `until`, or was within the last measurement."""
+    late, since = _long(plant), until
+    for at in sorted(
+        (at for node in plant.reducers.nodes.values() for at, behind in node.behind if behind >= late), reverse=True
+    ):
+        if at <= until and at >= since - plant.settings.monitor:
+            since = at
+    return since
 
 
 def _move(case: ResilienceCase) -> tuple[Mapping[str, float], Series]:
