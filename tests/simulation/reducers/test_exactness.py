@@ -51,7 +51,12 @@ def test_tuples_between_the_checkpoint_and_two_bounds_before_its_stamp_are_count
 @given(data=st.data())
 def test_whatever_fails_no_more_than_r_neighbours_in_a_row_loses_nothing(data):
     size, copies = data.draw(st.integers(3, 8)), data.draw(st.integers(1, 2))
-    plant = ring(hosts=size, replicas=copies, rate=data.draw(st.sampled_from(["300/s", "6000/s"])), seed=data.draw(st.integers(0, 99)))
+    plant = ring(
+        hosts=size,
+        replicas=copies,
+        rate=data.draw(st.sampled_from(["300/s", "6000/s"])),
+        seed=data.draw(st.integers(0, 99)),
+    )
     order = plant.reducers.ring.nodes
     failed = data.draw(st.sets(st.sampled_from(order), max_size=size - 1))
     when = data.draw(st.floats(3.0, 30.0))

@@ -25,7 +25,7 @@ from elastream.simulation.reducers import (
     make_reducers,
     two_regimes,
 )
-from elastream.simulation.reducers.settings import Fault
+from elastream.simulation.reducers.settings import RingFault
 
 __all__ = ["REPEATED", "TARGET_LATENCY", "TEXT", "ResilienceAssumptions", "policy", "ring_of"]
 
@@ -126,7 +126,7 @@ def ring_of(
     idle_start: float = 0.0,
     max_hosts: int = 1_000_000,
     skewed: tuple[float, float] = (0.0, 1.0),
-    faults: tuple[Fault, ...] = (),
+    faults: tuple[RingFault, ...] = (),
 ) -> ReducersPlant:
     """A ring of `hosts` under `loads`. zones: fault zones, dealt in turn. idle_start: seconds until a leased host runs; an
     idle one is there at once."""

@@ -7,7 +7,7 @@ from typing import TypeAlias
 from elastream.model.errors import InputError
 from elastream.simulation.settings import HostFailure
 
-__all__ = ["Fault", "LinkFailure", "Protection", "ReducerSettings", "ZoneFailure"]
+__all__ = ["RingFault", "LinkFailure", "Protection", "ReducerSettings", "ZoneFailure"]
 
 
 class Protection(StrEnum):
@@ -42,7 +42,7 @@ class ZoneFailure:
     zone: str
 
 
-Fault: TypeAlias = HostFailure | LinkFailure | ZoneFailure
+RingFault: TypeAlias = HostFailure | LinkFailure | ZoneFailure
 """What can fail in a run."""
 
 
@@ -102,7 +102,7 @@ class ReducerSettings:
     reassign: float = 30.0
     """Seconds after which upstream backup replays and work of a lost host is given to another: Storm's
     `topology.message.timeout.secs` and `nimbus.task.timeout.secs`."""
-    faults: tuple[Fault, ...] = ()
+    faults: tuple[RingFault, ...] = ()
 
     def __post_init__(self) -> None:
         if self.replicas < 0:
