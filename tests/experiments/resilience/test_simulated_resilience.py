@@ -22,8 +22,10 @@ def made(case: ResilienceCase) -> ResilienceRun:
         "move": {"latency": case.rate * case.checkpoint / 200_000},
         "delta": {"ratio": 0.03 * case.checkpoint},
         "fault": {"recovery": 1.0},
-        "recovery": {"recovery": 1.0 + 0.01 * (case.seed % 3), "twice": 3.0, "repeated": 5.0, "emitted": 9.0, "left over": 0.0,
-                     "lacking": float(case.in_a_row)},
+        "recovery": {
+            "recovery": 1.0 + 0.01 * (case.seed % 3), "twice": 3.0, "repeated": 5.0, "emitted": 9.0, "left over": 0.0,
+            "lacking": float(case.in_a_row),
+        },
     }  # fmt: skip
     series = {
         "seconds": np.arange(3.0),

@@ -7,7 +7,7 @@ from typing import TypeAlias
 from elastream.model.errors import InputError
 from elastream.simulation.settings import HostFailure
 
-__all__ = ["RingFault", "LinkFailure", "Protection", "ReducerSettings", "ZoneFailure"]
+__all__ = ["LinkFailure", "Protection", "ReducerSettings", "RingFault", "ZoneFailure"]
 
 
 class Protection(StrEnum):
