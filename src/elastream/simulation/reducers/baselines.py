@@ -1,43 +1,16 @@
 """What the thesis compares with: Storm, whose tuples are kept by their sender until they are acknowledged.
 
-A host's work goes to another when Storm's time-outs have passed. With local state, what the host knew is lost; with state
-in an external store nothing is, and tuples whose acknowledgement was on its way are processed twice.
+A host's work goes to another when Storm's time-outs have passed; `senders` says what that one finds.
 """
 
 from typing import TYPE_CHECKING
 
-import numpy as np
-
-from elastream.model.observation import Integers
-from elastream.simulation.reducers.nodes import Bools, Node
-from elastream.simulation.reducers.settings import Protection
+from elastream.simulation.reducers.nodes import Node
 
 if TYPE_CHECKING:
     from elastream.simulation.reducers.cluster import Reducers
 
-__all__ = ["acknowledged", "from_sender", "reassigned"]
-
-
-def acknowledged(reducers: "Reducers", node: Node) -> Integers:
-    """Numbers up to which senders know that `node` has processed their tuples: a round trip late."""
-    earlier = node.reached - 2 * reducers.settings.latency[1] - node.delay
-    found: Integers = np.minimum(reducers.streams.numbers(np.minimum(earlier, node.cut)[:, None]), reducers.processed(node))
-    return found
-
-
-def from_sender(node: Node, gained: Bools, before: Integers, protection: Protection) -> int:
-    """Have `node` go on with `gained` from what senders kept; returns how many tuples the state lacks from now on.
-
-    before: of the old owners, tuples processed, taken in twice, lacking, and acknowledged, (4, mappers, partitions).
-    """
-    processed, twice, gone, known = before[:, :, gained]
-    node.has[gained] = True
-    node.covered[:, gained] = processed
-    if protection is Protection.EXTERNAL:
-        node.low[:, gained], node.twice[:, gained], node.gone[:, gained] = known, twice, gone
-        return 0
-    node.low[:, gained], node.twice[:, gained], node.gone[:, gained] = processed, 0, processed
-    return int((processed - gone).sum())
+__all__ = ["reassigned"]
 
 
 def reassigned(reducers: "Reducers", node: Node, now: float) -> None:

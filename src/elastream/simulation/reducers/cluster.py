@@ -14,10 +14,9 @@ from elastream.model.observation import Floats, Integers
 from elastream.model.ring import Ring
 from elastream.simulation.draws import uniform
 from elastream.simulation.reducers.agenda import Agenda
-from elastream.simulation.reducers.baselines import acknowledged, from_sender
 from elastream.simulation.reducers.keys import KeySpace
 from elastream.simulation.reducers.nodes import Bools, Node, Replay, Waiting
-from elastream.simulation.reducers.serving import serve
+from elastream.simulation.reducers.senders import from_sender
 from elastream.simulation.reducers.settings import Protection, ReducerSettings
 from elastream.simulation.reducers.streams import Streams
 
@@ -117,6 +116,12 @@ class Reducers:
             found[:, replay.partitions] = replay.reached
         return found
 
+    def acknowledged(self, node: Node) -> Integers:
+        """Numbers up to which senders know that `node` has processed their tuples: a round trip late."""
+        earlier = node.reached - 2 * self.settings.latency[1] - node.delay
+        found: Integers = np.minimum(self.streams.numbers(np.minimum(earlier, node.cut)[:, None]), self.processed(node))
+        return found
+
     def stamps(self, node: Node) -> Floats:
         """By partition, the latest time stamp of a tuple that its state has taken in: T_s of a checkpoint made now."""
         newest = node.reached + float(np.max(self.skew - node.delay))
@@ -132,14 +137,13 @@ class Reducers:
 
     # What happens
 
-    def advance(self, begin: float, end: float) -> None:
-        """Let the nodes work from `begin` to `end`, between which nothing else happens."""
-        for node, replay, when in serve(self, self.living, begin, end):
-            node.covered[:, replay.partitions] = replay.last
-            about = self.takeovers[replay.takeover]
-            # Whatever was emitted a latency before it took over had arrived and is replayed.
-            node.stamp[replay.partitions] = about.decided - self.settings.latency[1]
-            about.restored = when if about.restored != about.restored else max(about.restored, when)
+    def restored(self, node: Node, replay: Replay, when: float) -> None:
+        """`node` has come to the end of a replay."""
+        about = self.takeovers[replay.takeover]
+        node.covered[:, replay.partitions] = replay.last
+        # Whatever was emitted a latency before it took over had arrived and is replayed.
+        node.stamp[replay.partitions] = about.decided - self.settings.latency[1]
+        about.restored = when if about.restored != about.restored else max(about.restored, when)
 
     def enact(self, ring: Ring, why: str, since: float, now: float) -> list[Takeover]:
         """Let `ring` be in force: each partition goes to its owner on it, who replays what it keeps of it."""
@@ -163,7 +167,7 @@ class Reducers:
         for old in {id(each): each for each in self.owner if each is not None and each is not node}.values():
             mine = gained & old.own
             if mine.any():
-                of_old = np.stack([self.processed(old), old.twice, old.gone, acknowledged(self, old)])
+                of_old = np.stack([self.processed(old), old.twice, old.gone, self.acknowledged(old)])
                 before[:, :, mine] = of_old[:, :, mine]
                 self._give_up(old, mine, before[0], now)
         arrived = self.arrived(node, now)

@@ -13,6 +13,7 @@ from elastream.model.wording import counted
 from elastream.simulation.arrivals import Load
 from elastream.simulation.pool import SimulatedHosts
 from elastream.simulation.reducers.cluster import Reducers
+from elastream.simulation.reducers.faults import schedule
 from elastream.simulation.reducers.keys import KeySpace
 from elastream.simulation.reducers.plant import ReducersPlant
 from elastream.simulation.reducers.settings import Protection, ReducerSettings
@@ -75,6 +76,7 @@ def make_reducers(
         pool.lease(f"h{number + 1}", types[kind], 0.0, running=True)
     reducers = Reducers(streams, keys.of_sources(order), settings, cost, seed)
     plant = ReducersPlant(context, reducers, pool, keyed, factors)
+    schedule(plant)
     plant.begin(in_zones({lease.host: lease.type.zone for lease in pool.leases}))
     return plant
 

@@ -30,11 +30,11 @@ from elastream.simulation.pool import Event, SimulatedHosts
 from elastream.simulation.reducers.baselines import reassigned
 from elastream.simulation.reducers.checkpoints import Checkpoints
 from elastream.simulation.reducers.cluster import Reducers
-from elastream.simulation.reducers.faults import schedule
 from elastream.simulation.reducers.handover import Handover
 from elastream.simulation.reducers.nodes import Node
 from elastream.simulation.reducers.peers import Peers
 from elastream.simulation.reducers.proof import Exactness, exactness
+from elastream.simulation.reducers.serving import serve
 from elastream.simulation.reducers.settings import Protection
 from elastream.simulation.reducers.watching import ReducerWatch
 
@@ -66,7 +66,6 @@ class ReducersPlant:
         self._leaving: set[str] = set()
         self.peers.fence = self._fence
         reducers.lost = self._lost
-        schedule(self)
 
     def begin(self, order: Sequence[str]) -> None:
         """Put the hosts that run on the ring, in this order and at even tokens, each with empty state and empty copies."""
@@ -119,7 +118,8 @@ class ReducersPlant:
             grid = (math.floor(self.time / step + 1e-9) + 1) * step
             end = min(until, grid, self.watch.next_tick, self.reducers.agenda.next, self.pool.next_event)
             if end > self.time:
-                self.reducers.advance(self.time, end)
+                for node, replay, when in serve(self.reducers, self.reducers.living, self.time, end):
+                    self.reducers.restored(node, replay, when)
                 self.time = end
             self.reducers.agenda.happen(self.time)
             while (event := self.pool.due(self.time)) is not None:
