@@ -52,7 +52,7 @@ def run_lookahead(options: ExperimentOptions) -> Findings:
         draws = [_drawn(given, seed) for seed in range(1, (FEWER_DRAWS if options.quick else DRAWS) + 1)]
     cases = [*_cases(given, options.quick, True), *(case for each in draws for case in _cases(each, True, False))]
     runs, seconds = run_all(
-        run_case, cases, options.workers, lambda c, n, of: options.progress(f"{c.policy}, {c.horizon} min", n, of)
+        run_case, cases, options, lambda c, n, of: options.progress(f"{c.policy}, {c.horizon} min", n, of)
     )
     results = [LookaheadResults([run for run in runs if run.case.given == each]) for each in (given, *draws)]
     return outcome(results[0], results[1:], seconds)

@@ -57,11 +57,11 @@ def run_reactive(options: ExperimentOptions) -> Findings:
     sets = [(given, options.quick), *((each, True) for each in draws)]
     wanted = [case for each, quick in sets for case in _plans(each, quick)]
     plans, first = run_all(
-        plan_case, wanted, options.workers, lambda c, n, of: options.progress(f"plan {c.algorithm}, {c.rate}/s", n, of)
+        plan_case, wanted, options, lambda c, n, of: options.progress(f"plan {c.algorithm}, {c.rate}/s", n, of)
     )
     todo = [case for each, quick in sets for case in _runs(each, quick, [p for p in plans if p.case.given == each])]
     runs, second = run_all(
-        run_case, todo, options.workers, lambda c, n, of: options.progress(f"{c.algorithm}, {c.rate}/s", n, of)
+        run_case, todo, options, lambda c, n, of: options.progress(f"{c.algorithm}, {c.rate}/s", n, of)
     )
 
     def results(of: ReactiveAssumptions) -> ReactiveResults:

@@ -29,11 +29,11 @@ from elastream.planning.scheduling.offers import (
     offers,
     possible_rates,
 )
+from elastream.planning.scheduling.optimum import Optimum
 from elastream.planning.scheduling.problem import (
     Conditions,
     Deployment,
     Problem,
-    Score,
     cost_of,
     profit_of,
     score,
@@ -43,7 +43,7 @@ from elastream.planning.scheduling.problem import (
 if TYPE_CHECKING:
     from ortools.math_opt.python.mathopt import LinearSum, Model, Variable
 
-__all__ = ["Optimum", "optimum"]
+__all__ = ["optimum"]
 
 ENOUGH = 1e-5
 """Difference of profit below which a plan counts as optimal: a tenth of a thousandth of the value."""
@@ -58,24 +58,6 @@ APART = 40
 
 Allowed: TypeAlias = tuple[tuple[int, ...], ...]
 """Rows of the options of each operator that a model may choose."""
-
-
-@dataclass(frozen=True)
-class Optimum:
-    """The best plan found. deployment, score: None where there is none. bound: no plan that reaches the throughput has a
-    higher profit; -inf: none reaches it. optimal: whether the gap is proven to be at most ENOUGH, or that there is no plan.
-    seconds: it took."""
-
-    deployment: Deployment | None
-    score: Score | None
-    bound: float
-    optimal: bool
-    seconds: float
-
-    @property
-    def profit(self) -> float:
-        """Profit of the plan; -inf without one."""
-        return -math.inf if self.score is None else self.score.profit
 
 
 def optimum(
