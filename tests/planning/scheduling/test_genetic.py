@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from plan_cases import LARGE, SMALL, at, leased, on, problem, small_cases
 
+from elastream.model.cloud import HostType
 from elastream.model.errors import InputError
 from elastream.planning.scheduling.genes import Genes
 from elastream.planning.scheduling.genetic import Fitness, GeneticSettings, evolved
@@ -109,6 +110,23 @@ def test_a_plan_that_is_made_to_fit_keeps_what_it_can_and_fits_its_hosts(case, s
     assert (plan.instances @ found.cores <= np.array([host.type.cores for host in plan.hosts]) + 1e-9).all()
     assert len(plan.hosts) <= found.max_hosts
     assert all(held.any() for held in plan.instances)
+
+
+def test_links_that_hold_records_up_count_in_the_throughput():
+    slow, wide = (HostType(f"{n}", cores=n, price=1.0 * n, bandwidth=1000.0, start=60.0) for n in (1.0, 2.0))
+    case = problem([[(1.0, 0.1, 1.0)], [(1.0, 0.1, 1.0)]], types=(slow, wide), record_bytes=np.array([np.nan, 1000.0, 1000.0]))
+    conditions = at(case, 4.0)
+    one, two = (each.host for each in offers(case, conditions))
+    together, apart = on(case, (0, 0), [(two, (1, 1))]), on(case, (0, 0), [(one, (1, 0)), (one, (0, 1))])
+    fitness, rows = fitness_of(case, conditions, [together, apart])
+    assert fitness._missing(rows) == pytest.approx([0.0, 0.8 - 0.25])  # a record a second of four goes over the link
+    assert score(case, apart, conditions).mean == pytest.approx(0.25)
+
+
+def test_links_that_let_everything_through_are_not_looked_at():
+    case = problem([[(1.0, 0.1, 1.0)], [(1.0, 0.1, 1.0)]], record_bytes=np.array([np.nan, 1000.0, 1000.0]))
+    fitness, _ = fitness_of(case, at(case, 4.0), [])
+    assert not fitness.linked
 
 
 def test_the_same_seed_finds_the_same_plan():

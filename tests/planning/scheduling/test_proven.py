@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from plan_cases import HOURLY, LARGE, SMALL, at, leased, on, problem, small_cases
 
 from elastream.model.cloud import HostType
+from elastream.planning.scheduling import proven as proven_module
 from elastream.planning.scheduling.exhaustive import exhausted
 from elastream.planning.scheduling.genetic import GeneticSettings, evolved
 from elastream.planning.scheduling.greedy import deployed
@@ -121,6 +122,17 @@ def test_on_shared_cores_both_lease_for_the_work_of_all(equal):
     assert proven.score.mean >= 0.8 - 1e-9
     if equal:  # a slow host would hold the fast ones up
         assert len({host.type for host in proven.deployment.hosts}) == 1
+
+
+def test_the_bound_of_many_selectivities_is_brought_to_the_best_plan(monkeypatch):
+    case = problem([[(1.0, 0.2, 1.0), (0.9, 0.1, 0.8), (0.7, 0.1, 0.5)], [(1.0, 0.1, 1.2), (0.8, 0.05, 0.7)], [(1.0, 0.1, 1.0)]])
+    conditions = at(case, 12.0)
+    one_by_one = optimum(case, conditions)
+    monkeypatch.setattr(proven_module, "COMBINATIONS", 2)
+    divided = optimum(case, conditions)
+    assert divided.optimal
+    assert divided.profit == pytest.approx(one_by_one.profit, abs=1e-5)
+    assert divided.bound <= divided.profit + 1e-5
 
 
 def test_instances_of_unlike_sizes_have_room_on_their_hosts():
