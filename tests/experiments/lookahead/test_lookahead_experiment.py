@@ -28,7 +28,7 @@ def results(profit: Callable[[LookaheadCase], float] = as_in_the_thesis) -> Look
         chi = 10 if case.policy == "plasticc" else 30
         found.append(
             LookaheadRun(
-                case, 0.95, 0.8, 0.9, 0.8, 40.0, profit(case), chi, 9.0, 3.0, 1.0, 2.0, 0, np.zeros((144, 4))
+                case, 0.95, 0.8, 0.9, 0.8, 40.0, profit(case), chi, 9.0, 3.0, 1.0, 2.0, 0, 0.7, np.zeros((144, 4))
             )
         )  # fmt: skip
     return LookaheadResults(found)

@@ -7,9 +7,11 @@ judged.
 
 import time
 from dataclasses import dataclass, field
+from functools import cache
 
 import numpy as np
 
+from elastream.experiments.at_best import at_best
 from elastream.experiments.deployed import Site, deployed, problem_at, run_site, settings_of
 from elastream.experiments.ec2 import INSTANT, RUN, CloudAssumptions, host_types
 from elastream.experiments.lookahead.contenders import contender, undone
@@ -79,7 +81,7 @@ class LookaheadCase:
 class LookaheadRun:
     """What a case came to. throughput: of what came in; waited: with what waited; worst: least throughput over a prediction
     interval; unstable: chi. retracted, reversed: planned changes that were taken back, and enacted ones that were
-    undone. series: rows of (hours, hosts, throughput, value)."""
+    undone. most: profit that is about the most that the run could have left (`at_best`). series: rows of (hours, hosts, throughput, value)."""
 
     case: LookaheadCase
     throughput: float
@@ -94,6 +96,7 @@ class LookaheadRun:
     reversed: float
     seconds: float
     refused: int
+    most: float
     series: Floats
 
 
@@ -112,6 +115,11 @@ def site_of(seed: int, given: LookaheadAssumptions) -> Site:
         settings_of(given.cloud, varies=True, seed=seed),
         seed,
     )
+
+
+@cache
+def _most(seed: int, given: LookaheadAssumptions) -> float:
+    return at_best(site_of(seed, given))[0]
 
 
 def run_case(case: LookaheadCase) -> LookaheadRun:
@@ -138,5 +146,6 @@ def run_case(case: LookaheadCase) -> LookaheadRun:
         *undone(decision.note for decision in run.decisions),
         time.process_time() - began,
         run.refused,
+        _most(case.seed, case.given),
         np.column_stack([worth.ends / 3600, worth.hosts, worth.throughput, worth.value]),
     )
