@@ -27,4 +27,7 @@ def test_alternates_of_less_value_run_where_their_cores_are_worth_more():
     site = site_of(50, NONE, 1, ReactiveAssumptions())
     dear = replace(site, types=[replace(kind, price=10 * kind.price) for kind in site.types])
     assert at_best(dear)[1] < 1.0
-    assert at_best(dear)[0] > at_best(replace(dear, graph=site_of(50, NONE, 1, ReactiveAssumptions(), alternates=False).graph))[0]
+    assert (
+        at_best(dear)[0]
+        > at_best(replace(dear, graph=site_of(50, NONE, 1, ReactiveAssumptions(), alternates=False).graph))[0]
+    )

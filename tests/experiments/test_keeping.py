@@ -27,7 +27,9 @@ def doubled(case):
 def ran(path, run=doubled, cases=CASES, workers=1):
     keep, said = Kept(path), []
     try:
-        found, _ = run_all(run, cases, ExperimentOptions(workers=workers, keep=keep), lambda case, *_: said.append(case.name))
+        found, _ = run_all(
+            run, cases, ExperimentOptions(workers=workers, keep=keep), lambda case, *_: said.append(case.name)
+        )
     finally:
         keep.close()
     return found, said
@@ -52,7 +54,9 @@ def test_cases_differ_by_each_number_of_a_plan(tmp_path):
     ran(tmp_path / "kept")
     plan = CASES[0].plan.copy()
     plan[1500] += 1
-    _, said = ran(tmp_path / "kept", cases=[CASES[0], replace(CASES[0], name="other", plan=plan), replace(CASES[0], plan=plan)])
+    _, said = ran(
+        tmp_path / "kept", cases=[CASES[0], replace(CASES[0], name="other", plan=plan), replace(CASES[0], plan=plan)]
+    )
     assert said == ["other", "a"]
 
 

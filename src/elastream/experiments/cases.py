@@ -25,9 +25,9 @@ LOOK, TELL = 0.5, 0.2
 class ExperimentOptions:
     """What is wanted of an experiment. quick: its smallest part. sensitivity: also every assumption halved and doubled.
 
-    workers: processes for simulated cases. progress: called with (description, runs done, all runs). keep: where results are
-    kept as they come, and taken from; None: nowhere. An experiment on Spark has no assumptions and runs its cases one after
-    the other.
+    workers: processes for simulated cases. progress: called with (description, runs done, all runs). keep: where results
+    are kept as they come, and taken from; None: nowhere. An experiment on Spark has no assumptions and runs its cases one
+    after the other.
     """
 
     quick: bool = False
@@ -65,10 +65,9 @@ def run_all(
     """
     begun, keep = time.monotonic(), options.keep
     found: dict[int, R] = {}
-    for number, case in enumerate(cases if keep is not None else ()):
-        there, result = keep.of(run, case)
-        if there:
-            found[number] = result
+    for number, case in enumerate(cases):
+        if keep is not None and keep.has(run, case):
+            found[number] = keep.of(run, case)
     left = [number for number in range(len(cases)) if number not in found]
 
     def ended(number: int, result: R) -> None:
@@ -122,8 +121,8 @@ def run_beside(
         waiting: set[Future[R]] = set(futures)
         numbers = {future: number for number, future in enumerate(futures)}
         while waiting:
-            ended, waiting = wait(waiting, timeout=LOOK, return_when=FIRST_COMPLETED)
-            for future in ended:
+            new, waiting = wait(waiting, timeout=LOOK, return_when=FIRST_COMPLETED)
+            for future in new:
                 ended(numbers[future], future.result())  # raises what the case raised
             while not reports.empty():
                 number, far = reports.get()

@@ -45,10 +45,13 @@ class Kept:
     def __len__(self) -> int:
         return len(self._found)
 
-    def of(self, run: Callable[..., Any], case: object) -> tuple[bool, Any]:
-        """(whether there is one, the result of `run` for `case`)."""
-        name = _named(run, case)
-        return name in self._found, self._found.get(name)
+    def has(self, run: Callable[..., Any], case: object) -> bool:
+        """Whether there is a result of `run` for `case`."""
+        return _named(run, case) in self._found
+
+    def of(self, run: Callable[..., Any], case: object) -> Any:
+        """The result of `run` for `case`."""
+        return self._found[_named(run, case)]
 
     def add(self, run: Callable[..., Any], case: object, result: object) -> None:
         """Keep a result: it is on disk when this returns."""
@@ -66,7 +69,7 @@ class Kept:
         os.fsync(self._file.fileno())
 
     def _read(self) -> int:
-        """Take what is there; returns where the last whole row ends. What an interrupted write left behind it is dropped."""
+        """Take what is there; returns where the last whole row ends. What an interrupted write left behind is dropped."""
         end, first = 0, True
         while True:
             try:

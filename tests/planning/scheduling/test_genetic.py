@@ -12,12 +12,13 @@ from elastream.model.cloud import HostType
 from elastream.model.errors import InputError
 from elastream.planning.scheduling.genes import Genes
 from elastream.planning.scheduling.genetic import Fitness, GeneticSettings, evolved
-from elastream.planning.scheduling.offers import offers
+from elastream.planning.scheduling.offers import coming, offers
 from elastream.planning.scheduling.problem import Goal, score
 from elastream.planning.scheduling.proven import optimum
 from properties import examples
 
 CHOICE = problem([[(1.0, 0.2, 1.0), (0.5, 0.1, 1.0)], [(1.0, 0.1, 1.0), (0.9, 0.05, 1.0)], [(1.0, 0.1, 1.0)]])
+SIZES = np.array([np.nan, 1000.0, 1000.0])
 BRIEF = GeneticSettings(population=30, generations=40)
 
 
@@ -41,7 +42,8 @@ def test_a_chromosome_is_a_plan_and_back_and_no_host_holds_more_than_it_has_room
 
 
 def fitness_of(case, conditions, plans, *, start=None):
-    genes = Genes(case, conditions, offers(case, conditions), 0.8)
+    ahead = None if start is None else coming(case, conditions)
+    genes = Genes(case, conditions, offers(case, conditions, ahead=ahead), 0.8)
     first = None if start is None else genes.encoded(start)
     rows = np.array([genes.encoded(plan) for plan in plans])
     return Fitness(case, conditions, genes, 0.8, first), rows
@@ -114,7 +116,7 @@ def test_a_plan_that_is_made_to_fit_keeps_what_it_can_and_fits_its_hosts(case, s
 
 def test_links_that_hold_records_up_count_in_the_throughput():
     slow, wide = (HostType(f"{n}", cores=n, price=1.0 * n, bandwidth=1000.0, start=60.0) for n in (1.0, 2.0))
-    case = problem([[(1.0, 0.1, 1.0)], [(1.0, 0.1, 1.0)]], types=(slow, wide), record_bytes=np.array([np.nan, 1000.0, 1000.0]))
+    case = problem([[(1.0, 0.1, 1.0)], [(1.0, 0.1, 1.0)]], types=(slow, wide), record_bytes=SIZES)
     conditions = at(case, 4.0)
     one, two = (each.host for each in offers(case, conditions))
     together, apart = on(case, (0, 0), [(two, (1, 1))]), on(case, (0, 0), [(one, (1, 0)), (one, (0, 1))])
@@ -124,7 +126,7 @@ def test_links_that_hold_records_up_count_in_the_throughput():
 
 
 def test_links_that_let_everything_through_are_not_looked_at():
-    case = problem([[(1.0, 0.1, 1.0)], [(1.0, 0.1, 1.0)]], record_bytes=np.array([np.nan, 1000.0, 1000.0]))
+    case = problem([[(1.0, 0.1, 1.0)], [(1.0, 0.1, 1.0)]], record_bytes=SIZES)
     fitness, _ = fitness_of(case, at(case, 4.0), [])
     assert not fitness.linked
 

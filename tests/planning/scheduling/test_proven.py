@@ -125,7 +125,9 @@ def test_on_shared_cores_both_lease_for_the_work_of_all(equal):
 
 
 def test_the_bound_of_many_selectivities_is_brought_to_the_best_plan(monkeypatch):
-    case = problem([[(1.0, 0.2, 1.0), (0.9, 0.1, 0.8), (0.7, 0.1, 0.5)], [(1.0, 0.1, 1.2), (0.8, 0.05, 0.7)], [(1.0, 0.1, 1.0)]])
+    case = problem(
+        [[(1.0, 0.2, 1.0), (0.9, 0.1, 0.8), (0.7, 0.1, 0.5)], [(1.0, 0.1, 1.2), (0.8, 0.05, 0.7)], [(1.0, 0.1, 1.0)]]
+    )
     conditions = at(case, 12.0)
     one_by_one = optimum(case, conditions)
     monkeypatch.setattr(proven_module, "COMBINATIONS", 2)

@@ -81,7 +81,8 @@ class LookaheadCase:
 class LookaheadRun:
     """What a case came to. throughput: of what came in; waited: with what waited; worst: least throughput over a prediction
     interval; unstable: chi. retracted, reversed: planned changes that were taken back, and enacted ones that were
-    undone. most: profit that is about the most that the run could have left (`at_best`). series: rows of (hours, hosts, throughput, value)."""
+    undone. most: of the profit, about (`at_best`).
+    series: rows of (hours, hosts, throughput, value)."""
 
     case: LookaheadCase
     throughput: float

@@ -105,7 +105,8 @@ class ReactiveCase:
 @dataclass(frozen=True, slots=True)
 class ReactiveRun:
     """What a case came to. throughput: of what came in; waited: with what waited; unstable: chi. hosts, cores: mean of
-    those leased. most: profit that is about the most that the run could have left (`at_best`). series: rows of (hours, records/s that came, hosts, throughput, value)."""
+    those leased. most: of the profit, about (`at_best`). series: rows of (hours, records/s that came, hosts, throughput,
+    value)."""
 
     case: ReactiveCase
     throughput: float

@@ -60,9 +60,7 @@ def run_reactive(options: ExperimentOptions) -> Findings:
         plan_case, wanted, options, lambda c, n, of: options.progress(f"plan {c.algorithm}, {c.rate}/s", n, of)
     )
     todo = [case for each, quick in sets for case in _runs(each, quick, [p for p in plans if p.case.given == each])]
-    runs, second = run_all(
-        run_case, todo, options, lambda c, n, of: options.progress(f"{c.algorithm}, {c.rate}/s", n, of)
-    )
+    runs, second = run_all(run_case, todo, options, lambda c, n, of: options.progress(f"{c.algorithm}, {c.rate}/s", n, of))
 
     def results(of: ReactiveAssumptions) -> ReactiveResults:
         return ReactiveResults([p for p in plans if p.case.given == of], [r for r in runs if r.case.given == of])

@@ -125,8 +125,8 @@ def _due(asked: Asked) -> bool:
 def _bred(asked: Asked, settings: GeneticSettings) -> Answer:
     """The plan of a genetic search, from the plan in force where that comes near the goal.
 
-    As in Algorithm 4, that stays while its throughput is within the tolerance, but for hosts whose paid time ends. Above the
-    goal, and for these, plans must hold what it does under a load that lasts.
+    As in Algorithm 4, that stays while its throughput is within the tolerance, but for hosts whose paid time ends. Above
+    the goal, and for these, plans must hold what it does under a load that lasts.
     """
     problem, conditions, now = asked.read.problem, asked.read.conditions, asked.read.deployment
     goal, reached = problem.goal, score(problem, now, conditions).mean

@@ -157,7 +157,9 @@ class Genes:
             return found
         offers, held = (each[0].copy() for each in self.hosts(found[None]))
         speeds = np.array([*(each.speed for each in self.every), 0.0])
-        missing = self._cores(found[: self.operators]) * chance.uniform(*FIRST) - speeds[offers] @ held * problem.per_instance
+        missing = (
+            self._cores(found[: self.operators]) * chance.uniform(*FIRST) - speeds[offers] @ held * problem.per_instance
+        )
         instances = held.sum(axis=0)
         for position in chance.permutation(np.flatnonzero(offers >= 0)).tolist():
             each = speeds[offers[position]] * problem.per_instance
@@ -174,9 +176,7 @@ class Genes:
             if open_for.any() and (self.new or position < len(self.leased)):
                 if offers[position] < 0:
                     offers[position] = position if position < len(self.leased) else self._drawn_offer(types, chance)
-                held[position] = self._filled(
-                    int(offers[position]), open_for, missing, instances, chance, held[position]
-                )
+                held[position] = self._filled(int(offers[position]), open_for, missing, instances, chance, held[position])
             content = self.content(int(offers[position]), held[position]) if held[position].any() else 0
             found[self.operators + position] = content
         return found
@@ -200,8 +200,8 @@ class Genes:
         chance: np.random.Generator,
         begun: Integers | None = None,
     ) -> Integers:
-        """Instances for one host, drawn among operators in need; `missing` and `instances` are counted on. begun: those that
-        it holds."""
+        """Instances for one host, drawn among operators in need; `missing` and `instances` are counted on. begun: those
+        that it holds."""
         held = np.zeros(self.operators, dtype=np.int64) if begun is None else begun.copy()
         each, problem = self.every[offer], self.problem
         if problem.shared:

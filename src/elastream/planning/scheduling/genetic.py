@@ -37,9 +37,9 @@ SHORTFALL = 1.0
 """Profit that a throughput of 1 below the goal takes away, times the iteration (alpha, p. 79: not given). From the second
 iteration on a throughput missed costs more than the cores for it: what is leased breaks even at a profit of 0."""
 WORTH = 0.1
-"""Part of what the cheapest host costs for which one change to the plan in force is made (alpha', p. 79: not given): of all
-plans seen the best is chosen by it. A host is worth less of a profit the more there are, so that a fixed one would keep what
-nobody needs in large plans; less than a host, changes decide between plans that are as good."""
+"""Part of what the cheapest host costs for which one change to the plan in force is made (alpha', p. 79: not given): of
+all plans seen the best is chosen by it. A host is worth less of a profit the more there are, so that a fixed one would keep
+what nobody needs in large plans; less than a host, changes decide between plans that are as good."""
 AGED = 100
 """Iterations after which the penalty of a change is its `WORTH`: it grows as a plan survives."""
 GAIN = 1e-4

@@ -86,8 +86,8 @@ class _Proof:
         return max(self._solved(among, allowed, len(parts) - number) for number, (among, allowed) in enumerate(parts))
 
     def _best_first(self, parts: Sequence[Part]) -> float:
-        """The bound of relaxed models: that with the highest is divided by selectivities until none is above the plan found,
-        or time is over. What could leave is a choice in a smaller range then, and the relaxation nearer."""
+        """The bound of relaxed models: that with the highest is divided by selectivities until none is above the plan
+        found, or time is over. What could leave is a choice in a smaller range then, and the relaxation nearer."""
         left: list[tuple[float, int, Part]] = []
         solved = closed = -math.inf
         for number, part in enumerate(parts):
@@ -166,7 +166,9 @@ def _divided(problem: Problem, allowed: Allowed) -> tuple[Allowed, ...]:
     if spreads[at] <= 0:
         return ()
     middle = (max(rows[at]) + min(rows[at])) / 2
-    halves = (tuple(a for a, s in zip(allowed[at], rows[at], strict=True) if (s > middle) is upper) for upper in (True, False))
+    halves = (
+        tuple(a for a, s in zip(allowed[at], rows[at], strict=True) if (s > middle) is upper) for upper in (True, False)
+    )
     return tuple((*allowed[:at], half, *allowed[at + 1 :]) for half in halves)
 
 
