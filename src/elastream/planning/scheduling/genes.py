@@ -25,8 +25,9 @@ SWITCHED = 0.2
 """Operators whose alternate is drawn anew in a mutation, on average."""
 CHANGED = (0.5, 0.01)
 """Hosts that a mutation changes, on average: so many, or this part of those used, whichever is more."""
-REFITTED = 0.5
-"""Operators whose alternate is drawn anew where a plan is made to fit, on average."""
+REFITTED, FITTED = 0.5, (0.9, 1.1)
+"""Operators whose alternate is drawn anew where a plan is made to fit, on average, and cores of it over those that these
+need: nearer than of a random plan, since what is too much is paid for an hour if no mutation finds it."""
 KINDS = {"add": 0.3, "remove": 0.3, "swap": 0.2, "type": 0.1, "drop": 0.1}
 """How often a changed host gains an instance, loses one, has one replaced, becomes another type, or goes. The first two are
 the thesis's (p. 79); the others save it the way there through plans that cost as much and reach less."""
@@ -158,7 +159,7 @@ class Genes:
         offers, held = (each[0].copy() for each in self.hosts(found[None]))
         speeds = np.array([*(each.speed for each in self.every), 0.0])
         missing = (
-            self._cores(found[: self.operators]) * chance.uniform(*FIRST) - speeds[offers] @ held * problem.per_instance
+            self._cores(found[: self.operators]) * chance.uniform(*FITTED) - speeds[offers] @ held * problem.per_instance
         )
         instances = held.sum(axis=0)
         for position in chance.permutation(np.flatnonzero(offers >= 0)).tolist():

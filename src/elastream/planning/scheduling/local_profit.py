@@ -1,4 +1,4 @@
-"""What `lookahead` can do at a cross-over, and what each action is worth by itself (thesis, p. 107: `ScaleUp`, `ScaleDown`).
+"""What `lookahead` can do at a cross-over, and what each action is worth by itself (`ScaleUp`, `ScaleDown`, p. 107).
 
 Actions are tried on copies. Which is taken, local profit says: value for as long as it is gained or lost, and money for
 whole billing time units.
@@ -21,7 +21,7 @@ from elastream.planning.scheduling.packing import NEARLY
 from elastream.planning.scheduling.problem import Goal, Host, Problem, value_of
 from elastream.planning.scheduling.steps import allocate, grow, shrink
 
-__all__ = ["PROGRESS", "Choices", "Hold", "Trial", "money_for"]
+__all__ = ["PROGRESS", "Choices", "Hold", "Trial", "beyond", "money_for"]
 
 Hold: TypeAlias = Literal["step", "interval"]
 """What is to be within the tolerance: the throughput of each step, or its mean over what is left of the interval (5.2)."""
@@ -69,12 +69,9 @@ class Choices:
 
     @property
     def judged(self) -> float:
-        """The throughput that says whether there is something to do."""
-        return self.judged_by(self.found)
-
-    def judged_by(self, found: Flows) -> float:
-        """Of the step, or the mean of what is left."""
-        return float(found.application[0] if self.hold == "step" else found.application.mean())
+        """The throughput that says whether there is something to do: of the step, or the mean of what is left."""
+        found = self.found.application
+        return float(found[0] if self.hold == "step" else found.mean())
 
     def up(self) -> Trial | None:
         """`ScaleUpOrDecAppValue`: of the operator that holds most up, which can have more cores or work less."""
@@ -118,8 +115,9 @@ class Choices:
         return None
 
     def _enough(self, trial: Trial) -> bool:
-        """Whether the target is reached."""
-        return self.judged_by(trial.found) >= self.goal.throughput - NEARLY
+        """Whether the target is reached now, and on average of the rest: what is given up then is leased again."""
+        reached = trial.found.application
+        return min(float(reached[0]), float(reached.mean())) >= self.goal.throughput - NEARLY
 
     def _by_spare(self) -> Sequence[int]:
         """Operators, those of the highest relative throughput first; of equals those with the most cores for their need."""
@@ -246,3 +244,12 @@ def money_for(host: Host, now: float, until: float) -> float:
     billing = host.type.billing
     begun = billing.units(now - host.since) if now >= host.since else 0
     return max(0, billing.units(until - host.since) - begun) * host.type.price if until > host.since else 0.0
+
+
+def beyond(host: Host, now: float, until: float) -> float:
+    """Money of `money_for` that is for the time after `until`."""
+    billing = host.type.billing
+    if not money_for(host, now, until):
+        return 0.0
+    paid_until = host.since + billing.units(until - host.since) * billing.unit
+    return (paid_until - until) / billing.unit * host.type.price

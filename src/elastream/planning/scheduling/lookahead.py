@@ -14,7 +14,7 @@ import numpy as np
 from elastream.model.observation import Floats
 from elastream.planning.scheduling.assembly import Assembly
 from elastream.planning.scheduling.giving_back import vacated
-from elastream.planning.scheduling.local_profit import PROGRESS, Choices, Hold, money_for
+from elastream.planning.scheduling.local_profit import PROGRESS, Choices, Hold, beyond, money_for
 from elastream.planning.scheduling.packing import NEARLY
 from elastream.planning.scheduling.problem import Conditions, Deployment, Goal, Host, Problem, value_of
 from elastream.planning.scheduling.schedule import PLANNED, Missed, PlannedStage, StagedPlan, named, tidied
@@ -36,34 +36,38 @@ def look_ahead(
 ) -> StagedPlan:
     """A plan for the interval of `conditions`; deployment: what runs now, with hosts that are still starting.
 
-    hold: what is to be within the tolerance, see `Hold`. ending: hosts whose paid time ends before the next round. They are given back where the interval is worth more without
-    them, and no instant falls below the tolerance for that ("repacking and shut-down", line 29).
+    hold: what is to be within the tolerance, see `Hold`. ending: hosts whose paid time ends before the next round. They are
+    given back where the interval is worth more without them, and no more instants fall below the tolerance for that
+    ("repacking and shut-down", line 29); together, or those of them of which that holds.
     """
     found = _Search(problem, deployment, conditions, hold).schedule()
-    if not ending or found.missed:
-        return found
-    first = Assembly(problem, found.stages[0].deployment, _worst(problem, found, conditions))
-    fewer = vacated(first, problem.goal.throughput, [row for row, host in enumerate(first.hosts) if host.name in ending])
-    if len(fewer.hosts) == len(first.hosts):
-        return found
-    why = (*found.stages[0].why, *_gone(first, fewer))
-    without = _Search(problem, fewer.deployment(), conditions, hold, why).schedule()
-    holds = bool((without.throughput >= np.minimum(found.throughput, problem.goal.lowest) - NEARLY).all())
-    return without if holds and without.worth > found.worth + NEARLY else found
+    left = [sorted(ending)] if ending else []
+    while left:
+        names = left.pop()
+        first = Assembly(problem, found.stages[0].deployment, _now(conditions))
+        fewer = vacated(first, problem.goal.throughput, [row for row, host in enumerate(first.hosts) if host.name in names])
+        if len(fewer.hosts) == len(first.hosts):
+            continue
+        why = (*found.stages[0].why, *_gone(first, fewer))
+        without = _Search(problem, fewer.deployment(), conditions, hold, why).schedule()
+        holds = _short(without, problem.goal) <= _short(found, problem.goal)
+        if holds and without.worth > found.worth + NEARLY:
+            found = without
+        elif len(names) > 1:  # some of them may go all the same
+            left += [names[len(names) // 2 :], names[: len(names) // 2]]
+    return found
 
 
-def _worst(problem: Problem, schedule: StagedPlan, conditions: Conditions) -> Conditions:
-    """The instant of the least throughput before anything changes: what is enough for it is enough until then."""
-    runs = schedule.stages[0].deployment
-    lasts = len(schedule.throughput)
-    if len(schedule.stages) > 1:
-        lasts = max(1, round((schedule.stages[1].time - conditions.time) / conditions.seconds))
-    worst = int(np.argmin(schedule.throughput[:lasts]))
-    waiting = Assembly(problem, runs, conditions).flows().waiting[worst]
-    at = _later(conditions, worst, waiting, conditions.time)
-    speeds = {name: column[:1] for name, column in at.speeds.items()}
-    links = {pair: column[:1] for pair, column in at.bandwidth.items()}
-    return replace(at, rates=at.rates[:1], speeds=speeds, bandwidth=links, steady=True)
+def _short(schedule: StagedPlan, goal: Goal) -> tuple[int, int]:
+    """How often no action reaches the target, and how many instants are below the tolerance."""
+    return len(schedule.missed), int((schedule.throughput < goal.lowest - NEARLY).sum())
+
+
+def _now(conditions: Conditions) -> Conditions:
+    """The first instant alone, as if it lasted: what it needs not may go, if what comes later can be had again for less."""
+    speeds = {name: column[:1] for name, column in conditions.speeds.items()}
+    links = {pair: column[:1] for pair, column in conditions.bandwidth.items()}
+    return replace(conditions, rates=conditions.rates[:1], speeds=speeds, bandwidth=links, steady=True)
 
 
 def farthest(throughput: Floats, goal: Goal, hold: Hold = "step") -> int:
@@ -197,7 +201,11 @@ class _Search:
         return self.all.time + self.all.seconds * self.all.instants
 
     def _worth(self, stages: Sequence[PlannedStage]) -> float:
-        """What the interval adds to the profit of the period (5.2, p. 103)."""
+        """What the interval adds to the profit of the period (5.2, p. 103).
+
+        What is paid of a host beyond the interval's end is not of this interval: else one that is leased near its end would
+        cost as much as one kept for all of it.
+        """
         times = [*(stage.time for stage in stages), self._end]
         value = math.fsum(
             value_of(self.problem, stage.deployment.active) * (until - stage.time)
@@ -206,7 +214,10 @@ class _Search:
         last: dict[str, tuple[Host, float]] = {}
         for stage, until in zip(stages, times[1:], strict=True):
             last |= {host.name: (host, until) for host in stage.deployment.hosts}
-        money = math.fsum(money_for(host, self.all.time, until) for host, until in last.values())
+        money = math.fsum(
+            money_for(host, self.all.time, until) - (beyond(host, self.all.time, until) if until >= self._end else 0.0)
+            for host, until in last.values()
+        )
         return value / self.goal.period - self.problem.line.sigma * money
 
 
