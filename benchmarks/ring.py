@@ -1,6 +1,6 @@
 """Ring lookup: the host of each of 10^6 keys, over a plain modulo; rings of 4 to 1,024 hosts.
 
-The keys of the modulo are whole numbers and those of the ring are points in [0, 1), as each takes them. The two are timed in
+The keys of the modulo are whole numbers and those of the ring are points in [0, 1), as each takes them. They are timed in
 turn, with processor time. Besides, a round of policy `ring` for 1,000 state partitions on 100 hosts is timed.
 
 python benchmarks/ring.py [--quick] [--json FILE]        half a minute
