@@ -20,6 +20,7 @@ from elastream.model.action import (
     RenewHost,
     SetKeyTable,
     SetParallelism,
+    SetTokens,
     Status,
     Switch,
     SwitchAlternate,
@@ -30,6 +31,7 @@ from elastream.model.cloud import Billing, HostState, HostType, Lease, total_cos
 from elastream.model.composing import refusal, switched
 from elastream.model.flow import Dataflow
 from elastream.model.observation import Composition, Context, Frame, Metric, Observation, Sample, TaskFrame
+from elastream.model.ring import Ring, tokens_refusal
 from elastream.model.stages import lay_out
 from fake_clock import FakeClock
 
@@ -77,6 +79,7 @@ class FakePlant:
             min_hosts,
             frozenset(KINDS),
             frozenset({"source"}),
+            {"count": partitions},
         )
         self.clock = FakeClock()
         self.arrival_rate = arrival_rate
@@ -91,6 +94,7 @@ class FakePlant:
             for n in range(1, hosts + 1)
         }
         self._where = {TaskId("count", index): f"h{index % hosts + 1}" if hosts else "" for index in range(partitions)}
+        self._rings: dict[str, Ring] = {}
         self._backlog = 0.0
         self._seen_at = 0.0
         self._depth = history
@@ -138,6 +142,7 @@ class FakePlant:
             composition=self._composition,
             effective={segment.name: self._effective for segment in self.context.layout.segments},
             history=tuple(sample for sample in self._history if sample.time < now),
+            rings=dict(self._rings),
             next_host=1 + max((int(host[1:]) for host in self._leases if host[1:].isdigit()), default=0),
         )
         self._history = (*observation.history, Sample(now, operators))[-self._depth :]
@@ -196,6 +201,15 @@ class FakePlant:
                 if task not in self._where or not self._is(host, HostState.RUNNING):
                     return Outcome(action, Status.REFUSED, f"{task} cannot go to {host}")
                 self._where[task] = host
+                self._rings.pop(task.operator, None)
+                return Outcome(action, Status.DONE)
+            case SetTokens(operator, tokens):
+                refused = tokens_refusal(action, self.context.partitions)
+                if refused or not all(self._is(host, HostState.RUNNING) for host, _ in tokens):
+                    return Outcome(action, Status.REFUSED, refused or "a host of the ring does not run")
+                self._rings[operator] = Ring(dict(tokens))
+                for index, host in enumerate(self._rings[operator].hosts_of(self.context.partitions[operator])):
+                    self._where[TaskId(operator, index)] = host
                 return Outcome(action, Status.DONE)
             case LeaseHost(host, kind):
                 if host in self._leases and self._leases[host].active and self._leases[host].type.name == kind:
@@ -251,6 +265,14 @@ class FakePlant:
     def _empty(self, host: str) -> None:
         """Move what `host` holds to other running hosts; where there are none a dead host's tasks lie nowhere."""
         others = [name for name in self._leases if name != host and self._is(name, HostState.RUNNING)]
+        for operator, ring in list(self._rings.items()):
+            if host in ring and len(ring) > 1:
+                self._rings[operator] = ring = ring.without(host)
+                for index, heir in enumerate(ring.hosts_of(self.context.partitions[operator])):
+                    if self._where[TaskId(operator, index)] == host:
+                        self._where[TaskId(operator, index)] = heir
+            elif host in ring:
+                del self._rings[operator]
         for number, task in enumerate([task for task, at in self._where.items() if at == host]):
             if others:
                 self._where[task] = others[number % len(others)]

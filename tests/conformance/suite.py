@@ -4,10 +4,11 @@ A plant's tests say `TestFake = conformance_suite(PlantCase("fake", FakePlant))`
 """
 
 import string
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
@@ -28,6 +29,7 @@ from elastream.model.action import (
     RenewHost,
     SetKeyTable,
     SetParallelism,
+    SetTokens,
     Status,
     Switch,
     SwitchAlternate,
@@ -43,6 +45,7 @@ from elastream.model.metrics import Metric
 from elastream.model.observation import Composition, Context, Frame, Observation
 from elastream.model.plant import Plant, Policy
 from elastream.model.promises import Given, PlantKind, Promise, Rows
+from elastream.model.ring import Ring
 from elastream.planning.policies.baselines import Even, Random
 from elastream.planning.policies.elastic_allocator import ElasticAllocator
 from elastream.planning.policies.otd import Otd
@@ -67,7 +70,7 @@ class PlantCase:
     its clock within which an accepted action must be in force. step: seconds between observations. examples: how many
     generated plans it is given. shared: whether all tests use one plant, which the last
     of them closes, because starting one takes long. kind: what the table of metrics calls such a plant. measures:
-    all that it measures, where that is less than the table promises.
+    all that it measures, where that is less than the table promises. lose: makes a host of the plant die.
     """
 
     name: str
@@ -78,6 +81,7 @@ class PlantCase:
     examples: int = 60
     shared: bool = False
     measures: frozenset[tuple[Rows, Metric]] | None = None
+    lose: Callable[[Any, str], None] | None = None
 
 
 def advance(plant: Plant, seconds: float) -> Observation:
@@ -129,6 +133,7 @@ def any_action(context: Context) -> st.SearchStrategy[Action]:
             st.lists(hosts, max_size=2).map(tuple),
             st.lists(tasks, max_size=2).map(tuple),
         ),
+        st.builds(SetTokens, operators, st.lists(st.tuples(hosts, st.floats(-0.5, 1.5)), max_size=3).map(tuple)),
         st.builds(MoveTask, tasks, hosts),
         st.builds(LeaseHost, hosts, st.sampled_from([*context.host_types]) | nonsense, st.just("local") | nonsense),
         st.builds(RenewHost, hosts),
@@ -167,6 +172,9 @@ def sensible_actions(observation: Observation, kind: str) -> list[Action]:
                 for other in observation.usable
                 if hosts[row] != other
             ]
+        case "SetTokens":
+            halves = tuple(Ring.even(observation.usable[:2]).tokens.items())
+            found = [SetTokens(operator, halves) for operator in sorted(context.partitions)]
         case "LeaseHost":
             found = [LeaseHost(observation.host_name(), kind) for kind in list(context.host_types)[:1]]
         case "RenewHost":
@@ -286,6 +294,9 @@ def check_observation(plant: Plant, observation: Observation, kind: PlantKind) -
     names = {lease.host for lease in plant.ledger}
     assert set(observation.leases) <= names, "a host that is not in the ledger is used"
     assert not {observation.host_name(), observation.host_name(1)} & names
+    for operator, ring in observation.rings.items():
+        assert operator in observation.context.partitions, f"{operator} has a ring and no state partitions"
+        assert set(ring) <= set(observation.leases), "a host that is gone is on a ring"
     check_ledger(plant)
 
 
@@ -412,7 +423,7 @@ def conformance_suite(case: PlantCase) -> type:
         def prepared(self, plant: Plant, kind: str) -> Observation:
             """An observation that gives occasion for an action of `kind`: a second host, or one that is being drained."""
             observation = plant.observe()
-            if kind in ("MoveTask", "DrainHost", "CancelDrain", "ReleaseHost") and len(observation.usable) < 2:
+            if kind in ("MoveTask", "SetTokens", "DrainHost", "CancelDrain", "ReleaseHost") and len(observation.usable) < 2:
                 plant.apply(LeaseHost(observation.host_name(), next(iter(plant.context.host_types))))
                 observation = wait_for(plant, case, lambda o: len(o.usable) > 1)
             if kind in ("CancelDrain", "ReleaseHost"):
@@ -420,6 +431,87 @@ def conformance_suite(case: PlantCase) -> type:
                 plant.apply(drain)
                 observation = wait_for(plant, case, lambda o: in_force(drain, o) and not holds_tasks(o, drain.host))
             return observation
+
+        def ringed(self, plant: Plant, tokens: Mapping[str, float]) -> Ring:
+            """A ring of these tokens, once the state partitions of the first operator that has any are where it says."""
+            operator = min(plant.context.partitions)
+            action = SetTokens(operator, tuple(tokens.items()))
+            outcome = plant.apply(action)
+            check_outcome(action, outcome)
+            assert outcome.succeeded, outcome
+            after = wait_for(plant, case, lambda o: in_force(action, o))
+            assert in_force(action, after), f"{action} was accepted and is not in force"
+            assert after.rings[operator] == Ring(tokens)
+            assert plant.apply(action).status is Status.DONE
+            return Ring(tokens)
+
+        def hosts(self, plant: Plant, count: int) -> tuple[str, ...]:
+            """`count` hosts that take tasks, leased where there are fewer."""
+            observation = plant.observe()
+            for number in range(count - len(observation.usable)):
+                plant.apply(LeaseHost(observation.host_name(number), next(iter(plant.context.host_types))))
+            return wait_for(plant, case, lambda o: len(o.usable) >= count).usable[:count]
+
+        def placed(self, plant: Plant, seen: Observation | None = None) -> list[str]:
+            """Host of each state partition of the first operator that has any."""
+            seen, operator = seen or plant.observe(), min(plant.context.partitions)
+            tasks = [(task, row) for task, row in zip(seen.tasks.tasks, seen.tasks.host.tolist(), strict=True)]
+            return [seen.hosts.ids[row] for task, row in sorted(tasks) if task.operator == operator]
+
+        def test_a_token_that_moves_moves_its_interval_and_nothing_else(self, shared):
+            with self.plant(shared) as plant:
+                self.with_rings(plant)
+                first, second = self.hosts(plant, 2)
+                self.ringed(plant, {first: 0.0, second: 0.5})
+                before = self.placed(plant)
+                half = len(before) // 2
+                assert before == [first] * (len(before) - half) + [second] * half
+                self.ringed(plant, {first: 0.0, second: 0.25})
+                after = self.placed(plant)
+                assert after == list(Ring({first: 0.0, second: 0.25}).hosts_of(len(after)))
+                assert all(old == new or new == second for old, new in zip(before, after, strict=True))
+
+        def test_a_host_joins_a_ring_between_two_and_one_that_leaves_hands_its_keys_to_its_neighbour(self, shared):
+            with self.plant(shared) as plant:
+                self.with_rings(plant)
+                first, second, third = self.hosts(plant, 3)
+                ring = self.ringed(plant, {first: 0.0, second: 0.5})
+                before = self.placed(plant)
+                ring = self.ringed(plant, ring.with_node(third, 0.25).tokens)
+                after = self.placed(plant)
+                assert all(old == new or (old, new) == (first, third) for old, new in zip(before, after, strict=True))
+                assert third in after
+                self.ringed(plant, ring.without(third).tokens)
+                assert self.placed(plant) == list(ring.without(third).hosts_of(len(before)))
+
+        @pytest.mark.parametrize("way", ["drained", "lost"])
+        def test_what_a_host_of_a_ring_leaves_goes_to_its_neighbour_clockwise(self, shared, way):
+            with self.plant(shared) as plant:
+                self.with_rings(plant)
+                if way == "lost" and case.lose is None:
+                    pytest.skip("no host of this plant can be made to die")
+                first, second, third = self.hosts(plant, 3)
+                operator = min(plant.context.partitions)
+                ring = self.ringed(plant, {first: 0.0, second: 0.25, third: 0.5})
+                if way == "drained":
+                    assert plant.apply(DrainHost(first)).succeeded
+                else:
+                    case.lose(plant, first)
+                left = ring.without(first)
+                assert left.tokens == {second: 0.0, third: 0.5}
+                wanted = list(left.hosts_of(plant.context.partitions[operator]))
+                seen = wait_for(plant, case, lambda o: o.rings.get(operator) == left and self.placed(plant, o) == wanted)
+                assert seen.rings[operator] == left
+                assert self.placed(plant, seen) == wanted
+                plant.apply(ReleaseHost(first))
+                wait_for(plant, case, lambda o: first not in o.leases)
+
+        def with_rings(self, plant: Plant) -> None:
+            """Skip the test where no operator has state partitions that a ring could divide."""
+            if "SetTokens" not in plant.context.capabilities:
+                pytest.skip("this plant has no rings")
+            if not wait_for(plant, case, lambda o: bool(o.context.partitions)).context.partitions:
+                pytest.skip("no operator of this dataflow has state partitions")
 
         def test_all_switches_of_a_plan_are_one_composition_and_again_they_are_none(self, shared):
             with self.plant(shared) as plant:
@@ -561,6 +653,18 @@ def conformance_suite(case: PlantCase) -> type:
                     SwitchEdge("no such choice", "x"),
                     SetParallelism("no such operator", 2),
                     MoveTask(TaskId("no such operator", 0), before.usable[0]),
+                    SetTokens("no such operator", ((before.usable[0], 0.0),)),
+                    *(
+                        SetTokens(operator, tokens)
+                        for operator in before.context.partitions
+                        for tokens in (
+                            (),
+                            (("no such host", 0.0),),
+                            ((before.usable[0], 1.0),),
+                            ((before.usable[0], float("nan")),),
+                            ((before.usable[0], 0.0), (before.usable[0], 0.5)),
+                        )
+                    ),
                     LeaseHost(before.host_name(), "no such type"),
                     RenewHost("no such host"),
                     DrainHost("no such host"),

@@ -13,7 +13,7 @@ MEASURED = frozenset(
     + [(Rows.HOST, Metric.TASKS)]
 )
 
-TestFakePlant = conformance_suite(PlantCase("fake", FakePlant, FAKED, settle=10.0, measures=MEASURED))
+TestFakePlant = conformance_suite(PlantCase("fake", FakePlant, FAKED, settle=10.0, measures=MEASURED, lose=FakePlant.lose))
 TestSharedFakePlant = conformance_suite(
     PlantCase("shared", lambda: FakePlant(hosts=2, max_hosts=1000), FAKED, 10.0, shared=True, measures=MEASURED)
 )

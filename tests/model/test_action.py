@@ -15,6 +15,12 @@ ANY = st.one_of(
     st.builds(SetParallelism, NAMES, st.integers(1, 50), st.lists(NAMES).map(tuple), st.lists(TASKS).map(tuple), NAMES),
     st.builds(MoveTask, TASKS, NAMES, NAMES),
     st.builds(LeaseHost, NAMES, NAMES, NAMES, NAMES),
+    st.builds(
+        actions.SetTokens,
+        NAMES,
+        st.lists(st.tuples(NAMES, st.floats(0, 1, exclude_max=True)), min_size=1, max_size=4).map(tuple),
+        NAMES,
+    ),
     st.builds(actions.RenewHost, NAMES, NAMES),
     st.builds(actions.DrainHost, NAMES, NAMES),
     st.builds(actions.CancelDrain, NAMES, NAMES),

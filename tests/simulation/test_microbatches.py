@@ -18,7 +18,7 @@ from elastream.model.graph import Alternate
 from elastream.model.observation import Metric
 from elastream.model.promises import PlantKind
 from elastream.model.stages import lay_out
-from elastream.simulation import Emissions, HostFailure, Settings, make_plant
+from elastream.simulation import Emissions, HostFailure, Settings, SimulatedPlant, make_plant
 from elastream.simulation.partitions import dealt, landed
 
 ONE = HostType("one", cores=1.0, start=8.0, stop=2.0)
@@ -57,7 +57,11 @@ def conforming():
     )
 
 
-TestFused = conformance_suite(PlantCase("fused", conforming, PlantKind.FUSED, settle=60.0))
+def lose(fused: SimulatedPlant, host: str) -> None:
+    fused.lose(fused.pool.rows[host])
+
+
+TestFused = conformance_suite(PlantCase("fused", conforming, PlantKind.FUSED, settle=60.0, lose=lose))
 
 
 def test_a_batch_lasts_for_an_overhead_a_stage_and_for_its_work():

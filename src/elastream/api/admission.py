@@ -10,7 +10,7 @@ from elastream.model.cloud import HostType
 from elastream.model.compiling import refuse_uncompilable
 from elastream.model.composing import Consistency, refuse_inconsistent
 from elastream.model.errors import about
-from elastream.model.fitting import refuse_unworkable
+from elastream.model.fitting import refuse_replicas, refuse_unworkable
 from elastream.model.graph import Graph
 from elastream.model.observation import Composition
 from elastream.model.plant import Policy
@@ -32,14 +32,18 @@ def admit(
     target_latency: float | None = None,
     max_hosts: int = 1_000_000,
     consistency: Consistency = Consistency.BATCH,
+    run: str | None = "",
+    replicas: int = 0,
 ) -> None:
     """Raise ElastreamError, with the field at fault, for the first thing that keeps `graph` from running on Spark.
 
-    types: host types, the first that of the first hosts; empty where they are not known yet.
+    types: host types, the first that of the first hosts; empty where they are not known yet. run: id of the run that goes
+    on, whose results may be where its sinks write; None: anybody's, which are replaced.
     """
     layout = lay_out(graph)
     plans = refuse_uncompilable(layout)
     refuse_inconsistent(layout, consistency)
+    refuse_replicas(replicas, max_hosts, layout)
     CompositionCodec(graph).encode(Composition.default(graph))
     for operator in graph.operators:
         if operator.alternates:
@@ -53,7 +57,7 @@ def admit(
         for name in segment.operators:
             with about("operators", name, "sink"):
                 writes = graph.operator(name).writes
-                check_sink(writes, changes=changes)
+                check_sink(writes, changes=changes, run=run)
                 if (refuse := getattr(writes, "refuse", None)) is not None:
                     refuse(graph)
     refuse_unworkable(

@@ -9,6 +9,7 @@ import logging
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Hashable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -22,12 +23,15 @@ from elastream.model.action import Action, Outcome, Status, describe
 from elastream.model.cloud import Billing, HostState, HostType
 from elastream.model.decision import Decision
 from elastream.model.errors import ElastreamError, InputError, in_one_line
+from elastream.model.fitting import refuse_replicas
 from elastream.model.graph import Kind
 from elastream.model.observation import Metric, Observation
 from elastream.model.plant import Policy
 from elastream.model.units import duration, format_duration
 from elastream.model.wording import quantities
 from elastream.planning.policies.by_load import ByLoad
+from elastream.recording.directory import RunDirectory
+from elastream.recording.manifest import Manifest, held, read_manifest, write_manifest
 from elastream.recording.observer import Ending, Header, Observer, describe_run
 from elastream.recording.recorder import FILE_NAME, Recorder
 from elastream.services.metrics import PrometheusObserver
@@ -43,6 +47,7 @@ __all__ = ["Autopilot"]
 
 log = logging.getLogger("elastream.autopilot")
 
+APPLICATION = "the Spark application"
 ENDING = 30.0
 """Seconds that `stop` waits for its thread."""
 GIVING_BACK = 20.0
@@ -61,7 +66,8 @@ class Autopilot:
     target_latency: seconds, or text such as `"2s"`; it determines how fast backlog must be processed. period: seconds
     between observations. observe_only: log actions without applying them. policy: default `ByLoad`. metrics_port, registry:
     where Prometheus metrics are served or registered. folder: where a recording and a journal are written, for `result`,
-    `elastream explain` and `elastream report`; a line on stderr says so at the start and at the end.
+    `elastream explain` and `elastream report`; a line on stderr says so at the start and at the end. replicas: executors
+    that keep a copy of each state partition up to date, in sessions whose executors can.
 
     Queries and settings are not changed. It ends when all watched queries have ended, when the session is stopped, with
     `stop`, or with its `with` block. Raises ElastreamError for invalid arguments; later errors are only logged.
@@ -82,9 +88,11 @@ class Autopilot:
         metrics_port: int | None = None,
         registry: "CollectorRegistry | None" = None,
         folder: Path | str | None = None,
+        replicas: int = 0,
     ) -> None:
         if min_hosts < 1 or (max_hosts is not None and max_hosts < min_hosts):
             raise ElastreamError(f"min_hosts {min_hosts} and max_hosts {max_hosts}: 1 <= min_hosts <= max_hosts")
+        refuse_replicas(replicas, replicas + 1 if max_hosts is None else max_hosts)
         self._spark = spark
         self._target = None if target_latency is None else duration(target_latency)
         self._max_hosts, self._min_hosts = max_hosts, min_hosts
@@ -92,7 +100,7 @@ class Autopilot:
         self._period = duration(period)
         if not self._period > 0:
             raise ElastreamError("period is 0 s; it must be above 0")
-        self._observe_only = observe_only
+        self._observe_only, self._replicas = observe_only, replicas
         self._policy = policy or ByLoad()
         self._metrics = (registry, metrics_port) if registry is not None or metrics_port is not None else None
         self._folder = None if folder is None else Path(folder)
@@ -169,19 +177,27 @@ class Autopilot:
 
     def _run(self) -> None:
         """Run the thread; no exception may reach the user's job."""
-        try:
-            with ExitStack() as stack:
+        with ExitStack() as stack:
+            plant = None
+            try:
                 plant = self._attach(stack)
                 if plant is not None:
-                    self._steer(plant)
-                    if self.kept:
-                        log.info("%s stay until this program ends: queries run, and no other host can take their tasks",
-                                 ", ".join(self.kept))  # fmt: skip
-                        self._staying = stack.pop_all()
+                    with ExitStack() as held_here:
+                        self._steer(plant, held_here)
+            except Exception as error:
+                log.error("autopilot stopped after an error: %s", in_one_line(error), exc_info=True)
+                if plant is not None:
+                    self._leave(plant)
+            if self.kept:  # whatever ended it: hosts that do all the work stay
+                log.info("%s stay until this program ends: queries run, and no other host can take their tasks",
+                         ", ".join(self.kept))  # fmt: skip
+                self._staying = stack.pop_all()
+
+    def _leave(self, plant: AttachedPlant) -> None:
+        try:
+            plant.close()
         except Exception as error:
-            log.error("autopilot stopped after an error: %s", in_one_line(error), exc_info=True)
-            if self._plant is not None:
-                self._plant.close()
+            log.error("autopilot did not leave in order: %s", in_one_line(error), exc_info=True)
 
     def _attach(self, stack: ExitStack) -> AttachedPlant | None:
         cloud = self._cloud if callable(getattr(self._cloud, "open", None)) else None
@@ -200,6 +216,7 @@ class Autopilot:
             self._spark,
             can.driver,
             can.task_loads,
+            can.recovery,
             chosen=self._ids,
             target_latency=self._target,
             max_hosts=(terms.max_hosts if terms else 0) if self._max_hosts is None else self._max_hosts,
@@ -211,6 +228,7 @@ class Autopilot:
             allowed=can.allowed,
             observe_only=self._observe_only,
             kept=self.kept,
+            replicas=self._replicas,
         )
 
     def _joined(self, cloud: Cloud, stack: ExitStack) -> Provider | None:
@@ -224,12 +242,14 @@ class Autopilot:
         stack.callback(cluster.close)
         return cluster
 
-    def _steer(self, plant: AttachedPlant) -> None:
-        journal, observers = Journal(), self._observers(plant)
-        if self._folder is not None:
-            self._folder.mkdir(parents=True, exist_ok=True)
-            journal = Journal(self._folder / "journal.jsonl")
+    def _steer(self, plant: AttachedPlant, stack: ExitStack) -> None:
+        """Run the loop; what it holds meanwhile is let go with `stack`."""
         about: dict[str, Any] = {"spark": self._spark.version, "master": self._spark.sparkContext.master}
+        header = describe_run(
+            plant.context, policy=self._policy.name, plant="spark", started=plant.clock.epoch, environment=about
+        )
+        journal = self._journal(stack)
+        observers = self._observers(plant)  # the last: what they serve ends with the loop
         loop = Loop(
             plant,
             self._policy,
@@ -238,7 +258,7 @@ class Autopilot:
             observers=observers,
             journal=journal,
             observe_only=self._observe_only,
-            header=describe_run(plant.context, policy=self._policy.name, plant="spark", environment=about),
+            header=header,
         )
         with self._lock:
             self._plant, self._loop = plant, loop
@@ -247,6 +267,29 @@ class Autopilot:
         self._say("autopilot records to %s")
         loop.run()
         self._say("autopilot stopped; elastream report %s shows what it did")
+
+    def _journal(self, stack: ExitStack) -> Journal:
+        """The journal in the folder, which this Autopilot holds until its end; in memory where there is no such folder.
+
+        What another application left undone was about its own hosts, which may have the same names: it is dropped. A folder
+        that cannot be used is no reason not to look after the queries.
+        """
+        if self._folder is None:
+            return Journal()
+        directory, application = RunDirectory(self._folder), str(self._spark.sparkContext.applicationId)
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            stack.enter_context(held(directory))
+            before = read_manifest(directory) if directory.manifest.exists() else None
+            journal = Journal(directory.journal)
+            if before is None or before.identity.get(APPLICATION) != application:
+                journal.drop_unconcluded("it was another application's")
+                write_manifest(directory, Manifest("queries", time.time(), identity={APPLICATION: application}))
+        except (ElastreamError, OSError) as error:
+            log.warning("autopilot keeps no recording and no journal: %s", in_one_line(error))
+            self._folder = None
+            return Journal()
+        return journal
 
     def _say(self, what: str) -> None:
         """Print where the recording lies, if there is one."""

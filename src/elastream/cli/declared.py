@@ -24,7 +24,7 @@ class Declared:
 
     host_types: those that a document declares. cloud: a provider of hosts, such as `elastream.Local`. placing: puts file,
     line and field before errors raised inside; its arguments are keys in whose place something else is used. guards: file.
-    consistency: name of the mode. tables: key tables that it begins with.
+    consistency: name of the mode. tables: key tables that it begins with. replicas: copies of each state partition.
     """
 
     graph: "Graph"
@@ -36,6 +36,7 @@ class Declared:
     guards: Path | None = None
     consistency: str = "batch"
     tables: "Sequence[KeyTable]" = ()
+    replicas: int = 0
 
     @property
     def types(self) -> "tuple[HostType, ...]":
@@ -77,9 +78,14 @@ def _stop_before(
     guards: Any = None,
     consistency: str = "batch",
     tables: "Sequence[KeyTable]" = (),
+    replicas: int = 0,
 ) -> None:
     file = None if guards is None else Path(guards)
-    raise Stopped(Declared(graph, policy, cloud, target_latency, guards=file, consistency=consistency, tables=tables))
+    raise Stopped(
+        Declared(
+            graph, policy, cloud, target_latency, guards=file, consistency=consistency, tables=tables, replicas=replicas
+        )
+    )
 
 
 def _of_document(file: Path) -> Declared:
@@ -98,4 +104,5 @@ def _of_document(file: Path) -> Declared:
         document.guards,
         document.consistency or "batch",
         document.tables,
+        document.replicas,
     )

@@ -62,6 +62,7 @@ Fused = Annotated[
 ]
 
 Guards = Annotated[Path | None, typer.Option(metavar="FILE", help="Guards to use instead of the file's.")]
+Replicas = Annotated[int | None, typer.Option(min=0, help="Copies of each state partition that other hosts keep.")]
 Consistency = Annotated[
     str | None,
     typer.Option(metavar="MODE", help="What records under way meet when alternates change: batch, wave, drain or rewired."),
@@ -99,6 +100,7 @@ def simulate(
     seed: Annotated[int, typer.Option(min=0, help="Seed of all random numbers.")] = 1,
     guards: Guards = None,
     consistency: Consistency = None,
+    replicas: Replicas = None,
     speeds: Speeds = None,
     links: Links = None,
     html: Html = None,
@@ -136,6 +138,7 @@ def simulate(
     replaced = [
         *(["policy"] if policy else []),
         *(["consistency"] if consistency else []),
+        *(["replicas"] if replicas is not None else []),
         *(["host_types", "cloud"] if prices is not None else []),
     ]
     with given.placing(*replaced):
@@ -154,6 +157,7 @@ def simulate(
             seed=seed,
             guards=guards or given.guards,
             consistency=consistency or given.consistency,
+            replicas=given.replicas if replicas is None else replicas,
             speeds=speeds,
             links=links,
             tables=given.tables,

@@ -18,6 +18,7 @@ from elastream.model.action import (
     RenewHost,
     SetKeyTable,
     SetParallelism,
+    SetTokens,
     SwitchAlternate,
     SwitchEdge,
     TaskId,
@@ -27,6 +28,8 @@ from elastream.model.cloud import HostState
 from elastream.model.composing import refusal
 from elastream.model.decision import Proposal
 from elastream.model.observation import Observation
+from elastream.model.ring import tokens_refusal
+from elastream.model.units import format_duration
 from elastream.model.wording import counted
 
 __all__ = ["arbitrate", "subject"]
@@ -41,9 +44,9 @@ def arbitrate(
     """The same proposals in the same order, `refused` filled in where one may not be tried.
 
     Refused is what the plant cannot do, what names a thing that is not there, a switch outside the allowed set of its
-    guards, what is in force or under way already, what is repeated in the plan or contradicts an earlier part of it, and
-    what would leave more than `max_hosts` leased or fewer than `min_hosts` working. `under_way`: actions accepted earlier
-    and not in force yet.
+    guards, what is in force or under way already, what is repeated in the plan or contradicts an earlier part of it, taking
+    a working host away while a batch hangs, and what would leave more than `max_hosts` leased or fewer than `min_hosts`
+    working. `under_way`: actions accepted earlier and not in force yet.
     """
     plan = _Plan(observation, under_way)
     answered = []
@@ -66,6 +69,8 @@ def subject(action: Action) -> tuple[Hashable, ...]:
             return ("key table", operator)
         case SetParallelism(operator):
             return ("parallelism", operator)
+        case SetTokens(operator):
+            return ("ring", operator)
         case MoveTask(task):
             return ("task", task)
         case LeaseHost(host) | RenewHost(host) | DrainHost(host) | CancelDrain(host) | ReleaseHost(host):
@@ -82,6 +87,8 @@ class _Plan:
         self._about: dict[tuple[Hashable, ...], list[Action]] = {}
         self._onto: dict[str, Action] = {}
         self._of_task: dict[TaskId, list[Action]] = {}
+        self._ringed: dict[str, Action] = {}
+        self._moved: dict[str, Action] = {}
         self._leaving: set[str] = set()
         self._released: set[str] = set()
         self.leased: set[str] = set()
@@ -94,6 +101,11 @@ class _Plan:
             case MoveTask(task, host):
                 self._onto.setdefault(host, action)
                 self._of_task.setdefault(task, []).append(action)
+                self._moved.setdefault(task.operator, action)
+            case SetTokens(operator, tokens):
+                self._ringed.setdefault(operator, action)
+                for host, _ in tokens:
+                    self._onto.setdefault(host, action)
             case SetParallelism(on=hosts, without=tasks):
                 for host in hosts:
                     self._onto.setdefault(host, action)
@@ -115,6 +127,9 @@ class _Plan:
                 found.append(self._onto[host])
             case MoveTask(task):
                 found += [other for other in self._of_task.get(task, ()) if isinstance(other, SetParallelism)]
+                found += [self._ringed[task.operator]] if task.operator in self._ringed else []
+            case SetTokens(operator) if operator in self._moved:
+                found.append(self._moved[operator])
             case SetParallelism(without=tasks):
                 others = (other for task in tasks for other in self._of_task.get(task, ()))
                 found += [other for other in others if isinstance(other, MoveTask)]
@@ -153,6 +168,8 @@ def _unknown(action: Action, plan: _Plan) -> str:
                 return f"the parallelism of {operator} cannot be changed"
         case MoveTask(task) if task.operator not in operators:
             return f"there is no operator {task.operator}"
+        case SetTokens(operator):
+            return tokens_refusal(action, context.partitions)
         case LeaseHost(_, kind) if kind not in context.host_types:
             return f"there is no host type {kind}"
         case RenewHost(host) | DrainHost(host) | CancelDrain(host) | ReleaseHost(host) if host not in leases:
@@ -196,6 +213,11 @@ def _senseless(action: Action, plan: _Plan) -> str:
             return f"host {gone[0]} takes no tasks" if gone else ""
         case MoveTask(_, host):
             return "" if plan.takes_tasks(host) else f"host {host} takes no tasks"
+        case SetTokens(operator, tokens):
+            if operator in plan.observation.rings and plan.observation.rings[operator].tokens == dict(tokens):
+                return "it has those tokens already"
+            gone = [host for host, _ in tokens if not plan.takes_tasks(host)]
+            return f"host {gone[0]} takes no tasks" if gone else ""
         case LeaseHost(host):
             return f"host {host} is leased already" if host in plan.observation.leases else ""
         case DrainHost(host):
@@ -211,6 +233,15 @@ def _senseless(action: Action, plan: _Plan) -> str:
 def _unless(plan: _Plan, host: str, wanted: HostState) -> str:
     state = plan.state(host)
     return "" if state is wanted else f"host {host} is {state}, not {wanted}"
+
+
+def _unproven(action: Action, plan: _Plan) -> str:
+    """Nothing is taken away while nothing gets on: tasks of a batch that hangs have not reported what they take."""
+    working = isinstance(action, DrainHost | ReleaseHost) and plan.state(action.host) is HostState.RUNNING
+    for query, seconds in plan.observation.stalled.items() if working else ():
+        so_far = format_duration(round(seconds))
+        return f"no batch of {query!r} has ended for {so_far}: what its hosts are needed for is unknown"
+    return ""
 
 
 def _out_of_bounds(action: Action, plan: _Plan) -> str:
@@ -237,5 +268,6 @@ RULES: Sequence[Callable[[Action, _Plan], str]] = (
     _repeated,
     _contradicted,
     _senseless,
+    _unproven,
     _out_of_bounds,
 )

@@ -14,6 +14,7 @@ from elastream.model.action import (
     RenewHost,
     SetKeyTable,
     SetParallelism,
+    SetTokens,
     Status,
     Switch,
     SwitchAlternate,
@@ -22,6 +23,7 @@ from elastream.model.action import (
 from elastream.model.cloud import HostState, Lease
 from elastream.model.composing import holder, refusal
 from elastream.model.observation import Composition, Metric, Observation
+from elastream.model.ring import Ring
 
 __all__ = ["in_force", "progress", "wanted"]
 
@@ -34,6 +36,8 @@ def in_force(action: Action, observation: Observation) -> bool:
             return _effective(action, observation)
         case SetParallelism(operator, instances):
             return parallelism(observation, operator) == instances
+        case SetTokens(operator, tokens):
+            return observation.follows(operator, Ring(dict(tokens)))
         case MoveTask(task, host):
             row = observation.tasks.rows.get(str(task))
             return row is not None and (at := int(observation.tasks.host[row])) >= 0 and observation.hosts.ids[at] == host
@@ -90,6 +94,9 @@ def progress(action: Action, observation: Observation, before: Mapping[str, Leas
     match action:
         case LeaseHost(host) | CancelDrain(host) | RenewHost(host) | MoveTask(_, host) if host not in observation.leases:
             return Outcome(action, Status.FAILED, _missing(host, before.get(host)))
+        case SetTokens(_, tokens):
+            gone = [host for host, _ in tokens if host not in observation.leases]
+            return Outcome(action, Status.FAILED, _missing(gone[0], before.get(gone[0]))) if gone else None
     return None
 
 

@@ -95,7 +95,7 @@ class Document:
     """A document, checked: the dataflow, and how it wants to be run where it says so (else None).
 
     target_latency: seconds. host_types: those declared in the document, by name. guards: their file.
-    consistency: the mode's name.
+    consistency: the mode's name. replicas: copies of each state partition.
     """
 
     path: Path
@@ -108,6 +108,7 @@ class Document:
     guards: Path | None = None
     tables: tuple[KeyTable, ...] = ()
     consistency: str | None = None
+    replicas: int = 0
 
     @contextmanager
     def placing(self, *replaced: str) -> Iterator[None]:
@@ -151,6 +152,7 @@ def load_document(path: Path | str) -> Document:
         guards=None if keys.guards is None else file.path.parent / keys.guards,
         tables=tuple(_table(file, name, place, flow.graph) for name, place in keys.tables.items()),
         consistency=keys.consistency,
+        replicas=keys.replicas,
     )
 
 
@@ -339,7 +341,7 @@ def _sink(file: Located, place: Loc, keys: SinkKeys, references: References) -> 
         writer: SinkSpec = own.build()
         return writer
     if keys.parquet is not None:
-        return ParquetSink(_relative(keys.parquet, file.path.parent))
+        return ParquetSink() if keys.parquet is True else ParquetSink(_relative(keys.parquet, file.path.parent))
     if keys.nothing is not None:
         return Nothing()
     if keys.collect is not None:

@@ -205,10 +205,10 @@ class SourceKeys(EndpointKeys):
 
 
 class SinkKeys(EndpointKeys):
-    """What a sink writes; `nothing` is that of an empty branch."""
+    """What a sink writes; `nothing` is that of an empty branch, `parquet: true` writes into the run's folder."""
 
     nothing: Literal[True] | None = None
-    parquet: str | None = None
+    parquet: str | Literal[True] | None = None
     collect: str | None = None
 
     @model_validator(mode="after")
@@ -341,6 +341,7 @@ class DocumentKeys(Keys):
     guards: str | None = None
     tables: dict[str, str] = Field(default_factory=dict)
     consistency: Literal["batch", "wave", "drain", "rewired"] | None = None
+    replicas: int = Field(0, ge=0)
     host_types: dict[str, HostTypeKeys] = Field(default_factory=dict)
 
     @field_validator("policy", "cloud")

@@ -44,6 +44,7 @@ POLICY = Registry(
         "btu": "elastream.planning.policies.btu:Btu",
         "e2df": "elastream.planning.policies.e2df:E2df",
         "otd": "elastream.planning.policies.otd:Otd",
+        "ring": "elastream.planning.policies.ring:RingBalance",
         "elastic_allocator": "elastream.planning.policies.elastic_allocator:ElasticAllocator",
         "ce": "elastream.planning.policies.value_cost:Centralised",
         "sh": "elastream.planning.policies.value_cost:Sharded",

@@ -83,6 +83,7 @@ class HostTypeKeys(Keys):
     minimum: Duration = 0.0
     slots: int = 0
     region: str = "local"
+    zone: str = ""
     start: Duration = 60.0
     stop: Duration = 10.0
 

@@ -50,6 +50,7 @@ def compare(
     guards: GuardDocument | None = None,
     tables: Sequence[KeyTable] = (),
     consistency: Consistency | None = None,
+    replicas: int | None = None,
     speeds: SpeedSource | None = None,
     links: LinkSource | None = None,
     progress: Callable[[str, int, int], None] = lambda *_: None,
@@ -59,9 +60,9 @@ def compare(
     load: for every source, in place of what the sources declare. seconds: how long; the longest load where not given.
     target: fraction of records that must be in time. monitor, period: seconds between observations and between plans.
     fused: whether stages are scaled as on Spark, or (False) every operator by itself. guards, tables: in force all along.
-    consistency: in place of that of `settings`. speeds, links: what hosts and links do meanwhile, as factors on what is
-    declared, in place of the traces of `settings`. Raises InputError for a load that never ends without `seconds`, and what
-    the simulated plant refuses.
+    consistency, replicas: in place of those of `settings`. speeds, links: what hosts and links do meanwhile, as factors on
+    what is declared, in place of the traces of `settings`. Raises InputError for a load that never ends without `seconds`,
+    and what the simulated plant refuses.
     """
     if not policies:
         raise InputError("there is no policy to compare")
@@ -78,6 +79,8 @@ def compare(
     base = settings or Settings(monitor=monitor, travel=Travel.COHORTS if records > SINGLE_UP_TO else Travel.SINGLE)
     if consistency is not None:
         base = replace(base, consistency=consistency)
+    if replicas is not None:
+        base = replace(base, replicas=replicas)
     base = replace(
         base,
         speed_trace=base.speed_trace if speeds is None else _a(SpeedTrace, speeds.over(length), speeds),

@@ -20,6 +20,7 @@ __all__ = [
     "RenewHost",
     "SetKeyTable",
     "SetParallelism",
+    "SetTokens",
     "Status",
     "Switch",
     "SwitchAlternate",
@@ -85,6 +86,19 @@ class SetParallelism:
 
 
 @dataclass(frozen=True, slots=True)
+class SetTokens:
+    """Have the keys of `operator` belong to hosts as a ring of these `tokens` says: (host, token in [0, 1)) each.
+
+    Hosts that it does not name hold none of its state partitions; the state of what changes hands moves with it, as one
+    version of the plan. See `elastream.model.ring`.
+    """
+
+    operator: str
+    tokens: tuple[tuple[str, float], ...]
+    why: str = field(default="", compare=False)
+
+
+@dataclass(frozen=True, slots=True)
 class MoveTask:
     """Run `task` on `host` from the next batch on; its state moves with it."""
 
@@ -138,13 +152,15 @@ class ReleaseHost:
 Switch: TypeAlias = SwitchAlternate | SwitchEdge | SetKeyTable
 """What chooses among the variants of a dataflow; all switches of one plan take effect as one composition."""
 
-Action: TypeAlias = Switch | SetParallelism | MoveTask | LeaseHost | RenewHost | DrainHost | CancelDrain | ReleaseHost
+Action: TypeAlias = (
+    Switch | SetParallelism | SetTokens | MoveTask | LeaseHost | RenewHost | DrainHost | CancelDrain | ReleaseHost
+)
 
 KINDS: Mapping[str, type[Action]] = {
     kind.__name__: kind
     for kind in (
-        SwitchAlternate, SwitchEdge, SetKeyTable, SetParallelism, MoveTask, LeaseHost, RenewHost, DrainHost, CancelDrain,
-        ReleaseHost,
+        SwitchAlternate, SwitchEdge, SetKeyTable, SetParallelism, SetTokens, MoveTask, LeaseHost, RenewHost, DrainHost,
+        CancelDrain, ReleaseHost,
     )
 }  # fmt: skip
 
@@ -187,6 +203,8 @@ def describe(action: Action) -> str:
             return f"choose {operator} by key table {table}" if table else f"run {operator} the same for all keys"
         case SetParallelism(operator, instances):
             return f"{operator} x {instances}"
+        case SetTokens(operator, tokens):
+            return f"ring of {operator}: " + ", ".join(f"{host} {token:.4g}" for host, token in tokens)
         case MoveTask(task, host):
             return f"move {task} to {host}"
         case LeaseHost(host, kind):
@@ -218,4 +236,6 @@ def from_json(data: Mapping[str, Any]) -> Action:
         fields["without"] = tuple(TaskId(**task) for task in fields["without"])
     if "on" in fields:
         fields["on"] = tuple(fields["on"])
+    if "tokens" in fields:
+        fields["tokens"] = tuple((host, token) for host, token in fields["tokens"])
     return KINDS[name](**fields)

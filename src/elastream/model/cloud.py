@@ -5,13 +5,26 @@ only `Lease.to` sets a state.
 """
 
 import math
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from elastream.model.errors import CloudError
 
-__all__ = ["ACTIVE", "TRANSITIONS", "Billing", "HostState", "HostType", "Lease", "LifecycleError", "total_cost"]
+__all__ = [
+    "ACTIVE",
+    "TRANSITIONS",
+    "Billing",
+    "HostState",
+    "HostType",
+    "Lease",
+    "LifecycleError",
+    "by_zones",
+    "total_cost",
+]
+
+NEARLY = 1e-9
+"""Sums of decimal fractions: rounding must not cost a slot."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +56,8 @@ class HostType:
     cores: number of cores, may be fractional; speed: of one core relative to the standard core (thesis: pi); memory:
     megabytes; bandwidth: bytes/s of its link, None without a limit; price: money per billing time unit; slots: operator
     instances it can hold (E2DF's C_n), by default its cores rounded up; region: its location; start, stop: seconds from
-    lease to ready and from release to gone, as expected (planning) or simulated. Raises CloudError for invalid values.
+    lease to ready and from release to gone, as expected (planning) or simulated; zone: its fault zone, whose hosts may fail
+    together (a rack, an availability zone), by default its region. Raises CloudError for invalid values.
     """
 
     name: str
@@ -57,6 +71,7 @@ class HostType:
     region: str = "local"
     start: float = 60.0
     stop: float = 10.0
+    zone: str = ""
 
     def __post_init__(self) -> None:
         if not self.cores > 0:
@@ -71,6 +86,26 @@ class HostType:
             raise CloudError(f"host type {self.name!r} has a negative number of slots ({self.slots})")
         if self.slots == 0:
             object.__setattr__(self, "slots", max(1, math.ceil(self.cores)))
+        if not self.zone:
+            object.__setattr__(self, "zone", self.region)
+
+    @property
+    def width(self) -> int:
+        """Tasks at a time that use it up: its slots, but no more than its cores rounded up.
+
+        Each task has a fixed cost; those beyond the cores share these (price lists allow thousands of instances a host).
+        """
+        return max(1, min(self.slots, math.ceil(self.cores - NEARLY)))
+
+
+def by_zones(types: Sequence[HostType], count: int, kind: HostType | None = None) -> tuple[HostType, ...]:
+    """`count` times `kind`, by default the first of `types`, or in turn those that differ from it in name and zone only."""
+    first = types[0] if kind is None else kind
+    zones: dict[str, HostType] = {}
+    for each in (first, *types):
+        if replace(each, name=first.name, zone=first.zone) == first:
+            zones.setdefault(each.zone, each)
+    return tuple([*zones.values()][number % len(zones)] for number in range(count))
 
 
 class HostState(StrEnum):
@@ -162,6 +197,11 @@ class Lease:
             raise LifecycleError(f"host {self.host!r} cannot go from {self.state} to {state} at {at:.1f} s (it was {past})")
         ended = at if state in (HostState.RELEASED, HostState.LOST) else None
         return replace(self, state=state, history=(*self.history, (at, state)), until=ended)
+
+    @property
+    def zone(self) -> str:
+        """Fault zone of the host."""
+        return self.type.zone
 
     @property
     def there(self) -> bool:

@@ -7,14 +7,15 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from elastream.model.action import KINDS
 from elastream.model.cloud import HostType
-from elastream.model.errors import CloudError, DataflowError
+from elastream.model.errors import CloudError, DataflowError, InputError
 from elastream.model.graph import Delivery, Edge, Graph, Kind, Operator
 from elastream.model.observation import Context
 from elastream.model.plant import Policy, refuse_unfit
 from elastream.model.stages import Layout
 from elastream.model.units import format_duration
+from elastream.model.wording import counted
 
-__all__ = ["BATCH_OVERHEAD", "refuse_misfit", "refuse_unreachable", "refuse_unworkable"]
+__all__ = ["BATCH_OVERHEAD", "few_zones", "refuse_misfit", "refuse_replicas", "refuse_unreachable", "refuse_unworkable"]
 
 WHOLE = 1.0
 """Cores of one thread: fused, a task has a slot, which on a host of less than a core is all of that host."""
@@ -41,6 +42,39 @@ def refuse_unworkable(
     refuse_unreachable(layout, types, target_latency)
     kinds = {each.name: each for each in types}
     refuse_unfit(policy, Context(layout, kinds, target_latency, max_hosts, 1, frozenset(KINDS), scalable))
+
+
+def refuse_replicas(replicas: int, max_hosts: int, layout: Layout | None = None) -> None:
+    """Raise InputError for copies of state that cannot be kept: no whole number, more than other hosts, nothing to copy.
+
+    layout: None where it is not known yet, as of queries that come and go.
+    """
+    where = ("replicas",)
+    if not isinstance(replicas, int) or isinstance(replicas, bool) or replicas < 0:
+        raise InputError(f"replicas is {replicas!r}; it must be a whole number, 0 or more", where)
+    if replicas >= max_hosts:
+        raise InputError(
+            f"replicas is {replicas}: each copy is on a host of its own beside that of the state, which needs "
+            f"{replicas + 1} hosts, and at most {max_hosts} may be leased (max_hosts)",
+            where,
+        )
+    if replicas and layout is not None and not any(stage.keyed for stage in layout.stages):
+        raise InputError(
+            f"replicas is {replicas}, and dataflow {layout.graph.name!r} keeps no state that could be copied: it has no "
+            "keyed operator",
+            where,
+        )
+
+
+def few_zones(replicas: int, types: Iterable[HostType]) -> str:
+    """What `replicas` copies cannot outlast where hosts are in too few fault zones; one sentence, empty where they can."""
+    zones = sorted({each.zone for each in types})
+    if not replicas or not zones or len(zones) > replicas:
+        return ""
+    return (
+        f"{counted(len(zones), 'fault zone')} ({', '.join(zones)}) for state and {counted(replicas, 'copy', 'copies')}: "
+        f"where a whole zone fails, state is read from the checkpoint; declare host types in {replicas + 1} zones (`zone`)"
+    )
 
 
 def refuse_misfit(graph: Graph, types: Iterable[HostType], *, apart: bool = False) -> None:

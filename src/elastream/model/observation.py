@@ -16,16 +16,19 @@ from numpy.typing import ArrayLike, NDArray
 
 from elastream.model.action import TaskId
 from elastream.model.alarms import Alarm
-from elastream.model.cloud import HostState, HostType, Lease
+from elastream.model.cloud import HostType, Lease
 from elastream.model.graph import Alternate, Graph, Operator
 from elastream.model.guarding import Standing
 from elastream.model.latency import Basis
+from elastream.model.leases import Cores, Leases
 from elastream.model.metrics import Metric
 from elastream.model.promises import Rows
+from elastream.model.ring import Ring
 from elastream.model.signals import Signals
 from elastream.model.stages import Layout, Unit
 
 __all__ = [
+    "NO_COPIES",
     "OLD",
     "UNMEASURED",
     "Composition",
@@ -39,6 +42,7 @@ __all__ = [
     "Observation",
     "Reading",
     "Sample",
+    "Standby",
     "TableFrame",
     "TaskFrame",
     "known_sum",
@@ -277,6 +281,41 @@ UNMEASURED = Exchange(known=False)
 """The exchange of a plant that does not measure which task sends how much to which."""
 
 
+@dataclass(frozen=True, eq=False)
+class Standby:
+    """Copies of tasks' state that other hosts keep: one entry a copy.
+
+    task: rows of `Observation.tasks`. host: rows of `.hosts`, of the host that keeps the copy. lag: checkpoints of the task
+    (on Spark: committed batches) that the copy has not taken in yet, NaN where unknown. megabytes: memory that it takes,
+    NaN where unknown. All of one length, read-only. known: False where copies are kept and nobody says which; without
+    copies it is known and empty. why: one sentence where fewer copies are kept than wanted, or none can be.
+
+    Raises ValueError for columns of different lengths.
+    """
+
+    task: Integers = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    host: Integers = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    lag: Floats = field(default_factory=lambda: np.zeros(0))
+    megabytes: Floats = field(default_factory=lambda: np.zeros(0))
+    known: bool = True
+    why: str = ""
+
+    def __post_init__(self) -> None:
+        for name, kind in (("task", np.int64), ("host", np.int64), ("lag", np.float64), ("megabytes", np.float64)):
+            column = np.asarray(getattr(self, name), dtype=kind).view()
+            column.flags.writeable = False
+            object.__setattr__(self, name, column)
+        if not self.task.shape == self.host.shape == self.lag.shape == self.megabytes.shape == (self.task.size,):
+            raise ValueError(f"copies of {self.task.size} tasks on {self.host.size} hosts, {self.lag.size} lags")
+
+    def __len__(self) -> int:
+        return self.task.size
+
+
+NO_COPIES = Standby()
+"""Of a plant that keeps no copies."""
+
+
 @dataclass(frozen=True, slots=True)
 class Composition:
     """What a batch runs under: the alternate of each operator, the target of each choice, the parallelism of each stage.
@@ -318,6 +357,8 @@ class Context:
     host_types: by name. target_latency: seconds, or None. max_hosts, min_hosts: bounds on hosts leased at once.
     capabilities: names of the actions that the plant can do (`"SetParallelism"`). scalable: operators whose parallelism
     `SetParallelism` can change; on Spark that of a stateful stage is fixed and its load follows `MoveTask` instead.
+    partitions: state partitions by operator whose keys `SetTokens` can divide among hosts. replicas: copies of each state
+    partition that other hosts are to keep up to date (the thesis' r).
     """
 
     layout: Layout
@@ -327,6 +368,8 @@ class Context:
     min_hosts: int = 1
     capabilities: frozenset[str] = frozenset()
     scalable: frozenset[str] = frozenset()
+    partitions: Mapping[str, int] = field(default_factory=dict)
+    replicas: int = 0
 
     @property
     def graph(self) -> Graph:
@@ -385,7 +428,9 @@ class Observation:
     composition: the one wanted. effective: by query (segment), that of its last committed batch; left out before the first.
     alternates: a row per alternate that has run, `"operator.alternate"`: its own cost and selectivity. signals: the newest
     reading of each. standings: by dynamic element, what its guards allow; an element without guards is left out. guards:
-    version of the guards in force, 0 without.
+    version of the guards in force, 0 without. rings: by operator, the ring by which its state partitions are placed, of
+    hosts that are left; an operator without `SetTokens` is left out. standby: copies of state. stalled: by query, seconds
+    for which a batch has been under way that takes unusually long: what its tasks take is not known until they end.
     """
 
     time: float
@@ -409,6 +454,13 @@ class Observation:
     signals: Signals = field(default_factory=dict)
     standings: Mapping[str, Standing] = field(default_factory=dict)
     guards: int = 0
+    stalled: Mapping[str, float] = field(default_factory=dict)
+    rings: Mapping[str, Ring] = field(default_factory=dict)
+    standby: Standby = NO_COPIES
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.leases, Leases):
+            object.__setattr__(self, "leases", Leases(self.leases))
 
     def series(self, operator: str, metric: Metric, last: int | None = None) -> tuple[Floats, Floats]:
         """(times, values) of one operator's metric, oldest first, this observation last; at most `last` of them."""
@@ -442,42 +494,78 @@ class Observation:
         ids = self.application.ids
         return self.application.reading(ids[0], metric) if ids else Reading(None)
 
-    @cached_property
-    def usable(self) -> tuple[str, ...]:
-        """Hosts that take tasks now."""
-        return tuple(host for host, lease in self.leases.items() if lease.state is HostState.RUNNING)
+    @property
+    def _leased(self) -> Leases:
+        assert isinstance(self.leases, Leases)
+        return self.leases
 
     @cached_property
+    def cores(self) -> Cores:
+        """What the cores of the leased hosts come to, at measured speeds where these are known, else at nominal ones."""
+        leases, measured = self._leased, self.hosts.column(Metric.SPEED)
+        if self.hosts.ids == leases.hosts and bool((np.isnan(measured) | (measured == leases.speeds)).all()):
+            return leases.nominal
+        known, rows = measured.tolist(), self.hosts.rows
+        found = {}
+        for host, lease in leases.items():
+            speed = known[rows[host]] if host in rows else math.nan
+            found[host] = speed if speed == speed else lease.type.speed
+        return Cores(leases, found)
+
+    @property
     def capacities(self) -> Mapping[str, float]:
         """Capacity of each leased host in cores of speed 1: its cores times its speed."""
-        return {host: lease.type.cores * self.speeds[host] for host, lease in self.leases.items()}
+        return self.cores.each
 
-    @cached_property
+    @property
     def speeds(self) -> Mapping[str, float]:
         """Speed of the cores of each leased host: measured if known, else nominal."""
-        measured, rows = self.hosts.column(Metric.SPEED).tolist(), self.hosts.rows
-        found = {}
-        for host, lease in self.leases.items():
-            speed = measured[rows[host]] if host in rows else math.nan
-            found[host] = speed if speed == speed else lease.type.speed
-        return found
+        return self.cores.speeds
 
-    @cached_property
+    @property
     def mean_speed(self) -> float:
-        """Speed of the usable hosts' cores on average, 1 without any; busy cores are theirs, whatever their speed.
+        """Speed of the usable hosts' cores on average (`Cores.mean_speed`)."""
+        return self.cores.mean_speed
 
-        The harmonic mean: tasks have equal parts of the records, so that a slow core is busy for longer with its part.
-        """
-        cores = {host: self.leases[host].type.cores for host in self.usable}
-        busy = math.fsum([each / self.speeds[host] for host, each in cores.items()])
-        return math.fsum(cores.values()) / busy if busy > 0 else 1.0
+    @property
+    def usable(self) -> tuple[str, ...]:
+        """Hosts that take tasks now."""
+        return self._leased.usable
 
-    @cached_property
+    @property
+    def working(self) -> tuple[str, ...]:
+        """Hosts that run tasks: a draining one still runs those that are not placed."""
+        return self._leased.working
+
+    @property
     def coming(self) -> tuple[str, ...]:
         """Hosts leased and not ready yet."""
-        return tuple(
-            host for host, lease in self.leases.items() if lease.state in (HostState.REQUESTED, HostState.STARTING)
-        )
+        return self._leased.coming
+
+    @property
+    def draining(self) -> tuple[str, ...]:
+        """Hosts whose tasks are being moved away."""
+        return self._leased.draining
+
+    @property
+    def came(self) -> tuple[float, ...]:
+        """When each usable host came into its present state."""
+        return self._leased.came
+
+    @property
+    def since_change(self) -> float:
+        """Seconds since a host came, or a drain was begun or cancelled; inf if never."""
+        return self.time - self._leased.changed
+
+    def follows(self, operator: str, ring: Ring) -> bool:
+        """Whether every state partition of `operator` is on the host that owns it by `ring`."""
+        count, rows = self.context.partitions.get(operator, 0), self.hosts.rows
+        mine = self.tasks.operator == self.operators.rows.get(operator, -1)
+        at = np.full(count, -1, dtype=np.int64)
+        known = mine & (self.tasks.index < count)
+        at[self.tasks.index[known]] = self.tasks.host[known]
+        wanted = np.array([rows.get(node, -2) for node in ring.nodes])
+        return count > 0 and bool((at == wanted[ring.owners(np.arange(count) / count)]).all())
 
     def host_name(self, offset: int = 0) -> str:
         """A name that no host of this run has had; `offset` for the second, third, ... in one plan."""

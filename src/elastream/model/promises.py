@@ -53,9 +53,10 @@ class PlantKind(StrEnum):
     WATCHED = "watched queries on Spark"
     APART = "simulated, operators apart"
     FUSED = "simulated, fused"
+    REDUCERS = "simulated, ring of reducers"
 
 
-PLANTS: Mapping[str, PlantKind] = dict(zip("SWAF", PlantKind, strict=True))
+PLANTS: Mapping[str, PlantKind] = dict(zip("SWAFR", PlantKind, strict=True))
 """Plants by their letters in tables."""
 
 
@@ -89,6 +90,8 @@ class Given(StrEnum):
     NETWORKS = "hosts have networks of their own"
     QUEUES = "each instance has a queue of its own"
     UPDATED = "alternates, branches or key tables have changed while it ran"
+    COPIED = "copies of state are kept (`replicas`)"
+    DELTAS = "its state store writes changes, in files that the driver can list"
 
     def holds(self, layout: Layout, target_latency: float | None, operator: Operator | None = None) -> bool | None:
         """Whether it is met, for `operator` or for the application; None where only the running plant can tell."""

@@ -112,6 +112,10 @@ class Layout:
             return frozenset(o.name for o in self.graph.operators if o.kind in (Kind.TRANSFORM, Kind.KEYED))
         return frozenset(stage.name for stage in self.stages if not stage.keyed)
 
+    def keyed_partitions(self, count: int) -> Mapping[str, int]:
+        """State partitions by operator, `count` of each keyed stage: fused, their number is fixed and they move singly."""
+        return {} if self.apart else {stage.name: count for stage in self.stages if stage.keyed}
+
     @cached_property
     def in_a_row(self) -> int:
         """Most queries that a record passes one after the other, at least one; a circle counts once."""

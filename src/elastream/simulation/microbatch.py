@@ -21,7 +21,7 @@ from elastream.planning.algorithms.governor import REMEMBERED, Governor
 from elastream.simulation import batching
 from elastream.simulation.costs import Demand
 from elastream.simulation.draws import uniform
-from elastream.simulation.partitions import StageStation, dealt
+from elastream.simulation.partitions import StageStation, TaskPlaces, dealt
 from elastream.simulation.pool import SimulatedHosts
 from elastream.simulation.settings import Settings
 from elastream.simulation.stations import NOTHING, Items, joined, neighbours
@@ -43,10 +43,10 @@ COMING = (HostState.REQUESTED, HostState.STARTING)
 class Burdens(NamedTuple):
     """Tasks of a query's stages by host; shape (hosts,), or (stages, hosts) where it says by stage.
 
-    hosts: rows in the pool. share: part of a stage's tasks, by stage. loading: tasks that must load state, by stage. pace:
-    core-seconds of speed 1 a second that a stage's tasks on the host get together, by stage. speed: of the hosts' cores.
-    floor: cores used whatever the records. coming: hosts requested and not running. careful: whether the next batch
-    meets another distribution.
+    hosts: rows in the pool. share: part of a stage's records, and of its copies' work, by stage. loading: tasks that must
+    load state, by stage. pace: core-seconds of speed 1 a second that a stage's tasks on the host get together, by stage.
+    speed: of the hosts' cores. floor: cores used whatever the records. coming: hosts requested and not running. careful:
+    whether the next batch meets another distribution.
     """
 
     hosts: NDArray[np.int64]
@@ -61,12 +61,14 @@ class Burdens(NamedTuple):
 
 class Turn(NamedTuple):
     """What all queries share while time is advanced once: ends of the monitoring periods, inf for what follows the last;
-    core-seconds of every host by period; speed of every host, and the number of the interval in which it has that."""
+    core-seconds of every host by period; speed of every host, and the number of the interval in which it has that; when
+    this time begins."""
 
     ends: Floats
     worked: Floats
     speed: Floats
     interval: int
+    begin: float
 
 
 class Committed(NamedTuple):
@@ -282,7 +284,10 @@ class FusedSegment:
 
     def _burdened(self, pool: SimulatedHosts, turn: "Turn") -> "Burdens":
         """Where the stages' tasks are; kept until hosts, tasks or their state change."""
-        seen = (pool.changes, pool.placements, turn.interval, *(len(station.crew) for station in self.stations))
+        for station in self.stations:
+            station.now = turn.begin
+        slot = self.settings.share_slot(turn.begin) if self.settings.shares else 0
+        seen = (pool.changes, pool.placements, turn.interval, slot, *(len(station.crew) for station in self.stations))
         if self._burdens is None or self._burdens[0] != seen or self._burdens[1].careful:
             self._burdens = (seen, self._locate(pool, turn.speed))
         return self._burdens[1]
@@ -291,11 +296,13 @@ class FusedSegment:
         settings, count = self.settings, len(pool)
         parts = [self._tasks(station, pool) for station in self.stations]
         shape = (len(parts), count)
-        tasks, loading = np.zeros(shape), np.zeros(shape)
-        for stage, (hosts, on, coming) in enumerate(parts):
-            tasks[stage, hosts], loading[stage, hosts] = on, coming
+        tasks, loading, share, heaviest, copied = (np.zeros(shape) for _ in range(5))
+        for stage, part in enumerate(parts):
+            tasks[stage, part.hosts], loading[stage, part.hosts] = part.tasks, part.loading
+            share[stage, part.hosts], heaviest[stage, part.hosts] = part.share, part.heaviest
+            copied[stage, part.hosts] = part.copied
         rows = np.flatnonzero(pool.up[:count] | (tasks.sum(axis=0) > 0))
-        tasks, loading = tasks[:, rows], loading[:, rows]
+        tasks, loading, share, heaviest, copied = (each[:, rows] for each in (tasks, loading, share, heaviest, copied))
         slots = np.array([pool.leases[row].type.slots for row in rows.tolist()])
         young = np.array([self.served.get(row, 0) < settings.settling_batches for row in rows.tolist()], dtype=bool)
         young &= settings.settling_boost != 1.0
@@ -303,26 +310,31 @@ class FusedSegment:
         boosted = np.where(young & pool.up[rows], pool.cores[rows] * settings.settling_boost, 0.0)
         cores = pool.cores[rows] * settings.delivered * np.where(young, settings.settling_boost, 1.0)
         speed = speeds[rows]
+        busy = np.maximum(tasks, copied > 0)  # a copy is kept by a thread of its own
+        pace = np.maximum(np.minimum(cores, np.minimum(busy, slots)) * speed, DUST)
+        share = share + settings.replica_work * copied
+        # A task is one thread: the heaviest of a host may last longer than all of them would in equal parts.
+        one = np.maximum(np.minimum(1.0, cores) * speed, DUST)
+        alone = heaviest * pace > share * one * (1 + DUST)
         return Burdens(
             rows,
-            tasks / np.maximum(1.0, tasks.sum(axis=1, keepdims=True)),
+            share,
             loading,
-            np.maximum(np.minimum(cores, np.minimum(tasks, slots)) * speed, DUST),
+            np.where(alone, share * one / np.maximum(heaviest, DUST), pace),
             np.maximum(speed, DUST),
             boosted if settings.settling_boost > 1 else np.zeros(rows.size),
             sum(lease.state in COMING for lease in pool.leases if lease.active),
             bool(young.any()) or any(not station.settled for station in self.stations),
         )
 
-    def _tasks(
-        self, station: StageStation, pool: SimulatedHosts
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-        """Hosts of a stage's tasks, tasks on each, those that load state; without state, dealt evenly, free slots first."""
+    def _tasks(self, station: StageStation, pool: SimulatedHosts) -> TaskPlaces:
+        """Where a stage's tasks are; without state, dealt evenly, free slots first."""
         if station.placed:
-            return station.locate(pool.up)
+            return station.locate(pool)
         hosts = np.flatnonzero(pool.up[: len(pool)])
         tasks = dealt(len(station.crew), np.array([pool.leases[row].type.slots for row in hosts.tolist()]))
-        return hosts, tasks, np.zeros_like(tasks)
+        total = max(1.0, float(tasks.sum()))
+        return TaskPlaces(hosts, tasks, np.zeros_like(tasks), tasks / total, (tasks > 0) / total, np.zeros(hosts.size))
 
     @property
     def recent(self) -> list[MicroBatch]:

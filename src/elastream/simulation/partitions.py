@@ -6,15 +6,30 @@ are, and one that moves loads its state first.
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from elastream.model.graph import Operator
+from elastream.model.observation import Floats, Integers
+from elastream.model.ring import Ring, in_zones
 from elastream.model.stages import Stage
+from elastream.simulation.pool import SimulatedHosts
 from elastream.simulation.settings import Settings
 from elastream.simulation.stations import Station
+
+
+class TaskPlaces(NamedTuple):
+    """The tasks of a stage by host, shape (hosts,) each: rows of the hosts, tasks, those of them that must load state, the
+    part of the records that they get together and that the heaviest of them gets, and that of state copied there."""
+
+    hosts: Integers
+    tasks: Integers
+    loading: Integers
+    share: Floats
+    heaviest: Floats
+    copied: Floats
 
 
 class StageStation(Station):
@@ -29,6 +44,21 @@ class StageStation(Station):
         self.where: Mapping[int, int] = {}
         self.fresh: Mapping[int, int] = {}
         self.interrupted = False
+        self.now = 0.0
+        self.kept: Mapping[int, frozenset[int]] = {}
+
+    @property
+    def skewed(self) -> bool:
+        """Whether some of its state partitions get more records than others."""
+        return self.placed and self.name in self.settings.shares
+
+    @property
+    def shares(self) -> Floats:
+        """Fraction of the stage's records that each partition gets now."""
+        if not self.skewed:
+            return super().shares
+        mine = self.settings.by_instance(self.settings.shares, self.name, self.crew.index, self.now)
+        return np.asarray(mine / mine.sum()) if mine.sum() > 0 else super().shares
 
     @property
     def needs(self) -> tuple[float, float]:
@@ -71,19 +101,53 @@ class StageStation(Station):
         wanted = {int(i): int(host) for i, host in zip(self.crew.index, self.crew.host, strict=True) if host >= 0}
         self.where, self.fresh = landed(self.where, wanted), self.where
 
-    def locate(self, up: NDArray[np.bool_]) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-        """Hosts of its partitions, partitions on each, and those of them that must load state; shape (hosts,) each."""
+    def locate(self, pool: SimulatedHosts) -> TaskPlaces:
+        """Where its partitions are. One that comes to a host which kept a copy of its state loads nothing."""
         if not self.where:
             self.settle()
-        now = {}
+        now, up = {}, pool.up
         for i, host in zip(self.crew.index.tolist(), self.crew.host.tolist(), strict=True):
             place = self.where.get(i, -1)
             place = place if place >= 0 and up[place] else host
             if place >= 0:
                 now[i] = place
-        hosts, tasks = np.unique(np.array(list(now.values()), dtype=np.int64), return_counts=True)
-        came = [host for i, host in now.items() if self.fresh.get(i, host) != host]
-        return hosts, tasks, np.array([came.count(host) for host in hosts.tolist()], dtype=np.int64)
+        self.where = {**self.where, **now}  # what a lost host had runs where it is wanted, with this batch
+        came = [host for i, host in now.items() if self.fresh.get(i, host) != host and host not in self.kept.get(i, ())]
+        self.kept = self._copies(now, pool)
+        held = set(now.values()).union(*self.kept.values())
+        hosts = np.array(sorted(held), dtype=np.int64)
+        at = {host: row for row, host in enumerate(hosts.tolist())}
+        tasks, loading = np.zeros(hosts.size, dtype=np.int64), np.zeros(hosts.size, dtype=np.int64)
+        share, heaviest, copied = (np.zeros(hosts.size) for _ in range(3))
+        whole = dict(zip(self.crew.index.tolist(), self.shares.tolist(), strict=True))
+        for i, host in now.items():
+            tasks[at[host]] += 1
+            share[at[host]] += whole[i]
+            heaviest[at[host]] = max(heaviest[at[host]], whole[i])
+            for other in self.kept.get(i, ()):
+                copied[at[other]] += whole[i]
+        for host in came:
+            loading[at[host]] += 1
+        if not self.skewed:  # in equal parts, without the rounding of a sum
+            share, heaviest = tasks / max(1, len(now)), (tasks > 0) / max(1, len(now))
+        return TaskPlaces(hosts, tasks, loading, share, heaviest, copied)
+
+    def _copies(self, now: Mapping[int, int], pool: SimulatedHosts) -> dict[int, frozenset[int]]:
+        """Rows of the hosts that keep a copy of each partition: those after its own on the ring."""
+        r, usable = (
+            self.settings.replicas,
+            [pool.leases[row].host for row in pool.active.tolist() if pool.up[row] and pool.open[row]],
+        )
+        if not r or len(usable) < 2:
+            return {}
+        even = Ring.even(in_zones({host: pool.leases[pool.rows[host]].zone for host in usable}))
+        ring = self.ring if self.ring is not None and set(self.ring) <= set(usable) else even
+        found: dict[int, frozenset[int]] = {}
+        for i, row in now.items():
+            host = pool.leases[row].host
+            after = (ring if host in ring else even).successors(host, r) if host in even else ()
+            found[i] = frozenset(pool.rows[each] for each in after)
+        return found
 
     def dismiss(self, rows: NDArray[np.int64], *, lost: bool) -> None:
         """Remove partitions from a host; if it was lost, the current batch starts again."""

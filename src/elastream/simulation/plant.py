@@ -8,6 +8,7 @@ with room.
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Protocol
 
 import numpy as np
 
@@ -23,18 +24,20 @@ from elastream.model.action import (
     RenewHost,
     SetKeyTable,
     SetParallelism,
+    SetTokens,
     Status,
     Switch,
     SwitchAlternate,
     SwitchEdge,
     TaskId,
 )  # fmt: skip
-from elastream.model.cloud import HostState, HostType, Lease
+from elastream.model.cloud import HostState, HostType, Lease, by_zones
 from elastream.model.composing import holder, refusal, switched
 from elastream.model.errors import CloudError, DataflowError, InputError
-from elastream.model.fitting import refuse_misfit
+from elastream.model.fitting import refuse_misfit, refuse_replicas
 from elastream.model.key_table import KeyTableBook, KeyTables
 from elastream.model.observation import Composition, Context, Observation
+from elastream.model.ring import Ring, tokens_refusal
 from elastream.model.stages import Layout
 from elastream.model.wording import counted
 from elastream.planning.provision import first
@@ -56,10 +59,18 @@ PERIODS_AT_ONCE = 1000
 """Most monitoring periods that micro-batches are advanced at once: bounds memory, and costs nothing."""
 
 
+class Advancing(Protocol):
+    """A plant whose time passes in `advance` alone."""
+
+    time: float
+
+    def advance(self, until: float) -> None: ...
+
+
 class SimulatedClock:
     """Clock of a simulated plant: time advances only in `sleep_until`."""
 
-    def __init__(self, plant: "SimulatedPlant") -> None:
+    def __init__(self, plant: "Advancing") -> None:
         self._plant = plant
 
     def now(self) -> float:
@@ -122,14 +133,7 @@ class SimulatedPlant:
         """Release every host."""
         self._result = self.result()
         self.closed = True
-        for row in self.pool.active:
-            if self.pool.leases[row].state is not HostState.RELEASING:
-                self.pool.to(int(row), HostState.RELEASING, self.time)
-        while self.pool.next_event < math.inf:
-            time = self.pool.next_event
-            event = self.pool.due(time)
-            if event is not None and event.state is HostState.RELEASED:
-                self.pool.to(event.row, HostState.RELEASED, time)
+        self.pool.end(self.time)
 
     def advance(self, until: float) -> None:
         """Simulate up to `until`, seconds; returns at once if that time has passed."""
@@ -153,6 +157,8 @@ class SimulatedPlant:
         periods = 0
         if isinstance(network, FusedNetwork) and not (self.context.layout.circular or self.staffing.shortfall):
             periods = PERIODS_AT_ONCE
+        if periods and self.settings.shares:
+            periods = 0  # the records that each partition gets may change with any period
         return min(self.watch.next_tick + periods * self.settings.monitor, self.pool.next_slot(self.time))
 
     def apply(self, action: Action) -> Outcome:
@@ -162,12 +168,14 @@ class SimulatedPlant:
         match action:
             case SetParallelism():
                 status, reason = self._set_parallelism(action)
+            case SetTokens():
+                status, reason = self._set_tokens(action)
             case MoveTask():
                 status, reason = self._move(action.task, action.host)
             case LeaseHost():
-                status, reason = self._lease(action)
+                status, reason = self.pool.requested(action, self.context, self.time)
             case RenewHost():
-                status, reason = self._renew(action.host)
+                status, reason = self.pool.renew(action.host, self.time)
             case DrainHost():
                 status, reason = self._drain(action.host)
             case CancelDrain():
@@ -208,13 +216,17 @@ class SimulatedPlant:
         if event.row < 0:
             row = pool.fault_target(event)
             if row is not None:
-                pool.to(row, HostState.LOST, self.time)
-                self.staffing.evict(row, self.time)
+                self.lose(row)
         elif event.state is HostState.RUNNING:
             if pool.leases[event.row].state is HostState.STARTING:
                 pool.to(event.row, HostState.RUNNING, self.time)
         else:
             pool.to(event.row, event.state, self.time)
+
+    def lose(self, row: int) -> None:
+        """Let the host in `row` of the pool die now."""
+        self.pool.to(row, HostState.LOST, self.time)
+        self.staffing.evict(row, self.time)
 
     def _station(self, name: str) -> Station | None:
         column = self.staffing.columns.get(name)
@@ -255,28 +267,22 @@ class SimulatedPlant:
         if not self.pool.fits(*station.needs)[target]:
             return Status.REFUSED, f"host {host!r} has no room for {task}"
         self.staffing.shift(station, i, target, self.time)
+        station.ring = None  # it is placed otherwise from now on
         return Status.ACCEPTED, "the instance is starting there"
 
-    def _lease(self, action: LeaseHost) -> tuple[Status, str]:
-        if action.host in self.pool.rows:
-            lease = self.pool.leases[self.pool.rows[action.host]]
-            if not lease.active or lease.state is HostState.RELEASING or lease.type.name != action.type:
-                return Status.REFUSED, f"{action.host!r} is the name of a host that was leased as {lease.type.name!r}"
-            return (Status.DONE, "") if lease.ready_at() is not None else (Status.ACCEPTED, "the host is starting")
-        kind = self.context.host_types.get(action.type)
-        if kind is None or not action.host:
-            return Status.REFUSED, f"host type {action.type!r} is not declared" if kind is None else "a host needs a name"
-        if len(self.pool.active) >= self.context.max_hosts:
-            return Status.REFUSED, f"at most {counted(self.context.max_hosts, 'host')} may be leased"
-        self.pool.lease(action.host, kind, self.time)
-        return Status.ACCEPTED, "the host is starting"
-
-    def _renew(self, host: str) -> tuple[Status, str]:
-        row = self.pool.active_row(host)
-        if row is None or self.pool.leases[row].state is HostState.RELEASING:
-            return Status.REFUSED, f"host {host!r} is not leased"
-        self.pool.renewed[host] = self.pool.leases[row].units(self.time)
-        return Status.DONE, ""
+    def _set_tokens(self, action: SetTokens) -> tuple[Status, str]:
+        if refused := tokens_refusal(action, self.context.partitions):
+            return Status.REFUSED, refused
+        station, ring = self._station(action.operator), Ring(dict(action.tokens))
+        assert station is not None
+        for host in ring:
+            row = self.pool.active_row(host)
+            if row is None or self.pool.leases[row].state is not HostState.RUNNING:
+                return Status.REFUSED, f"host {host!r} is not running"
+        moved, refused = self.staffing.follow(station, ring, self.time)
+        if refused:
+            return Status.REFUSED, refused
+        return (Status.ACCEPTED, f"{counted(moved, 'state partition')} on the way") if moved else (Status.DONE, "")
 
     def _drain(self, host: str) -> tuple[Status, str]:
         row = self.pool.active_row(host)
@@ -371,9 +377,12 @@ def make_plant(
         layout, loads or {}, settings, seed, seconds, KeyTableBook() if tables is None else tables
     )
     refuse_misfit(layout.graph, types.values(), apart=layout.apart)
+    refuse_replicas(settings.replicas, max_hosts, layout)
+    if settings.replicas and layout.apart:
+        raise InputError("replicas: operators apart keep no copies of their state: simulate it fused", ("replicas",))
     context = Context(
         layout, types, target_latency, max_hosts, min_hosts,
-        frozenset(KINDS), network.scalable,
+        frozenset(KINDS), network.scalable, layout.keyed_partitions(settings.state_partitions), settings.replicas,
     )  # fmt: skip
     pool = SimulatedHosts(types, len(network.stations), settings, seed)
     if hosts is None:
@@ -396,4 +405,4 @@ def _first_hosts(layout: Layout, types: Sequence[HostType], least: int, most: in
             f"one instance of every operator needs {counted(needed, 'host')} of type {kind.name!r}, and at most {most} "
             "may be leased (max_hosts): allow more, declare fewer `cores` for operators, or larger hosts"
         )
-    return [kind.name] * needed
+    return [each.name for each in by_zones(types, needed, kind)]

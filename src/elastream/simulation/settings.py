@@ -15,9 +15,12 @@ from elastream.model.composing import Consistency
 from elastream.model.errors import InputError
 from elastream.model.graph import Operator
 from elastream.model.key_table import Key
-from elastream.model.observation import Floats
+from elastream.model.observation import Floats, Integers
 from elastream.workload.links import LinkTrace
 from elastream.workload.speeds import SpeedTrace
+
+SLOT_DUST = 1e-9
+"""Part of an interval by which a time that is a sum of fractions may fall short of its beginning."""
 
 
 class Distribution(StrEnum):
@@ -136,8 +139,10 @@ class Settings:
     for one item of each input; any other operator with several inputs merges them.
     record_bytes: size of an item that an operator emits, overrides the declared one.
 
-    For `Travel.TASKS`: shares: weights by instance of an operator (its keys' part of the records); efforts: factors on
-    its cost by instance; both 1 by default, or rows that each hold for `share_interval` seconds. pending: most records of
+    shares: weights by instance of an operator for `Travel.TASKS`, or by state partition of a keyed stage where stages are
+    fused: its keys' part of the records, 1 by default, or rows that each hold for `share_interval` seconds.
+
+    For `Travel.TASKS`: efforts: factors on an operator's cost by instance, as shares are given. pending: most records of
     a source in flight at once, the others wait at the source (Storm's max.spout.pending).
 
     batch_ratios: recorded over expected duration of micro-batches, in order; simulated batches cycle through them from a
@@ -186,6 +191,10 @@ class Settings:
     """Seconds a batch and host. Assumed: delay of batches while a host starts: 0 if hosts share no machine."""
     state_partitions: int = 16
     """Partitions a keyed stage. What a run on Spark has by default."""
+    replicas: int = 0
+    """Copies of each state partition that other hosts keep (the thesis' r). What a run on Spark has by default."""
+    replica_work: float = 0.15
+    """Fraction of a partition's work that each copy costs its host. Thesis, 6.7.1: throughput drops "by around 15%"."""
     cohort_slots: int = 16
     """Slots a service time. Assumed: 8 to 32 of them left compliance on the VISP scenario the same to 0.01 points."""
     cohorts_above: int = 1024
@@ -214,7 +223,7 @@ class Settings:
             if not getattr(self, name) > 0:
                 raise InputError(f"the simulator's {name.replace('_', ' ')} is {getattr(self, name):g}; it must be above 0")
         for name in ("start_cached", "variation", "latency", "message_overhead", "batch_overhead", "batch_interval",
-            "batch_work", "state_load", "start_delay", "host_start_spread",
+            "batch_work", "state_load", "start_delay", "host_start_spread", "replica_work",
         ):  # fmt: skip
             if getattr(self, name) < 0:
                 raise InputError(f"the simulator's {name.replace('_', ' ')} is negative ({getattr(self, name):g})")
@@ -233,3 +242,15 @@ class Settings:
         """Bytes of an item that `operator` emits; NaN if not declared."""
         declared = operator.record_bytes
         return self.record_bytes.get(operator.name, math.nan if declared is None else declared)
+
+    def share_slot(self, now: float) -> int:
+        """Number of the row of `shares` and `efforts` that holds at `now`."""
+        return int(now / self.share_interval + SLOT_DUST)
+
+    def by_instance(
+        self, weights: Mapping[str, Floats | Sequence[float]], operator: str, index: Integers, now: float
+    ) -> Floats:
+        """The entry of `shares` or `efforts` for each instance number in `index`; rows and entries repeat if too few."""
+        table = np.atleast_2d(np.asarray(weights.get(operator, (1.0,)), dtype=np.float64))
+        row = table[self.share_slot(now) % len(table)]
+        return np.asarray(row[index % row.size])

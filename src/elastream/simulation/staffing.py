@@ -1,4 +1,8 @@
-"""Places operator instances on simulated hosts: starts, moves and removes them, and restarts those of lost hosts."""
+"""Places operator instances on simulated hosts: starts, moves and removes them, and restarts those of lost hosts.
+
+State partitions of an operator that has a ring of hosts follow it: those of a host that is lost or leaves go to its
+neighbour clockwise, all others to the host with most room.
+"""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -7,6 +11,7 @@ import numpy as np
 
 from elastream.model.action import TaskId
 from elastream.model.observation import Integers
+from elastream.model.ring import Ring
 from elastream.simulation.fused import FusedNetwork
 from elastream.simulation.network import QueueNetwork
 from elastream.simulation.pool import SimulatedHosts
@@ -36,6 +41,7 @@ class Staffing:
 
     def evict(self, row: int, now: float) -> None:
         """Handle the loss of a host: requeue its items in service, and restart its instances where there is room."""
+        self._leave_rings(row)
         for station in self.network.stations:
             mine = np.flatnonzero(station.crew.host == row)
             if mine.size:
@@ -52,7 +58,7 @@ class Staffing:
         for station in list(self.shortfall):
             crew = station.crew
             for i in np.flatnonzero(crew.host < 0):
-                row = self.pool.best(*station.needs)
+                row = self._target(station, int(i))
                 if row is None:
                     break
                 self.pool.hold(row, *station.needs)
@@ -60,6 +66,34 @@ class Staffing:
                 crew.free[i] = self._start(station, row, now)
             if not (crew.host < 0).any():
                 self.shortfall.remove(station)
+
+    def _target(self, station: Station, i: int, without: Sequence[int] = ()) -> int | None:
+        """Row of the host that instance `i` goes to: its owner on the ring of its operator, else that with most room."""
+        if (ring := station.ring) is not None:
+            row = self.pool.active_row(ring.hosts_of(len(station.crew))[i])
+            if row is not None and row not in without and self.pool.fits(*station.needs)[row]:
+                return row
+        return self.pool.best(*station.needs, without)
+
+    def _leave_rings(self, row: int) -> None:
+        """Take a host off all rings; a ring whose last host goes is gone."""
+        host = self.pool.leases[row].host
+        for station in self.network.stations:
+            if (ring := station.ring) is not None and host in ring:
+                station.ring = ring.without(host) if len(ring) > 1 else None
+
+    def follow(self, station: Station, ring: Ring, now: float) -> tuple[int, str]:
+        """Move the instances of `station` as `ring` says, all or none; (how many moved, refusal or "")."""
+        rows = [self.pool.active_row(host) for host in ring.hosts_of(len(station.crew))]
+        moving = [(i, row) for i, row in enumerate(rows) if row is not None and station.crew.host[i] != row]
+        fitting = self.pool.fits(*station.needs)
+        full = next((row for _, row in moving if not fitting[row]), None)
+        if full is not None:
+            return 0, f"host {self.pool.leases[full].host!r} has no room for state of {station.name}"
+        station.ring = ring
+        for i, row in moving:
+            self.shift(station, i, row, now)
+        return len(moving), ""
 
     def _start(self, station: Station, row: int, now: float) -> float:
         """When an instance requested now can take items on that host; its image is cached there from now on."""
@@ -168,9 +202,10 @@ class Staffing:
     def empty(self, row: int, now: float) -> int:
         """Move a host's instances to other hosts as far as these have room; returns the number that remain."""
         left = 0
+        self._leave_rings(row)
         for station in self.network.stations:
             for i in np.flatnonzero(station.crew.host == row):
-                target = self.pool.best(*station.needs, [row])
+                target = self._target(station, int(i), [row])
                 if target is None:
                     left += 1
                 else:

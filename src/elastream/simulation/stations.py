@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from elastream.model.graph import Operator
 from elastream.model.observation import Floats
+from elastream.model.ring import Ring
 from elastream.simulation.draws import DETERMINISTIC, EMPIRICAL, EXPONENTIAL, LOGNORMAL
 from elastream.simulation.serving import merged, work_off
 from elastream.simulation.settings import Distribution, Service, Settings
@@ -183,7 +184,7 @@ class Station:
 
     limits: largest duration allowed, seconds, by factor of the service level; inf without one. single: whether `durations`
     are those of single items. aside: items of a newer composition than the operator has taken, each flow with its epoch and
-    input.
+    input. ring: by which its state partitions are placed, of hosts that are left; None: where there is room.
     """
 
     single = False
@@ -208,6 +209,7 @@ class Station:
         self.total = Counters(np.zeros(self.limits.size))
         self.durations: list[Items] = []
         self.aside: list[tuple[int, int, Items]] = []
+        self.ring: Ring | None = None
 
     @property
     def limit(self) -> float:

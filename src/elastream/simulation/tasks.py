@@ -40,8 +40,6 @@ class TaskStation(Station):
 
     def __init__(self, operator: Operator, stream: int, settings: Settings) -> None:
         super().__init__(operator, stream, settings)
-        self.weights = np.atleast_2d(np.asarray(settings.shares.get(operator.name, (1.0,)), dtype=np.float64))
-        self.factors = np.atleast_2d(np.asarray(settings.efforts.get(operator.name, (1.0,)), dtype=np.float64))
         self.now = 0.0
         self.loose = 0.0
         self.loose_born = 0.0
@@ -53,19 +51,14 @@ class TaskStation(Station):
 
     @property
     def shares(self) -> Floats:
-        """Fraction of the operator's records that each instance gets now, by its number; weights repeat if too few."""
-        mine = self._now(self.weights)
+        """Fraction of the operator's records that each instance gets now."""
+        mine = self.settings.by_instance(self.settings.shares, self.name, self.crew.index, self.now)
         return np.asarray(mine / mine.sum()) if mine.sum() > 0 else super().shares
 
     @property
     def efforts(self) -> Floats:
         """Factor on the operator's cost per record at each instance now."""
-        return self._now(self.factors)
-
-    def _now(self, table: Floats) -> Floats:
-        """Entry for each instance, by its number, in the row of `table` that holds now; rows and entries repeat."""
-        row = table[int(self.now / self.settings.share_interval + DUST) % len(table)]
-        return np.asarray(row[self.crew.index % row.size])
+        return self.settings.by_instance(self.settings.efforts, self.name, self.crew.index, self.now)
 
     @property
     def queued(self) -> float:
@@ -295,7 +288,7 @@ class TaskNetwork(QueueNetwork):
             assert isinstance(station, TaskStation)
             station.now = now
             tasks.append(station)
-        turn = int(now / self.settings.share_interval + DUST)
+        turn = self.settings.share_slot(now)
         crews = sum(len(station.crew) for station in tasks)
         version = (pool.changes, pool.placements, self.version, turn, pool.speed_slot(now), crews)
         if self._placement is None or self._placement[0] != version:

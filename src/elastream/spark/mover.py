@@ -6,8 +6,11 @@ what is wanted, in `placing` and `hosts`, and wakes the mover, which sees to it.
     a batch ended of a query with migrations under way    their life goes on (`Placing.batch_ended`), right after the end
     tasks report that they ran elsewhere than planned, or
     another process wrote the plan                        a migration begins (`Placing.follow`)
-    a host drains or is released and holds tasks          they are wanted on the others, the heaviest first
+    a host drains or is released and holds tasks          they are wanted on the others, the heaviest first, or where their
+                                                          ring says
+    a host of a ring is lost                              what it had is wanted on its neighbour (`Rings.keep`)
     its owner recalls a host                              it is released; kept where nothing else could do its work
+    an executor was lost                                  the driver has put its partitions elsewhere; `Succession.look`
     a host registers, is warm, holds nothing, is gone     `Hosts.step` takes it to its next state
     a change of the composition waits until
     records under way are drained                         until they are, it looks (`CompiledQueries.settle`)
@@ -38,8 +41,10 @@ from elastream.spark.hosts.hosts import Hosts
 from elastream.spark.jvm.driver_side import DriverSide, RunningQuery, running_queries
 from elastream.spark.jvm.session import session_stopped
 from elastream.spark.placement.placing import Placing
+from elastream.spark.placement.ring import Rings
 from elastream.spark.queries.compiled import CompiledQueries
 from elastream.spark.queries.watched import WatchedQueries
+from elastream.spark.succession import Succession
 
 __all__ = ["STEP", "Mover", "Rounds"]
 
@@ -81,7 +86,11 @@ class Rounds:
 
 
 class Mover:
-    """Moves the state partitions of `queries` between `hosts`, by way of `placing`; `start` it and `close` it."""
+    """Moves the state partitions of `queries` between `hosts`, by way of `placing` and as `rings` say; `start` it and
+    `close` it.
+
+    succession: where what a lost executor held goes; None: Spark says.
+    """
 
     def __init__(
         self,
@@ -90,11 +99,13 @@ class Mover:
         queries: CompiledQueries | WatchedQueries,
         hosts: Hosts,
         placing: Placing,
+        rings: Rings,
         clock: Callable[[], float],
         alarms: Alarms,
+        succession: Succession | None = None,
     ) -> None:
-        self._spark, self._driver = spark, driver
-        self._queries, self._hosts, self._placing = queries, hosts, placing
+        self._spark, self._driver, self._succession = spark, driver, succession
+        self._queries, self._hosts, self._placing, self._rings = queries, hosts, placing, rings
         self._clock, self._alarms = clock, alarms
         self._release: Callable[[ReleaseHost], Outcome]
         self._acts = False
@@ -124,6 +135,8 @@ class Mover:
         self._woken.set()
         if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join(ENDING)
+        if self._succession is not None:
+            self._succession.close()
         self._placing.close()
 
     def weigh(self, weights: Mapping[TaskId, float], capacities: Mapping[str, float]) -> None:
@@ -143,7 +156,9 @@ class Mover:
         return self.ran() | dict(self._placing.wanted())
 
     def empty(self, host: str) -> None:
-        """Want everything on `host` elsewhere, the heaviest first, always where it leaves the least load a core."""
+        """Want everything on `host` elsewhere: what has a ring on its owner there; the rest, the heaviest first, always
+        where it leaves the least load a core."""
+        self._rings.leave(host)
         held, leases = self.held(), self._hosts.leases
         others = [name for name in self._hosts.usable if name != host]
         leaving = sorted((t for t, where in held.items() if where == host), key=lambda t: (-self._load_of(t), t))
@@ -157,7 +172,9 @@ class Mover:
         wishes: dict[TaskId, str] = {}
         for task in leaving:
             weight = self._load_of(task) or NEXT_TO_NOTHING
-            target = min(others, key=lambda name: ((load[name] + weight) / power[name], name))
+            owner = self._rings.owner(task)
+            emptiest = min(others, key=lambda name: ((load[name] + weight) / power[name], name))
+            target = owner if owner is not None and owner in load else emptiest
             load[target] += weight
             wishes[task] = target
         self._placing.want_all(wishes, f"{self._hosts.describe(host)} is leaving")
@@ -228,6 +245,11 @@ class Mover:
         self._hosts.look()
         if not self._acts:
             return
+        present = [name for name, lease in self._hosts.leases.items() if lease.active]
+        if bereft := self._rings.keep(present):
+            self._placing.want_all(bereft, "its host was lost: its neighbour on the ring takes over")
+        if self._succession is not None:
+            self._succession.look()
         self._placing.adopt()
         self._placing.follow(self._hosts.target)
         for host in self._hosts.recalled:

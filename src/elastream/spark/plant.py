@@ -27,6 +27,7 @@ from elastream.model.action import (
     RenewHost,
     SetKeyTable,
     SetParallelism,
+    SetTokens,
     Status,
     Switch,
     SwitchAlternate,
@@ -37,13 +38,17 @@ from elastream.model.alarms import Alarms
 from elastream.model.cloud import HostState, Lease
 from elastream.model.errors import ElastreamError, in_one_line
 from elastream.model.observation import UNMEASURED, Context, Frame, Metric, MicroBatch, Observation, Sample
+from elastream.model.ring import Ring, tokens_refusal
+from elastream.model.wording import counted
 from elastream.spark.hosts.actions import HostActions
 from elastream.spark.hosts.hosts import Hosts
 from elastream.spark.jvm.session import session_stopped
 from elastream.spark.mover import Mover
+from elastream.spark.placement.ring import Rings
 from elastream.spark.queries.compiled import CompiledQueries
 from elastream.spark.queries.query import Instruments, Query
 from elastream.spark.queries.watched import WatchedQueries
+from elastream.spark.succession import Succession
 from elastream.spark.telemetry.frames import HostWatch, cores_used, task_frame, weights
 from elastream.spark.telemetry.links import LinkWatch
 from elastream.spark.telemetry.speeds import HostSpeed
@@ -66,21 +71,23 @@ class Scope:
     terms: what can be leased; no types where hosts cannot be leased or given back. observe_only: nothing is done that
     was not applied, whatever leaves. look_share: cores that looking may use: after a look that took a second of CPU, here
     and in the JVM, the next comes 1 / look_share seconds later at the earliest, and after one that the driver took long to
-    answer, as long again; None: every observation looks.
+    answer, as long again; None: every observation looks. replicas: copies of each state partition that are to be kept.
     """
 
     terms: Terms
     target_latency: float | None = None
     observe_only: bool = False
     look_share: float | None = None
+    replicas: int = 0
 
 
 class RunClock:
-    """Seconds since the run began, on the machine's monotonic clock; it can be woken early."""
+    """Seconds since the run began, on the machine's monotonic clock; it can be woken early. epoch: when that was. at:
+    seconds to begin with, of a run that goes on."""
 
-    def __init__(self) -> None:
-        self._start = time.monotonic()
-        self.epoch = time.time()
+    def __init__(self, at: float = 0.0) -> None:
+        self._start = time.monotonic() - at
+        self.epoch = time.time() - at
         self._wake = threading.Event()
 
     def now(self) -> float:
@@ -119,7 +126,14 @@ class SparkPlant(Generic[Q]):
         self.queries, self.hosts, self._scope, self.confinement = queries, hosts, scope, scope.terms.confinement
         self.clock, self.alarms, self._links, self._end = clock, alarms, links, end
         self.placing = instruments.placing
-        self.mover = Mover(self.spark, self._driver, queries, hosts, self.placing, clock.now, alarms)
+        self.rings = Rings(self.placing, lambda: hosts.usable, self._zone)
+        recovery = None if scope.observe_only else instruments.recovery
+        self.succession = (
+            None if recovery is None else Succession(recovery, lambda: queries.live, hosts, self.placing, self.rings)
+        )
+        self.mover = Mover(
+            self.spark, self._driver, queries, hosts, self.placing, self.rings, clock.now, alarms, self.succession
+        )
         self._types = {type.name: type for type in scope.terms.types}
         self._host_actions = HostActions(hosts, self._types, scope.terms.max_hosts, self.mover.empty)
         self._watch = HostWatch()
@@ -141,8 +155,10 @@ class SparkPlant(Generic[Q]):
             self._scope.target_latency,
             max_hosts=self._scope.terms.max_hosts,
             min_hosts=self._scope.terms.min_hosts,
-            capabilities=frozenset({"MoveTask", *hosts, *self.queries.kinds}),
+            capabilities=frozenset({"MoveTask", "SetTokens", *hosts, *self.queries.kinds}),
             scalable=self.queries.scalable,
+            partitions=self.placing.partitions,
+            replicas=self._scope.replicas,
         )
 
     @property
@@ -237,6 +253,8 @@ class SparkPlant(Generic[Q]):
         match action:
             case SwitchAlternate() | SwitchEdge() | SetKeyTable() | SetParallelism():
                 return self.queries.apply(action)
+            case SetTokens():
+                return self._set_tokens(action)
             case MoveTask():
                 return self._move(action)
             case ReleaseHost() if not self._types:
@@ -253,10 +271,27 @@ class SparkPlant(Generic[Q]):
         if refusal := self.hosts.expect(action, host, HostState.RUNNING):
             return refusal
         if task not in self.placing.wanted() and self.mover.ran().get(task) == host:
-            self.placing.keep(task, host, action.why)
+            self.rings.forget(task.operator)
+            self.placing.keep({task: host}, action.why)
             return Outcome(action, Status.DONE)
+        self.rings.forget(task.operator)
         self.placing.want(task, host, action.why)
         return Outcome(action, Status.ACCEPTED)
+
+    def _set_tokens(self, action: SetTokens) -> Outcome:
+        if refused := tokens_refusal(action, self.placing.partitions):
+            return Outcome(action, Status.REFUSED, refused)
+        ring = Ring(dict(action.tokens))
+        for host in ring:
+            if refusal := self.hosts.expect(action, host, HostState.RUNNING):
+                return refusal
+        moving = self.rings.follow(action.operator, ring, self.mover.ran(), action.why)
+        if not moving:
+            return Outcome(action, Status.DONE)
+        return Outcome(action, Status.ACCEPTED, f"{counted(moving, 'state partition')} on the way")
+
+    def _zone(self, host: str) -> str:
+        return self.hosts.leases[host].zone
 
     # -- observation ---------------------------------------------------------------------------------------------------
 
@@ -304,7 +339,9 @@ class SparkPlant(Generic[Q]):
             next_host=self.hosts.next_number,
             batches=tuple(batches),
             alarms=self.alarms.standing,
+            rings=self.rings.standing,
             latency_basis=self.queries.latency_basis(),
+            stalled=self.queries.stalled(wall),
         )
 
     def _seen_again(self, last: Observation, now: float) -> Observation:

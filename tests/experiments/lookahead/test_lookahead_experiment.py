@@ -5,11 +5,12 @@ from collections.abc import Callable
 import numpy as np
 
 from elastream.experiments.lookahead.bars import LookaheadResults, bars, ranked
+from elastream.experiments.lookahead.contenders import IN_TURNS, INTERVAL
 from elastream.experiments.lookahead.experiment import Foresight, LookaheadAssumptions, LookaheadCase, LookaheadRun
 from elastream.experiments.lookahead.page import _cases, outcome
 
 GIVEN = LookaheadAssumptions()
-RANK = {"plasticc": 0.6, "waaf": 0.46, "caf": 0.45, "wpa": 0.5, "wpo": 0.49, "wpp": 0.3}
+RANK = {INTERVAL: 0.58, IN_TURNS: 0.4, "plasticc": 0.6, "waaf": 0.46, "caf": 0.45, "wpa": 0.5, "wpo": 0.49, "wpp": 0.3}
 
 
 def as_in_the_thesis(case: LookaheadCase) -> float:

@@ -14,7 +14,7 @@ import numpy as np
 from elastream.experiments.at_best import at_best
 from elastream.experiments.deployed import Site, deployed, problem_at, run_site, settings_of
 from elastream.experiments.ec2 import INSTANT, RUN, CloudAssumptions, host_types
-from elastream.experiments.lookahead.contenders import contender, undone
+from elastream.experiments.lookahead.contenders import IN_TURNS, INTERVAL, contender, undone
 from elastream.experiments.lookahead.synthetic import SyntheticAssumptions, break_even, streams, synthetic
 from elastream.experiments.reactive.algorithms import searched
 from elastream.model.observation import Floats
@@ -25,6 +25,8 @@ __all__ = [
     "ERRORS",
     "FIGURE_5_5",
     "HORIZONS",
+    "INTERVAL",
+    "IN_TURNS",
     "POLICIES",
     "REACTIVE",
     "Foresight",
@@ -41,9 +43,9 @@ ERRORS, BIASES = (0.0, 0.05, 0.10, 0.15, 0.20, 0.25), (0.0, -0.05, 0.05)
 """Mean errors and biases of forecasts (Figs. 5.4 and 5.5)."""
 FIGURE_5_5 = 20
 """Minutes ahead in Fig. 5.5."""
-REACTIVE = ("caf", "waaf")
+REACTIVE = ("caf", "waaf", IN_TURNS)
 """Policies that look at what was: one run for all horizons."""
-POLICIES = ("plasticc", *REACTIVE, "wpa", "wpo", "wpp")
+POLICIES = ("plasticc", "caf", "waaf", "wpa", "wpo", "wpp")
 SEEDS = (1, 2, 3)
 """Three runs (p. 110), each with a dataflow, loads and hosts of its own."""
 TARGET, TOLERANCE = 0.8, 0.05

@@ -10,8 +10,9 @@ from elastream.model.graph import Kind
 from elastream.model.metrics import Metric
 from elastream.model.observation import Context, Observation, known_sum
 from elastream.model.stages import Segment, Unit
+from elastream.planning.algorithms.measures import total_of
 
-__all__ = ["fixed_queue", "measured_at", "service_levels", "waiting"]
+__all__ = ["entries", "fixed_queue", "measured_at", "service_levels", "waiting"]
 
 TRANSIT = 0.05
 """Seconds within which records are on their way and do not wait: at thousands a second, a look at a queue finds some."""
@@ -37,18 +38,24 @@ def waiting(observation: Observation, unit: Unit) -> float:
     """
     context, frame = observation.context, observation.operators
     if context.layout.apart:
-        names, entries, during = unit.operators, list(unit.operators[:1]), TRANSIT
+        names, during = unit.operators, TRANSIT
     else:
-        segment, by_name = segment_of(context, unit), context.graph.by_name
-        names = segment.operators
-        entries = [name for name in names if by_name[name].kind is Kind.SOURCE]
-        entries += dict.fromkeys(edge.target for edge in segment.inputs)
+        names = segment_of(context, unit).operators
         during = observation.latency(Metric.BATCH_DURATION).value or 0.0
     queue = known_sum([frame.value(name, Metric.BACKLOG) for name in names])
-    rate = math.fsum([frame.value(name, Metric.ARRIVAL_RATE) for name in entries])
+    rate = total_of(frame, Metric.ARRIVAL_RATE, entries(context, unit))
     if math.isnan(queue) or not rate * during >= 1:  # records are whole: where few come, each counts
         return queue
     return max(0.0, queue - rate * during)
+
+
+def entries(context: Context, unit: Unit) -> tuple[str, ...]:
+    """Operators at which the records arrive that wait for a unit: its own first; fused, those that its query takes from."""
+    if context.layout.apart:
+        return unit.operators[:1]
+    segment, by_name = segment_of(context, unit), context.graph.by_name
+    own = [name for name in segment.operators if by_name[name].kind is Kind.SOURCE]
+    return tuple(dict.fromkeys([*own, *(edge.target for edge in segment.inputs)]))
 
 
 def service_levels(context: Context) -> dict[str, float]:

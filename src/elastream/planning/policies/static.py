@@ -14,9 +14,9 @@ from elastream.model.stages import Layout, Unit
 from elastream.model.wording import counted
 from elastream.planning.algorithms.draft import Draft
 from elastream.planning.algorithms.placement import balance
-from elastream.planning.provision import At, Costs, declared, declared_cores, filled, first, width
+from elastream.planning.provision import At, Costs, declared, declared_cores, filled, first
 
-__all__ = ["Static", "missing_hosts", "places_only", "standing"]
+__all__ = ["Static", "filling", "missing_hosts", "places_only", "standing"]
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Static:
                 if observation.composition.parallelism.get(operator) != instances
             ]
         else:
-            actions += _filling(observation)
+            actions += filling(observation)
         few = f"{counted(hosts, 'host')} wanted, {context.max_hosts} at most may be leased"
         remarks = (few,) if hosts > context.max_hosts else ()
         # Apart, instances reserve cores and fill the hosts: what is placed has no better place to go to.
@@ -126,11 +126,11 @@ def missing_hosts(observation: Observation, hosts: int, host_type: str | None = 
     return [LeaseHost(observation.host_name(n), kind, why=f"{counted(hosts, 'host')} at all times") for n in range(missing)]
 
 
-def _filling(observation: Observation) -> list[Action]:
+def filling(observation: Observation) -> list[Action]:
     """Instances that fill the usable hosts in proportion to work; none is removed."""
     usable, composition = observation.usable, observation.composition
     if not observation.context.layout.apart:
-        slots = sum(width(observation.leases[host].type) for host in usable)
+        slots = sum(observation.leases[host].type.width for host in usable)
         why = f"{counted(slots, 'slot')} on {counted(len(usable), 'host')}"
         operators = observation.context.graph.by_name
         return [

@@ -10,18 +10,23 @@ import os
 import shlex
 import sys
 import sysconfig
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Literal, TypeAlias
 
+import psutil
 from py4j.protocol import Py4JError
+from pyspark import SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from elastream.clouds.local.java import home_without_archives
 from elastream.model.errors import EnvironmentProblem, InputError, first_line
+from elastream.spark.jvm.gateway import jvm_of
 
-__all__ = ["StateStore", "open_session", "session_settings", "settings_for"]
+__all__ = ["StateStore", "holding", "open_session", "session_settings", "settings_for"]
 
 StateStore: TypeAlias = Literal["memory", "disk"]
 """Where executors keep keyed state between batches: in their heap (Spark's default store), or on disk (RocksDB), for state
@@ -54,6 +59,9 @@ collector threads than cores only wait for each other; what the first tier makes
 STACK = "-Xss32m"
 """Stack of the driver's threads: Spark searches for an interrupt in the text of a failed Python callback with an expression
 that recurses a few times per character, and on the default stack a query stopped in mid-batch dies of that instead."""
+
+REMAINS = 60.0
+"""Seconds for which the JVM of a killed driver is waited for; it ends when it notices that its input has ended."""
 
 LOGGING = """\
 rootLogger.level = warn
@@ -155,12 +163,36 @@ def open_session(master: str, name: str, folder: Path, settings: Mapping[str, st
     }
     for key, value in {**settings, **places}.items():
         builder = builder.config(key, value)
+    others = psutil.Process().children()
     try:
-        with _stderr_into(folder / "driver-stderr.log"):
+        with _stderr_into(folder / "driver-stderr.log"), _home(home_without_archives(folder / "spark-home")):
             spark = builder.getOrCreate()
     except (PySparkException, Py4JError, RuntimeError, OSError) as error:
         raise EnvironmentProblem(f"Spark did not start on {master}: {first_line(error)}") from error
+    except (KeyboardInterrupt, SystemExit):
+        _end_jvm(others)
+        raise
     return spark
+
+
+@contextlib.contextmanager
+def holding(spark: SparkSession, file: Path) -> Iterator[Callable[[], None]]:
+    """Lock `file` for the driver's JVM, until that is gone or what this gives is called; at once where the inside raises.
+
+    A JVM outlives a killed driver by seconds, and its queries go on meanwhile: a run that goes on waits for its end. Raises
+    EnvironmentProblem where it does not end.
+    """
+    channel = jvm_of(spark).java.io.RandomAccessFile(str(file), "rw").getChannel()
+    until = time.monotonic() + REMAINS
+    try:
+        while channel.tryLock() is None:
+            if time.monotonic() > until:
+                raise EnvironmentProblem(f"the JVM of the run's earlier driver still runs, and holds {file}: end it first")
+            time.sleep(0.2)
+        yield channel.close
+    except BaseException:
+        channel.close()
+        raise
 
 
 def session_stopped(spark: SparkSession) -> bool:
@@ -187,6 +219,36 @@ def _stderr_into(file: Path) -> Iterator[None]:
     finally:
         os.dup2(before, 2)
         os.close(before)
+
+
+@contextlib.contextmanager
+def _home(folder: Path) -> Iterator[None]:
+    """Let the JVM started inside take `folder` for Spark's home, and the Python processes that it starts."""
+    before = os.environ.get("SPARK_HOME")
+    os.environ["SPARK_HOME"] = str(folder)
+    try:
+        yield
+    finally:
+        os.environ.pop("SPARK_HOME")
+        if before is not None:
+            os.environ["SPARK_HOME"] = before
+
+
+def _end_jvm(others: Container[psutil.Process]) -> None:
+    """End the driver's JVM, be it as far as it may; `others`: children of this process that are not it.
+
+    Left alone it goes on for half a minute where opening a session is interrupted: its master has ended by then.
+    """
+    for child in psutil.Process().children():
+        with contextlib.suppress(psutil.Error):
+            if child not in others and any("spark" in word.lower() for word in child.cmdline()):
+                for each in (child, *child.children(recursive=True)):
+                    each.kill()
+    if (gateway := SparkContext._gateway) is not None and gateway.proc is not None:
+        gateway.proc.kill()
+        gateway.proc.wait()
+    # The next session of this process starts a JVM of its own.
+    SparkContext._gateway = SparkContext._jvm = SparkContext._active_spark_context = None
 
 
 def _own_modules() -> list[str]:

@@ -18,8 +18,9 @@ from elastream.model.observation import Composition, Frame, Metric, MicroBatch
 from elastream.model.signals import Signals
 from elastream.model.stages import Layout, lay_out
 from elastream.spark.jvm.driver_side import running_queries
-from elastream.spark.queries.query import Instruments, Query
+from elastream.spark.queries.query import Instruments, Query, stalled
 from elastream.spark.telemetry.batches import Batch, weighted_quantile
+from elastream.spark.telemetry.frames import state_columns
 from elastream.spark.telemetry.stage_load import PartitionLoads
 
 __all__ = ["WatchedQueries", "application_frame", "layout_of", "operator_frame"]
@@ -89,6 +90,10 @@ class WatchedQueries:
     def latency_basis(self) -> Mapping[str, Basis]:
         """What latency is measured from, by query."""
         return {query.name: Basis.BOUND for query in self.live if query.timed}
+
+    def stalled(self, wall: float) -> Mapping[str, float]:
+        """Seconds by query for which a batch has been under way that takes unusually long."""
+        return stalled(self.live, wall)
 
     def apply(self, action: Action) -> Outcome:
         """Refuse it."""
@@ -176,6 +181,7 @@ def operator_frame(
         columns[Metric.BUSY_CORES][query.name] = max(used - charged, 0.0) / len(live)
     columns[Metric.BUSY_CORES] |= per_stage
     columns[Metric.PARALLELISM] = {name: float(each.busy.size) for name, each in loads.items()}
+    columns |= state_columns(loads)
     return Frame(names, {metric: [column.get(name, NAN) for name in names] for metric, column in columns.items()})
 
 

@@ -1,0 +1,171 @@
+"""What the hosts of rings are busy with, as an observation says it: readings for decisions about tokens.
+
+The thesis's hosts have a queue each, and so have those of a ring of reducers. Of micro-batches all hosts of a query have
+one, at its source, and wait for the slowest of them. So a host's use of CPU is taken at the rate at which records arrive
+- what it would be if no other held the query up - and the queue counts for those hosts alone that would be busy then.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from elastream.forecasting.trend import forecast
+from elastream.model.decision import Unknown
+from elastream.model.metrics import Metric
+from elastream.model.observation import Floats, Observation
+from elastream.model.promises import Rows
+from elastream.model.ring import Ring
+from elastream.model.stages import Unit
+from elastream.planning.algorithms.measures import total_of
+from elastream.planning.algorithms.queues import entries, waiting
+from elastream.planning.algorithms.ring_balance import Arc
+
+__all__ = ["RingLoad"]
+
+MOST_BEHIND = 10.0
+"""Most by which a use of CPU is multiplied because fewer records are processed than arrive: of a query that has stopped for
+a moment the ratio says nothing."""
+REMEMBERED = 120.0
+"""Seconds of samples that a trend is drawn through: what the default policy keeps, too."""
+
+
+@dataclass(frozen=True)
+class RingLoad:
+    """Readings of one observation. busy: part of its cores from which a host counts as busy."""
+
+    observation: Observation
+    busy: float
+
+    @cached_property
+    def units(self) -> Mapping[str, Unit]:
+        """What each operator with state partitions runs in."""
+        context = self.observation.context
+        return {name: unit for unit in context.units for name in unit.operators if context.partitions.get(name, 0) > 0}
+
+    @cached_property
+    def waits(self) -> Mapping[str, float]:
+        """Seconds that records which come now will wait for each operator, beyond one batch; NaN where unknown.
+
+        By what waits and the rate at which records arrive (Little's law), else by the latency of the application.
+        """
+        found = {}
+        for name, unit in self.units.items():
+            queue, rate = waiting(self.observation, unit), self._rate(unit, Metric.ARRIVAL_RATE)
+            seconds = (0.0 if queue <= 0 else math.inf) if rate == 0 else queue / rate
+            if math.isnan(seconds):
+                latency, batch = (self.observation.overall(each) for each in (Metric.LATENCY, Metric.BATCH_DURATION))
+                seconds = max(0.0, latency - batch) if latency == latency and batch == batch else math.nan
+            found[name] = seconds
+        return found
+
+    @cached_property
+    def behind(self) -> Mapping[str, float]:
+        """Arriving over processed records of each operator's query, between 1 and MOST_BEHIND; 1 where unknown."""
+        found = {}
+        for name, unit in self.units.items():
+            arrive, done = (self._rate(unit, each) for each in (Metric.ARRIVAL_RATE, Metric.PROCESSED_RATE))
+            ratio = arrive / done if done > 0 else math.nan
+            found[name] = min(max(ratio, 1.0), MOST_BEHIND) if ratio == ratio else 1.0
+        return found
+
+    def _rate(self, unit: Unit, metric: Metric) -> float:
+        return total_of(self.observation.operators, metric, entries(self.observation.context, unit))
+
+    @cached_property
+    def levels(self) -> Mapping[str, float]:
+        """Use of CPU of each usable host at the rate at which records arrive, NaN where unknown; may be above 1."""
+        column, rows = self.observation.hosts.column(Metric.CPU).tolist(), self.observation.hosts.rows
+        most = max(self.behind.values(), default=1.0)
+        return {host: column[rows[host]] * most for host in self.observation.usable if host in rows}
+
+    @cached_property
+    def queues(self) -> Mapping[str, float]:
+        """Seconds that wait for each usable host: in its own queue where there is one, else those of its queries where it
+        would be busy, and 0 where not."""
+        wait = max(self.waits.values(), default=0.0, key=lambda each: -math.inf if each != each else each)
+        shared = {host: 0.0 if level < self.busy else wait for host, level in self.levels.items()}
+        return {**shared, **{host: seconds for host, seconds in self._own_queues.items() if host in shared}}
+
+    @cached_property
+    def _own_queues(self) -> Mapping[str, float]:
+        """Seconds that the queue of each host takes at the rate at which it processes; empty where tasks have no queues."""
+        tasks, names = self.observation.tasks, self.observation.hosts.ids
+        queued, rate = (tasks.column(metric) for metric in (Metric.BACKLOG, Metric.PROCESSED_RATE))
+        known = ~np.isnan(queued) & ~np.isnan(rate)
+        if not known.any():
+            return {}
+        waits, done = (np.bincount(tasks.host[known], column[known], len(names)) for column in (queued, rate))
+        return {
+            name: float(waits[row] / done[row]) if done[row] > 0 else math.inf if waits[row] > 0 else 0.0
+            for row, name in enumerate(names)
+        }
+
+    def loads(self, operator: str) -> Floats:
+        """Cores that each state partition of `operator` keeps busy, by its number; NaN where unknown."""
+        tasks, count = self.observation.tasks, self.observation.context.partitions[operator]
+        found = np.full(count, np.nan)
+        mine = tasks.operator == self.observation.operators.rows.get(operator, -1)
+        within = mine & (tasks.index < count)
+        found[tasks.index[within]] = tasks.column(Metric.BUSY_CORES)[within]
+        return found
+
+    def arc(self, operator: str, ring: Ring, hosts: tuple[str, ...], joins: str | None = None) -> Arc:
+        """`hosts`, neighbours on `ring` clockwise, with what they own; joins: another host behind them, which owns nothing.
+
+        What a host is busy with otherwise is its use of CPU without the partitions that are on it now.
+        """
+        count, loads = self.observation.context.partitions[operator], self.loads(operator)
+        owned = [ring.partitions(host, count) for host in hosts]
+        numbers = [number for each in owned for number in each]
+        on = self._on(operator)
+        members = (*hosts, *([] if joins is None else [joins]))
+        capacity = np.array([self.observation.capacities[host] for host in members])
+        used = np.array([self.observation.hosts.value(host, Metric.CPU) for host in members]) * capacity
+        fixed = np.maximum(0.0, np.nan_to_num(used) - [float(np.nansum(loads[on.get(host, [])])) for host in members])
+        counts = (*(len(each) for each in owned), *([] if joins is None else [0]))
+        return Arc(members, numbers[0] if numbers else 0, count, loads[numbers], counts, fixed, capacity)
+
+    def _on(self, operator: str) -> Mapping[str, list[int]]:
+        """Numbers of the partitions of `operator` that are on each host."""
+        tasks, names = self.observation.tasks, self.observation.hosts.ids
+        mine = tasks.operator == self.observation.operators.rows.get(operator, -1)
+        found: dict[str, list[int]] = {}
+        for number, row in zip(tasks.index[mine].tolist(), tasks.host[mine].tolist(), strict=True):
+            found.setdefault(names[row], []).append(number)
+        return found
+
+    def heaviest(self, host: str) -> tuple[str, int, float] | None:
+        """The state partition on `host` that keeps most cores busy: operator, number, cores; None where none is known."""
+        known = [
+            (float(loads[number]), name, number)
+            for name in self.units
+            for loads in [self.loads(name)]
+            for number in self._on(name).get(host, [])
+            if loads[number] == loads[number]
+        ]
+        cores, name, number = max(known, default=(math.nan, "", -1))
+        return None if number < 0 else (name, number, cores)
+
+    def growth(self, horizon: float) -> float:
+        """Rate expected `horizon` seconds from now over the rate now, at least 1: a trend that is certain."""
+        observation = self.observation
+        sources = [source.name for source in observation.context.graph.sources]
+        samples = [each for each in observation.history if each.time > observation.time - REMEMBERED]
+        times = np.array([*(each.time for each in samples), observation.time])
+        rates = [total_of(each.operators, Metric.ARRIVAL_RATE, sources) for each in samples]
+        rates.append(total_of(observation.operators, Metric.ARRIVAL_RATE, sources))
+        found = forecast(times, np.array(rates), horizon, horizon)
+        return max(1.0, found.expected / found.level) if found.level > 0 else 1.0
+
+    @cached_property
+    def lacking(self) -> tuple[Unknown, ...]:
+        """What is unknown for want of which no host can be said to be busy."""
+        found = [Unknown(Metric.CPU, Rows.HOST, host) for host, level in self.levels.items() if math.isnan(level)]
+        for name, seconds in self.waits.items():
+            if math.isnan(seconds):
+                first = entries(self.observation.context, self.units[name])[:1]
+                found.append(Unknown(Metric.BACKLOG, Rows.OPERATOR, first[0] if first else name))
+        return tuple(dict.fromkeys(found))
