@@ -118,4 +118,4 @@ def test_value_is_weighed_against_cost_among_what_guards_allow(
     (figures,) = json.loads((tmp_path / "found.json").read_text())["figures"]["policies"].values()
     assert figures["value"] == pytest.approx(value, abs=0.05)
     assert (figures["cost"] >= 3) is (manual == "true"), "five cores are three hosts"
-    assert figures["left waiting"] < 2_000
+    assert figures["left waiting"] < 3_000, "on one host 3,600 would wait"
