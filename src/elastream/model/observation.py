@@ -444,7 +444,7 @@ class Observation:
     images: Mapping[str, frozenset[str]] = field(default_factory=dict)
     history: tuple[Sample, ...] = ()
     next_host: int = 1
-    batches: tuple[MicroBatch, ...] = ()
+    batches: Sequence[MicroBatch] = ()
     exchange: Exchange = UNMEASURED
     alarms: tuple[Alarm, ...] = ()
     latency_basis: Mapping[str, Basis] = field(default_factory=dict)
