@@ -5,7 +5,7 @@ Each sample is read once, when it is new: an observation's history is short and 
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
 
@@ -89,7 +89,7 @@ class Seen:
             first = int(np.searchsorted(before.times, observation.time - keep))
             samples = np.concatenate([before.samples[:, first:], samples], axis=1)
             short = before.short if running == before.running else NEVER
-            return replace(before, samples=samples, began=began, short=short, running=running)
+            return cls(samples, before.since, began, before.needs, before.surprises, short, running)
         return cls(samples, float(samples[0, 0]), began, running=running)
 
     @property
@@ -131,7 +131,8 @@ class Seen:
     def needing(self, time: float, cores: tuple[float, ...], settle: float) -> "Seen":
         """This, with the cores that are needed at `time`, and those needed in the `settle` seconds before."""
         kept = tuple(each for each in self.needs if each[0] >= time - settle and len(each[1]) == len(cores))
-        return replace(self, needs=(*kept, (time, cores)))
+        needs = (*kept, (time, cores))
+        return Seen(self.samples, self.since, self.began, needs, self.surprises, self.short, self.running)
 
     def insufficient(self, time: float, rate: float) -> float:
         """Cores that did not suffice for `rate` lately, or for little more; 0 where none did."""
@@ -140,7 +141,8 @@ class Seen:
 
     def surprised(self, time: float, forecast: Forecast, horizon: float, pace: float) -> "Seen":
         """This, with what the load did at `time` that was not foreseen."""
-        return replace(self, surprises=self.surprises.after(time, forecast.level, forecast.expected, horizon, pace))
+        found = self.surprises.after(time, forecast.level, forecast.expected, horizon, pace)
+        return Seen(self.samples, self.since, self.began, self.needs, found, self.short, self.running)
 
     @property
     def highest(self) -> Floats:
