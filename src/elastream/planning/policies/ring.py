@@ -34,7 +34,7 @@ __all__ = ["RingBalance"]
 PACE = 2.0
 """Seconds from one round to the next, until two rounds were seen."""
 DEFAULT_LATENCY, LEAST_CALM = 2.0, 10.0
-"""Seconds: stand for a target latency where none is given; hosts are to have been light before one goes, several batches."""
+"""Seconds: stand for a target latency where none is given; hosts are to have been light before one goes."""
 TOLERANCE = 0.1
 """Fraction of the highest level by which a change must lower it (the default tolerance of Kubernetes' HPA)."""
 
