@@ -184,7 +184,7 @@ class _Events:
         self.next_batch()
 
     def apply(self, action: Action) -> None:
-        """Do it: its hosts are there, as every event waits until those that came and went have. Raises EnvironmentProblem."""
+        """Do it: its hosts are there, as every event waits for those that come and go. Raises EnvironmentProblem."""
         outcome = self.plant.apply(action)
         if not outcome.succeeded:
             raise EnvironmentProblem(f"{describe(action)}: {outcome.reason}")
