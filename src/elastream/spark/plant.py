@@ -82,11 +82,12 @@ class Scope:
 
 
 class RunClock:
-    """Seconds since the run began, on the machine's monotonic clock; it can be woken early. epoch: when that was."""
+    """Seconds since the run began, on the machine's monotonic clock; it can be woken early. epoch: when that was. at:
+    seconds to begin with, of a run that goes on."""
 
-    def __init__(self) -> None:
-        self._start = time.monotonic()
-        self.epoch = time.time()
+    def __init__(self, at: float = 0.0) -> None:
+        self._start = time.monotonic() - at
+        self.epoch = time.time() - at
         self._wake = threading.Event()
 
     def now(self) -> float:
@@ -290,7 +291,7 @@ class SparkPlant(Generic[Q]):
         return Outcome(action, Status.ACCEPTED, f"{counted(moving, 'state partition')} on the way")
 
     def _zone(self, host: str) -> str:
-        return self.hosts.leases[host].type.zone
+        return self.hosts.leases[host].zone
 
     # -- observation ---------------------------------------------------------------------------------------------------
 
@@ -340,6 +341,7 @@ class SparkPlant(Generic[Q]):
             alarms=self.alarms.standing,
             rings=self.rings.standing,
             latency_basis=self.queries.latency_basis(),
+            stalled=self.queries.stalled(wall),
         )
 
     def _seen_again(self, last: Observation, now: float) -> Observation:
