@@ -1,4 +1,4 @@
-"""Input that nobody means to give, but somebody does: one sentence, status 2, no stack trace; and code that ends processes."""
+"""Odd input, and code that ends its process: one sentence, status 2, no stack trace."""
 
 from pathlib import Path
 
