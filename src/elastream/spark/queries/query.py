@@ -23,6 +23,7 @@ from elastream.spark.placement.placing import Placing
 from elastream.spark.telemetry.batches import Batch, Doing, read_batch, read_doing
 from elastream.spark.telemetry.speeds import SpeedWatch
 from elastream.spark.telemetry.stage_load import LoadWindow, PartitionLoads, StageLoad, read_loads
+from elastream.spark.telemetry.state_files import StateSizes
 from elastream.spark.telemetry.traffic import Traffic
 
 __all__ = ["Instruments", "Query", "TaskWatch"]
@@ -115,6 +116,7 @@ class Query:
         self._looked = 0.0
         self._since: float | None = None
         self._windows: dict[str, LoadWindow] = {}
+        self._sizes: dict[str, StateSizes] = {}
         self._names: dict[int, str] = {}
         self._tasks: TaskWatch | None = None
 
@@ -158,6 +160,9 @@ class Query:
         self.doing = read_doing(doing)
         for row in reversed(rows):
             self.batches.append(read_batch(self.name, row, self.batches[-1] if self.batches else None, self.doing.poll))
+        if rows:
+            for sizes in self._sizes.values():
+                sizes.look(self.newest)
         if not self.doing.processing:
             self._since = None
         elif rows or not before.processing:
@@ -215,8 +220,12 @@ class Query:
 
     def loads(self, now: float) -> dict[str, PartitionLoads]:
         """What each partition of each stage takes at epoch second `now`, by the name that its tasks have."""
-        nothing, stages = LoadWindow(), self.stages or {}
-        return {name: self._windows.get(name, nothing).loads(each.partitions, now) for name, each in stages.items()}
+        nothing, found = LoadWindow(), {}
+        for name, stage in (self.stages or {}).items():
+            found[name] = self._windows.get(name, nothing).loads(stage.partitions, now)
+            if (sizes := self._sizes.get(name)) is not None:
+                found[name] = found[name]._replace(state=sizes.megabytes, delta=sizes.delta)
+        return found
 
     def _rated(self) -> Sequence[Batch]:
         """The batches that began in the last RATED seconds, and the one before them."""
@@ -228,6 +237,7 @@ class Query:
         if stages is None:
             return
         self.stages = dict(zip(self._called(stages), stages, strict=False))
+        self._sizes = {name: StateSizes(stage) for name, stage in self.stages.items()}
         assert self.run_id is not None
         run = Run(self.id, self.run_id)
         for name, stage in self.stages.items():
