@@ -138,7 +138,9 @@ def zone_lost(found: Resilience, sizes: Sizes) -> None:
         made.more(50)
         normal, leases = made.normal(), made.plant.hosts.leases
         first = leases[made.plant.hosts.usable[0]].type.zone
-        found.zone.append(made.after(made.kill(*(h for h in made.plant.hosts.usable if leases[h].type.zone == first)), normal))
+        found.zone.append(
+            made.after(made.kill(*(h for h in made.plant.hosts.usable if leases[h].type.zone == first)), normal)
+        )
         found.close("a zone lost", made)
 
 
