@@ -97,7 +97,7 @@ class CompiledQueries:
 
     def operators(self, wall: float, loads: Mapping[str, PartitionLoads], cores: float, used: float) -> Frame:
         """A row per operator."""
-        further = {Metric.SCALINGS: self._scalings, **state_columns(loads)}
+        further: dict[Metric, Mapping[str, float]] = {Metric.SCALINGS: self._scalings, **state_columns(loads)}
         return self.telemetry.operators(wall, self._parallelism(), cores, used, further, self._stretch)
 
     def alternates(self, wall: float) -> Frame:

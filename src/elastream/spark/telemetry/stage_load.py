@@ -200,4 +200,6 @@ class LoadWindow:
             np.mean(columns, axis=0) / seconds
             for columns in ([load.run_time for load in told], [load.records for load in told], traffic)
         )
-        return PartitionLoads(np.median(busy, axis=0), error, occupied, records, exchanged, age, np.full(partitions, math.nan))
+        return PartitionLoads(
+            np.median(busy, axis=0), error, occupied, records, exchanged, age, np.full(partitions, math.nan)
+        )

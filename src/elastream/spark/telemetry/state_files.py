@@ -54,7 +54,8 @@ def folders_of(stage: StatefulStage) -> tuple[tuple[Path, ...], ...]:
         return ()
     stores = [(str(each.id), "" if store == DEFAULT else store) for each in stage.operators for store in each.stores]
     return tuple(
-        tuple(root / operator / str(partition) / store for operator, store in stores) for partition in range(stage.partitions)
+        tuple(root / operator / str(partition) / store for operator, store in stores)
+        for partition in range(stage.partitions)
     )
 
 
@@ -152,15 +153,18 @@ class StateSizes:
     @property
     def megabytes(self) -> Floats:
         """The whole state of each partition, shape (partitions,): its newest snapshot and what was written since."""
+        return self._bytes / MEGABYTE
+
+    @property
+    def _bytes(self) -> Floats:
         if not self._version or not self._stores:
             return self._unknown
-        sizes = [math.fsum(store.size(self._version) for store in stores) for stores in self._stores]
-        return np.array(sizes) / MEGABYTE
+        return np.array([math.fsum(store.size(self._version) for store in stores) for stores in self._stores])
 
     @property
     def delta(self) -> float:
         """What the newest batch wrote over the whole state; NaN where that is empty, or the store writes no changes."""
-        whole = float(self.megabytes.sum()) * MEGABYTE
+        whole = float(self._bytes.sum())
         changed = [store.changed(self._version) for stores in self._stores for store in stores]
         return math.fsum(changed) / whole if whole > 0 else NAN
 
