@@ -1,6 +1,6 @@
-"""Chapter 6 of the thesis on Spark: what a lost host, a host that joins and an interval that moves cost, and what copies do.
+"""Chapter 6 of the thesis on Spark: what lost hosts, hosts that join and intervals that move cost, and what copies do.
 
-Each part has a cluster of its own, four hosts on this machine, and ends with a comparison of its state with a batch query's.
+Each part has a cluster of its own, four hosts on this machine, and ends with its state compared with a batch query's.
 `on_spark_page` shows what came of it. Jobs and numbers were chosen before anything was measured with them.
 """
 
@@ -59,9 +59,9 @@ class Sizes:
 class Resilience:
     """What was found; seconds where nothing else is said.
 
-    speeds: records/s by what keeps or copies the state. joined: to the first batch on an idle leased host, and on one that
-    had to be leased. moved: longest batch over the median one, by (partitions, records a batch). deltas: part of the state
-    that a checkpoint holds, by interval. faults: by hosts killed at once. zone: all hosts of a fault zone. wrong: counts that
+    speeds: records/s by what keeps or copies the state. joined: to the first batch on an idle leased host, and on one
+    that had to be leased. moved: longest batch over the median one, by (partitions, records a batch). deltas: part of the
+    state that a checkpoint holds, by interval. faults: by hosts killed at once. zone: all hosts of a fault zone. wrong: counts that
     differ from a batch query's, by part. restarts: of queries, by part. remarks: what could not be measured, and why.
     """
 
@@ -205,9 +205,14 @@ def checkpoints(found: Resilience, sizes: Sizes) -> None:
     for seconds in sizes.intervals:
         job = Job(VOCABULARY, round(WORDS * seconds), pace=seconds, zipf=True)
         with bed(job, 2) as made:
-            (operator,) = made.plant.queries.live[0].operators
-            seen = made.until(lambda seen, name=operator: seen.operators.reading(name, Metric.CHECKPOINT_DELTA).known)
-            found.deltas[seconds] = seen.operators.value(operator, Metric.CHECKPOINT_DELTA)
+            found.deltas[seconds] = delta(made)
+
+
+def delta(made: Bed) -> float:
+    """What the newest checkpoint wrote over the size of the whole state."""
+    (operator,) = made.plant.queries.live[0].operators
+    seen = made.until(lambda seen: seen.operators.reading(operator, Metric.CHECKPOINT_DELTA).known)
+    return seen.operators.value(operator, Metric.CHECKPOINT_DELTA)
 
 
 def throughput(found: Resilience, sizes: Sizes) -> None:

@@ -35,7 +35,7 @@ class Rings:
         return self._even() if found is None else found
 
     def heirs(self, task: TaskId, at: str) -> Sequence[str]:
-        """Hosts that are to take `task`, which is at the host `at`, if that is lost: its neighbours clockwise, nearest first.
+        """Hosts that are to take `task`, which is at `at`, if that is lost: its neighbours clockwise, nearest first.
 
         A host that is not on the ring has the neighbours of the one that the task belongs to, and that one before them.
         """
