@@ -32,7 +32,8 @@ from elastream.spark.start import start_beside
 
 __all__ = ["BATCHES_BEFORE", "HOST", "Bed", "Fault", "Job", "bed"]
 
-HOST = HostType("slot", cores=1.0, slots=1, memory=1400.0)
+HOST = HostType("host", cores=1.0, slots=4, memory=1400.0)
+"""Four tasks at once, as the thesis's virtual machines (p. 145): there is room for a neighbour's state partitions."""
 NORMAL, BATCHES_BEFORE = 1.25, 50
 """A batch is as before if it takes at most so many times the median of so many batches before (the project's bar)."""
 STEADY = 10
