@@ -30,7 +30,7 @@ from elastream.spark.plant import SparkPlant
 from elastream.spark.queries.watched import WatchedQueries
 from elastream.spark.start import start_beside
 
-__all__ = ["BATCHES_BEFORE", "HOST", "Bed", "Fault", "Job", "bed"]
+__all__ = ["BATCHES_BEFORE", "HOST", "NORMAL", "Bed", "Fault", "Job", "bed"]
 
 HOST = HostType("host", cores=1.0, slots=4, memory=1400.0)
 """Four tasks at once, as the thesis's virtual machines (p. 145): there is room for a neighbour's state partitions."""
