@@ -244,7 +244,9 @@ class Autopilot:
             observers=observers,
             journal=journal,
             observe_only=self._observe_only,
-            header=describe_run(plant.context, policy=self._policy.name, plant="spark", environment=about),
+            header=describe_run(
+                plant.context, policy=self._policy.name, plant="spark", started=plant.clock.epoch, environment=about
+            ),
         )
         with self._lock:
             self._plant, self._loop = plant, loop

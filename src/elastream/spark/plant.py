@@ -82,7 +82,7 @@ class Scope:
 
 
 class RunClock:
-    """Seconds since the run began, on the machine's monotonic clock; it can be woken early."""
+    """Seconds since the run began, on the machine's monotonic clock; it can be woken early. epoch: when that was."""
 
     def __init__(self) -> None:
         self._start = time.monotonic()

@@ -21,7 +21,7 @@ from elastream.planning.algorithms.choosing import Choosable, Costs, Worked, ele
 from elastream.planning.algorithms.draft import Draft
 from elastream.planning.algorithms.fused import in_equal_parts
 from elastream.planning.algorithms.measures import cycle
-from elastream.planning.provision import TARGET_UTILISATION, width
+from elastream.planning.provision import TARGET_UTILISATION
 from elastream.planning.scheduling.problem import HOUR, Conditions, Deployment, Goal, Host, Option, Problem, paid, value_of
 
 __all__ = ["KnownWork", "Situation", "deployment_of", "read"]
@@ -242,7 +242,7 @@ class _Reading:
         State partitions are moved where there are cores; of more tasks than slots, quick slots take more.
         """
         observation, layout = self.observation, self.observation.context.layout
-        slots = sum(width(observation.leases[host].type) for host in observation.usable)
+        slots = sum(observation.leases[host].type.width for host in observation.usable)
         if not self.shared or not in_equal_parts(observation, slots):
             return False
         works = {each.name: self.arriving[each.name] * self._cost(each, self.composition) for each in self._working}
