@@ -133,9 +133,7 @@ def any_action(context: Context) -> st.SearchStrategy[Action]:
             st.lists(hosts, max_size=2).map(tuple),
             st.lists(tasks, max_size=2).map(tuple),
         ),
-        st.builds(
-            SetTokens, operators, st.lists(st.tuples(hosts, st.floats(-0.5, 1.5)), max_size=3).map(tuple)
-        ),
+        st.builds(SetTokens, operators, st.lists(st.tuples(hosts, st.floats(-0.5, 1.5)), max_size=3).map(tuple)),
         st.builds(MoveTask, tasks, hosts),
         st.builds(LeaseHost, hosts, st.sampled_from([*context.host_types]) | nonsense, st.just("local") | nonsense),
         st.builds(RenewHost, hosts),

@@ -101,7 +101,7 @@ def test_a_journal_without_a_file_keeps_the_same_book():
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_of_action_comes_back_from_disk_as_it_was(tmp_path, kind):
     given = {"operator": "words", "alternate": "fast", "choice": "where", "target": "table", "instances": 2, "table": 3}
-    given |= {"task": TaskId("count", 1), "host": "h2", "type": "small", "why": "because"}
+    given |= {"task": TaskId("count", 1), "host": "h2", "type": "small", "why": "because", "tokens": (("h1", 0.25),)}
     action = KINDS[kind](**{name: value for name, value in given.items() if name in KINDS[kind].__dataclass_fields__})
     tried(Journal(tmp_path / "journal.jsonl"), action)
     (entry,) = Journal(tmp_path / "journal.jsonl").unconcluded

@@ -25,8 +25,8 @@ class RunOptions:
     limit: time limit of the run, seconds. observers: further observers. before: called with the validated graph, the
     policy, the cloud, the target latency (seconds), the file of guards, the consistency, the key tables and the number of
     replicas before they are checked and anything is started; an exception from it ends the run. policy, cloud, guards (a
-    file), consistency, replicas: used instead of the program's. live: a live view where there is a terminal, else lines. report: file of the report, in place
-    of that in the run's folder.
+    file), consistency, replicas: used instead of the program's. live: a live view where there is a terminal, else lines.
+    report: file of the report, in place of that in the run's folder.
     """
 
     input: str | None = None

@@ -41,7 +41,12 @@ def _run_document(file: Path, options: "RunOptions") -> None:
     cloud = options.cloud or _setting(document, "cloud").build()
     from elastream.api.run import run
 
-    given = {"policy": options.policy, "cloud": options.cloud, "consistency": options.consistency, "replicas": options.replicas}
+    given = {
+        "policy": options.policy,
+        "cloud": options.cloud,
+        "consistency": options.consistency,
+        "replicas": options.replicas,
+    }
     replaced = [key for key, value in given.items() if value is not None]
     with with_options(options), document.placing(*replaced):
         run(

@@ -74,7 +74,20 @@ def run(
     decides = None if policy is None else named_by(policy, "policy", file)
     leases = None if cloud is None else named_by(cloud, "cloud", file)
     options = RunOptions(
-        input, observe_only, runs, record, limit, (ends,), None, decides, leases, live, report, guards, consistency, replicas
+        input,
+        observe_only,
+        runs,
+        record,
+        limit,
+        (ends,),
+        None,
+        decides,
+        leases,
+        live,
+        report,
+        guards,
+        consistency,
+        replicas,
     )
     if (names := execute(file, options)) is not None:
         without_run(file, names)

@@ -116,6 +116,13 @@ def _shown(value: Any) -> str:
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
+def _is_token(*pair: Any) -> bool:
+    """Whether `pair` is the name of a host and a number."""
+    return (
+        len(pair) == 2 and isinstance(pair[0], str) and isinstance(pair[1], int | float) and not isinstance(pair[1], bool)
+    )
+
+
 _TYPES: Mapping[Any, tuple[Callable[[Any], bool], str]] = {
     str: (lambda value: isinstance(value, str), "a text"),
     int: (lambda value: isinstance(value, int) and not isinstance(value, bool), "a whole number"),
@@ -130,6 +137,10 @@ _TYPES: Mapping[Any, tuple[Callable[[Any], bool], str]] = {
     tuple[TaskId, ...]: (
         lambda value: isinstance(value, tuple) and all(isinstance(each, TaskId) for each in value),
         "a tuple of TaskIds",
+    ),
+    tuple[tuple[str, float], ...]: (
+        lambda value: isinstance(value, tuple) and all(isinstance(each, tuple) and _is_token(*each) for each in value),
+        "a tuple of pairs of a text and a number",
     ),
 }
 """What a field of a declared type may hold."""

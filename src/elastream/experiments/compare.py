@@ -61,8 +61,8 @@ def compare(
     target: fraction of records that must be in time. monitor, period: seconds between observations and between plans.
     fused: whether stages are scaled as on Spark, or (False) every operator by itself. guards, tables: in force all along.
     consistency, replicas: in place of those of `settings`. speeds, links: what hosts and links do meanwhile, as factors on
-    what is declared, in place of the traces of `settings`. Raises InputError for a load that never ends without `seconds`, and what
-    the simulated plant refuses.
+    what is declared, in place of the traces of `settings`. Raises InputError for a load that never ends without `seconds`,
+    and what the simulated plant refuses.
     """
     if not policies:
         raise InputError("there is no policy to compare")

@@ -72,11 +72,11 @@ def simulate(
     calibrate: folder of a run on Spark whose measured costs and hosts are used. fused: micro-batches of fused stages, or
     a queue for each operator, in place of what the hosts say. period: time between two plans. guards: a file of guards.
     tables: key tables, as of `run`. consistency: what records under way meet when alternates change, as of `run`, or
-    `"rewired"`: what comes first. replicas: copies of each state partition, as of `run`, where stages are fused. speeds: how
-    fast hosts are meanwhile, as factors on the speeds of their types: a generator such as `SpeedWalk(seed=3)`, text such as
-    `"walk:seed=3"` or `"ec2"`, or a CSV file (`recorded_speeds`). links: the same of latency and bandwidth between hosts,
-    `Ec2Links()`, `"ec2"` or a file (`recorded_links`), of operators apart. seed: of all random numbers but theirs. show:
-    say how far it is, on a terminal with a bar, elsewhere with a line every ten seconds.
+    `"rewired"`: what comes first. replicas: copies of each state partition, as of `run`, where stages are fused.
+    speeds: how fast hosts are meanwhile, as factors on the speeds of their types: a generator such as `SpeedWalk(seed=3)`,
+    text such as `"walk:seed=3"` or `"ec2"`, or a CSV file (`recorded_speeds`). links: the same of latency and bandwidth
+    between hosts, `Ec2Links()`, `"ec2"` or a file (`recorded_links`), of operators apart. seed: of all random numbers but
+    theirs. show: say how far it is, on a terminal with a bar, elsewhere with a line every ten seconds.
 
     Raises InputError for a load without end and no `limit`, CloudError without hosts, and whatever cannot be simulated.
     """

@@ -1,8 +1,8 @@
 """A ring of hosts: which of them owns which keys of an operator, and which hold copies of their state.
 
 Thesis, section 6.4: every host has a token in [0, 1), and a key belongs to the nearest host counter-clockwise, so that a
-host at token t owns [t, next token clockwise). Clockwise is towards greater tokens. A host that moves, comes or goes changes
-the keys of its neighbours only, and a host can be moved as far as the load asks for: there are no virtual nodes.
+host at token t owns [t, next token clockwise). Clockwise is towards greater tokens. A host that moves, comes or goes
+changes the keys of its neighbours only, and can be moved as far as the load asks for: there are no virtual nodes.
 """
 
 import math
@@ -127,7 +127,7 @@ class Ring:
         return self._after(node, -1)
 
     def successors(self, node: str, r: int) -> tuple[str, ...]:
-        """The next `r` hosts clockwise, nearest first: those that hold copies of its state. All others where these are fewer."""
+        """The next `r` hosts clockwise, nearest first, which hold copies of its state; all others where these are fewer."""
         return tuple(self._after(node, step) for step in range(1, 1 + min(r, len(self) - 1)))
 
     def with_node(self, node: str, token: float) -> "Ring":
@@ -164,6 +164,10 @@ class Ring:
         owned = count if len(self) == 1 else last - first if begin < end else last - first + count
         return tuple((first + step) % count for step in range(owned))
 
+    def most_failures(self, r: int) -> int:
+        """Most hosts that may fail at once and no key is lost, where no more than `r` are neighbours: n r / (r + 1)."""
+        return max(0, min(len(self) * r // (r + 1), len(self) - 1))
+
     def survives(self, failed: Collection[str], r: int) -> bool:
         """Whether no key is lost where `failed` fail at once: of each host or one of its `r` successors is left."""
         gone = set(failed)
@@ -181,7 +185,7 @@ def _first_from(token: float, count: int) -> int:
 
 
 def tokens_refusal(action: SetTokens, partitions: Mapping[str, int]) -> str:
-    """Why no plant can do `action`, whatever its hosts are; empty where one can. partitions: by operator, as of a context."""
+    """Why no plant can do `action`, whatever its hosts; empty where one can. partitions: by operator, as of a context."""
     if action.operator not in partitions:
         return f"{action.operator!r} has no state partitions that a ring of hosts could divide"
     hosts = [host for host, _ in action.tokens]

@@ -43,10 +43,10 @@ COMING = (HostState.REQUESTED, HostState.STARTING)
 class Burdens(NamedTuple):
     """Tasks of a query's stages by host; shape (hosts,), or (stages, hosts) where it says by stage.
 
-    hosts: rows in the pool. share: part of a stage's records, and of its copies' work, by stage. loading: tasks that must load state, by stage. pace:
-    core-seconds of speed 1 a second that a stage's tasks on the host get together, by stage. speed: of the hosts' cores.
-    floor: cores used whatever the records. coming: hosts requested and not running. careful: whether the next batch
-    meets another distribution.
+    hosts: rows in the pool. share: part of a stage's records, and of its copies' work, by stage. loading: tasks that must
+    load state, by stage. pace: core-seconds of speed 1 a second that a stage's tasks on the host get together, by stage.
+    speed: of the hosts' cores. floor: cores used whatever the records. coming: hosts requested and not running. careful:
+    whether the next batch meets another distribution.
     """
 
     hosts: NDArray[np.int64]
@@ -61,8 +61,8 @@ class Burdens(NamedTuple):
 
 class Turn(NamedTuple):
     """What all queries share while time is advanced once: ends of the monitoring periods, inf for what follows the last;
-    core-seconds of every host by period; speed of every host, and the number of the interval in which it has that; when time
-    begins."""
+    core-seconds of every host by period; speed of every host, and the number of the interval in which it has that; when
+    this time begins."""
 
     ends: Floats
     worked: Floats

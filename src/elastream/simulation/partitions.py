@@ -133,7 +133,10 @@ class StageStation(Station):
 
     def _copies(self, now: Mapping[int, int], pool: SimulatedHosts) -> dict[int, frozenset[int]]:
         """Rows of the hosts that keep a copy of each partition: those after its own on the ring."""
-        r, usable = self.settings.replicas, [pool.leases[row].host for row in pool.active.tolist() if pool.up[row] and pool.open[row]]
+        r, usable = (
+            self.settings.replicas,
+            [pool.leases[row].host for row in pool.active.tolist() if pool.up[row] and pool.open[row]],
+        )
         if not r or len(usable) < 2:
             return {}
         even = Ring.even(in_zones({host: pool.leases[pool.rows[host]].type.zone for host in usable}))

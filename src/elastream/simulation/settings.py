@@ -192,9 +192,9 @@ class Settings:
     state_partitions: int = 16
     """Partitions a keyed stage. What a run on Spark has by default."""
     replicas: int = 0
-    """Copies of each state partition that other hosts keep up to date (the thesis' r). What a run on Spark has by default."""
+    """Copies of each state partition that other hosts keep (the thesis' r). What a run on Spark has by default."""
     replica_work: float = 0.15
-    """Fraction of a partition's work that each copy costs its host. Thesis, 6.7.1: throughput drops by around 15 % with r."""
+    """Fraction of a partition's work that each copy costs its host. Thesis, 6.7.1: throughput drops "by around 15%"."""
     cohort_slots: int = 16
     """Slots a service time. Assumed: 8 to 32 of them left compliance on the VISP scenario the same to 0.01 points."""
     cohorts_above: int = 1024
@@ -247,7 +247,9 @@ class Settings:
         """Number of the row of `shares` and `efforts` that holds at `now`."""
         return int(now / self.share_interval + SLOT_DUST)
 
-    def by_instance(self, weights: Mapping[str, Floats | Sequence[float]], operator: str, index: Integers, now: float) -> Floats:
+    def by_instance(
+        self, weights: Mapping[str, Floats | Sequence[float]], operator: str, index: Integers, now: float
+    ) -> Floats:
         """The entry of `shares` or `efforts` for each instance number in `index`; rows and entries repeat if too few."""
         table = np.atleast_2d(np.asarray(weights.get(operator, (1.0,)), dtype=np.float64))
         row = table[self.share_slot(now) % len(table)]

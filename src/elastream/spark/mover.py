@@ -148,8 +148,8 @@ class Mover:
         return self.ran() | dict(self._placing.wanted())
 
     def empty(self, host: str) -> None:
-        """Want everything on `host` elsewhere: what has a ring on its owner there, the rest, the heaviest first, always where
-        it leaves the least load a core."""
+        """Want everything on `host` elsewhere: what has a ring on its owner there; the rest, the heaviest first, always
+        where it leaves the least load a core."""
         self._rings.leave(host)
         held, leases = self.held(), self._hosts.leases
         others = [name for name in self._hosts.usable if name != host]

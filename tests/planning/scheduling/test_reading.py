@@ -1,10 +1,12 @@
 """A problem is what an observation says, and what it does not say is named."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
 import pytest
+from numpy.typing import ArrayLike
 from scheduling_plants import FAST, INSTANT, SCORE, graph, plant, seen
 
 from elastream.model.action import ReleaseHost, SwitchAlternate
@@ -12,7 +14,7 @@ from elastream.model.cloud import HostState
 from elastream.model.graph import Alternate
 from elastream.model.guarding import Standing
 from elastream.model.metrics import Metric
-from elastream.model.observation import Frame
+from elastream.model.observation import Frame, Observation, Sample
 from elastream.model.promises import Rows
 from elastream.planning.algorithms.draft import Draft
 from elastream.planning.provision import TARGET_UTILISATION
@@ -57,6 +59,51 @@ def test_what_waits_is_in_the_queue_of_its_operator():
     found = seen(plant_)
     assert found.conditions.queues[1] == pytest.approx(120 * 50, rel=0.1)
     assert score(found.problem, found.deployment, found.conditions).mean < 0.5
+
+
+def in_batches(of: Observation, phase: int, lasts: int = 10) -> Observation:
+    """`of` as at second `phase` of a micro-batch of `lasts` seconds of a query that keeps up: its source's records wait for
+    the next, and hosts are busy in the first half."""
+    ages = range(3 * lasts, -1, -1)
+    values = {Metric.ARRIVAL_RATE: 100.0, Metric.PROCESSED_RATE: 100.0}
+
+    def operators(age: int) -> Frame:
+        second = (phase - age) % lasts
+        waits, busy = {"source": 100.0 * second}, {"source": 1.6 if second < lasts / 2 else 0.0, "score": 0.0, "count": 0.0}
+        columns = {metric: [value] * len(of.operators) for metric, value in values.items()}
+        columns[Metric.BACKLOG] = [waits.get(name, math.nan) for name in of.operators]
+        columns[Metric.BUSY_CORES] = [busy.get(name, math.nan) for name in of.operators]
+        return Frame(of.operators.ids, columns)
+
+    history = tuple(Sample(of.time - age, operators(age)) for age in ages[:-1])
+    application = Frame(of.application.ids, {Metric.BATCH_DURATION: [float(lasts)]})
+    return replace(of, operators=operators(0), history=history, application=application)
+
+
+def test_where_cores_are_shared_what_is_read_does_not_depend_on_where_in_its_batches_a_query_is():
+    plant_ = plant(fused=True)
+    plant_.advance(60.0)
+    read_at = [read(in_batches(plant_.observe(), phase), Goal(), INSTANT) for phase in range(10)]
+    for found in read_at:
+        assert found.conditions.queues.tolist() == [0.0] * 4
+        assert found.problem.costs((0, 0, 0, 0)) == pytest.approx(read_at[0].problem.costs((0, 0, 0, 0)), rel=0.2)
+
+
+def test_where_cores_are_shared_what_waits_throughout_a_batch_waits():
+    plant_ = plant(fused=True)
+    plant_.advance(60.0)
+    observed = in_batches(plant_.observe(), 3)
+    more = {Metric.BACKLOG: observed.operators.column(Metric.BACKLOG) + 500.0}
+    behind = [Sample(each.time, with_columns(each.operators, more)) for each in observed.history]
+    found = read(
+        replace(observed, history=tuple(behind), operators=with_columns(observed.operators, more)), Goal(), INSTANT
+    )
+    assert found.conditions.queues[0] == 800.0
+
+
+def with_columns(frame: Frame, columns: Mapping[Metric, ArrayLike]) -> Frame:
+    """`frame` with these columns instead."""
+    return Frame(frame.ids, {metric: frame.column(metric) for metric in frame.metrics} | dict(columns))
 
 
 def test_before_anything_is_known_nothing_can_be_planned_and_the_metric_is_named():

@@ -15,9 +15,9 @@ from elastream.model.action import Switch, SwitchAlternate, SwitchEdge
 from elastream.model.composing import holder
 from elastream.model.graph import Graph, Kind, Operator
 from elastream.model.guarding import Standing
-from elastream.model.observation import Composition, Metric, Observation, known_sum
+from elastream.model.observation import Composition, Frame, Metric, Observation, known_sum
 from elastream.model.qos import offered_rates
-from elastream.planning.algorithms.measures import speeds_by_operator
+from elastream.planning.algorithms.measures import cycle, speeds_by_operator
 
 __all__ = ["Choosable", "Costs", "Worked", "elements", "selected", "under_way"]
 
@@ -168,9 +168,8 @@ class Worked:
     @cached_property
     def ends(self) -> Mapping[str, float]:
         """Core-seconds of speed 1 that each source and sink works on a record, which no alternate changes; 0 if unknown."""
-        done = self.observation.operators
         return {
-            operator.name: self._beside(operator) / done.value(operator.name, Metric.PROCESSED_RATE)
+            operator.name: self._beside(operator) / self._usual(operator.name, Metric.PROCESSED_RATE)
             for operator in self._graph.operators
             if operator.kind in (Kind.SOURCE, Kind.SINK) and self._beside(operator) > 0
         }
@@ -180,7 +179,7 @@ class Worked:
         """Cores of speed 1 that each other operator takes beside what its alternate works; 0 if unknown.
 
         Where tasks share cores: what the hosts use for an operator and its alternate's own figure has not. Most of it is of
-        each micro-batch, whatever its records.
+        each micro-batch, whatever its records: a mean over one's time.
         """
         if self.observation.context.layout.apart:
             return {}
@@ -194,7 +193,7 @@ class Worked:
         """
         layout, composition = self.observation.context.layout, self.observation.composition
         frame = self.observation.operators
-        busy, done = (frame.value(operator.name, each) for each in (Metric.BUSY_CORES, Metric.PROCESSED_RATE))
+        busy, done = (self._usual(operator.name, each) for each in (Metric.BUSY_CORES, Metric.PROCESSED_RATE))
         if not (busy >= 0 and done > 0):
             return 0.0
         volumes = offered_rates(self._graph, {operator.name: done}, self._emitted, composition)
@@ -205,6 +204,16 @@ class Worked:
         ]
         theirs = known_sum([volumes[each.name] * self.cost(each, composition) for each in counted if each.alternates])
         return max(0.0, busy * self._speed(operator.name) - (0.0 if math.isnan(theirs) else theirs))
+
+    @cached_property
+    def _cycle(self) -> tuple[Frame, ...]:
+        return cycle(self.observation)
+
+    def _usual(self, operator: str, metric: Metric) -> float:
+        """Mean of `metric` over a micro-batch's time; NaN where it is unknown now."""
+        values = [frame.value(operator, metric) for frame in self._cycle]
+        known = [value for value in values if not math.isnan(value)]
+        return math.nan if math.isnan(values[-1]) else math.fsum(known) / len(known)
 
     @cached_property
     def _emitted(self) -> Mapping[str, float]:

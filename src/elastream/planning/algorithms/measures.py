@@ -13,6 +13,7 @@ from elastream.model.promises import Rows
 __all__ = [
     "TICK",
     "capacity",
+    "cycle",
     "host_capacity",
     "mean_and_least",
     "seen",
@@ -38,6 +39,17 @@ def source_sum(observation: Observation, metric: Metric, operators: Frame | None
 def total_of(frame: Frame, metric: Metric, names: Iterable[str]) -> float:
     """Sum of `metric` over the operators `names`; NaN if one is unknown."""
     return math.fsum([frame.value(name, metric) for name in names])
+
+
+def cycle(observation: Observation) -> tuple[Frame, ...]:
+    """The operators as they were seen during a micro-batch's time, this observation last; that alone apart.
+
+    Where a batch ends, what waits and what hosts are busy with is another than where it begins: what is read at one moment
+    says where in its batches a query is, and not how it does.
+    """
+    lasts = 0.0 if observation.context.layout.apart else observation.latency(Metric.BATCH_DURATION).value or 0.0
+    since = observation.time - lasts
+    return (*(sample.operators for sample in observation.history if sample.time >= since), observation.operators)
 
 
 def sum_of(frame: Frame, metric: Metric, names: Iterable[str]) -> float:

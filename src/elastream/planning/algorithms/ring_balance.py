@@ -1,8 +1,8 @@
 """Where the tokens of a ring are to be so that neighbours are evenly loaded: cuts of an arc of state partitions.
 
-Thesis, section 6.5: an overloaded host negotiates with its neighbour clockwise, which moves counter-clockwise and takes over
-a part of its interval; one that has nothing to spare first asks its own neighbour, hop by hop. Host and asked neighbours are
-an *arc*; moving a token by one of 1 / P moves one of P state partitions. Pure functions of numbers.
+Thesis, section 6.5: an overloaded host negotiates with its neighbour clockwise, which moves counter-clockwise and takes
+over a part of its interval; one that has nothing to spare first asks its own neighbour, hop by hop. Host and asked
+neighbours are an *arc*; moving a token by 1 / P moves one of P state partitions. Pure functions of numbers.
 """
 
 import math

@@ -1,8 +1,8 @@
 """What the hosts of rings are busy with, as an observation says it: readings for decisions about tokens.
 
-The thesis's hosts have a queue each. Of micro-batches all hosts of a query have one, at its source, and wait for the slowest
-of them. So a host's use of CPU is taken at the rate at which records arrive - what it would be if no other held the query up -
-and the queue counts for those hosts alone that would be busy then.
+The thesis's hosts have a queue each. Of micro-batches all hosts of a query have one, at its source, and wait for the
+slowest of them. So a host's use of CPU is taken at the rate at which records arrive - what it would be if no other held the
+query up - and the queue counts for those hosts alone that would be busy then.
 """
 
 import math
@@ -26,8 +26,8 @@ from elastream.planning.algorithms.ring_balance import Arc
 __all__ = ["RingLoad"]
 
 MOST_BEHIND = 10.0
-"""Most by which a use of CPU is multiplied because fewer records are processed than arrive: of a query that has stopped for a
-moment the ratio says nothing."""
+"""Most by which a use of CPU is multiplied because fewer records are processed than arrive: of a query that has stopped for
+a moment the ratio says nothing."""
 REMEMBERED = 120.0
 """Seconds of samples that a trend is drawn through: what the default policy keeps, too."""
 
@@ -43,9 +43,7 @@ class RingLoad:
     def units(self) -> Mapping[str, Unit]:
         """What each operator with state partitions runs in."""
         context = self.observation.context
-        return {
-            name: unit for unit in context.units for name in unit.operators if context.partitions.get(name, 0) > 0
-        }
+        return {name: unit for unit in context.units for name in unit.operators if context.partitions.get(name, 0) > 0}
 
     @cached_property
     def waits(self) -> Mapping[str, float]:

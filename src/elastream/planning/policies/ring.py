@@ -1,14 +1,14 @@
 """The thesis's load balancing and elasticity of operators with state: hosts on a ring negotiate with their neighbours.
 
-"Adaptive and Resilient Dataflows" (Kumbhare, PhD thesis), section 6.5. Where it leaves something open, and where this policy
-differs, is said in `docs/explanation/resilient-state.md`.
+Kumbhare's thesis, section 6.5. What it leaves open, and where this policy differs, is said in
+`docs/explanation/resilient-state.md`.
 """
 
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import ClassVar, Literal, get_args
+from typing import ClassVar, Literal
 
 import numpy as np
 
@@ -62,9 +62,9 @@ class RingBalance:
 
     **Balance.** An overloaded host asks its neighbour clockwise; if that is not light, this one asks its own, and so on.
     The first that is light takes over a part of the interval before it, and so does each up to the overloaded one, all in
-    one change of the ring. cut: how large a part: `"load"`: such that the highest level of these hosts is lowest, by the
-    cores that each state partition keeps busy, where that lowers it by `gain` at least; `"half"`: the thesis's half of the
-    distance "for simplicity", also taken where loads are unknown.
+    one change of the ring. cut: how large a part: `"half"`: the thesis's half of the interval; where measured loads of the
+    partitions say that this would not lower the highest level of these hosts by `gain`, or with `"load"` always: such that
+    the highest level is lowest.
 
     **Scale-out.** If no host is light, hosts are leased: one for each overloaded host, and no more than the load needs at
     `cpu_high`. A host that has come joins every ring between the one with the highest level and its neighbour, and takes
@@ -93,7 +93,7 @@ class RingBalance:
     patience: float = 3.0
     cool_down: float = 10.0
     calm: float | None = None
-    cut: Literal["load", "half"] = "load"
+    cut: Literal["load", "half"] = "half"
     gain: float = TOLERANCE
     host_type: str | None = None
 
@@ -116,7 +116,7 @@ class RingBalance:
     name: ClassVar = "ring"
 
     def plan(self, observation: Observation, memory: Watched | None = None) -> Plan:
-        """Hosts that are missing, widths of stages without state, then one kind of change of the rings. memory: `Watched`."""
+        """Missing hosts, widths of stages without state, then one kind of change of the rings. memory: `Watched`."""
         return _Round(self, observation, memory).plan()
 
     def unfit(self, context: Context) -> str:
@@ -145,7 +145,11 @@ class _Round:
 
     def plan(self) -> Plan:
         observation, context = self.observation, self.observation.context
-        actions = [*missing_hosts(observation, context.min_hosts, self._kind().name), *filling(observation), *self._emptied()]
+        actions = [
+            *missing_hosts(observation, context.min_hosts, self._kind().name),
+            *filling(observation),
+            *self._emptied(),
+        ]
         if not observation.usable or "SetTokens" not in context.capabilities:
             return Plan(tuple(actions), self.seen)
         if changes := self._first_rings() or self._joined():
@@ -256,7 +260,9 @@ class _Round:
 
     def _balanced(self, hosts: tuple[str, ...]) -> SetTokens | None:
         """The change that evens out `hosts`, of the operator that keeps the first busiest and gives one; None without."""
-        by_load = sorted(self.rings, key=lambda name: -float(np.nan_to_num(self.load.arc(name, self.rings[name], hosts[:1]).loads).sum()))
+        by_load = sorted(
+            self.rings, key=lambda name: -float(np.nan_to_num(self.load.arc(name, self.rings[name], hosts[:1]).loads).sum())
+        )
         for name in by_load:
             arc = self.load.arc(name, self.rings[name], hosts)
             owned = self._cut(arc)
@@ -272,17 +278,17 @@ class _Round:
 
     def _cut(self, arc: Arc) -> tuple[int, ...] | None:
         """Partitions of each host of `arc` after a change; None where it would not help."""
-        known = not np.isnan(arc.loads).any() and arc.loads.sum() > 0
-        if self.policy.cut == "half" or not known:
-            return halved(arc)
-        owned = evened(arc)
-        return owned if owned is not None and self._lowers(arc, arc.owned, owned) else None
+        half = halved(arc)
+        if np.isnan(arc.loads).any() or not arc.loads.sum() > 0:
+            return half
+        wanted = (half, evened(arc)) if self.policy.cut == "half" else (evened(arc),)
+        return next((owned for owned in wanted if owned is not None and self._lowers(arc, arc.owned, owned)), None)
 
     def _lowers(self, arc: Arc, before: tuple[int, ...], after: tuple[int, ...]) -> bool:
         return float(arc.levels(after).max()) < (1 - self.policy.gain) * float(arc.levels(before).max())
 
     def _divisible(self, host: str) -> bool:
-        """Whether another host beside `host` would lower its level: what it owns can be divided, or other work moves, too."""
+        """Whether another host beside `host` would lower its level: by a part of what it owns, or of its other work."""
         there = len(self.observation.usable)
         for name, ring in self.rings.items():
             arc = self.load.arc(name, ring, (host,), host)
@@ -355,7 +361,9 @@ class _Round:
                 continue
             both = math.fsum(self.load.levels[each] * observation.capacities[each] for each in (host, heir))
             level = growth * both / observation.capacities[heir]
-            if level <= (1 - policy.gain) * policy.cpu_high and due_back(observation.leases[host], observation.time, self.pace):
+            if level <= (1 - policy.gain) * policy.cpu_high and due_back(
+                observation.leases[host], observation.time, self.pace
+            ):
                 why = f"it and {heir} have been light for {calm:.0f} s: {heir} takes over, at {percent(level)} of its cores"
                 return [DrainHost(host, why=why)]
         return []

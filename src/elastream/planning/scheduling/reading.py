@@ -20,6 +20,7 @@ from elastream.model.qos import application_value, live_edges, offered_rates, ou
 from elastream.planning.algorithms.choosing import Choosable, Costs, Worked, elements, selected
 from elastream.planning.algorithms.draft import Draft
 from elastream.planning.algorithms.fused import in_equal_parts
+from elastream.planning.algorithms.measures import cycle
 from elastream.planning.provision import TARGET_UTILISATION, width
 from elastream.planning.scheduling.problem import HOUR, Conditions, Deployment, Goal, Host, Option, Problem, paid, value_of
 
@@ -105,6 +106,7 @@ class _Reading:
         self.graph, self.composition = observation.context.graph, observation.composition
         self.shared = not observation.context.layout.apart
         self.worked = Worked(observation, known.costs)
+        self.cycle = cycle(observation)
         self.elements = {each.name: each for each in elements(observation) if not each.choice}
         self.unknown: list[Unknown] = []
         self.rates = self._rates()
@@ -322,11 +324,11 @@ class _Reading:
     def _queue(self, name: str) -> float:
         """Records that wait at an operator, 0 where it has no queue of its own.
 
-        Without those that came during a micro-batch: they wait for the next in any case.
+        Where tasks share cores, the least that waited during a micro-batch's time: what came since it began waits for the
+        next in any case, as in a bottleneck's queue the least of an interval tells what stands (CoDel, RFC 8289).
         """
-        frame = self.observation.operators
-        during = _known(self.observation.overall(Metric.BATCH_DURATION)) if self.shared else 0.0
-        return max(0.0, _known(frame.value(name, Metric.BACKLOG)) - _known(frame.value(name, Metric.ARRIVAL_RATE)) * during)
+        waited = [frame.value(name, Metric.BACKLOG) for frame in self.cycle]
+        return min((each for each in waited if not math.isnan(each)), default=0.0)
 
     def _bandwidth(self) -> Mapping[tuple[str, str], Floats]:
         links = self.observation.links

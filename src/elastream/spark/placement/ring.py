@@ -1,8 +1,8 @@
 """The rings by which state partitions are placed: which operator has one, and what a host that goes leaves to whom.
 
-A ring is only a rule for the plan of `Placing`, one version of it for each change: what moves, and how, is decided there. An
-operator without a ring of its own has one of all usable hosts at even tokens for its copies alone, so that standby copies
-have an order under every policy.
+A ring is only a rule for the plan of `Placing`, one version of it for each change: what moves, and how, is decided there.
+An operator without a ring of its own has one of all usable hosts at even tokens for its copies alone, so that standby
+copies have an order under every policy.
 """
 
 import threading
