@@ -10,6 +10,7 @@ what is wanted, in `placing` and `hosts`, and wakes the mover, which sees to it.
                                                           ring says
     a host of a ring is lost                              what it had is wanted on its neighbour (`Rings.keep`)
     its owner recalls a host                              it is released; kept where nothing else could do its work
+    a second has passed                                   who keeps copies of what state is said anew (`WarmStandby.look`)
     a host registers, is warm, holds nothing, is gone     `Hosts.step` takes it to its next state
     a change of the composition waits until
     records under way are drained                         until they are, it looks (`CompiledQueries.settle`)
@@ -43,6 +44,7 @@ from elastream.spark.placement.placing import Placing
 from elastream.spark.placement.ring import Rings
 from elastream.spark.queries.compiled import CompiledQueries
 from elastream.spark.queries.watched import WatchedQueries
+from elastream.spark.standby import WarmStandby
 
 __all__ = ["STEP", "Mover", "Rounds"]
 
@@ -97,8 +99,10 @@ class Mover:
         rings: Rings,
         clock: Callable[[], float],
         alarms: Alarms,
+        *,
+        standby: WarmStandby | None = None,
     ) -> None:
-        self._spark, self._driver = spark, driver
+        self._spark, self._driver, self._standby = spark, driver, standby
         self._queries, self._hosts, self._placing, self._rings = queries, hosts, placing, rings
         self._clock, self._alarms = clock, alarms
         self._release: Callable[[ReleaseHost], Outcome]
@@ -242,6 +246,8 @@ class Mover:
             self._placing.want_all(bereft, "its host was lost: its neighbour on the ring takes over")
         self._placing.adopt()
         self._placing.follow(self._hosts.target)
+        if self._standby is not None:
+            self._standby.look()
         for host in self._hosts.recalled:
             # Its owner has the last word on who may use it, whatever the policy makes of it.
             if not self._release(ReleaseHost(host, why="its owner wants it back")).succeeded:

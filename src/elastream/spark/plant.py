@@ -48,6 +48,7 @@ from elastream.spark.placement.ring import Rings
 from elastream.spark.queries.compiled import CompiledQueries
 from elastream.spark.queries.query import Instruments, Query
 from elastream.spark.queries.watched import WatchedQueries
+from elastream.spark.standby import WarmStandby
 from elastream.spark.telemetry.frames import HostWatch, cores_used, task_frame, weights
 from elastream.spark.telemetry.links import LinkWatch
 from elastream.spark.telemetry.speeds import HostSpeed
@@ -125,7 +126,10 @@ class SparkPlant(Generic[Q]):
         self.clock, self.alarms, self._links, self._end = clock, alarms, links, end
         self.placing = instruments.placing
         self.rings = Rings(self.placing, lambda: hosts.usable, self._zone)
-        self.mover = Mover(self.spark, self._driver, queries, hosts, self.placing, self.rings, clock.now, alarms)
+        self.standby = WarmStandby(instruments.copies, hosts, self.placing, self.rings, scope.replicas)
+        self.mover = Mover(
+            self.spark, self._driver, queries, hosts, self.placing, self.rings, clock.now, alarms, standby=self.standby
+        )
         self._types = {type.name: type for type in scope.terms.types}
         self._host_actions = HostActions(hosts, self._types, scope.terms.max_hosts, self.mover.empty)
         self._watch = HostWatch()
@@ -332,6 +336,7 @@ class SparkPlant(Generic[Q]):
             batches=tuple(batches),
             alarms=self.alarms.standing,
             rings=self.rings.standing,
+            standby=self.standby.observed(tasks.tasks, hosts.ids),
             latency_basis=self.queries.latency_basis(),
         )
 

@@ -14,6 +14,7 @@ import numpy as np
 from pyspark.sql import SparkSession
 
 from elastream.model.observation import Floats
+from elastream.spark.jvm.copies import CopiesDesk
 from elastream.spark.jvm.driver_side import DriverSide, TaskLoads
 from elastream.spark.jvm.gateway import Java, java_session
 from elastream.spark.jvm.state_partitions import Run, StatePartitions
@@ -39,7 +40,8 @@ class Instruments:
 
     task_loads: None where this Spark does not report on single tasks, and nothing is known of them. traffic: receives
     bytes by sender and receiver; None: not measured. caught_up: most batches of a query whose tasks one observation reads.
-    speeds: how fast hosts are; None where no process of ours runs on them.
+    speeds: how fast hosts are; None where no process of ours runs on them. copies: where executors report copies of state
+    that they keep; None where they keep none.
     """
 
     spark: SparkSession
@@ -49,6 +51,7 @@ class Instruments:
     traffic: Traffic | None = None
     caught_up: int = 1
     speeds: SpeedWatch | None = None
+    copies: CopiesDesk | None = None
 
 
 class TaskWatch:

@@ -25,8 +25,8 @@ import org.apache.spark.sql.execution.streaming.state.StateStoreProviderId;
 abstract class Copy {
     static final int WANTED = 0, LOADING = 1, FOLLOWING = 2, TAKEN = 3, NO_ROOM = 4, DROPPED = 5;
     static final String[] NAMES = {"wanted", "loading", "following", "taken", "no room", "dropped"};
-    static final long LONGEST = 60000L;
     /** Milliseconds after which a copy that failed is tried again at the latest. */
+    static final long LONGEST = 60000L;
 
     final Operator operator;
     final int partition;
@@ -36,6 +36,8 @@ abstract class Copy {
     private volatile int state = WANTED;
     /** Committed batches that it holds; -1 for none. */
     volatile long version = -1L;
+    /** Committed batches that there are. */
+    volatile long committed = -1L;
     /** Bytes of memory and of disk that it takes, or took last. */
     volatile long memory = 0L, disk = 0L;
     /** Why it is not there. */

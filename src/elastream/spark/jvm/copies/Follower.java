@@ -149,6 +149,7 @@ public final class Follower implements ExecutorPlugin, Runnable {
         boolean waited = false;
         for (int i = 0; i < all.length && !closing; i++) {
             long committed = ((Long) counts.get(all[i].operator.run)).longValue();
+            all[i].committed = committed;
             if (all[i].state() != Copy.FOLLOWING || all[i].version >= committed) continue;
             if (!waited) waitForTasks();
             waited = true;
@@ -315,7 +316,7 @@ public final class Follower implements ExecutorPlugin, Runnable {
         for (java.util.Iterator each = copies.values().iterator(); each.hasNext();) {
             Copy copy = (Copy) each.next();
             out.append(copy.operator.name()).append('\t').append(copy.partition).append('\t').append(Copy.NAMES[copy.state()])
-                .append('\t').append(copy.version).append('\t').append(copy.memory).append('\t').append(copy.disk)
+                .append('\t').append(copy.version).append('\t').append(copy.committed).append('\t').append(copy.memory).append('\t').append(copy.disk)
                 .append('\t').append(line(copy.why)).append('\n');
         }
         return out.toString();

@@ -7,9 +7,9 @@ import org.apache.spark.sql.execution.streaming.state.StateStoreProvider;
 /** A copy in the heap, for Spark's store in memory: its map, and the provider that reads files into it. */
 final class MapCopy extends Copy {
     private static final int SAMPLE = 200;
-    private static final int OBJECTS = 200;
     /** Bytes beside the content of key and value: two rows (48 each), two arrays (16 each), a wrapper (16), an entry of the map
      *  with its share of the table (56). */
+    private static final int OBJECTS = 200;
 
     private MapProvider provider;
     private HDFSBackedStateStoreMap map;
