@@ -314,9 +314,10 @@ class SparkPlant(Generic[Q]):
         links = Frame() if traffic is None else traffic.links(host_of, there, self._scope.terms.link_rate)
         probes = self.instruments.speeds
         speeds: Mapping[str, HostSpeed] = {} if probes is None else probes.look(host_of, leases, now)
-        hosts = self._watch.frame(leases, held, links, self.hosts.use, self.hosts.provider.measure(), now, speeds)
+        measured, copies = self.hosts.provider.measure(), self.standby.memory()
+        hosts = self._watch.frame(leases, held, links, self.hosts.use, measured, now, speeds, copies)
         used = cores_used(hosts, {name: leases[name] for name in working}, self.hosts.compiling)
-        tasks = task_frame(context.graph, tuple(leases), held, loads)
+        tasks = task_frame(context.graph, tuple(leases), held, loads, self.standby.lags())
         return Observation(
             time=now,
             context=context,

@@ -57,7 +57,7 @@ class WarmStandby:
                 log.warning("%s: %s", name, sentence)
         self._kept, faults = self._desk.kept(tuple(host_of)), self._desk.faults()
         for executor, fault in faults.items():
-            if self._faults.get(executor) != fault:
+            if fault and self._faults.get(executor) != fault:
                 log.warning("executor %s keeps no copies up to date: %s", executor, fault)
         self._faults = faults
 
@@ -104,6 +104,24 @@ class WarmStandby:
                     found[TaskId(name, partition)] = sorted(ready)
         return {task: [host for _, host in each] for task, each in found.items()}
 
+    def lags(self) -> Mapping[TaskId, float]:
+        """Of each task, committed batches that the copy of its state which is furthest ahead does not hold yet."""
+        return {
+            TaskId(name, partition): min(known)
+            for name, (_, copies) in self._copies.items()
+            for partition, by_executor in copies.lag(self._kept).items()
+            if (known := [lag for lag in by_executor.values() if not math.isnan(lag)])
+        }
+
+    def memory(self) -> Mapping[str, float]:
+        """By host that keeps copies, or could, the megabytes of memory that they take."""
+        host_of = self._hosts.host_of()
+        found = {host_of[executor]: 0.0 for executor in self._faults if executor in host_of}
+        for each in self._kept:
+            if each.there and each.executor in host_of:
+                found[host_of[each.executor]] = found.get(host_of[each.executor], 0.0) + each.memory / 1e6
+        return found
+
     def observed(self, tasks: Sequence[TaskId], hosts: Sequence[str]) -> Standby:
         """The copies by the last look, in rows of `tasks` and `hosts`."""
         if not self._replicas:
@@ -135,9 +153,9 @@ class WarmStandby:
         cold = [sentence for _, copies in self._copies.values() for sentence in copies.why]
         if cold:
             return "; ".join(cold)
-        if self._faults:
-            executor, fault = next(iter(self._faults.items()))
-            return f"executor {executor} keeps no copies up to date: {fault}"
+        for executor, fault in self._faults.items():
+            if fault:
+                return f"executor {executor} keeps no copies up to date: {fault}"
         waiting = [each for each in self._kept if not each.there]
         if not waiting:
             return ""

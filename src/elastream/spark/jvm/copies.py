@@ -96,9 +96,9 @@ class CopiesDesk:
         return tuple(found)
 
     def faults(self) -> Mapping[str, str]:
-        """By executor, what keeps its follower from working; those that work are left out."""
+        """By executor that reports, what keeps its follower from working; empty for one that works."""
         lines = (line.split("\t") for line in _lines(self.java.reports()))
-        return {fields[0]: fields[4] for fields in lines if len(fields) == 5 and fields[4]}
+        return {fields[0]: fields[3] for fields in lines if len(fields) == 4}
 
     def opened(self) -> tuple[Opened, ...]:
         """Copies that tasks have opened so far."""

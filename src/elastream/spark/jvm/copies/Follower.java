@@ -31,6 +31,8 @@ public final class Follower implements ExecutorPlugin, Runnable {
     private static final long TICK = 200L, TALK = 400L;
     /** Milliseconds that work waits for the tasks of this executor: it is done between batches where there is such a time. */
     private static final long PATIENCE = 300L;
+    /** Milliseconds of a round after which no further copy is loaded in it. */
+    private static final long LOADING = 1000L;
     /** Milliseconds between two measurements of what copies take. */
     private static final long MEASURED = 2000L;
     /** Of the heap, what copies take at most; and times the size of its files that a copy is expected to take. */
@@ -174,8 +176,9 @@ public final class Follower implements ExecutorPlugin, Runnable {
                 continue;
             }
             if (!waited) waitForTasks();
+            waited = true;
             copy.load(committed);
-            break; // one a round: the others are to stay up to date meanwhile
+            if (System.currentTimeMillis() - now > LOADING) break; // the others are to stay up to date meanwhile
         }
     }
 
@@ -279,7 +282,6 @@ public final class Follower implements ExecutorPlugin, Runnable {
 
     /** Report, and take what the desk wants kept here if that has changed. */
     private void talk() throws Exception {
-        Inside.class.getName();
         List openings = new ArrayList();
         for (Object each = OPENED.poll(); each != null; each = OPENED.poll()) openings.add(each);
         HashMap message = new HashMap();
