@@ -39,7 +39,7 @@ public final class Desk implements DriverPlugin {
      */
     public String learn(Object rdd, int partitions) {
         try {
-            Operator made = new Operator(rdd, partitions);
+            Operator made = Operator.of(rdd, partitions);
             byte[] bytes = made.bytes();
             synchronized (this) {
                 operators.put(made.name(), bytes);

@@ -29,32 +29,56 @@ final class Operator implements java.io.Serializable {
     private final SerializableConfiguration hadoop;
     private final scala.Option schemas;
 
-    /** The store that `rdd` (Spark's StateStoreRDD) opens. Throws IllegalArgumentException with a sentence for one that cannot be copied. */
-    Operator(Object rdd, int partitions) throws Exception {
-        BaseStateStoreRDD opens = (BaseStateStoreRDD) rdd;
-        this.partitions = partitions;
-        this.root = (String) Inside.field(rdd, "checkpointLocation");
-        this.run = Inside.field(rdd, "queryRunId").toString();
-        this.number = ((Long) Inside.field(rdd, "operatorId")).longValue();
+    Operator(
+        String run, String root, long number, int partitions, StructType key, StructType value, KeyStateEncoderSpec encoder,
+        boolean families, boolean many, StateStoreConf conf, Configuration hadoop, scala.Option schemas) {
+        this.run = run;
+        this.root = root;
+        this.number = number;
         this.store = "default";
-        this.key = (StructType) Inside.field(rdd, "keySchema");
-        this.value = (StructType) Inside.field(rdd, "valueSchema");
-        this.encoder = (KeyStateEncoderSpec) Inside.field(rdd, "keyStateEncoderSpec");
-        this.families = ((Boolean) Inside.field(rdd, "useColumnFamilies")).booleanValue();
-        this.many = ((Boolean) Inside.field(rdd, "useMultipleValuesPerKey")).booleanValue();
-        this.schemas = (scala.Option) Inside.field(rdd, "stateSchemaBroadcast");
-        this.conf = opens.storeConf();
-        this.hadoop = new SerializableConfiguration(new Configuration(
-            ((SerializableConfiguration) opens.hadoopConfBroadcast().value()).value()));
-        if (this.conf.enableStateStoreCheckpointIds())
-            throw new IllegalArgumentException("its checkpoints name versions of state by unique ids (state store checkpoint format 2)");
-        if (this.conf.unloadOnCommit())
-            throw new IllegalArgumentException("its executors drop state after each batch (spark.sql.streaming.stateStore.unloadOnCommit)");
-        if (!rocks() && !MAPS.equals(this.conf.providerClass()))
-            throw new IllegalArgumentException("its state is kept by " + this.conf.providerClass());
-        if (rocks() && !RocksDBConf.apply(this.conf).enableChangelogCheckpointing())
-            throw new IllegalArgumentException("its checkpoints hold no changes, only whole states"
-                + " (spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled is off)");
+        this.partitions = partitions;
+        this.key = key;
+        this.value = value;
+        this.encoder = encoder;
+        this.families = families;
+        this.many = many;
+        this.conf = conf;
+        this.hadoop = new SerializableConfiguration(hadoop);
+        this.schemas = schemas;
+    }
+
+    /** The store that `rdd` (Spark's StateStoreRDD) opens. IllegalArgumentException with a sentence: it cannot be copied. */
+    static Operator of(Object rdd, int partitions) throws Exception {
+        BaseStateStoreRDD opens = (BaseStateStoreRDD) rdd;
+        SerializableConfiguration hadoop = (SerializableConfiguration) opens.hadoopConfBroadcast().value();
+        Operator made = new Operator(
+            Inside.field(rdd, "queryRunId").toString(),
+            (String) Inside.field(rdd, "checkpointLocation"),
+            ((Long) Inside.field(rdd, "operatorId")).longValue(),
+            partitions,
+            (StructType) Inside.field(rdd, "keySchema"),
+            (StructType) Inside.field(rdd, "valueSchema"),
+            (KeyStateEncoderSpec) Inside.field(rdd, "keyStateEncoderSpec"),
+            ((Boolean) Inside.field(rdd, "useColumnFamilies")).booleanValue(),
+            ((Boolean) Inside.field(rdd, "useMultipleValuesPerKey")).booleanValue(),
+            opens.storeConf(),
+            new Configuration(hadoop.value()),
+            (scala.Option) Inside.field(rdd, "stateSchemaBroadcast"));
+        made.refuse();
+        return made;
+    }
+
+    private void refuse() {
+        if (conf.enableStateStoreCheckpointIds())
+            throw new IllegalArgumentException(
+                "its checkpoints name versions of state by unique ids (spark.sql.streaming.stateStore.checkpointFormatVersion)");
+        if (conf.unloadOnCommit())
+            throw new IllegalArgumentException("its executors drop state after each batch (unloadOnCommit)");
+        if (!rocks() && !MAPS.equals(conf.providerClass()))
+            throw new IllegalArgumentException("its state is kept by " + conf.providerClass());
+        if (rocks() && !RocksDBConf.apply(conf).enableChangelogCheckpointing())
+            throw new IllegalArgumentException("its checkpoints hold whole states and no changes: "
+                + "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled is off");
     }
 
     /** Its name in messages: unique among all runs. */
