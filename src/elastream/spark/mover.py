@@ -133,6 +133,8 @@ class Mover:
         self._woken.set()
         if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join(ENDING)
+        if self._standby is not None:
+            self._standby.close()
         self._placing.close()
 
     def weigh(self, weights: Mapping[TaskId, float], capacities: Mapping[str, float]) -> None:

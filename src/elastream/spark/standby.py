@@ -9,6 +9,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+from py4j.protocol import Py4JError
 
 from elastream.model.action import TaskId
 from elastream.model.observation import Standby
@@ -55,11 +56,21 @@ class WarmStandby:
             for sentence in set(copies.why) - self._said:
                 self._said.add(sentence)
                 log.warning("%s: %s", name, sentence)
-        self._kept, faults = self._desk.kept(tuple(host_of)), self._desk.faults()
+        kept, faults = self._desk.reports()
+        self._kept = tuple(each for each in kept if each.executor in host_of)
         for executor, fault in faults.items():
             if fault and self._faults.get(executor) != fault:
                 log.warning("executor %s keeps no copies up to date: %s", executor, fault)
         self._faults = faults
+
+    def close(self) -> None:
+        """Nobody keeps a copy any more."""
+        copies, self._copies, self._kept = self._copies, {}, ()
+        try:
+            for _, each in copies.values():
+                each.forget()
+        except (Py4JError, OSError):
+            log.debug("the session had gone before", exc_info=True)
 
     def _follow_runs(self, desk: CopiesDesk) -> None:
         states = self._placing.states

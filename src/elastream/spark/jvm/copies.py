@@ -83,22 +83,25 @@ class CopiesDesk:
         self.java = desk
         self._opened: list[Opened] = []
 
-    def kept(self, executors: Sequence[str] | None = None) -> tuple[Kept, ...]:
-        """All copies by the last reports, those of `executors` if given. Raises Py4JError if the session has stopped."""
-        found = []
-        for line in _lines(self.java.reports()):
-            fields = line.split("\t")
-            if len(fields) < 10 or (executors is not None and fields[0] not in executors):
-                continue
-            executor, _, operator, partition, state, *numbers, why = fields
-            version, committed, memory, disk = map(int, numbers)
-            found.append(Kept(executor, operator, int(partition), state, version, committed, memory, disk, why))
-        return tuple(found)
+    def reports(self) -> tuple[tuple[Kept, ...], Mapping[str, str]]:
+        """All copies by the last reports; and by executor that reports, what its follower cannot do, empty for none.
 
-    def faults(self) -> Mapping[str, str]:
-        """By executor that reports, what keeps its follower from working; empty for one that works."""
-        lines = (line.split("\t") for line in _lines(self.java.reports()))
-        return {fields[0]: fields[3] for fields in lines if len(fields) == 4}
+        Executors that are gone are among them. Raises Py4JError if the session has stopped.
+        """
+        found, faults = [], {}
+        for line in _lines(self.java.reports()):
+            executor, _, first, *fields = line.split("\t")
+            if len(fields) == 1:  # the first line of a report: what copies may take, and a fault
+                faults[executor] = fields[0]
+                continue
+            partition, state, *numbers, why = fields
+            version, committed, memory, disk = map(int, numbers)
+            found.append(Kept(executor, first, int(partition), state, version, committed, memory, disk, why))
+        return tuple(found), faults
+
+    def kept(self) -> tuple[Kept, ...]:
+        """All copies by the last reports."""
+        return self.reports()[0]
 
     def opened(self) -> tuple[Opened, ...]:
         """Copies that tasks have opened so far."""

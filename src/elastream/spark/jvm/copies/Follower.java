@@ -50,8 +50,9 @@ public final class Follower implements ExecutorPlugin, Runnable {
     private long table = -1L, talked = 0L, measured = 0L, budget;
     private volatile PluginContext context;
     private volatile boolean closing = false;
-    private volatile String fault = "";
+    private volatile String fault = "", trouble = "";
     private volatile StateStoreCoordinatorRef coordinator;
+    private String uncounted = "";
     private Thread thread;
 
     public void init(PluginContext context, Map settings) {
@@ -90,16 +91,16 @@ public final class Follower implements ExecutorPlugin, Runnable {
                     hand(copy);
             }
         } catch (Throwable problem) {
-            fault = problem.toString(); // the task opens the checkpoint, as it does without copies
+            trouble = problem.toString(); // the task opens the checkpoint, as it does without copies
         }
     }
 
     public void onTaskSucceeded() {
-        running.decrementAndGet();
+        if (running.decrementAndGet() < 0) running.set(0); // some tasks fail that never began
     }
 
     public void onTaskFailed(TaskFailedReason reason) {
-        running.decrementAndGet();
+        onTaskSucceeded();
     }
 
     /** Whether Spark's coordinator has the partition here: another stage may have a task of the same number. */
@@ -124,8 +125,7 @@ public final class Follower implements ExecutorPlugin, Runnable {
     public void run() {
         while (!closing) {
             try {
-                round();
-                fault = "";
+                fault = round();
             } catch (Throwable problem) {
                 if (!closing) fault = problem.toString();
             }
@@ -138,13 +138,14 @@ public final class Follower implements ExecutorPlugin, Runnable {
         for (java.util.Iterator each = copies.values().iterator(); each.hasNext();) ((Copy) each.next()).drop();
     }
 
-    private void round() throws Exception {
+    /** What could not be done in it; empty where all was. */
+    private String round() throws Exception {
         long now = System.currentTimeMillis();
         if (now - talked >= TALK) {
             talked = now;
             talk();
         }
-        if (wanted.isEmpty() && copies.isEmpty()) return;
+        if (wanted.isEmpty() && copies.isEmpty()) return "";
         reconcile();
         Copy[] all = inOrder();
         Map counts = count(all);
@@ -180,6 +181,7 @@ public final class Follower implements ExecutorPlugin, Runnable {
             copy.load(committed);
             if (System.currentTimeMillis() - now > LOADING) break; // the others are to stay up to date meanwhile
         }
+        return uncounted;
     }
 
     /** Let go what is not wanted, or is Spark's own by now; begin what is wanted and not there. */
@@ -205,14 +207,20 @@ public final class Follower implements ExecutorPlugin, Runnable {
         }
     }
 
-    /** Committed batches by run. */
-    private Map count(Copy[] all) throws Exception {
+    /** Committed batches by run; -1 where they cannot be counted now, which `uncounted` says. */
+    private Map count(Copy[] all) {
         Map found = new HashMap();
+        uncounted = "";
         for (int i = 0; i < all.length; i++) {
             String run = all[i].operator.run;
             if (found.containsKey(run)) continue;
-            if (!commits.containsKey(run)) commits.put(run, new Commits(all[i].operator));
-            found.put(run, Long.valueOf(((Commits) commits.get(run)).count()));
+            found.put(run, Long.valueOf(-1L));
+            try {
+                if (!commits.containsKey(run)) commits.put(run, new Commits(all[i].operator));
+                found.put(run, Long.valueOf(((Commits) commits.get(run)).count()));
+            } catch (Exception problem) {
+                uncounted = problem.toString();
+            }
         }
         commits.keySet().retainAll(found.keySet());
         return found;
@@ -233,7 +241,7 @@ public final class Follower implements ExecutorPlugin, Runnable {
     }
 
     /** Bytes that a copy will take: as it did last, as the largest of its kind, or by the size of its files. */
-    private long expected(Copy copy) throws Exception {
+    private long expected(Copy copy) {
         if (copy.memory > 0L) return copy.memory;
         long most = 0L;
         for (java.util.Iterator each = copies.values().iterator(); each.hasNext();) {
@@ -241,6 +249,15 @@ public final class Follower implements ExecutorPlugin, Runnable {
             if (other.operator == copy.operator && other.state() == Copy.FOLLOWING) most = Math.max(most, other.memory);
         }
         if (most > 0L || copy.operator.rocks()) return most;
+        try {
+            return (long) (GROWTH * files(copy));
+        } catch (Exception unknown) {
+            return 0L; // reading it will say why
+        }
+    }
+
+    /** Bytes of the files that a copy would be made of. */
+    private static long files(Copy copy) throws Exception {
         org.apache.hadoop.fs.Path folder = copy.operator.folder(copy.partition);
         org.apache.hadoop.fs.FileStatus[] files = folder.getFileSystem(copy.operator.hadoop()).listStatus(folder);
         long newest = -1L, snapshot = 0L, deltas = 0L;
@@ -252,7 +269,7 @@ public final class Follower implements ExecutorPlugin, Runnable {
                 newest = Math.max(newest, version);
             } else if (name.endsWith(".delta") && !name.startsWith(".")) deltas += files[i].getLen();
         }
-        return (long) (GROWTH * (newest >= 0L ? snapshot : deltas));
+        return newest >= 0L ? snapshot : deltas;
     }
 
     /** Let the coldest copies go while all together take too much: those that take over last, of these what changes least. */
@@ -314,7 +331,7 @@ public final class Follower implements ExecutorPlugin, Runnable {
 
     /** "operator partition state version committed memory disk why" a line, by tabs, behind "budget fault". */
     private String report() {
-        StringBuilder out = new StringBuilder().append(budget).append('\t').append(line(fault)).append('\n');
+        StringBuilder out = new StringBuilder().append(budget).append('\t').append(line(fault.isEmpty() ? trouble : fault)).append('\n');
         for (java.util.Iterator each = copies.values().iterator(); each.hasNext();) {
             Copy copy = (Copy) each.next();
             out.append(copy.operator.name()).append('\t').append(copy.partition).append('\t').append(Copy.NAMES[copy.state()])
