@@ -4,7 +4,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from py4j.protocol import Py4JError
@@ -26,6 +26,8 @@ from elastream.spark.dataflow.kafka import kafka_settings
 from elastream.spark.dataflow.key_tables import bringing_into_use
 from elastream.spark.hosts.hosts import Hosts
 from elastream.spark.hosts.warmup import warm_up
+from elastream.spark.jvm.copies import desk_of
+from elastream.spark.jvm.copies_jar import copies_settings
 from elastream.spark.jvm.driver_side import DriverSide, TaskLoads
 from elastream.spark.jvm.executors import AllocationClient, Executors
 from elastream.spark.jvm.recovery import Recovery
@@ -89,7 +91,7 @@ def start_plant(
     refuse_uncompilable(layout)
     refuse_inconsistent(layout, consistency)
     wanted = {**_kafka(graph), **(settings or {})}
-    with _on_hosts(graph.name, cloud, directory, ports, warm, state_partitions, state_store, wanted) as on:
+    with _on_hosts(graph.name, cloud, directory, ports, warm, state_partitions, state_store, wanted, replicas) as on:
         slots = len(on.hosts.usable) * on.provider.terms.types[0].slots
         composition = Composition.default(graph, dict.fromkeys({*graph.loads, *led_by_edges(layout)}, slots))
         pace = batch_seconds or pace_of(target_latency, layout)
@@ -180,6 +182,7 @@ def _on_hosts(
     state_partitions: int | None,
     state_store: StateStore,
     settings: Mapping[str, str],
+    replicas: int = 0,
 ) -> Iterator[_OnHosts]:
     """Cluster, session and first hosts; ended again where what is done inside raises."""
     clock = RunClock()
@@ -207,6 +210,8 @@ def _on_hosts(
         readings.mkdir(exist_ok=True)
         told = {f"spark.executorEnv.{probe.FOLDER}": str(readings)}
         wanted = {**wanted, **told, **reach.settings, **settings}
+        if replicas:
+            wanted |= _copies(wanted)
         spark = session = open_session(reach.master, name, directory.cluster, wanted)
         driver = DriverSide(spark)
         hosts = Hosts(
@@ -221,6 +226,8 @@ def _on_hosts(
         _await_first(hosts, tuple(first))
         placing = Placing({}, clock.now, AllocationStore(directory.allocation), alarms=alarms)
         instruments = _instruments(spark, driver, placing, SpeedWatch(readings))
+        if replicas:
+            instruments = replace(instruments, copies=desk_of(spark))
         yield _OnHosts(spark, provider, hosts, instruments, clock, alarms, partitions)
     except BaseException:
         if provider is not None:
@@ -245,6 +252,16 @@ def _instruments(spark: SparkSession, driver: DriverSide, placing: Placing, spee
     except EnvironmentProblem as problem:
         log.warning("state partitions of a lost executor are left to Spark: %s", problem)
     return Instruments(spark, driver, placing, loads, Traffic(outputs), CAUGHT_UP, speeds, recovery)
+
+
+def _copies(settings: Mapping[str, str]) -> Mapping[str, str]:
+    """Settings by which executors can keep copies of state, added to what `settings` lists; none where they cannot."""
+    try:
+        added = copies_settings()
+    except EnvironmentProblem as problem:
+        log.warning("%s", problem)
+        return {}
+    return {name: ",".join(filter(None, (settings.get(name), value))) for name, value in added.items()}
 
 
 def _stop_queries(spark: SparkSession) -> None:

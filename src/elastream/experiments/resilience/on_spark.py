@@ -74,8 +74,8 @@ def _page(found: Resilience, checks: Sequence[Check]) -> Page:
     blocks: list[Block] = [
         Prose(
             "Adaptive and resilient stream processing on cloud infrastructure (Kumbhare), chapter 6, on a real Spark "
-            f"cluster of this machine: {_hosts()}. State is exact here, by the source's offsets and the checkpoint; a copy of a "
-            "state partition follows the checkpoint on another host. A host is lost by SIGKILL of all its processes. "
+            f"cluster of this machine: {_hosts()}. State is exact here, by the source's offsets and the checkpoint; a copy "
+            "of a state partition follows the checkpoint on another host. A host is lost by SIGKILL of all its processes. "
             "Recovery is the time from then to the commit of the first batch that began after it and took at most "
             f"{NORMAL:g} times the median of the {BATCHES_BEFORE} before."
         ),

@@ -14,6 +14,7 @@ import numpy as np
 from pyspark.sql import SparkSession
 
 from elastream.model.observation import Floats
+from elastream.spark.jvm.copies import CopiesDesk
 from elastream.spark.jvm.driver_side import DriverSide, TaskLoads
 from elastream.spark.jvm.gateway import Java, java_session
 from elastream.spark.jvm.recovery import Recovery
@@ -42,7 +43,7 @@ class Instruments:
     task_loads: None where this Spark does not report on single tasks, and nothing is known of them. traffic: receives
     bytes by sender and receiver; None: not measured. caught_up: most batches of a query whose tasks one observation reads.
     speeds: how fast hosts are; None where no process of ours runs on them. recovery: acts on lost executors; None: Spark
-    does.
+    does. copies: where executors report copies of state that they keep; None where they keep none.
     """
 
     spark: SparkSession
@@ -53,6 +54,7 @@ class Instruments:
     caught_up: int = 1
     speeds: SpeedWatch | None = None
     recovery: Recovery | None = None
+    copies: CopiesDesk | None = None
 
 
 class TaskWatch:
