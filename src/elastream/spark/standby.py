@@ -56,7 +56,8 @@ class WarmStandby:
             for sentence in set(copies.why) - self._said:
                 self._said.add(sentence)
                 log.warning("%s: %s", name, sentence)
-        kept, faults = self._desk.reports()
+        kept, said = self._desk.reports()
+        faults = {executor: fault for executor, fault in said.items() if executor in host_of}
         self._kept = tuple(each for each in kept if each.executor in host_of)
         for executor, fault in faults.items():
             if fault and self._faults.get(executor) != fault:
