@@ -34,7 +34,7 @@ from elastream.api.options import RunOptions, with_options
 from elastream.model.compiling import refuse_uncompilable
 from elastream.model.stages import lay_out
 from elastream.recording.recorder import Recording
-from elastream.spark.dataflow.sinks import begin_change_log
+from elastream.spark.dataflow.sinks import begin_results
 from properties import examples
 
 STREAM = st.lists(st.tuples(st.integers(0, 40), st.sampled_from(["comet", "dragon", "o", "tempest"])), max_size=60)
@@ -125,7 +125,7 @@ def test_what_differs_from_plain_loops_is_said(tmp_path):
         folder = tmp_path / name / "batch=0"
         folder.mkdir(parents=True)
         pd.DataFrame(rows).to_parquet(folder / "part.parquet")
-        begin_change_log(tmp_path / name, tuple(key), False)
+        begin_results(tmp_path / name, tuple(key), fresh=False)
     same = trending.Expected({"comet": (3, 1, 2, 3)}, {("1 hour", 3): [("comet", 2)]})
     assert differences(tmp_path, same) == []
     other = trending.Expected({"comet": (4, 1, 2, 3)}, {})

@@ -285,7 +285,7 @@ def watched(*queries):
 
 def test_a_header_is_written_when_there_is_something_to_describe_and_again_when_more_is(tmp_path):
     recorder = Recorder(tmp_path)
-    recorder.started(describe_run(watched().context, policy="p", plant="spark"))
+    recorder.started(describe_run(watched().context, policy="p", plant="spark", started=0.0))
     recorder.observed(watched())
     assert recorder.path.read_text() == ""
     for seen in (watched("first"), watched("first"), watched("second")):
@@ -301,7 +301,7 @@ def test_a_header_is_written_when_there_is_something_to_describe_and_again_when_
 def test_a_recording_is_read_back_with_executors_that_were_found_and_cannot_be_leased(tmp_path, queries):
     found = Lease("h1", HostType("executor-1", cores=1), 0.0)
     recorder = Recorder(tmp_path)
-    recorder.started(describe_run(watched().context, policy="p", plant="spark"))
+    recorder.started(describe_run(watched().context, policy="p", plant="spark", started=0.0))
     recorder.observed(watched(*queries))
     recorder.observed(replace(watched(*queries), time=2.0, leases={"h1": found}))
     recorder.ended(Ending("finished", 3.0, ledger=(found,)))
@@ -310,6 +310,6 @@ def test_a_recording_is_read_back_with_executors_that_were_found_and_cannot_be_l
 
 def test_a_run_in_which_nothing_ever_ran_has_a_recording_all_the_same(tmp_path):
     recorder = Recorder(tmp_path)
-    recorder.started(describe_run(watched().context, policy="p", plant="spark"))
+    recorder.started(describe_run(watched().context, policy="p", plant="spark", started=0.0))
     recorder.ended(Ending("finished", 3.0))
     assert Recording.read(tmp_path).operators == ()

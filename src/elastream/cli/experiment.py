@@ -37,7 +37,8 @@ def experiment(
         str,
         typer.Argument(
             metavar="NAME",
-            help="The paper: visp, e2df, nstorm, otd, elastic-allocator, dynamic-dataflow, reactive or lookahead.",
+            help="The paper: visp, e2df, nstorm, otd, elastic-allocator, dynamic-dataflow, reactive, lookahead or "
+            "resilience.",
         ),
     ],
     plant: Plant = None,
@@ -116,6 +117,10 @@ PAGES: Mapping[str, Mapping[str, str]] = {
     },
     "reactive": {"simulated": "reactive.page:run_reactive"},
     "lookahead": {"simulated": "lookahead.page:run_lookahead"},
+    "resilience": {
+        "simulated": "resilience.page:run_resilience",
+        "spark": "resilience.on_spark:run_resilience_spark",
+    },
 }
 """Experiment -> {plant: its function, as module:name}; imported when used."""
 

@@ -429,7 +429,8 @@ class Observation:
     alternates: a row per alternate that has run, `"operator.alternate"`: its own cost and selectivity. signals: the newest
     reading of each. standings: by dynamic element, what its guards allow; an element without guards is left out. guards:
     version of the guards in force, 0 without. rings: by operator, the ring by which its state partitions are placed, of
-    hosts that are left; an operator without `SetTokens` is left out. standby: copies of state.
+    hosts that are left; an operator without `SetTokens` is left out. standby: copies of state. stalled: by query, seconds
+    for which a batch has been under way that takes unusually long: what its tasks take is not known until they end.
     """
 
     time: float
@@ -453,6 +454,7 @@ class Observation:
     signals: Signals = field(default_factory=dict)
     standings: Mapping[str, Standing] = field(default_factory=dict)
     guards: int = 0
+    stalled: Mapping[str, float] = field(default_factory=dict)
     rings: Mapping[str, Ring] = field(default_factory=dict)
     standby: Standby = NO_COPIES
 

@@ -147,7 +147,7 @@ def written_ending(ending: Ending) -> Json:
 
 
 def read_header(fields: Json) -> Header:
-    for name in ("operators", "edges", "stages", "host_types", "signals"):
+    for name in ("operators", "edges", "stages", "host_types", "signals", "resumed"):
         fields[name] = tuple(fields.get(name, ()))
     return Header(**fields)
 

@@ -192,7 +192,7 @@ class _Round:
     def _first_rings(self) -> list[Action]:
         """Rings at even tokens for operators that have none."""
         observation = self.observation
-        order = in_zones({host: observation.leases[host].type.zone for host in observation.usable})
+        order = in_zones({host: observation.leases[host].zone for host in observation.usable})
         if self.rings:  # the order of hosts is the same on all rings, so that a host has one neighbour
             known = next(iter(self.rings.values()))
             order = (*known.nodes, *(host for host in order if host not in known))
@@ -394,5 +394,5 @@ class _Round:
         zones: set[str] = set()
         if beside is not None:
             ring = next(iter(self.rings.values()))
-            zones = {self.observation.leases[each].type.zone for each in (beside, *ring.successors(beside, 1))}
+            zones = {self.observation.leases[each].zone for each in (beside, *ring.successors(beside, 1))}
         return min(types.values(), key=lambda kind: (price[kind], kind.zone in zones, kind.cores))

@@ -27,7 +27,7 @@ from elastream.planning.algorithms import fused
 from elastream.planning.algorithms.apart import CoreNeed, enlarge, lacks, may_reduce, needs_of, reduce
 from elastream.planning.algorithms.draft import Draft, observed_instances
 from elastream.planning.algorithms.line import CERTAIN
-from elastream.planning.algorithms.load import ROUNDS, LoadFigures, Seen
+from elastream.planning.algorithms.load import ROUNDS, WITHIN, LoadFigures, Seen
 from elastream.planning.algorithms.measures import capacity, sum_of, tasks_on, unsized
 from elastream.planning.algorithms.placement import balance
 from elastream.planning.provision import TARGET_UTILISATION
@@ -56,7 +56,8 @@ class Threshold:
     burst counts at once). Noise does not count as growth: `scale_out` leaves room for it, and only where the upper
     bound of the rate expected (one case in twenty is higher, as a mean over the target latency) would not fit the full
     hosts, it needs more. So it does where the load jumped, unforeseen, by more several times in the last two hours
-    (`forecasting.surprise`): full, the hosts must be able to process such a jump.
+    (`forecasting.surprise`): what of another such jump waits when hosts asked for then work must be in time, so that it is
+    at most what the full hosts process in half of the target latency.
 
     **Need.** Fused, the cores at that rate are those on the line through recent rates and busy cores, and beyond these
     rates the upper bound of its mean response; without a line, work per record times the rate; until a run has been warm,
@@ -168,7 +169,9 @@ class _Round:
     def upper(self) -> float:
         """Records/s that the hosts must still be able to process when full."""
         again = self.seen.surprises.upper(self.rate, self.horizon, self.pace)
-        return max(self.rate + CERTAIN * self.forecast.error, again)
+        # What of a jump waits until hosts asked for then work is in time, if it is no more than this allows.
+        allowed = WITHIN * (self.observation.context.target_latency or 0.0)
+        return max(self.rate + CERTAIN * self.forecast.error, again * self.horizon / max(self.horizon + allowed, 1e-9))
 
     @cached_property
     def later(self) -> float:
