@@ -17,6 +17,7 @@ from elastream.model.decision import Decision, Fault
 from elastream.model.errors import EnvironmentProblem, InputError
 from elastream.model.graph import Edge, Graph, Kind, Operator
 from elastream.model.observation import Context, Frame, Metric, MicroBatch, Observation
+from elastream.model.ring import Ring
 from elastream.model.stages import lay_out
 from elastream.planning.policies.threshold import Threshold
 from elastream.recording.observer import Ending, describe_run
@@ -242,6 +243,18 @@ def test_alarms_are_recorded_from_when_they_stood_to_when_they_were_cleared(tmp_
     for observation, alarms in zip(seen[:4], [(early,), (early, late), (late,), (late,)], strict=True):
         recorder.observed(replace(observation, alarms=alarms))
     assert Recording.read(tmp_path).alarms == ((early, seen[2].time), (late, None))
+
+
+def test_rings_are_recorded_whenever_one_has_changed(tmp_path):
+    first, second = Ring({"h1": 0.0}), Ring({"h1": 0.0, "h2": 1 / 3})
+    recorder = Recorder(tmp_path)
+    recorder.started(example_header())
+    seen = [event for event in example_events() if isinstance(event, Observation)][:5]
+    for observation, ring in zip(seen, (None, first, first, second, None), strict=True):
+        recorder.observed(replace(observation, rings={} if ring is None else {"count": ring}))
+    read = Recording.read(tmp_path)
+    assert [read.rings_at(each.time).get("count") for each in seen] == [None, first, first, second, None]
+    assert len(read.series.rings) == 3
 
 
 def test_a_recording_made_before_there_were_alarms_has_none(tmp_path):

@@ -23,6 +23,7 @@ from elastream.model.graph import Kind
 from elastream.model.guarding import Standing
 from elastream.model.latency import Basis, weakest
 from elastream.model.observation import Composition, Floats, Metric, MicroBatch, Observation
+from elastream.model.ring import Ring
 from elastream.model.signals import SignalReading, Signals
 from elastream.model.stages import Layout
 from elastream.recording.form import (
@@ -354,6 +355,11 @@ class Recording:
         """By query the composition in effect at the last observation by `time`, and under "" the one that was wanted."""
         rows = (row for row in self.series.compositions if self.series.times[row[0]] <= time)
         return {query: read_composition(fields) for _, query, fields in rows}
+
+    def rings_at(self, time: float) -> Mapping[str, Ring]:
+        """The ring of each operator that had one at the last observation by `time`."""
+        known = [rings for number, rings in self.series.rings if self.series.times[number] <= time]
+        return {operator: Ring(tokens) for operator, tokens in (known[-1] if known else {}).items()}
 
     def query_of(self, element: str) -> str:
         """The query (segment) in which an operator runs, or in which a choice decides."""

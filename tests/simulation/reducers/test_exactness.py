@@ -115,6 +115,12 @@ def test_a_whole_zone_fails_and_nothing_is_lost_where_neighbours_are_of_distinct
     assert plant.exactness().complete
 
 
+def test_fewer_zones_than_copies_and_one_are_warned_of():
+    zones = [replace(VM, name=zone, zone=zone) for zone in ("left", "right")]
+    plant = ring(hosts=["left", "right"] * 3, types=zones, replicas=2)
+    assert [alarm.source for alarm in plant.observe().alarms] == ["fault zones"]
+
+
 @pytest.mark.parametrize("link", [("mapper 1", "h2"), ("h2", None)])
 def test_a_link_that_fails_is_the_failure_of_the_host_that_it_isolates(link):
     plant = ring(hosts=4)

@@ -5,7 +5,7 @@ count of those that it lacks or has taken in twice. Checkpoints, monitoring and 
 change the ring through `enact` alone.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -267,7 +267,3 @@ class Reducers:
     def lacking(self, node: Node) -> Bools:
         """Partitions that `node` gets tuples of and has no state of."""
         return node.fed & ~node.has
-
-    def holders(self, partition: int) -> Iterable[Node]:
-        """Living nodes that have a copy of its state."""
-        return (node for node in self.living if node.has[partition])

@@ -37,7 +37,7 @@ def _number(plant: "ReducersPlant", source: str) -> int:
 def _zone(plant: "ReducersPlant", zone: str) -> Callable[[float], None]:
     def fail(now: float) -> None:
         for node in list(plant.reducers.living):
-            if plant.pool.leases[node.row].type.zone == zone:
+            if plant.pool.leases[node.row].zone == zone:
                 plant.fail(node, now)
 
     return fail

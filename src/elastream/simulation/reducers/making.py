@@ -77,7 +77,7 @@ def make_reducers(
     reducers = Reducers(streams, keys.of_sources(order), settings, cost, seed)
     plant = ReducersPlant(context, reducers, pool, keyed, factors)
     schedule(plant)
-    plant.begin(in_zones({lease.host: lease.type.zone for lease in pool.leases}))
+    plant.begin(in_zones({lease.host: lease.zone for lease in pool.leases}))
     return plant
 
 

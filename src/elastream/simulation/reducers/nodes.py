@@ -84,9 +84,9 @@ class Node:
     tuple that it keeps as a secondary. stamp: of a copy's checkpoint. former: of a copy that is what it owned once, its
     stamp. marked: time up to which what it owns is checkpointed.
 
-    debt: core-seconds of background work that are due. busy, served, waited, backups: counts of the monitoring period:
-    core-seconds worked; tuples processed; the sum of the times that they waited; tuples received to be kept. behind:
-    (time, seconds that its queue was long), where that was noticed.
+    debt: core-seconds of background work that are due. busy, served, lags: of the monitoring period: core-seconds worked,
+    tuples processed, (seconds that they waited, how many). behind: (time, seconds that its queue was long), where that was
+    noticed.
     """
 
     name: str
@@ -123,8 +123,6 @@ class Node:
     checkpoints: int = 0
     busy: float = 0.0
     served: float = 0.0
-    waited: float = 0.0
-    backups: float = 0.0
     lags: list[tuple[float, float]] = field(default_factory=list)
     behind: list[tuple[float, float]] = field(default_factory=list)
 
@@ -143,11 +141,6 @@ class Node:
     def reached(self) -> float:
         """All tuples that arrived before this moment are processed, those that it has yet to replay apart."""
         return self.queue[0].since
-
-    @property
-    def restoring(self) -> bool:
-        """Whether it replays tuples of what it took over."""
-        return bool(self.replays)
 
     def drop(self, partitions: Bools) -> None:
         """Keep no state and no tuples of these any more."""

@@ -75,6 +75,13 @@ class ReducersPlant:
         for node in self.reducers.living:
             node.has |= node.fed
             node.low[:] = 0
+        zones = sorted({lease.zone for lease in self.pool.leases})
+        if 1 < len(zones) <= self.settings.replicas:
+            self._sound(
+                "fault zones",
+                f"{len(zones)} fault zones ({', '.join(zones)}) for state and "
+                f"{counted(self.settings.replicas, 'copy', 'copies')}: state whose hosts are one of these is lost with it",
+            )
         if self.settings.latency[1] > self.settings.bound:
             self._sound(
                 "bound on latency",

@@ -41,7 +41,6 @@ def _room(reducers: "Reducers", node: Node, delivered: Floats, seconds: float) -
     """Core-seconds that are left to a node when it has received what arrives and done its background work."""
     given = reducers.settings
     kept = float(node.fed_weights @ delivered)
-    node.backups += kept
     received = float(node.own_weights @ delivered) + kept
     room = node.capacity * seconds
     arriving = received * given.receive + kept * given.keep
@@ -131,5 +130,4 @@ def _work(reducers: "Reducers", node: Node, most: float, delivered: Floats, begi
         node.busy += done * cost
         node.served += done
         waited = (lag + end - node.reached) / 2
-        node.waited += done * waited
         node.lags.append((waited, done))

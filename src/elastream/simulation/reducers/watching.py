@@ -103,7 +103,7 @@ class ReducerWatch:
         self.series.append(sample)
         self._take(sample, queued, processed, lags, period)
         for node in self.reducers.nodes.values():
-            node.busy = node.served = node.waited = node.backups = 0.0
+            node.busy = node.served = 0.0
             node.lags = []
         self.history.append(Sample(now, self._frame()))
 
