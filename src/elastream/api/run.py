@@ -34,7 +34,7 @@ from elastream.model.key_table import KeyTable, selection_of, selections_of
 from elastream.model.observation import Context
 from elastream.model.plant import Policy
 from elastream.model.stages import lay_out
-from elastream.model.units import duration
+from elastream.model.units import duration, pause
 from elastream.recording.directory import RunDirectory
 from elastream.recording.guard_log import GuardLog
 from elastream.recording.key_tables import KeyTableLog
@@ -82,13 +82,14 @@ def run(
 
     target_latency: service level, from a record being due to its result being committed by the first query that takes it.
     state_partitions: key groups of each keyed operator, fixed for the life of a checkpoint (default: two per slot of the
-    largest cluster). state_store: `"memory"`, in the executors' heap, or `"disk"` for more state than fits there. batch:
-    target duration of a micro-batch. monitor, period: seconds between observations, and between plans. warm_up: whether
-    new executors are warmed up before they get tasks. ports: the first two are those of the master and its web page.
-    settings: further Spark settings. guards: a file of guards, which say which alternates and branches may run; others can
-    be given while it runs (`elastream guards set`). tables: key tables, which say which alternate runs for which key;
-    others can be given, too (`elastream tables set`, `key_tables`). consistency: what records meet that are between two
-    queries while the composition changes: `"batch"`, `"wave"` or `"drain"` (`elastream.model.composing.Consistency`).
+    largest cluster, under policy `ring` ten per host). state_store: `"memory"`, in the executors' heap, or `"disk"` for
+    more state than fits there. batch: target duration of a micro-batch. monitor, period: seconds between observations, and
+    between plans. warm_up: whether new executors are warmed up before they get tasks. ports: the first two are those of the
+    master and its web page. settings: further Spark settings. guards: a file of guards, which say which alternates and
+    branches may run; others can be given while it runs (`elastream guards set`). tables: key tables, which say which
+    alternate runs for which key; others can be given, too (`elastream tables set`, `key_tables`). consistency: what records
+    meet that are between two queries while the composition changes: `"batch"`, `"wave"` or `"drain"`
+    (`elastream.model.composing.Consistency`).
     replicas: hosts that keep a copy of each state partition up to date, so that a lost host costs a pause of the length of
     a batch and not the loading of its state. runs: folder in which the run's own is made. resume: folder of a run that was
     stopped, failed or killed, and now goes on: with its state, offsets, composition, results and leases. fresh: whether
@@ -121,6 +122,8 @@ def run(
     selections = selections_of(graph)
     for table in tables:
         table.check(selection_of(graph, table.operator))
+    if state_partitions is None and (a_host := getattr(policy, "partitions_a_host", None)) is not None:
+        state_partitions = a_host * cloud.max_hosts
     pace = pace_of(target, lay_out(graph)) if batch is None else duration(batch)
     with opened(graph, options, Path(runs), earlier) as folder:
         folder = folder.begins(
@@ -148,7 +151,7 @@ def run(
             "python": platform.python_version(),
             "directory": str(directory.root),
             "cores": os.cpu_count(),
-            "period": duration(period),
+            "period": pause(period, "plan"),
             "batch seconds": pace,
             "consistency": str(mode),
             "replicas": replicas,
@@ -186,8 +189,8 @@ def run(
                     loop = Loop(
                         plant,
                         policy,
-                        monitor=duration(monitor),
-                        period=duration(period),
+                        monitor=pause(monitor, "observation"),
+                        period=pause(period, "plan"),
                         observers=[*recorders, *views, *options.observers, *observers],
                         journal=Journal(directory.journal),
                         observe_only=options.observe_only,

@@ -127,7 +127,7 @@ class Frame:
 
     def age(self, metric: Metric) -> float:
         """Seconds since `metric` was taken."""
-        return self._ages if isinstance(self._ages, int | float) else self._ages.get(metric, 0.0)
+        return self._ages if isinstance(self._ages, (int, float)) else self._ages.get(metric, 0.0)
 
     def reading(self, name: str, metric: Metric) -> Reading:
         """One value; unknown where the row or the metric is missing."""
@@ -157,7 +157,7 @@ class TableFrame(Frame):
         self.rows = rows
         self._ages = ages
         self._at = (
-            at if isinstance(ages, int | float) and ages <= OLD else {m: a for m, a in at.items() if self.age(m) <= OLD}
+            at if isinstance(ages, (int, float)) and ages <= OLD else {m: a for m, a in at.items() if self.age(m) <= OLD}
         )
         self._table = table
         table.flags.writeable = False
@@ -445,7 +445,7 @@ class Observation:
     images: Mapping[str, frozenset[str]] = field(default_factory=dict)
     history: tuple[Sample, ...] = ()
     next_host: int = 1
-    batches: tuple[MicroBatch, ...] = ()
+    batches: Sequence[MicroBatch] = ()
     exchange: Exchange = UNMEASURED
     alarms: tuple[Alarm, ...] = ()
     latency_basis: Mapping[str, Basis] = field(default_factory=dict)

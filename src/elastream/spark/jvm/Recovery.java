@@ -5,7 +5,8 @@
 // Spark's own: the coordinator goes on naming the lost executor as the place of its state partitions, and tasks that wait for
 // it, or for its host, do so for spark.locality.wait twice (once a level) before they run anywhere. Here: each of its
 // partitions is reported at its first living successor, and the waiting tasks of running stages are filed under where their
-// state is now. Nothing else is touched; a task that has a place among the living keeps it, and its wait.
+// state is now; stages that fail for want of its shuffle files run again at once. Nothing else is touched; a task that has a
+// place among the living keeps it, and its wait.
 
 private org.apache.spark.SparkContext context;
 private org.apache.spark.sql.execution.streaming.state.StateStoreCoordinatorRef coordinator;
@@ -13,6 +14,7 @@ private volatile String[][] stages = new String[0][];
 private final StringBuilder happened = new StringBuilder();
 private final java.util.List lost = new java.util.ArrayList(); // recently, used by the thread of the listener alone
 private long recentUntil;
+private String resubmitted = ""; // the newest attempt of a stage
 
 private static final long RECENT = 10L * 1000L * 1000L * 1000L; // nanoseconds: longer than submitting a stage takes
 
@@ -96,6 +98,23 @@ public void onTaskStart(org.apache.spark.scheduler.SparkListenerTaskStart starte
         if (unstuck > 0 || fault.length() > 0) {
             note((String) lost.get(i), System.currentTimeMillis(), "a stage was being submitted", began, unstuck, fault, "");
         }
+    }
+}
+
+/**
+ * Run the stages that failed for want of a lost executor's shuffle files again at once. Spark waits 200 ms for more of them to
+ * fail, which says nothing new where the executor is known to be lost: it has forgotten all of those files already. Its own
+ * message finds nothing left to do then.
+ */
+public void onTaskEnd(org.apache.spark.scheduler.SparkListenerTaskEnd ended) {
+    if (lost.isEmpty() || !(ended.reason() instanceof org.apache.spark.FetchFailed)) return;
+    String attempt = ended.stageId() + "." + ended.stageAttemptId();
+    if (attempt.equals(resubmitted)) return;
+    resubmitted = attempt;
+    try {
+        context.dagScheduler().eventProcessLoop().post(org.apache.spark.scheduler.ResubmitFailedStages$.MODULE$);
+    } catch (Throwable thrown) {
+        note("", System.currentTimeMillis(), "a stage failed", System.nanoTime(), 0, "failed stages: " + thrown, "");
     }
 }
 
