@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from elastream.planning.policies.static import Static
     from elastream.planning.policies.threshold import Threshold
     from elastream.spark.dataflow.sinks import latest
+    from elastream.spark.jvm.copies_jar import copies_settings
     from elastream.workload import constant, ramp, random_walk, sine, steps, trace
 
 __version__ = "0.1.0"
@@ -68,6 +69,7 @@ _HOMES = {
     "elastream.clouds.local.network": ("Link",),
     "elastream.clouds.pool": ("Pool",),
     "elastream.spark.dataflow.sinks": ("latest",),
+    "elastream.spark.jvm.copies_jar": ("copies_settings",),
     "elastream.workload": ("constant", "ramp", "random_walk", "sine", "steps", "trace"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}

@@ -19,6 +19,7 @@ from elastream.model.cloud import HostType
 from elastream.spark.hosts.hosts import Hosts
 from elastream.spark.hosts.session_executors import SessionExecutors
 from elastream.spark.hosts.warmup import warm_up
+from elastream.spark.jvm.copies import desk_of
 from elastream.spark.jvm.driver_side import DriverSide, TaskLoads
 from elastream.spark.jvm.executors import UNLIMITED, AllocationClient, Executors
 from elastream.spark.jvm.gateway import java_context
@@ -96,7 +97,9 @@ def attach(
     hosts = Hosts(executors, provider or session, clock.now, fence=client.fence, warm=warm, session=session)
     hosts.look()
     placing = Placing({}, clock.now, VolatilePlan(), limits=FEW, alarms=alarms)
-    instruments = Instruments(spark, driver, placing, task_loads, traffic, recovery=recovery)
+    instruments = Instruments(
+        spark, driver, placing, task_loads, traffic, recovery=recovery, copies=desk_of(spark) if replicas else None
+    )
     leasable = tuple(kinds) if asks or provider is not None else ()
     scope = Scope(Terms(leasable, max_hosts, min_hosts), target_latency, observe_only, LOOK_SHARE, replicas)
 

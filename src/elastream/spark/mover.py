@@ -11,6 +11,7 @@ what is wanted, in `placing` and `hosts`, and wakes the mover, which sees to it.
     a host of a ring is lost                              what it had is wanted on its neighbour (`Rings.keep`)
     its owner recalls a host                              it is released; kept where nothing else could do its work
     an executor was lost                                  the driver has put its partitions elsewhere; `Succession.look`
+    a second has passed                                   who keeps copies of what state is said anew (`WarmStandby.look`)
     a host registers, is warm, holds nothing, is gone     `Hosts.step` takes it to its next state
     a change of the composition waits until
     records under way are drained                         until they are, it looks (`CompiledQueries.settle`)
@@ -44,6 +45,7 @@ from elastream.spark.placement.placing import Placing
 from elastream.spark.placement.ring import Rings
 from elastream.spark.queries.compiled import CompiledQueries
 from elastream.spark.queries.watched import WatchedQueries
+from elastream.spark.standby import WarmStandby
 from elastream.spark.succession import Succession
 
 __all__ = ["STEP", "Mover", "Rounds"]
@@ -102,9 +104,11 @@ class Mover:
         rings: Rings,
         clock: Callable[[], float],
         alarms: Alarms,
+        *,
         succession: Succession | None = None,
+        standby: WarmStandby | None = None,
     ) -> None:
-        self._spark, self._driver, self._succession = spark, driver, succession
+        self._spark, self._driver, self._succession, self._standby = spark, driver, succession, standby
         self._queries, self._hosts, self._placing, self._rings = queries, hosts, placing, rings
         self._clock, self._alarms = clock, alarms
         self._release: Callable[[ReleaseHost], Outcome]
@@ -137,6 +141,8 @@ class Mover:
             self._thread.join(ENDING)
         if self._succession is not None:
             self._succession.close()
+        if self._standby is not None:
+            self._standby.close()
         self._placing.close()
 
     def weigh(self, weights: Mapping[TaskId, float], capacities: Mapping[str, float]) -> None:
@@ -252,6 +258,8 @@ class Mover:
             self._succession.look()
         self._placing.adopt()
         self._placing.follow(self._hosts.target)
+        if self._standby is not None:
+            self._standby.look()
         for host in self._hosts.recalled:
             # Its owner has the last word on who may use it, whatever the policy makes of it.
             if not self._release(ReleaseHost(host, why="its owner wants it back")).succeeded:

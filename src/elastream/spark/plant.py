@@ -48,6 +48,7 @@ from elastream.spark.placement.ring import Rings
 from elastream.spark.queries.compiled import CompiledQueries
 from elastream.spark.queries.query import Instruments, Query
 from elastream.spark.queries.watched import WatchedQueries
+from elastream.spark.standby import WarmStandby
 from elastream.spark.succession import Succession
 from elastream.spark.telemetry.frames import HostWatch, cores_used, task_frame, weights
 from elastream.spark.telemetry.links import LinkWatch
@@ -127,13 +128,17 @@ class SparkPlant(Generic[Q]):
         self.clock, self.alarms, self._links, self._end = clock, alarms, links, end
         self.placing = instruments.placing
         self.rings = Rings(self.placing, lambda: hosts.usable, self._zone)
+        self.standby = WarmStandby(instruments.copies, hosts, self.placing, self.rings, scope.replicas)
         recovery = None if scope.observe_only else instruments.recovery
         self.succession = (
-            None if recovery is None else Succession(recovery, lambda: queries.live, hosts, self.placing, self.rings)
+            None
+            if recovery is None
+            else Succession(recovery, lambda: queries.live, hosts, self.placing, self.rings, self.standby.copies)
         )
         self.mover = Mover(
-            self.spark, self._driver, queries, hosts, self.placing, self.rings, clock.now, alarms, self.succession
-        )
+            self.spark, self._driver, queries, hosts, self.placing, self.rings, clock.now, alarms,
+            succession=self.succession, standby=self.standby,
+        )  # fmt: skip
         self._types = {type.name: type for type in scope.terms.types}
         self._host_actions = HostActions(hosts, self._types, scope.terms.max_hosts, self.mover.empty)
         self._watch = HostWatch()
@@ -318,9 +323,10 @@ class SparkPlant(Generic[Q]):
         links = Frame() if traffic is None else traffic.links(host_of, there, self._scope.terms.link_rate)
         probes = self.instruments.speeds
         speeds: Mapping[str, HostSpeed] = {} if probes is None else probes.look(host_of, leases, now)
-        hosts = self._watch.frame(leases, held, links, self.hosts.use, self.hosts.provider.measure(), now, speeds)
+        measured, copies = self.hosts.provider.measure(), self.standby.memory()
+        hosts = self._watch.frame(leases, held, links, self.hosts.use, measured, now, speeds, copies)
         used = cores_used(hosts, {name: leases[name] for name in working}, self.hosts.compiling)
-        tasks = task_frame(context.graph, tuple(leases), held, loads)
+        tasks = task_frame(context.graph, tuple(leases), held, loads, self.standby.lags())
         return Observation(
             time=now,
             context=context,
@@ -340,6 +346,7 @@ class SparkPlant(Generic[Q]):
             batches=tuple(batches),
             alarms=self.alarms.standing,
             rings=self.rings.standing,
+            standby=self.standby.observed(tasks.tasks, hosts.ids),
             latency_basis=self.queries.latency_basis(),
             stalled=self.queries.stalled(wall),
         )

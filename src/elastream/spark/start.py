@@ -4,7 +4,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from py4j.protocol import Py4JError
@@ -29,6 +29,8 @@ from elastream.spark.dataflow.key_tables import bringing_into_use
 from elastream.spark.hosts.hosts import Hosts
 from elastream.spark.hosts.taking_over import Resumed, TakenOver, first_hosts, take_over
 from elastream.spark.hosts.warmup import warm_up
+from elastream.spark.jvm.copies import desk_of
+from elastream.spark.jvm.copies_jar import copies_settings
 from elastream.spark.jvm.driver_side import DriverSide, TaskLoads
 from elastream.spark.jvm.executors import AllocationClient, Executors
 from elastream.spark.jvm.recovery import Recovery
@@ -94,7 +96,9 @@ def start_plant(
     refuse_uncompilable(layout)
     refuse_inconsistent(layout, consistency)
     wanted = {**_kafka(graph), **(settings or {})}
-    with _on_hosts(graph.name, cloud, directory, ports, warm, state_partitions, state_store, wanted, resumed) as on:
+    with _on_hosts(
+        graph.name, cloud, directory, ports, warm, state_partitions, state_store, wanted, resumed, replicas
+    ) as on:
         if said := few_zones(replicas, on.provider.terms.types):
             log.warning("%s", said)
         slots = len(on.hosts.usable) * on.provider.terms.types[0].slots
@@ -139,7 +143,9 @@ def start_beside(
 
     Otherwise as `start_plant`.
     """
-    with _on_hosts("queries", cloud, directory, None, True, state_partitions, state_store, settings or {}, None) as on:
+    with _on_hosts(
+        "queries", cloud, directory, None, True, state_partitions, state_store, settings or {}, None, replicas
+    ) as on:
         on.spark.conf.set("spark.sql.shuffle.partitions", str(on.partitions))
         start(on.spark)
         return on.plant(WatchedQueries(on.instruments, target_latency=target_latency), target_latency, replicas)
@@ -197,6 +203,7 @@ def _on_hosts(
     state_store: StateStore,
     settings: Mapping[str, str],
     resumed: Resumed | None,
+    replicas: int = 0,
 ) -> Iterator[_OnHosts]:
     """Cluster, session and first hosts; ended again where what is done inside raises."""
     clock = RunClock(0.0 if resumed is None else resumed.at)
@@ -227,6 +234,8 @@ def _on_hosts(
         readings.mkdir(exist_ok=True)
         told = {f"spark.executorEnv.{probe.FOLDER}": str(readings)}
         wanted = {**wanted, **told, **reach.settings, **settings}
+        if replicas:
+            wanted |= _copies(wanted)
         spark = session = open_session(reach.master, name, directory.cluster, wanted)
         driver = DriverSide(spark)
         hosts = Hosts(
@@ -247,6 +256,8 @@ def _on_hosts(
         _await_first(hosts, max(1, terms.min_hosts))
         placing = Placing({}, clock.now, AllocationStore(directory.allocation), alarms=alarms)
         instruments = _instruments(spark, driver, placing, SpeedWatch(readings))
+        if replicas:
+            instruments = replace(instruments, copies=desk_of(spark))
         with holding(spark, directory.session_lock) as let_go:
             yield _OnHosts(spark, provider, hosts, instruments, clock, alarms, partitions, let_go)
     except BaseException:
@@ -272,6 +283,16 @@ def _instruments(spark: SparkSession, driver: DriverSide, placing: Placing, spee
     except EnvironmentProblem as problem:
         log.warning("state partitions of a lost executor are left to Spark: %s", problem)
     return Instruments(spark, driver, placing, loads, Traffic(outputs), CAUGHT_UP, speeds, recovery)
+
+
+def _copies(settings: Mapping[str, str]) -> Mapping[str, str]:
+    """Settings by which executors can keep copies of state, added to what `settings` lists; none where they cannot."""
+    try:
+        added = copies_settings()
+    except EnvironmentProblem as problem:
+        log.warning("%s", problem)
+        return {}
+    return {name: ",".join(filter(None, (settings.get(name), value))) for name, value in added.items()}
 
 
 def _stop_queries(spark: SparkSession) -> None:

@@ -4,12 +4,15 @@ from collections.abc import Callable
 
 import numpy as np
 
+from elastream.experiments.deployed import deployed, problem_at
 from elastream.experiments.lookahead.bars import LookaheadResults, bars, ranked
-from elastream.experiments.lookahead.experiment import Foresight, LookaheadAssumptions, LookaheadCase, LookaheadRun
+from elastream.experiments.lookahead.contenders import IN_TURNS, INTERVAL, contender
+from elastream.experiments.lookahead.experiment import Foresight, LookaheadAssumptions, LookaheadCase, LookaheadRun, site_of
 from elastream.experiments.lookahead.page import _cases, outcome
+from elastream.experiments.reactive.algorithms import searched
 
 GIVEN = LookaheadAssumptions()
-RANK = {"plasticc": 0.6, "waaf": 0.46, "caf": 0.45, "wpa": 0.5, "wpo": 0.49, "wpp": 0.3}
+RANK = {INTERVAL: 0.58, IN_TURNS: 0.4, "plasticc": 0.6, "waaf": 0.46, "caf": 0.45, "wpa": 0.5, "wpo": 0.49, "wpp": 0.3}
 
 
 def as_in_the_thesis(case: LookaheadCase) -> float:
@@ -28,7 +31,7 @@ def results(profit: Callable[[LookaheadCase], float] = as_in_the_thesis) -> Look
         chi = 10 if case.policy == "plasticc" else 30
         found.append(
             LookaheadRun(
-                case, 0.95, 0.8, 0.9, 0.8, 40.0, profit(case), chi, 9.0, 3.0, 1.0, 2.0, 0, np.zeros((144, 4))
+                case, 0.95, 0.8, 0.9, 0.8, 40.0, profit(case), chi, 9.0, 3.0, 1.0, 2.0, 0, 0.7, np.zeros((144, 4))
             )
         )  # fmt: skip
     return LookaheadResults(found)
@@ -66,3 +69,12 @@ def test_ranks_agree_whatever_the_distance():
     assert ranked([1, 2, 3], [3, 2, 1]) == -1.0
     assert ranked([1, 2, 3], [5, 5, 5]) == 0.0
     assert ranked((10, 20), (Foresight().error, 1.0)) == 1.0
+
+
+def test_readings_are_policies_with_parameters_of_their_own():
+    site = site_of(1, GIVEN)
+    problem, conditions = problem_at(site)
+    plant = deployed(site, problem, searched("ce", problem, conditions, 0.0)[0].deployment)
+    turns, interval = (contender(name, site, plant, 1200.0, "oracle", 0.0, 0.0) for name in (IN_TURNS, INTERVAL))
+    assert (turns.name, turns.alternates, turns.resources) == ("caf", 2, 2)
+    assert (interval.name, interval.hold, interval.horizon) == ("plasticc", "interval", 1200.0)

@@ -5,6 +5,7 @@ Two executors, one query a kind of state. What is counted in the end is what a b
 
 import json
 import time
+from contextlib import contextmanager
 from functools import cache
 
 import pandas as pd
@@ -16,6 +17,8 @@ from elastream.clouds.local.local import Local
 from elastream.model.action import TaskId
 from elastream.model.cloud import HostType
 from elastream.model.migration import MigrationState
+from elastream.spark.jvm.copies import Copies, CopiesDesk
+from elastream.spark.jvm.copies_jar import copies_settings
 from elastream.spark.jvm.driver_side import DriverSide
 from elastream.spark.jvm.executors import Executors, Location
 from elastream.spark.jvm.session import open_session, settings_for
@@ -54,8 +57,9 @@ def cluster_session(tmp_path_factory):
             executor_cores=1,
             state_partitions=PARTITIONS,
             state_store="disk",
+            java_options=cluster.java_options,
         )
-        session = open_session(master, "migration", folder, settings)
+        session = open_session(master, "migration", folder, {**settings, **copies_settings()})
         wait_until(lambda: len(executors(session).by_address()) == 2)
         yield session
     finally:
@@ -184,8 +188,8 @@ class Stepped:
         made.rename(self.input / f"{self.fed}.json")
         self.query.processAllAvailable()
         self.fed += 1
-        (operator,) = self.query.lastProgress["stateOperators"]
-        return operator["customMetrics"]
+        (self.state,) = self.query.lastProgress["stateOperators"]
+        return self.state["customMetrics"]
 
 
 @pytest.mark.slow
@@ -211,6 +215,75 @@ def test_a_batch_finds_the_state_that_was_loaded_ahead_and_loads_nothing(spark, 
     else:
         assert metrics["rocksdbNumLoadedFromDfs"] == int(not ahead)
         assert (metrics["rocksdbNumReplayChangelogFiles"] > 0) == (not ahead)
+
+
+def keeps(copies, partition, place):
+    """Whether `place` has a copy of `partition` that holds all committed batches; it is to keep one."""
+    copies.follow({partition: [place]})
+    return copies.lag().get(partition, {}).get(place.executor) == 0
+
+
+@contextmanager
+def hidden(folder):
+    """What is in `folder` is not to be found meanwhile: whoever reads it fails."""
+    aside = folder.with_name("aside")
+    folder.rename(aside)
+    folder.mkdir()
+    try:
+        yield
+    finally:
+        for each in aside.iterdir():
+            each.rename(folder / each.name)
+        aside.rmdir()
+
+
+def test_a_task_opens_the_copy_that_its_executor_kept_and_reads_no_file(spark, tmp_path):
+    desk, stepped = CopiesDesk(spark), Stepped(spark, tmp_path)
+    try:
+        stepped.batch()
+        states = StatePartitions(spark, stepped.query, 1)
+        (other,) = set(places(spark)) - {states.where()[0]}
+        copies, before = Copies(desk, states), len(desk.opened())
+        wait_until(lambda: keeps(copies, 0, other))  # it is loaded
+        stepped.batch()
+        wait_until(lambda: keeps(copies, 0, other))  # it has followed
+        assert copies.bytes()[0][other.executor] > 0
+        states.move(0, other)
+        with hidden(tmp_path / "checkpoint" / "state" / "0" / "0"):
+            metrics = stepped.batch()
+        assert states.where()[0] == other
+        wait_until(lambda: len(desk.opened()) > before)
+        (opened,) = desk.opened()[before:]
+        assert (opened.executor, opened.copied, opened.wanted, opened.files) == (other.executor, 2, 2, 0)
+        stepped.batch()
+    finally:
+        stepped.query.stop()
+    assert stepped.state["numRowsTotal" if "loadedMapCacheHitCount" in metrics else "numRowsUpdated"] == (
+        KEYS if "loadedMapCacheHitCount" in metrics else 0
+    )
+    assert is_exact(spark, "deduplication", tmp_path / "checkpoint")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_copies_that_are_taken_back_and_forth_under_way_lose_nothing(spark, kind, tmp_path):
+    checkpoint, desk = tmp_path / "checkpoint", CopiesDesk(spark)
+    query = started(spark, kind, checkpoint)
+    try:
+        states = StatePartitions(spark, query, PARTITIONS)
+        batches_more(query, 3)
+        copies, before = Copies(desk, states), len(desk.opened())
+        for _ in range(4):
+            (other,) = set(places(spark)) - {states.where()[0]}
+            wait_until(lambda other=other: 0 in copies.lag() or keeps(copies, 0, other))
+            wait_until(lambda other=other: keeps(copies, 0, other))
+            wait_until(lambda other=other: lands(query, states, 0, other))
+        wait_until(lambda: len(desk.opened()) > before)
+        copies.forget()
+    finally:
+        query.stop()
+    assert all(opened.files <= opened.wanted - opened.copied for opened in desk.opened()[before:])
+    assert is_exact(spark, kind, checkpoint)
 
 
 @pytest.mark.slow

@@ -57,9 +57,7 @@ def run_resilience(options: ExperimentOptions) -> Findings:
     if options.sensitivity:
         draws = [drawn(given, seed) for seed in range(1, (FEWER_DRAWS if options.quick else DRAWS) + 1)]
     todo = _cases(given, options.quick) + [case for each in draws for case in _cases(each, True)]
-    runs, seconds = run_all(
-        run_case, todo, options.workers, lambda c, n, of: options.progress(f"{c.part}, {c.hosts} hosts", n, of)
-    )
+    runs, seconds = run_all(run_case, todo, options, lambda c, n, of: options.progress(f"{c.part}, {c.hosts} hosts", n, of))
     main, *others = (ResilienceResults([run for run in runs if run.case.given == each]) for each in (given, *draws))
     return outcome(main, others, seconds)
 

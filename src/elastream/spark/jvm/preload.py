@@ -16,13 +16,17 @@ from pyspark.sql import SparkSession
 from elastream.spark.jvm.executors import Location
 from elastream.spark.jvm.gateway import Java, jvm_of
 
-__all__ = ["StateOpener", "find_opener"]
+__all__ = ["OPENS", "StateOpener", "find_opener", "store_rdd"]
 
 log = logging.getLogger(__name__)
 
 OPENED_BY_ONE_RDD = frozenset({"StateStoreSaveExec", "StreamingDeduplicateExec", "FlatMapGroupsInPandasWithStateExec"})
 """Operators that keep one store and open it in a StateStoreRDD. A stream-stream join has four stores, with names that this
 RDD cannot have; its state is loaded by the batch that finds it moved."""
+
+
+OPENS = "elastream.opens"
+"""Local property of a job that loads state ahead: the run whose state it opens. An executor that keeps a copy uses it."""
 
 
 @dataclass(frozen=True)
@@ -78,9 +82,11 @@ class StateOpener:
         for position, partition in enumerate(places):
             wanted[position] = partition
         context.setJobDescription(f"load state of version {version}, partitions {', '.join(map(str, places))}")
+        context.setLocalProperty(OPENS, str(state.queryRunId()))
         try:
             opening.toJavaRDD().collectPartitions(wanted)
         finally:
+            context.setLocalProperty(OPENS, None)  # type: ignore[arg-type]
             context.setJobDescription(None)  # type: ignore[arg-type]
 
 
@@ -97,7 +103,30 @@ def find_opener(spark: SparkSession, execution: Java, operator: int, partitions:
 
 
 def _opener_in(spark: SparkSession, execution: Java, operator: int, partitions: int) -> StateOpener | None:
+    found = _opened(jvm_of(spark), execution, operator)
+    if found is None:
+        return None
+    node, rdd = found
+    made_of = {name: _field(rdd, name) for name in PARTS}
+    # Stores with several values per key, or with named versions, open in another way.
+    if made_of.pop("useMultipleValuesPerKey") or made_of.pop("uniqueId").isDefined():
+        return None
+    return StateOpener(spark, partitions, node.getStateInfo(), made_of)
+
+
+def store_rdd(spark: SparkSession, execution: Java, operator: int) -> Java | None:
+    """Spark's StateStoreRDD of `operator`, over no input, by the plan of `execution`, which exists; None if there is none.
+
+    Raises Py4JError if this Spark has other operators.
+    """
     jvm = jvm_of(spark)
+    with _session_of(jvm, execution):
+        found = _opened(jvm, execution, operator)
+    return None if found is None else found[1]
+
+
+def _opened(jvm: Java, execution: Java, operator: int) -> tuple[Java, Java] | None:
+    """The node of `operator` in the plan, and the RDD that opens its state."""
     for node in _nodes(execution.executedPlan()):
         # Found by name: querying another node for a missing member would execute it.
         if str(node.getClass().getSimpleName()) in OPENED_BY_ONE_RDD and node.getStateInfo().operatorId() == operator:
@@ -108,11 +137,7 @@ def _opener_in(spark: SparkSession, execution: Java, operator: int, partitions: 
             rdd = node.withNewChildren(jvm.PythonUtils.toSeq([empty])).execute()
             while str(rdd.getClass().getSimpleName()) != "StateStoreRDD":
                 rdd = rdd.dependencies().apply(0).rdd()
-            made_of = {name: _field(rdd, name) for name in PARTS}
-            # Stores with several values per key, or with named versions, open in another way.
-            if made_of.pop("useMultipleValuesPerKey") or made_of.pop("uniqueId").isDefined():
-                return None
-            return StateOpener(spark, partitions, node.getStateInfo(), made_of)
+            return node, rdd
     return None
 
 

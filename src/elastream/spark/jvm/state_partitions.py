@@ -20,8 +20,8 @@ from elastream.model.errors import EnvironmentProblem
 from elastream.spark.jvm.driver_side import DriverSide
 from elastream.spark.jvm.executors import Location
 from elastream.spark.jvm.gateway import Java, java_session, jvm_of
-from elastream.spark.jvm.preload import StateOpener, find_opener
-from elastream.spark.jvm.stateful import StatefulOperator
+from elastream.spark.jvm.preload import StateOpener, find_opener, store_rdd
+from elastream.spark.jvm.stateful import StatefulOperator, stateful_stages
 
 __all__ = ["Location", "Run", "StatePartitions"]
 
@@ -96,6 +96,17 @@ class StatePartitions:
             for store in operator.stores:
                 provider = self._provider(operator, partition, store)
                 self._coordinator.reportActiveInstance(provider, to.address, to.executor, self._nothing_else)
+
+    def stores(self) -> Mapping[StatefulOperator, Java | None] | None:
+        """What opens the state of each operator, Spark's StateStoreRDD; None for one that opens it in another way.
+
+        None while no plan of a batch can be read. Raises Py4JError.
+        """
+        execution = self._execution()
+        stream = self._streams.get(self._query_id)
+        if execution is None or stream is None or stateful_stages(self._driver, stream.streamingQuery()) is None:
+            return None
+        return {each: store_rdd(self._spark, execution, each.id) for each in self._operators}
 
     def planned(self) -> int:
         """Number of the newest planned batch; -1 before the first."""

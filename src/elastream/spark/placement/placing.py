@@ -149,6 +149,11 @@ class Placing:
         """State partitions by operator."""
         return {name: state.partitions for name, state in list(self._states.items())}
 
+    @property
+    def states(self) -> Mapping[str, StatePartitions]:
+        """By operator, what is attached: one object a run of its query."""
+        return dict(self._states)
+
     def where(self) -> Mapping[TaskId, Location]:
         """Last location of each task, from the last `look` or a later report of its batch."""
         with self._lock:

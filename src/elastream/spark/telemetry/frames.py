@@ -50,13 +50,15 @@ class HostWatch:
         measured: Mapping[str, Measured],
         now: float,
         speeds: Mapping[str, HostSpeed] = MappingProxyType({}),
+        copies: Mapping[str, float] = MappingProxyType({}),
     ) -> Frame:
         """A row per lease. A host that is not up yet has no use of CPU that says anything.
 
         held: host of each task. measured: what providers know; use: fraction of a host's slots that its tasks took, for
         hosts whose provider does not know their CPU time. links: a row per ordered pair of hosts; what a host has to do
         with others is the sum over those that it is in. speeds: what probes say; of a host that does not get all of its
-        cores the use counts more, since it is full when it uses what it gets.
+        cores the use counts more, since it is full when it uses what it gets. copies: megabytes that copies of
+        others' state take.
         """
         count = Counter(held.values())
         known = {name: measured.get(name, UNMEASURED) for name in leases}
@@ -72,6 +74,7 @@ class HostWatch:
                 Metric.TASKS: [float(count[name]) for name in leases],
                 Metric.SPEED: [speeds[name].speed if name in speeds else NAN for name in leases],
                 Metric.BANDWIDTH: [_exchanged(name, links) for name in leases],
+                Metric.COPIES_MEMORY: [copies.get(name, NAN) for name in leases],
             },
             {Metric.SPEED: oldest},
         )
@@ -98,9 +101,16 @@ def _exchanged(host: str, links: Frame) -> float:
 
 
 def task_frame(
-    graph: Graph, hosts: Sequence[str], held: Mapping[TaskId, str], loads: Mapping[str, PartitionLoads]
+    graph: Graph,
+    hosts: Sequence[str],
+    held: Mapping[TaskId, str],
+    loads: Mapping[str, PartitionLoads],
+    lags: Mapping[TaskId, float] = MappingProxyType({}),
 ) -> TaskFrame:
-    """A row per task that is on one of `hosts`, with what it takes a second by `loads` of its operator."""
+    """A row per task that is on one of `hosts`, with what it takes a second by `loads` of its operator.
+
+    lags: of the copy of its state that is furthest ahead.
+    """
     operators = tuple(graph.by_name)
     numbers, rows = {name: row for row, name in enumerate(operators)}, {name: row for row, name in enumerate(hosts)}
     placed = [(task, host) for task, host in sorted(held.items()) if host in rows and task.operator in loads]
@@ -121,6 +131,7 @@ def task_frame(
             Metric.PROCESSED_RATE: column("records"),
             Metric.TRAFFIC: column("traffic"),
             Metric.STATE_SIZE: column("state"),
+            Metric.STANDBY_LAG: [lags.get(task, NAN) for task, _ in placed],
         },
         ages=max(ages, default=0.0),
     )

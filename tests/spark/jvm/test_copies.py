@@ -1,0 +1,74 @@
+"""Copies of a state partition against Spark's own providers and files, in a Java without a Spark session.
+
+The partition's task moves to an executor that has a copy, in any order with batches, failed attempts, maintenance that
+deletes old files, copies that fail half-way and copies that are behind. Rows are compared one by one.
+"""
+
+import subprocess
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from elastream.clouds.local.java import find_java, spark_home
+from elastream.model.errors import EnvironmentProblem
+from elastream.spark.jvm import copies_jar
+from elastream.spark.jvm.copies_jar import COMPILER, PLUGIN, copies_settings, jar
+
+CHECK = Path(__file__).parent / "CopiesCheck.java"
+OPENED = [f"--add-opens=java.base/{name}=ALL-UNNAMED" for name in ("java.nio", "sun.nio.ch", "java.lang", "java.util")]
+"""What Spark's launcher adds to every Java."""
+QUIET = "rootLogger.level = off\n"
+
+
+@pytest.fixture(scope="module")
+def classes(tmp_path_factory):
+    """The class path of the check, which is compiled as the jar is."""
+    folder = tmp_path_factory.mktemp("classes")
+    (folder / "log4j2.properties").write_text(QUIET)
+    path = [str(jar()), *map(str, sorted((spark_home() / "jars").glob("*.jar")))]
+    command = [str(find_java()), "-cp", f"{spark_home() / 'jars'}/*", COMPILER, "-d", str(folder)]
+    subprocess.run([*command, "-classpath", ":".join(path), str(CHECK)], check=True, capture_output=True)
+    return f"{folder}:{jar()}:{spark_home() / 'jars'}/*"
+
+
+def moved(classes, folder, steps, *cases):
+    command = [str(find_java()), *OPENED, "-cp", classes, "elastream.copies.CopiesCheck", str(folder), str(steps), *cases]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    lines = [line.split() for line in done.stdout.splitlines()]
+    assert [f"{store}:{seed}" for store, seed, *_ in lines] == list(cases), done.stdout  # anything else is a difference
+    return [list(map(int, numbers)) for _, _, *numbers in lines]
+
+
+def test_a_task_that_takes_over_a_copy_finds_row_by_row_what_the_checkpoint_holds(classes, tmp_path):
+    for wrong, committed, taken, behind, _ in moved(classes, tmp_path, 120, "memory:1", "disk:1"):
+        assert not wrong
+        assert committed > 20
+        assert taken > 1
+        assert behind > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("store", ["memory", "disk"])
+def test_no_order_of_events_makes_a_copy_wrong(classes, store, tmp_path):
+    found = moved(classes, tmp_path, 300, *(f"{store}:{seed}" for seed in range(10)))
+    assert not any(wrong for wrong, *_ in found)
+    assert sum(failed for *_, failed in found) > 0
+
+
+def test_the_jar_is_made_once_and_holds_the_plugin(monkeypatch):
+    made = jar()
+    assert f"{PLUGIN.replace('.', '/')}.class" in zipfile.ZipFile(made).namelist()
+    assert copies_settings() == {"spark.plugins": PLUGIN, "spark.jars": made.as_uri()}
+    monkeypatch.setattr(copies_jar, "_compile", None)  # another call would fail
+    assert jar() == made
+
+
+def test_classes_that_this_spark_refuses_are_a_sentence(monkeypatch, tmp_path):
+    wrong = tmp_path / "sources"
+    wrong.mkdir()
+    (wrong / "Wrong.java").write_text("package elastream.copies; class Wrong extends org.apache.spark.Gone { }")
+    monkeypatch.setattr(copies_jar, "SOURCES", wrong)
+    with pytest.raises(EnvironmentProblem, match="with this Spark their classes do not compile"):
+        jar()
