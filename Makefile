@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup demo demo-manufacturing demo-demand-response demo-linear-road test test-all quick check unit docs figures measure clean
+.PHONY: setup demo demo-manufacturing demo-demand-response demo-linear-road demo-trending test test-all quick check unit docs figures measure clean
 
 setup: $(READY)
 
@@ -24,6 +24,9 @@ demo-demand-response: setup
 
 demo-linear-road: setup
 	$(BIN)/elastream run examples/linear_road.py
+
+demo-trending: setup
+	$(BIN)/elastream run examples/trending.py
 
 # Tests run in three processes, file by file, on however few cores: those with Spark wait a lot, those without fill the gaps.
 WORKERS ?= 3

@@ -1,57 +1,74 @@
-"""Churn test: random moves, kills and decommissions of hosts under a query at full load.
+"""Churn test: random events under a word count's load, on the whole plant with copies of its state.
 
-The query must not restart, and its final state must equal a batch query's over the same records. Faults follow a seeded
-schedule; half of the moves load state ahead, half do not.
+Moves of state partitions and of tokens, hosts killed one at a time and several, hosts given back, whole fault zones lost,
+and executors that stand still for some seconds and then go on (a false alarm). The query must not start again, and in the
+end what it counted must equal a plain count of the records that it took. Events follow a seeded schedule.
 """
 
-import contextlib
 import random
-import tempfile
+import signal
 import time
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
-from elastream.experiments.nstorm.rig import HOSTS, Rig
-from elastream.spark.placement.schemes import Cycles, Scheme
+import psutil
+from _cluster import Bench, word_count
 
-FAULTS = 0.02
-"""Fraction of the events that end a host: half of them kills, half decommissions."""
+from elastream import constant
+from elastream.model.action import DrainHost, LeaseHost, MoveTask, ReleaseHost, SetTokens, TaskId
+from elastream.model.cloud import HostState, HostType
+from elastream.model.errors import EnvironmentProblem
+from elastream.model.ring import Ring, in_zones
+from elastream.spark.jvm.session import StateStore
+
+SHARES: Mapping[str, float] = {
+    "tokens": 0.3,
+    "kill": 0.03,
+    "kills": 0.02,
+    "decommission": 0.03,
+    "zone": 0.02,
+    "pause": 0.01,
+}
+"""Fraction of the events of each kind; the rest are moves. A host comes for each that goes: that takes most of the time."""
+HOSTS, PARTITIONS, REPLICAS = 4, 8, 1
 AT_ONCE = 4
-"""Most moves requested by one version of the plan."""
-LEAST = 3
-"""Least number of hosts before one is ended: with one host left, its tasks could not move."""
-ROWS, VOCABULARY, SEED = 1000, 5000, 1
-CYCLES = Cycles(0.1, 0.05)
-PATIENCE = 240.0
-"""Seconds without a batch after which the query counts as hung."""
+"""Most moves of one pause between two batches."""
+RATE, SEED = 2000, 1
+"""Lines a second: with two of the hosts lost the others cannot keep up, with all of them they can."""
+PAUSED = 3.0
+"""Seconds that an executor stands still: a false alarm."""
+PATIENCE = 300.0
+"""Seconds without what is waited for after which the query counts as hung."""
+TYPES = tuple(HostType(f"half-{zone}", cores=0.4, slots=1, memory=1000.0, zone=zone) for zone in "ab")
+OPERATOR = "count"
 
 
 @dataclass(frozen=True, slots=True)
 class Churn:
-    """Results. moves: requested. landed, dropped: migrations, including those that returned drifted tasks. starts: restarts
-    of the query. wrong: words whose count differs from the batch query's.
+    """Results. events: by kind. landed, dropped: migrations, including those that returned drifted tasks. starts: restarts
+    of the query. lost: hosts. wrong: words whose count differs from a plain count.
     """
 
-    moves: int
-    kills: int
-    decommissions: int
+    store: StateStore
+    events: Mapping[str, int]
     landed: int
     dropped: int
     drifted: int
+    lost: int
     batches: int
+    records: int
     starts: int
     wrong: int
     seconds: float
 
 
-def schedule(events: int, seed: int) -> Iterator[str]:
-    """`events` random events, "move", "kill" or "decommission", with at least one of each kind of fault."""
+def schedule(events: int, seed: int, shares: Mapping[str, float] = SHARES) -> Iterator[str]:
+    """`events` random events by their kinds, with at least one of each kind of `shares`; the rest are moves."""
     chance = random.Random(seed)
-    faults = max(2, round(events * FAULTS))
-    kinds = ["kill" if number % 2 else "decommission" for number in range(faults)]
-    at = dict(zip(sorted(chance.sample(range(events), faults)), kinds, strict=True))
+    counts = {kind: max(1, round(events * share)) for kind, share in shares.items()}
+    kinds = [kind for kind, count in counts.items() for _ in range(count)]
+    at = dict(zip(chance.sample(range(events), len(kinds)), kinds, strict=True))
     return (at.get(number, "move") for number in range(events))
 
 
@@ -59,64 +76,165 @@ def churn(
     events: int,
     *,
     hosts: int = HOSTS,
+    store: StateStore = "memory",
+    shares: Mapping[str, float] = SHARES,
     progress: Callable[[str], None] = lambda text: None,
 ) -> Churn:
-    """Run `events` events. Raises EnvironmentProblem if the query fails."""
-    chance = random.Random(SEED)
-    began = time.monotonic()
-    with (
-        tempfile.TemporaryDirectory(prefix="churn-", ignore_cleanup_errors=True) as folder,
-        contextlib.closing(
-            Rig(Path(folder), hosts=hosts, rows=ROWS, vocabulary=VOCABULARY),
-        ) as rig,
-    ):
-        rig.begin(warm=0.0)
-        run_id, count = rig.follower.query.runId, {"move": 0, "kill": 0, "decommission": 0}
-        asked: dict[Any, str] = {}
-        size = 1
-        for number, kind in enumerate(schedule(events, SEED)):
+    """Run `events` events of `shares`. Raises EnvironmentProblem if the query fails or hangs."""
+    began, count = time.monotonic(), Counter[str]()
+    with word_count(
+        constant(RATE),
+        hosts=hosts // 2,  # the first are all of one zone; the others come with `fill`
+        max_hosts=2 * hosts,
+        types=TYPES,
+        state_partitions=PARTITIONS,
+        state_store=store,
+        replicas=REPLICAS,
+    ) as bench:
+        events_on = _Events(bench, hosts)
+        for number, kind in enumerate(schedule(events, SEED, shares)):
+            getattr(events_on, kind)()
             count[kind] += 1
-            if kind == "move":
-                rig.wait_for_hosts(2, PATIENCE)
-                free = _free(rig, asked)
-                task = chance.choice(free)
-                asked[task] = chance.choice([host for host in rig.hosts if host != rig.at.get(task)])
-                if len(asked) < size:
-                    continue
-                rig.plan.publish(asked, at=time.time(), why="by chance")
-                asked, size = {}, chance.randint(1, AT_ONCE)
-                if chance.random() < 0.8:
-                    rig.next_batch(PATIENCE)
-            else:
-                # With one left, what it loses has nowhere to go meanwhile.
-                rig.wait_for_hosts(hosts - 1, PATIENCE)
-                victim = chance.choice(rig.hosts)
-                (rig.kill if kind == "kill" else rig.decommission)(victim)
-                rig.follower.switch(chance.choice([Scheme.LAZY, Scheme.ONLINE]), CYCLES)
-                progress(f"{number + 1} of {events}: {kind} of a host, {len(rig.follower.placing.landed)} moves landed")
-        rig.wait_for_hosts(hosts - 1, PATIENCE)
-        rig.next_batch(PATIENCE)
-        placing, starts = rig.follower.placing, rig.follower.restarts + (rig.follower.query.runId != run_id)
-        batches, wrong = rig.finish()
+            if kind not in ("move", "tokens"):
+                progress(f"{number + 1} of {events}: {kind}, {len(bench.plant.placing.landed)} moves landed")
+        events_on.settle()
+        plant = bench.plant
+        facts, wrong = plant.facts(), bench.wrong_counts()
         return Churn(
-            count["move"],
-            count["kill"],
-            count["decommission"],
-            len(placing.landed),
-            len(placing.dropped),
-            placing.drifted,
-            batches,
-            starts,
+            store,
+            dict(count),
+            len(plant.placing.landed),
+            len(plant.placing.dropped),
+            plant.placing.drifted,
+            sum(lease.state is HostState.LOST for lease in plant.ledger),
+            int(facts["batches"]),
+            int(facts["records"]),
+            int(facts["query runs"]) - 1,
             wrong,
             round(time.monotonic() - began, 1),
         )
 
 
-def _free(rig: Rig, asked: dict[Any, str]) -> list[Any]:
-    """Tasks that are not migrating; waits until there is one."""
-    until = time.monotonic() + PATIENCE
-    while True:
-        busy = rig.follower.placing.wanted().keys() | asked.keys()
-        if free := sorted(set(rig.follower.placing.tasks) - busy):
-            return free
-        rig.next_batch(until - time.monotonic())
+class _Events:
+    """Does one event after the other to a running word count."""
+
+    def __init__(self, bench: Bench, hosts: int) -> None:
+        self.bench, self.plant, self.hosts = bench, bench.plant, hosts
+        self.chance = random.Random(SEED)
+        self._moved = 0
+        self.fill()
+
+    # -- events --------------------------------------------------------------------------------------------------------
+
+    def move(self) -> None:
+        """Some state partition is wanted on some other host."""
+        usable = self.usable(2)
+        task = TaskId(OPERATOR, self.chance.randrange(PARTITIONS))
+        where = self.plant.mover.held().get(task)
+        self.plant.apply(MoveTask(task, self.chance.choice([host for host in usable if host != where]), "by chance"))
+        self._moved += 1
+        if self._moved >= self.chance.randint(1, AT_ONCE):
+            self._moved = 0
+            self.next_batch()
+
+    def tokens(self) -> None:
+        """A host of the ring moves counter-clockwise by half of the interval before it, as under the thesis's policy."""
+        usable = self.usable(2)
+        ring = self.plant.rings.standing.get(OPERATOR)
+        if ring is None or set(ring) != set(usable):
+            ring = Ring.even(in_zones({host: self.plant.hosts.leases[host].type.zone for host in usable}))
+        else:
+            host = self.chance.choice(ring.nodes)
+            ring = ring.at(host, (ring.tokens[host] - ring.length(ring.before(host)) / 2) % 1.0)
+        self.plant.apply(SetTokens(OPERATOR, tuple(ring.tokens.items()), "by chance"))
+        self.next_batch()
+
+    def kill(self) -> None:
+        """A host loses its power in the middle of whatever it does."""
+        self._kill([self.chance.choice(self.usable(2))])
+
+    def kills(self) -> None:
+        """Several hosts at once, neighbours among them: more than the copies can make up for."""
+        usable = self.usable(self.hosts)
+        self._kill(self.chance.sample(usable, self.chance.randint(2, len(usable) - 1)))
+
+    def zone(self) -> None:
+        """All hosts of a fault zone."""
+        zones: dict[str, list[str]] = {}
+        for host in self.usable(self.hosts):
+            zones.setdefault(self.plant.hosts.leases[host].type.zone, []).append(host)
+        self._kill(self.chance.choice(list(zones.values())))
+
+    def decommission(self) -> None:
+        """A host is given back, with its state on it."""
+        host = self.chance.choice(self.usable(self.hosts))
+        self.plant.apply(DrainHost(host))
+        self.plant.apply(ReleaseHost(host))
+        self.until(lambda: not self.plant.hosts.leases[host].active, f"{host} to be given back")
+        self.fill()
+
+    def pause(self) -> None:
+        """An executor stands still for PAUSED seconds, and goes on as if nothing had been: it must not work twice."""
+        executor = executor_process(self.plant.hosts.executor(self.chance.choice(self.usable(2))).host)
+        executor.send_signal(signal.SIGSTOP)
+        try:
+            time.sleep(PAUSED)
+        finally:
+            executor.send_signal(signal.SIGCONT)
+        self.next_batch()
+
+    # -- what they wait for --------------------------------------------------------------------------------------------
+
+    def until(self, condition: Callable[[], bool], what: str) -> None:
+        """Observe until `condition`, whatever that takes, but PATIENCE."""
+
+        def holds() -> bool:
+            assert not self.plant.finished  # which raises where the query has failed
+            return condition()
+
+        try:
+            self.bench.observe_until(holds, PATIENCE, what)
+        except TimeoutError as error:
+            raise EnvironmentProblem(str(error)) from None
+
+    def usable(self, least: int) -> list[str]:
+        """Hosts that take tasks; waits until there are so many."""
+        self.until(lambda: len(self.plant.hosts.usable) >= least, f"{least} hosts that take tasks")
+        return list(self.plant.hosts.usable)
+
+    def next_batch(self) -> None:
+        """Wait until a batch has been committed."""
+        before = self.plant.queries.telemetry.batches
+        self.until(lambda: self.plant.queries.telemetry.batches > before, "a batch to end")
+
+    def fill(self) -> None:
+        """Lease as many hosts as are missing, in the zone that has fewest, and wait until another batch has ended."""
+        leases = self.plant.hosts.leases
+        while sum(lease.active for lease in leases.values()) < self.hosts:
+            there = Counter({kind.name: 0 for kind in TYPES})
+            there.update(lease.type.name for lease in leases.values() if lease.active)
+            kind, _ = there.most_common()[-1]
+            self.plant.apply(LeaseHost(self.plant.observe().host_name(), kind, "one was lost"))
+            leases = self.plant.hosts.leases
+        self.usable(self.hosts)
+        self.next_batch()
+
+    def settle(self) -> None:
+        """Wait until no migration is under way, and a batch more."""
+        self.until(lambda: not self.plant.placing.wanted(), "migrations to land")
+        self.next_batch()
+
+    def _kill(self, hosts: list[str]) -> None:
+        for host in hosts:
+            self.plant.hosts.provider.cluster.kill(host)
+        self.until(lambda: all(not self.plant.hosts.leases[host].active for host in hosts), f"{hosts} to be missed")
+        self.fill()
+
+
+def executor_process(address: str) -> psutil.Process:
+    """The JVM of the executor at `address`. Raises EnvironmentProblem where there is none."""
+    for process in psutil.process_iter(["cmdline"]):
+        line = process.info["cmdline"] or []
+        if address in line and any("CoarseGrainedExecutorBackend" in part for part in line):
+            return process
+    raise EnvironmentProblem(f"no executor runs at {address}")

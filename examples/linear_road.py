@@ -18,10 +18,11 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 from congestion import SLOWEST, WINDOW, History, expected_speed, seconds_for
+from disturbed import Disturbed, Once, half_of_its_cores
 from road_check import check, relative_throughput, story
 from traffic import BALANCE, BEGINS, EAST, EXIT, MILE, MINUTE, PERIOD, REPORT, TRAVEL, WEATHER, Road, parsed, send
 
-from elastream import Alternate, Dataflow, HostType, Local, constant, parquet, records, run
+from elastream import Alternate, Dataflow, HostType, constant, parquet, records, run
 from elastream.experiments.reactive.linear_road import CONGESTION, TRAVEL_TIMES, LinearRoadAssumptions
 from elastream.model.action import MoveTask, SetParallelism, describe
 from elastream.model.cloud import Billing
@@ -397,53 +398,11 @@ INSTANT = 10.0
 """Seconds over which the relative throughput is taken."""
 
 
-@dataclass(frozen=True)
-class Noisy(Local):
-    """Hosts of this machine, of which the first loses half of its quota at some time: a neighbour takes it.
-
-    Hosts on other machines have such neighbours; here one is made, so that it can be seen whether it is noticed.
-    """
-
-    hosts: list = field(default_factory=list)
-
-    def open(self, folder, **given):
-        """Remember the hosts that are opened."""
-        self.hosts.append(opened := Local.open(self, folder, **given))
-        return opened
-
-
-@dataclass
-class Neighbour:
-    """Takes half of the first running host's quota, once, `at` seconds after the first observation. An observer."""
-
-    cloud: Noisy
-    at: float
-    first: float | None = None
-    host: str = ""
-    since: float = float("inf")
-
-    def started(self, header):
-        """Nothing yet."""
-
-    def observed(self, observation):
-        """Take it when it is time."""
-        self.first = observation.time if self.first is None else self.first
-        if not self.host and self.cloud.hosts and observation.time >= self.first + self.at and observation.usable:
-            self.host, self.since = observation.usable[0], observation.time
-            self.cloud.hosts[-1].cluster.confine(self.host, observation.leases[self.host].type.cores / 2)
-
-    def decided(self, decision):
-        """Its affair."""
-
-    def ended(self, ending):
-        """It is over."""
-
-
 def carry_out(given: Plan, results: Path, show: bool = True):
     """Run it on Spark and check what it gave."""
     graph = dataflow(given, results).graph
-    cloud = Noisy(HOST, min_hosts=HOSTS[0], max_hosts=HOSTS[1])
-    neighbour = Neighbour(cloud, sum(given.step) / 2)
+    cloud = Disturbed(HOST, min_hosts=HOSTS[0], max_hosts=HOSTS[1])
+    neighbour = Once(cloud, sum(given.step) / 2, half_of_its_cores)
     result = run(
         graph,
         policy=Centralised(break_even_best=WORTH[0], break_even_worst=WORTH[1]),

@@ -20,7 +20,7 @@ from pyspark.sql import SparkSession
 from xdist.scheduler import LoadFileScheduling
 
 from elastream.clouds.local.archive import LOCK, cache_folder
-from elastream.clouds.local.java import spark_home
+from elastream.clouds.local.java import home_without_archives
 from properties import USUAL
 from spark_jvm import end_shared_session, shared_session
 
@@ -57,14 +57,8 @@ if CACHE is None:  # the first process; its workers, and what they start, inheri
         (CLASSES / archive.parent.name).symlink_to(archive.parent)
     MAKING = (CLASSES / LOCK).open("w")
     fcntl.flock(MAKING, fcntl.LOCK_EX)
-    # Processes that read a source on the driver take PySpark from the archives in Spark's home, and compile it there each
-    # time, three times what they cost else. A home without them lets them take the one that is installed.
-    home = Path(CACHE) / "spark-home"
-    home.mkdir()
-    for entry in spark_home().iterdir():
-        if entry.name != "python":
-            (home / entry.name).symlink_to(entry)
-    os.environ["SPARK_HOME"] = str(home)
+    # Sessions of tests, too.
+    os.environ["SPARK_HOME"] = str(home_without_archives(Path(CACHE) / "spark-home"))
 
 SHARING = (
     "tests/spark/queries/test_compile.py",

@@ -81,6 +81,10 @@ def test_a_run_ends_with_its_load_leaves_a_report_and_replays_what_it_took(tmp_p
     assert recording.ending is not None
     assert recording.ending.status == "finished"
     assert recording.ending.facts["records"] == 200
+    first = recording.ending.ledger[0].ready_at()
+    committed = min(file.stat().st_mtime for file in folder.glob("checkpoint/*/commits/0"))
+    assert first is not None
+    assert recording.header.started + first <= committed, "its times count from when it began, not from its first host"
     assert all(not lease.active for lease in recording.ending.ledger)
     assert "</html>" in (folder / "report.html").read_text()
     assert "Traceback" not in err

@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from congestion import History, expected_speed, regression, seconds_for
+from disturbed import Once, half_of_its_cores
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from linear_road import (
@@ -330,9 +331,9 @@ def test_the_example_and_the_simulated_model_are_one_dataflow(tmp_path):
 def test_a_neighbour_takes_half_of_a_host_once_some_seconds_after_the_first_observation():
     taken = []
     cloud = SimpleNamespace(hosts=[SimpleNamespace(cluster=SimpleNamespace(confine=lambda *given: taken.append(given)))])
-    neighbour = linear_road.Neighbour(cloud, 40.0)
+    neighbour = Once(cloud, 40.0, half_of_its_cores)
     for time in (150.0, 189.0, 190.0, 191.0):
-        leases = {"h1": SimpleNamespace(type=linear_road.HOST)}
+        leases = {"h1": SimpleNamespace(host="h1", type=linear_road.HOST)}
         neighbour.observed(SimpleNamespace(time=time, usable=("h1",), leases=leases))
     assert taken == [("h1", linear_road.HOST.cores / 2)]
     assert (neighbour.host, neighbour.since) == ("h1", 190.0)

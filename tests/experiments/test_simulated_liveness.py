@@ -55,6 +55,12 @@ def test_what_was_silent_or_never_settled_holds(case):
     assert tried(case).holds
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("case", [LivenessCase(300072, "e2df", True), LivenessCase(300073, "e2df", False)], ids=str)
+def test_a_policy_that_leases_five_slots_at_a_time_comes_to_rest_in_its_own_time(case):
+    assert tried(case).holds
+
+
 @pytest.mark.parametrize("policy", ["btu", "queue_threshold"])
 def test_a_policy_that_adds_instances_is_refused_where_records_wait_for_a_fixed_number_of_tasks(policy):
     assert "'s0' wait for tasks with state" in tried(LivenessCase(30094, policy, True)).refused

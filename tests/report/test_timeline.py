@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from elastream.model.action import LeaseHost, MoveTask, Outcome, ReleaseHost, Status, SwitchAlternate, TaskId
-from elastream.model.cloud import HostState
+from elastream.model.cloud import HostState, HostType, Lease
 from elastream.model.decision import Decision, Proposal
 from elastream.model.observation import Metric, Observation
-from elastream.recording.observer import Header
+from elastream.recording.observer import Ending, Header
 from elastream.recording.recorder import Collector, Recording
 from elastream.report.timeline import ORIGIN, timeline
 from example_run import example_events, example_header, example_recording
@@ -124,3 +124,14 @@ def test_an_empty_recording_can_be_drawn() -> None:
     collector = Collector()
     collector.started(Header("empty", "none"))
     assert timeline(collector.recording)["data"] == []
+
+
+def test_a_lost_host_is_marked_when_it_was_lost() -> None:
+    lease = Lease("h<1>", HostType("small", cores=1.0), 0.0).to(HostState.STARTING, 1.0).to(HostState.RUNNING, 9.0)
+    ending = Ending("finished", 90.0, "", (lease.to(HostState.LOST, 61.0), Lease("h2", lease.type, 2.0)), {})
+    figure = timeline(Recording(Header("f", "p"), ending=ending))
+    (marks,) = figure["data"]
+    assert (marks["name"], marks["text"], marks["x"]) == (
+        "hosts", ["<b>h&lt;1&gt; was lost at 1:01</b>"], [ORIGIN + 61_000],
+    )  # fmt: skip
+    assert [shape["x0"] for shape in figure["layout"]["shapes"]] == [ORIGIN + 61_000]

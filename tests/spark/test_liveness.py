@@ -129,7 +129,7 @@ def test_hosts_are_leased_for_a_source_without_a_load(case, tmp_path):
     directory = RunDirectory.create(tmp_path / "runs", "overloaded")
     plant = start_plant(flow.graph, Local(SMALL, max_hosts=3), directory, target_latency=5.0, state_partitions=2)
     kept = Collector()
-    header = describe_run(plant.context, policy="threshold", plant="spark")
+    header = describe_run(plant.context, policy="threshold", plant="spark", started=plant.clock.epoch)
     loop = Loop(plant, Threshold(), observers=[kept], header=header)
     thread = threading.Thread(target=loop.run)
     thread.start()

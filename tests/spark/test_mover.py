@@ -12,6 +12,7 @@ from conformance.fake_session import FakeSession
 from elastream.model.action import Outcome, ReleaseHost, Status, TaskId
 from elastream.model.alarms import Alarms
 from elastream.model.cloud import HostState
+from elastream.model.ring import Ring
 from elastream.spark.hosts.hosts import Hosts
 from elastream.spark.jvm.executors import Executors, Location
 from elastream.spark.mover import CALM, FAULTS, HOST_STEP, STEP, Mover
@@ -164,7 +165,7 @@ def test_while_a_wish_waits_the_end_of_a_batch_is_looked_for_often():
 
 def test_a_task_that_spark_ran_elsewhere_than_planned_is_moved_back():
     world = World("h1", "h2", tasks=("h1", "h1", "h2"))
-    world.placing.keep(FIRST, "h1")
+    world.placing.keep({FIRST: "h1"})
     world.look()
     assert not world.placing.wanted()
     world.placing.ran("q/count", 1, ["1", "0", "1"])
@@ -276,3 +277,23 @@ def test_a_closed_mover_has_no_thread_left():
     world.mover.start(world.release)
     world.mover.close()
     assert "elastream-mover" not in {thread.name for thread in threading.enumerate()}
+
+
+def test_a_host_of_a_ring_that_drains_hands_its_interval_to_its_neighbour_clockwise_whatever_the_load():
+    world = World("h1", "h2", "h3", tasks=("h1", "h2", "h3"))
+    world.rings.follow("q/count", Ring.even(("h1", "h2", "h3")), world.mover.ran(), "")
+    world.mover.weigh({FIRST: 0.1, SECOND: 5.0}, {"h1": 1.0, "h2": 1.0, "h3": 1.0})
+    world.hosts.drain("h1")
+    world.look()
+    assert world.placing.wanted() == {FIRST: "h2"}
+    assert world.rings.standing["q/count"].tokens == {"h2": 0.0, "h3": 2 / 3}
+
+
+def test_what_a_lost_host_of_a_ring_had_is_planned_on_its_neighbour_at_once():
+    world = World("h1", "h2", "h3", tasks=("h1", "h2", "h3"))
+    world.rings.follow("q/count", Ring.even(("h1", "h2", "h3")), world.mover.ran(), "")
+    world.provider.die("h2")
+    world.look()
+    assert world.state("h2") is HostState.LOST
+    assert world.placing.wanted() == {SECOND: "h3"}
+    assert world.placing.plan.latest.hosts[SECOND] == "h3"

@@ -30,6 +30,7 @@ from elastream.planning.scheduling.enacting import enacted
 from elastream.planning.scheduling.problem import Goal
 from elastream.planning.scheduling.reading import read
 from elastream.recording.directory import RunDirectory
+from elastream.spark.jvm.gateway import java_context
 from elastream.spark.start import start_plant
 from waiting import wait_until
 
@@ -93,6 +94,18 @@ def batches_more(plant, count):
 
 def in_the_middle_of_a_batch(plant):
     wait_until(lambda: plant.queries.running[0].query.status["isTriggerActive"], look=0.002)
+
+
+@contextlib.contextmanager
+def waiting_for_ever(plant):
+    """Tasks wait an hour for the executor that holds their state: one that waited for a lost executor would never run."""
+    settings = java_context(plant.spark).conf()
+    before = settings.get("spark.locality.wait")
+    settings.set("spark.locality.wait", "1h")
+    try:
+        yield
+    finally:
+        settings.set("spark.locality.wait", before)
 
 
 def executor_process(plant, host):
@@ -205,20 +218,28 @@ def test_hosts_outlive_the_process_that_their_daemons_were_forked_from(plant):
 
 
 def test_an_executor_killed_in_mid_batch_is_replaced(plant):
-    in_the_middle_of_a_batch(plant)
-    executor_process(plant, "h2").send_signal(signal.SIGKILL)
-    batches_more(plant, 3)
-    observed(plant, lambda o: plant.hosts.executor("h2") is not None)
+    other = plant.hosts.executor("h1").id
+    with waiting_for_ever(plant):
+        in_the_middle_of_a_batch(plant)
+        executor_process(plant, "h2").send_signal(signal.SIGKILL)
+        batches_more(plant, 3)
+    (loss,) = (loss for loss in plant.succession.losses if loss.moved)
+    assert loss.fault == ""
+    assert {partition: to for (_, _, partition), to in loss.moved.items()} == {0: other, 1: other}
+    observed(plant, lambda o: tasks_on(o, "h2") == 2 and not plant.placing.wanted())
     assert state(plant, "h2") is HostState.RUNNING
 
 
 def test_a_host_killed_in_mid_batch_is_lost_and_the_stream_goes_on(plant):
-    in_the_middle_of_a_batch(plant)
-    plant.hosts.provider.cluster.kill("h2")
-    observed(plant, lambda o: "h2" not in o.leases)
+    with waiting_for_ever(plant):
+        in_the_middle_of_a_batch(plant)
+        plant.hosts.provider.cluster.kill("h2")
+        observed(plant, lambda o: "h2" not in o.leases)
+        batches_more(plant, 3)
     assert state(plant, "h2") is HostState.LOST
-    batches_more(plant, 3)
+    assert [len(loss.moved) for loss in plant.succession.losses if loss.moved] == [2, 2]
     assert tasks_on(observed(plant, lambda o: len(o.tasks) == 4 and not plant.placing.wanted()), "h1") == 4
+    assert "h2" not in plant.placing.plan.latest.hosts.values()
 
 
 def test_a_drained_host_gives_up_its_state_and_is_released(plant):

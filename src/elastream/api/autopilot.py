@@ -204,6 +204,7 @@ class Autopilot:
             self._spark,
             can.driver,
             can.task_loads,
+            can.recovery,
             chosen=self._ids,
             target_latency=self._target,
             max_hosts=(terms.max_hosts if terms else 0) if self._max_hosts is None else self._max_hosts,
@@ -243,7 +244,9 @@ class Autopilot:
             observers=observers,
             journal=journal,
             observe_only=self._observe_only,
-            header=describe_run(plant.context, policy=self._policy.name, plant="spark", environment=about),
+            header=describe_run(
+                plant.context, policy=self._policy.name, plant="spark", started=plant.clock.epoch, environment=about
+            ),
         )
         with self._lock:
             self._plant, self._loop = plant, loop

@@ -164,7 +164,13 @@ def run(
                     observe_only=options.observe_only,
                     limit=options.limit,
                     facts=plant.facts,
-                    header=describe_run(plant.context, policy=policy.name, plant="spark", environment=environment),
+                    header=describe_run(
+                        plant.context,
+                        policy=policy.name,
+                        plant="spark",
+                        started=plant.clock.epoch,
+                        environment=environment,
+                    ),
                     guarding=Guarding(versions, pollers),
                     tabling=KeyTabling(table_log),
                 )

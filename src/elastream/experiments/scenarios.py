@@ -24,7 +24,6 @@ from elastream.planning.policies.otd import Otd
 from elastream.planning.policies.queue_threshold import QueueThreshold
 from elastream.planning.policies.static import Static
 from elastream.planning.policies.threshold import Threshold
-from elastream.planning.provision import width
 from elastream.simulation import Settings, SimulatedPlant, Travel, make_plant
 from elastream.workload.pattern import Pattern
 from elastream.workload.shapes import steps
@@ -144,7 +143,7 @@ def scenario(case: LivenessCase, patience: float = 1.0) -> Scenario:
     grows = draw.uniform(2.0, 5.0)
     high = max(grows * first, draw.uniform(1.2, 4.0) * cheapest.cores * cheapest.speed / total)
     if case.fused:
-        slot = min(kind.cores * kind.speed / width(kind) for kind in types)
+        slot = min(kind.cores * kind.speed / kind.width for kind in types)
         high = min(max(min(high, 12.0 * slot / total), 1.6 * first), 14.0 * slot / total)  # a keyed stage has sixteen tasks
     else:
         high = max(min(high, MOST_INSTANCES * single * slowest), 1.6 * first)

@@ -13,6 +13,9 @@ from elastream.model.errors import CloudError
 
 __all__ = ["ACTIVE", "TRANSITIONS", "Billing", "HostState", "HostType", "Lease", "LifecycleError", "total_cost"]
 
+NEARLY = 1e-9
+"""Sums of decimal fractions: rounding must not cost a slot."""
+
 
 @dataclass(frozen=True, slots=True)
 class Billing:
@@ -75,6 +78,14 @@ class HostType:
             object.__setattr__(self, "slots", max(1, math.ceil(self.cores)))
         if not self.zone:
             object.__setattr__(self, "zone", self.region)
+
+    @property
+    def width(self) -> int:
+        """Tasks at a time that use it up: its slots, but no more than its cores rounded up.
+
+        Each task has a fixed cost; those beyond the cores share these (price lists allow thousands of instances a host).
+        """
+        return max(1, min(self.slots, math.ceil(self.cores - NEARLY)))
 
 
 class HostState(StrEnum):

@@ -201,10 +201,10 @@ newer.
   application S updated | followed over durable edges by the batches that wrote them
   application AF updated | counted at the change, of what is under way
 state_size megabytes | State of an operator or a task, as its newest checkpoint holds it.
-  operator S keyed deltas | whole files of its state partitions: the newest snapshot, and what was written since
-  task S deltas | the same, of its partition
+  operator SW keyed deltas | files of its state partitions: the newest snapshot, and what was written since; an upper bound
+  task SW deltas | the same, of its partition
 checkpoint_delta fraction | Size of what the newest checkpoint wrote over the size of the whole state (thesis, Fig. 6.12).
-  operator S keyed deltas | files of the newest committed batch over `state_size`
+  operator SW keyed deltas | files of changes of the newest committed batch over `state_size`
 copies_memory megabytes | Memory that copies of other hosts' state take on a host.
   host SW copied | as its executor reports
 standby_lag count | Checkpoints that the copy of a task's state which would take over has not taken in yet.

@@ -16,10 +16,11 @@ from numpy.typing import ArrayLike, NDArray
 
 from elastream.model.action import TaskId
 from elastream.model.alarms import Alarm
-from elastream.model.cloud import HostState, HostType, Lease
+from elastream.model.cloud import HostType, Lease
 from elastream.model.graph import Alternate, Graph, Operator
 from elastream.model.guarding import Standing
 from elastream.model.latency import Basis
+from elastream.model.leases import Cores, Leases
 from elastream.model.metrics import Metric
 from elastream.model.promises import Rows
 from elastream.model.ring import Ring
@@ -455,6 +456,10 @@ class Observation:
     rings: Mapping[str, Ring] = field(default_factory=dict)
     standby: Standby = NO_COPIES
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.leases, Leases):
+            object.__setattr__(self, "leases", Leases(self.leases))
+
     def series(self, operator: str, metric: Metric, last: int | None = None) -> tuple[Floats, Floats]:
         """(times, values) of one operator's metric, oldest first, this observation last; at most `last` of them."""
         samples = [*self.history, Sample(self.time, self.operators)]
@@ -487,42 +492,68 @@ class Observation:
         ids = self.application.ids
         return self.application.reading(ids[0], metric) if ids else Reading(None)
 
-    @cached_property
-    def usable(self) -> tuple[str, ...]:
-        """Hosts that take tasks now."""
-        return tuple(host for host, lease in self.leases.items() if lease.state is HostState.RUNNING)
+    @property
+    def _leased(self) -> Leases:
+        assert isinstance(self.leases, Leases)
+        return self.leases
 
     @cached_property
+    def cores(self) -> Cores:
+        """What the cores of the leased hosts come to, at measured speeds where these are known, else at nominal ones."""
+        leases, measured = self._leased, self.hosts.column(Metric.SPEED)
+        if self.hosts.ids == leases.hosts and bool((np.isnan(measured) | (measured == leases.speeds)).all()):
+            return leases.nominal
+        known, rows = measured.tolist(), self.hosts.rows
+        found = {}
+        for host, lease in leases.items():
+            speed = known[rows[host]] if host in rows else math.nan
+            found[host] = speed if speed == speed else lease.type.speed
+        return Cores(leases, found)
+
+    @property
     def capacities(self) -> Mapping[str, float]:
         """Capacity of each leased host in cores of speed 1: its cores times its speed."""
-        return {host: lease.type.cores * self.speeds[host] for host, lease in self.leases.items()}
+        return self.cores.each
 
-    @cached_property
+    @property
     def speeds(self) -> Mapping[str, float]:
         """Speed of the cores of each leased host: measured if known, else nominal."""
-        measured, rows = self.hosts.column(Metric.SPEED).tolist(), self.hosts.rows
-        found = {}
-        for host, lease in self.leases.items():
-            speed = measured[rows[host]] if host in rows else math.nan
-            found[host] = speed if speed == speed else lease.type.speed
-        return found
+        return self.cores.speeds
 
-    @cached_property
+    @property
     def mean_speed(self) -> float:
-        """Speed of the usable hosts' cores on average, 1 without any; busy cores are theirs, whatever their speed.
+        """Speed of the usable hosts' cores on average (`Cores.mean_speed`)."""
+        return self.cores.mean_speed
 
-        The harmonic mean: tasks have equal parts of the records, so that a slow core is busy for longer with its part.
-        """
-        cores = {host: self.leases[host].type.cores for host in self.usable}
-        busy = math.fsum([each / self.speeds[host] for host, each in cores.items()])
-        return math.fsum(cores.values()) / busy if busy > 0 else 1.0
+    @property
+    def usable(self) -> tuple[str, ...]:
+        """Hosts that take tasks now."""
+        return self._leased.usable
 
-    @cached_property
+    @property
+    def working(self) -> tuple[str, ...]:
+        """Hosts that run tasks: a draining one still runs those that are not placed."""
+        return self._leased.working
+
+    @property
     def coming(self) -> tuple[str, ...]:
         """Hosts leased and not ready yet."""
-        return tuple(
-            host for host, lease in self.leases.items() if lease.state in (HostState.REQUESTED, HostState.STARTING)
-        )
+        return self._leased.coming
+
+    @property
+    def draining(self) -> tuple[str, ...]:
+        """Hosts whose tasks are being moved away."""
+        return self._leased.draining
+
+    @property
+    def came(self) -> tuple[float, ...]:
+        """When each usable host came into its present state."""
+        return self._leased.came
+
+    @property
+    def since_change(self) -> float:
+        """Seconds since a host came, or a drain was begun or cancelled; inf if never."""
+        return self.time - self._leased.changed
 
     def follows(self, operator: str, ring: Ring) -> bool:
         """Whether every state partition of `operator` is on the host that owns it by `ring`."""

@@ -35,7 +35,6 @@ __all__ = [
     "for_cores",
     "measured",
     "rates_of",
-    "width",
 ]
 
 TARGET_UTILISATION = 0.7
@@ -175,14 +174,6 @@ def first(layout: Layout, type: HostType) -> Provision:
     return for_cores(layout, type, {})
 
 
-def width(type: HostType) -> int:
-    """Tasks at a time that use a host of `type` up: its slots, but no more than its cores rounded up.
-
-    Each task has a fixed cost, and those beyond the cores share these (price lists allow thousands of instances a host).
-    """
-    return max(1, min(type.slots, math.ceil(type.cores - NEARLY)))
-
-
 def filled(layout: Layout, type: HostType, hosts: int, cores: Mapping[str, float]) -> dict[str, int]:
     """Instances that fill `hosts` hosts in proportion to work (`cores`, by operator; equal shares where all are 0).
 
@@ -191,7 +182,7 @@ def filled(layout: Layout, type: HostType, hosts: int, cores: Mapping[str, float
     the hosts have slots to use.
     """
     if not layout.apart:
-        return {stage.name: hosts * width(type) for stage in layout.stages if not stage.keyed}
+        return {stage.name: hosts * type.width for stage in layout.stages if not stage.keyed}
     placed = _placed(layout)
     room = [_Room(type) for _ in range(hosts)]
     instances = {operator.name: 1 for operator in placed}

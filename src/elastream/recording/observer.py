@@ -1,6 +1,5 @@
 """The Observer protocol of a run and its messages: header, observations, decisions, ending."""
 
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Protocol, TypeAlias
@@ -76,10 +75,10 @@ def describe_run(
     *,
     policy: str,
     plant: str,
-    started: float | None = None,
+    started: float,
     environment: Mapping[str, Any] | None = None,
 ) -> Header:
-    """Build the header of a run in `context`; started: epoch seconds, now by default."""
+    """Build the header of a run in `context`; started: epoch seconds of time 0."""
     graph = context.graph
     return Header(
         flow=graph.name,
@@ -100,7 +99,7 @@ def describe_run(
         edges=tuple({**asdict(edge), "delivery": edge.delivery.value} for edge in graph.edges),
         stages=tuple({**asdict(stage), "operators": list(stage.operators)} for stage in context.layout.stages),
         host_types=tuple(asdict(host_type) for host_type in context.host_types.values()),
-        started=time.time() if started is None else started,
+        started=started,
         environment=dict(environment or {}),
         signals=tuple({"name": each.name, "kind": each.kind.value, "stale": each.stale} for each in graph.signals.values()),
     )

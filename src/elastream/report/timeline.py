@@ -20,9 +20,10 @@ from elastream.model.action import (
     Outcome,
     ReleaseHost,
     RenewHost,
+    SetTokens,
     describe,
 )
-from elastream.model.cloud import HostState
+from elastream.model.cloud import HostState, Lease
 from elastream.model.decision import Decision
 from elastream.model.observation import Floats, Metric
 from elastream.model.wording import clock, quantities
@@ -76,7 +77,7 @@ class Panel:
 def timeline(recording: Recording) -> Json:
     """Plotly figure `{"data": [...], "layout": {...}}`; x is milliseconds after `ORIGIN`, unknown is null."""
     panels = [panel for panel in _panels(recording) if any(_any_known(line.values) for line in panel.lines)]
-    marks = _marks(recording.decisions)
+    marks = _marks(recording.decisions, recording.hosts)
     height = TOP + BOTTOM + (STRIP + GAP) * bool(marks) + len(panels) * ROW + (len(panels) - 1) * GAP
     inner = height - TOP - BOTTOM
     end = max([recording.end, *recording.times[-1:]], default=1.0)
@@ -214,18 +215,24 @@ def _add_title(layout: Json, title: str, named: Sequence[str], y: float) -> None
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A decision's mark: its lane, symbol, colour and hover text."""
+    """A mark of a decision, or of a host lost: its time, round (0: of none), lane, symbol, colour and hover text."""
 
-    decision: Decision
+    time: float
+    round: int
     lane: str
     symbol: str
     colour: str
     text: str
 
 
-def _marks(decisions: Iterable[Decision]) -> list[Mark]:
-    """One mark per decision and kind of action done, failed or refused."""
-    found = []
+def _marks(decisions: Iterable[Decision], leases: Iterable[Lease]) -> list[Mark]:
+    """One mark per decision and kind of action done, failed or refused, and one per host lost."""
+    found = [
+        Mark(time, 0, *LOST, f"<b>{html.escape(lease.host)} was lost at {clock(time)}</b>")
+        for lease in leases
+        for time, state in lease.history
+        if state is HostState.LOST
+    ]
     for decision in decisions:
         kinds: dict[tuple[str, str, str], list[str]] = {}
         for outcome in decision.outcomes:
@@ -238,18 +245,19 @@ def _marks(decisions: Iterable[Decision]) -> list[Mark]:
             head = f"<b>round {decision.round} at {clock(decision.time)}</b>"
             seen = f"<i>seen: {html.escape(quantities(decision.seen))}</i>" if decision.seen else ""
             text = "<br>".join(filter(None, [head, *(html.escape(each) for each in texts), seen]))
-            found.append(Mark(decision, lane, symbol, colour, text))
-    return found
+            found.append(Mark(decision.time, decision.round, lane, symbol, colour, text))
+    return sorted(found, key=lambda mark: mark.time)
 
 
 LEASED = ("hosts", "triangle-up", PALETTE[2])
 GIVEN_BACK = ("hosts", "triangle-down", PALETTE[1])
 KEPT = ("hosts", "circle", PALETTE[6])
+LOST = ("hosts", "x", PALETTE[4])
 PLACED = ("tasks", "diamond", PALETTE[0])
 SWITCHED = ("dataflow", "square", PALETTE[3])
 REFUSED = ("not done", "x-thin-open", PALETTE[4])
 LANES = {
-    "hosts": "▲ leased  ▼ given back",
+    "hosts": "▲ leased  ▼ given back  ✖ lost",
     "tasks": "◆ moved",
     "dataflow": "■ switched or scaled",
     "not done": "✕ not done",
@@ -267,7 +275,7 @@ def _style(outcome: Outcome) -> tuple[str, str, str]:
             return GIVEN_BACK
         case CancelDrain() | RenewHost():
             return KEPT
-        case MoveTask():
+        case MoveTask() | SetTokens():
             return PLACED
         case _:
             return SWITCHED
@@ -292,11 +300,11 @@ def _add_strip(data: list[Json], layout: Json, marks: Sequence[Mark], number: in
                 "type": "scatter",
                 "mode": "markers",
                 "name": lane,
-                "x": [_x(mark.decision.time) for mark in here],
+                "x": [_x(mark.time) for mark in here],
                 "y": [lane] * len(here),
                 "xaxis": "x",
                 "yaxis": axis,
-                "customdata": [mark.decision.round for mark in here],
+                "customdata": [mark.round for mark in here],
                 "text": [mark.text for mark in here],
                 "hovertemplate": "%{text}<extra></extra>",
                 "marker": {
@@ -321,6 +329,6 @@ def _add_strip(data: list[Json], layout: Json, marks: Sequence[Mark], number: in
     _add_title(layout, "Decisions", [f"<span style='color:#8a8f98'>{legend}</span>"], high)
     hosts = [mark for mark in marks if mark.lane == "hosts"]
     for mark in hosts if len(hosts) <= MARKED_LINES else ():
-        time = _x(mark.decision.time)
+        time = _x(mark.time)
         line = {"type": "line", "xref": "x", "x0": time, "x1": time, "yref": "paper", "y0": 0, "y1": 1, "layer": "below"}
         layout["shapes"].append({**line, "line": {"color": mark.colour, "width": 1, "dash": "dot"}, "opacity": 0.55})

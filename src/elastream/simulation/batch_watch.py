@@ -9,6 +9,8 @@ import statistics
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+from numba import njit
+from numpy.typing import NDArray
 
 from elastream.model.observation import (
     NO_COPIES,
@@ -30,6 +32,16 @@ from elastream.simulation.pool import SimulatedHosts
 from elastream.simulation.settings import Settings
 from elastream.simulation.watching import AT, Watch
 
+(
+    ARRIVAL_ROW, PROCESSED_ROW, EMITTED_ROW, SERVICE_ROW, DURATION_ROW, MIDDLE_ROW, LATE_ROW, COMPLIANCE_ROW, BACKLOG_ROW,
+    BUSY_ROW, UTILISATION_ROW,
+) = (
+    AT[metric] for metric in (
+        Metric.ARRIVAL_RATE, Metric.PROCESSED_RATE, Metric.EMITTED_RATE, Metric.SERVICE_TIME, Metric.DURATION,
+        Metric.DURATION_P50, Metric.DURATION_P99, Metric.COMPLIANCE, Metric.BACKLOG, Metric.BUSY_CORES, Metric.UTILISATION,
+    )
+)  # fmt: skip
+"""Rows of the operators' table, for what is compiled."""
 WINDOW = 3.0
 """Seconds of batches that one observation covers, and over which CPU use is averaged, as on Spark."""
 
@@ -47,6 +59,7 @@ class BatchWatch(Watch):
         self._averaged = max(1, round(WINDOW / settings.monitor))
         self._hosts: Floats = np.zeros((0, 0))
         self._busy: Floats = np.zeros((0, len(network.stations)))
+        self._stages = np.array([self.rows[station.name] for station in network.stations], dtype=np.int64)
         self._since: Mapping[str, float] = dict.fromkeys(network.sources, 0.0)
         self._batch: tuple[float, tuple[MicroBatch, ...]] = (-1.0, ())
 
@@ -89,49 +102,27 @@ class BatchWatch(Watch):
         period = self.settings.monitor
         offered = np.zeros(closed.ends.size)
         rates = {name: rates_at(closed.ends, segment.log, WINDOW) for name, segment in self.fused.segments.items()}
-        busy = np.empty((closed.ends.size, len(self.fused.stations)))
+        known_busy, most = self._busy.shape[0], self._averaged
+        busy = np.empty((known_busy + closed.ends.size, len(self.fused.stations)))
+        busy[:known_busy] = self._busy
         for number, station in enumerate(self.fused.stations):
             segment = self.fused.segments[station.stage.segment]
             seen, (rate, known) = closed.tables[station.stage.segment], rates[station.stage.segment]
             total = sum(segment.demand.work.values())
             part = segment.demand.work[station.name] / total if total > 0 else 1 / len(segment.stations)
-            volume = segment.demand.volume[station.name]
-            leads = station is segment.leader
-            busy[:, number] = seen[:, BUSY] * part / period
-            done = seen[:, DONE] * volume
-            into = table[:, :, self.rows[station.name]]
-            into[:, AT[Metric.PROCESSED_RATE]] = into[:, AT[Metric.EMITTED_RATE]] = rate * volume
-            # Only what leads a query has a queue that records arrive at; the others take what a batch brings them.
-            into[:, AT[Metric.ARRIVAL_RATE]] = (
-                np.where(known > 0, seen[:, ARRIVED] / period, np.nan) if leads else rate * volume
-            )
-            with np.errstate(divide="ignore", invalid="ignore"):
-                into[:, AT[Metric.SERVICE_TIME]] = np.where(done > 0, seen[:, BUSY] * part / done, np.nan)
-                if leads:
-                    mean = np.where(seen[:, DONE] > 0, seen[:, DELAY] / seen[:, DONE], np.nan)
-                    into[:, AT[Metric.DURATION]] = mean
-                    into[:, AT[Metric.DURATION_P50]] = seen[:, MIDDLE]
-                    into[:, AT[Metric.DURATION_P99]] = seen[:, LATE]
-                    if station.operator.max_duration is not None:
-                        into[:, AT[Metric.COMPLIANCE]] = seen[:, WITHIN] / np.where(
-                            seen[:, DONE] > 0, seen[:, DONE], np.nan
-                        )
-                        self._note_delays(station, mean, closed.ends)
-            if leads:
-                into[:, AT[Metric.BACKLOG]] = np.where(known > 0, seen[:, LEFT], np.nan)
-            into[:, AT[Metric.PARALLELISM]] = len(station.crew)
-            into[:, AT[Metric.SCALINGS]] = station.scalings
+            leads, limited = station is segment.leader, station.operator.max_duration is not None
+            row = self.rows[station.name]
+            enter_stage(
+                table, row, seen, rate, known, busy, known_busy, number, float(part),
+                float(segment.demand.volume[station.name]), float(period), leads, limited,
+            )  # fmt: skip
+            table[:, AT[Metric.PARALLELISM], row] = len(station.crew)
+            table[:, AT[Metric.SCALINGS], row] = station.scalings
+            if leads and limited:
+                self._note_delays(station, table[:, AT[Metric.DURATION], row], closed.ends)
         # Work is charged evenly over a batch's duration; the reported value is its mean over the window.
-        before = np.concatenate([self._busy, busy])
-        reach = np.concatenate([np.zeros((1, busy.shape[1])), np.cumsum(before, axis=0)])
-        last = np.arange(self._busy.shape[0] + 1, before.shape[0] + 1)
-        first = np.maximum(0, last - self._averaged)
-        mean_busy = (reach[last] - reach[first]) / (last - first)[:, None]
-        self._busy = before[max(0, before.shape[0] - self._averaged + 1) :] if self._averaged > 1 else before[:0]
-        for number, station in enumerate(self.fused.stations):
-            into = table[:, :, self.rows[station.name]]
-            into[:, AT[Metric.BUSY_CORES]] = mean_busy[:, number]
-            into[:, AT[Metric.UTILISATION]] = mean_busy[:, number] / np.where(usable > 0, usable, np.nan)
+        enter_busy(table, self._stages, busy, known_busy, most, usable)
+        self._busy = busy[max(0, busy.shape[0] - most + 1) :] if most > 1 else busy[:0]
         for name, reached in closed.offered.items():
             into, (rate, known) = table[:, :, self.rows[name]], rates[self.context.layout.stage_of[name].segment]
             came = np.diff(reached, prepend=self._since[name]) / period
@@ -169,27 +160,27 @@ class BatchWatch(Watch):
     def _figures(self) -> dict[Metric, float]:
         if not self.ticks:
             return {}
-        first = {self.context.layout.stage_of[name].segment for name in self.network.sources}
         end = np.array([self.ticks * self.settings.monitor])
-        batches, rate = [], 0.0
-        for name in first:
+        logs, rate = [], 0.0
+        for name in dict.fromkeys(self.context.layout.stage_of[name].segment for name in self.network.sources):
             log = self.fused.segments[name].log
             rates, known = rates_at(end, log, WINDOW)
             by = int(np.searchsorted(log[:, 0] + log[:, 1], end[0]))
-            batches += [MicroBatch(name, *row) for row in log[by - int(known[0]) : by].tolist()]
+            logs.append(log[by - int(known[0]) : by])
             rate += float(rates[0])
-        spreads = _spreads(batches)
+        _, seconds, records, oldest, newest = (logs[0] if len(logs) == 1 else np.concatenate(logs)).T
+        spreads = _spreads(records, oldest, newest)
         middle, late = _quantiles(spreads, (0.5, 0.99))
         found = {
-            Metric.ARRIVAL_RATE: self.offered_last if batches else math.nan,
+            Metric.ARRIVAL_RATE: self.offered_last if records.size else math.nan,
             Metric.THROUGHPUT: rate,
             Metric.LATENCY_P50: middle,
             Metric.LATENCY_P99: late,
         }
-        if batches:
-            waited = math.fsum(batch.records * (batch.oldest + batch.newest) / 2 for batch in batches)
-            found[Metric.LATENCY] = waited / math.fsum(batch.records for batch in batches)
-            found[Metric.BATCH_DURATION] = statistics.median(batch.seconds for batch in batches)
+        if records.size:
+            waited = math.fsum((records * (oldest + newest) / 2).tolist())
+            found[Metric.LATENCY] = waited / math.fsum(records.tolist())
+            found[Metric.BATCH_DURATION] = statistics.median(seconds.tolist())
             if (target := self.context.target_latency) is not None:
                 found[Metric.COMPLIANCE] = _share(spreads, target)
         return found
@@ -217,17 +208,79 @@ class BatchWatch(Watch):
         return self._batch[1]
 
 
+@njit(cache=True)
+def enter_stage(
+    table: Floats,
+    row: int,
+    seen: Floats,
+    rate: Floats,
+    known: NDArray[np.int64],
+    busy: Floats,
+    before: int,
+    stage: int,
+    part: float,
+    volume: float,
+    period: float,
+    leads: bool,
+    limited: bool,
+) -> None:
+    """Enter a stage in its `row` of `table`, by period, metric and operator, its busy cores in column `stage` of `busy`.
+
+    seen: figures of its query, columns as in `batching`. before: rows of `busy` that are earlier ones. rate, known:
+    records/s that it took lately, and of how many batches. part: of its query's work. volume: records that come to it, per
+    record of the query. leads: whether it is the first of its query, which has a queue that records arrive at; the others
+    take what a batch brings them. limited: whether it has a service level.
+    """
+    for k in range(seen.shape[0]):
+        into, done, judged = table[k], seen[k, DONE] * volume, seen[k, DONE]
+        busy[before + k, stage] = seen[k, BUSY] * part / period
+        into[PROCESSED_ROW, row] = into[EMITTED_ROW, row] = rate[k] * volume
+        if done > 0:
+            into[SERVICE_ROW, row] = seen[k, BUSY] * part / done
+        if not leads:
+            into[ARRIVAL_ROW, row] = rate[k] * volume
+            continue
+        if known[k] > 0:
+            into[ARRIVAL_ROW, row] = seen[k, ARRIVED] / period
+            into[BACKLOG_ROW, row] = seen[k, LEFT]
+        if judged > 0:
+            into[DURATION_ROW, row] = seen[k, DELAY] / judged
+            if limited:
+                into[COMPLIANCE_ROW, row] = seen[k, WITHIN] / judged
+        into[MIDDLE_ROW, row], into[LATE_ROW, row] = seen[k, MIDDLE], seen[k, LATE]
+
+
+@njit(cache=True)
+def enter_busy(table: Floats, rows: NDArray[np.int64], busy: Floats, before: int, most: int, usable: Floats) -> None:
+    """Enter busy cores, on average over up to `most` periods, and their part of the `usable` ones, in `rows` of `table`.
+
+    busy: by period and stage, the first `before` periods are earlier ones.
+    """
+    periods, stages = busy.shape
+    reach = np.zeros((periods + 1, stages))
+    for k in range(periods):
+        for stage in range(stages):
+            reach[k + 1, stage] = reach[k, stage] + busy[k, stage]
+    for last in range(before + 1, periods + 1):
+        first, k = max(0, last - most), last - before - 1
+        for stage in range(stages):
+            mean = (reach[last, stage] - reach[first, stage]) / (last - first)
+            table[k, BUSY_ROW, rows[stage]] = mean
+            if usable[k] > 0:
+                table[k, UTILISATION_ROW, rows[stage]] = mean / usable[k]
+
+
 def latency_quantile(batches: Sequence[MicroBatch], q: float) -> float:
     """The `q` quantile of all records' latencies, seconds; NaN if no batch reports when its records were due.
 
     Latencies within a batch are taken as uniform between that of its newest and that of its oldest record.
     """
-    return _quantiles(_spreads(batches), (q,))[0]
+    return _quantiles(_spreads(*_columns(batches)), (q,))[0]
 
 
 def latency_share(batches: Sequence[MicroBatch], limit: float) -> float:
     """Fraction of records whose latency is at most `limit` seconds, under the assumptions of `latency_quantile`."""
-    return _share(_spreads(batches), limit)
+    return _share(_spreads(*_columns(batches)), limit)
 
 
 def _quantiles(spreads: tuple[Floats, Floats, Floats], wanted: Sequence[float]) -> list[float]:
@@ -244,13 +297,18 @@ def _share(spreads: tuple[Floats, Floats, Floats], limit: float) -> float:
     return float(_below(np.array([limit]), counts, low, wide)[0]) if counts.size else math.nan
 
 
-def _spreads(batches: Sequence[MicroBatch]) -> tuple[Floats, Floats, Floats]:
+def _columns(batches: Sequence[MicroBatch]) -> Floats:
+    """(records, oldest, newest) of batches; shape (3, batches)."""
+    return np.array([(batch.records, batch.oldest, batch.newest) for batch in batches]).reshape(-1, 3).T
+
+
+def _spreads(records: Floats, oldest: Floats, newest: Floats) -> tuple[Floats, Floats, Floats]:
     """(records, least latency, spread of latencies), shape (batches,) each, of batches with known due times."""
-    known = [batch for batch in batches if batch.records > 0 and not math.isnan(batch.oldest + batch.newest)]
-    low = np.array([min(batch.newest, batch.oldest) for batch in known])
+    known = (records > 0) & ~np.isnan(oldest + newest)
+    oldest = oldest[known]
+    low = np.minimum(newest[known], oldest)
     # The spread is 0 for one record or simultaneous arrivals; the floor avoids dividing by it.
-    wide = np.maximum(np.array([batch.oldest for batch in known]) - low, 1e-6)
-    return np.array([batch.records for batch in known]), low, wide
+    return records[known], low, np.maximum(oldest - low, 1e-6)
 
 
 def _below(values: Floats, counts: Floats, low: Floats, wide: Floats) -> Floats:

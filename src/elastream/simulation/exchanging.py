@@ -38,10 +38,11 @@ def exchange_of(streams: Sequence[EdgeTraffic] | None, stations: Sequence[Statio
     """Divide `streams` over pairs of tasks; unknown (`UNMEASURED`) if there are none yet or one has an unknown rate."""
     if streams is None or any(np.isnan(stream.rate) for stream in streams):
         return UNMEASURED
-    rows = rows_of(stations)
-    parts = [_pairs(stream, rows) for stream in streams if stream.rate > 0]
-    if not parts:
+    flowing = [stream for stream in streams if stream.rate > 0]
+    if not flowing:
         return Exchange(age=age)
+    rows = rows_of(stations)
+    parts = [_pairs(stream, rows) for stream in flowing]
     source, target, rate = (np.concatenate(columns) for columns in zip(*parts, strict=True))
     here = (rate > 0) & ((source >= 0) | (target >= 0))
     return Exchange(source[here], target[here], rate[here], age=age)
@@ -52,8 +53,8 @@ def crossing(exchange: Exchange, host: Integers, hosts: int) -> Floats:
 
     Traffic from a sender that is on no host counts at the receiver's link.
     """
-    if not exchange.known:
-        return np.full(hosts, np.nan)
+    if not len(exchange):
+        return np.full(hosts, 0.0 if exchange.known else np.nan)
     at = np.append(host, -1)
     begin, end = at[exchange.source], at[exchange.target]
     apart = begin != end

@@ -95,8 +95,12 @@ class FusedNetwork:
         }
         self.flows: dict[str, list[tuple[int, Items]]] = {name: [] for name in self.segments}
         self.entered = dict.fromkeys(self.segments, 0.0)
+        self._read_by = {
+            name: [each for each in segment.segment.operators if each in self.sources]
+            for name, segment in self.segments.items()
+        }
         for segment in self.segments.values():
-            loads_of = [self.sources[name].load for name in segment.segment.operators if name in self.sources]
+            loads_of = [self.sources[name].load for name in self._read_by[segment.segment.name]]
             if loads_of:
                 segment.govern(sum(_first_rate(load, settings.batch_seconds) for load in loads_of))
         self.target = math.inf
@@ -268,20 +272,20 @@ class FusedNetwork:
         turn = Turn(ends, worked, pool.speeds(begin), interval, begin)
         tables, offered = {}, {}
         for name, segment in self.segments.items():
-            for source in segment.segment.operators:
-                if source in self.sources:
-                    before, flow = self.sources[source].offered, self.sources[source].until(end)
-                    self.flows[name].append((self.epoch, flow))
-                    reach = np.append(before, before + np.cumsum(flow.counts))
-                    offered[source] = reach[np.searchsorted(flow.times, ends[:-1])]
+            for source in self._read_by[name]:
+                before, flow = self.sources[source].offered, self.sources[source].until(end)
+                self.flows[name].append((self.epoch, flow))
+                reach = np.empty(flow.times.size + 1)
+                reach[0], reach[1:] = before, before + flow.counts.cumsum()
+                offered[source] = reach[flow.times.searchsorted(ends[:-1])]
             known = segment.log.shape[0]
             opened = segment.open.copy()
             self.entered[name] += sum(float(flow.counts.sum()) for _, flow in self.flows[name])
             tables[name], parts = segment.advance(begin, end, self.flows[name], pool, turn, self.target)
             self.flows[name] = []
             self._count(segment, tables[name].sum(axis=0) - opened, parts)
-            self.reports += [MicroBatch(name, *row) for row in segment.log[known:].tolist()]
-            kept = int(np.searchsorted(segment.log[:, 0] + segment.log[:, 1], ends[0] - KEPT))
+            self.reports += [MicroBatch._make((name, *row, math.nan, math.nan)) for row in segment.log[known:].tolist()]
+            kept = int((segment.log[:, 0] + segment.log[:, 1]).searchsorted(ends[0] - KEPT))
             segment.log = segment.log[max(0, min(kept, segment.log.shape[0] - RECENT)) :]
         pool.worked[: len(pool)] = worked[-1]
         if self.updates.running:

@@ -65,6 +65,7 @@ class SimulatedHosts:
         self._order = 0
         self._faults: dict[int, HostFailure] = {}
         self._active: tuple[int, NDArray[np.int64]] = (-1, np.zeros(0, dtype=np.int64))
+        self._running = (-1, 0.0)
         for fault in settings.faults:
             self._faults[self._order] = fault
             self._schedule(fault.time, HostState.LOST, -1)
@@ -83,8 +84,11 @@ class SimulatedHosts:
     @property
     def running_cores(self) -> float:
         """Cores of the hosts that take tasks."""
-        leases = (self.leases[row] for row in self.active.tolist())
-        return math.fsum(lease.type.cores for lease in leases if lease.state is HostState.RUNNING)
+        if self._running[0] != self.changes:
+            leases = (self.leases[row] for row in self.active.tolist())
+            running = math.fsum(lease.type.cores for lease in leases if lease.state is HostState.RUNNING)
+            self._running = (self.changes, running)
+        return self._running[1]
 
     def active_row(self, host: str) -> int | None:
         """Row of a host whose lease is active; None for any other name."""

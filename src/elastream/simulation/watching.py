@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from elastream.model.cloud import Lease
 from elastream.model.latency import Basis
+from elastream.model.leases import Leases
 from elastream.model.observation import (
     NO_COPIES,
     Composition,
@@ -50,6 +51,13 @@ PERIODIC = (
 CURRENT = (Metric.BACKLOG, Metric.PARALLELISM, Metric.SCALINGS)
 AT: Mapping[Metric, int] = {metric: row for row, metric in enumerate((*PERIODIC, *CURRENT))}
 """Rows of the operators' table."""
+HOSTS: Mapping[Metric, int] = {
+    metric: row for row, metric in enumerate((Metric.CPU, Metric.MEMORY, Metric.TASKS, Metric.SPEED, Metric.BANDWIDTH))
+}
+HOSTS_FUSED: Mapping[Metric, int] = {
+    metric: row for row, metric in enumerate((Metric.CPU, Metric.TASKS, Metric.SPEED, Metric.BANDWIDTH))
+}
+"""Rows of the hosts' table; fused stages declare no memory of their own."""
 SAMPLED = 1000
 """Least sample of a period's items for percentiles (VISP measures every tenth item)."""
 
@@ -83,6 +91,7 @@ class Watch:
         self._basis = {source.name: Basis.DUE for source in context.graph.sources}
         self._told = (-1.0, 0, 0)
         self._leases: tuple[int, Mapping[str, Lease], tuple[str, ...]] = (-1, {}, ())
+        self._host_rows: Mapping[str, int] = {}
         self._placed: tuple[Any, ...] | None = None
         self._pairs: tuple[tuple[Any, ...], Frame] = ((), Frame())
         self._images: tuple[int, Mapping[str, frozenset[str]]] = (-1, {})
@@ -231,9 +240,10 @@ class Watch:
             time=now,
             context=self.context,
             operators=self._operators(age),
-            application=Frame(
-                (self.context.graph.name,),
-                {metric: [value] for metric, value in overall.items()},
+            application=TableFrame(
+                {self.context.graph.name: 0},
+                {metric: row for row, metric in enumerate(overall)},
+                np.array([*overall.values()], dtype=np.float64).reshape(-1, 1),
                 dict.fromkeys(self.application, age) if age else 0.0,
             ),
             hosts=self._host_frame(hosts, now, crossing(exchange, tasks.host, len(hosts))),
@@ -268,8 +278,9 @@ class Watch:
 
     def _lease_frame(self) -> tuple[Mapping[str, Lease], tuple[str, ...]]:
         if self._leases[0] != self.pool.changes:
-            leases = {lease.host: lease for lease in (self.pool.leases[row] for row in self.pool.active)}
-            self._leases = (self.pool.changes, leases, tuple(leases))
+            leases = Leases((lease.host, lease) for lease in (self.pool.leases[row] for row in self.pool.active))
+            self._leases = (self.pool.changes, leases, leases.hosts)
+            self._host_rows = {host: row for row, host in enumerate(leases)}
         return self._leases[1], self._leases[2]
 
     def _host_frame(self, names: tuple[str, ...], now: float, link: Floats) -> Frame:
@@ -277,18 +288,19 @@ class Watch:
         busy = np.zeros(len(pool))
         busy[: self.host_busy.size] = self.host_busy
         cpu = busy[active] / pool.cores[active]
-        unknown = ~pool.up[active] | (np.arange(len(pool)) >= self.host_busy.size)[active]
-        # Fused stages declare no memory of their own.
-        memory = {} if isinstance(self.network, FusedNetwork) else {Metric.MEMORY: pool.used_memory[active].copy()}
-        return Frame(
-            names,
-            {
-                Metric.CPU: np.where(unknown, np.nan, np.minimum(cpu, 1.0)),
-                **memory,
-                Metric.TASKS: pool.tasks[active].astype(np.float64),
-                Metric.SPEED: np.where(pool.up[active], pool.speeds(now)[active], np.nan),
-                Metric.BANDWIDTH: link,
-            },
+        unknown = ~pool.up[active] | (active >= self.host_busy.size)
+        at = HOSTS_FUSED if isinstance(self.network, FusedNetwork) else HOSTS
+        table = np.empty((len(at), len(names)))
+        table[at[Metric.CPU]] = np.where(unknown, np.nan, np.minimum(cpu, 1.0))
+        table[at[Metric.TASKS]] = pool.tasks[active]
+        table[at[Metric.SPEED]] = np.where(pool.up[active], pool.speeds(now)[active], np.nan)
+        table[at[Metric.BANDWIDTH]] = link
+        if Metric.MEMORY in at:
+            table[at[Metric.MEMORY]] = pool.used_memory[active]
+        return TableFrame(
+            self._host_rows,
+            at,
+            table,
             dict.fromkeys((Metric.CPU, Metric.BANDWIDTH), now - self.ticks * self.settings.monitor),
         )
 

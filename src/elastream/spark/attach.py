@@ -23,6 +23,7 @@ from elastream.spark.jvm.copies import desk_of
 from elastream.spark.jvm.driver_side import DriverSide, TaskLoads
 from elastream.spark.jvm.executors import UNLIMITED, AllocationClient, Executors
 from elastream.spark.jvm.gateway import java_context
+from elastream.spark.jvm.recovery import Recovery
 from elastream.spark.jvm.session import session_stopped
 from elastream.spark.placement.allocation import VolatilePlan
 from elastream.spark.placement.placing import Limits, Placing
@@ -61,6 +62,7 @@ def attach(
     spark: SparkSession,
     driver: DriverSide,
     task_loads: TaskLoads | None,
+    recovery: Recovery | None = None,
     *,
     chosen: Callable[[], frozenset[str] | None] = lambda: None,
     target_latency: float | None = None,
@@ -79,6 +81,7 @@ def attach(
     """A plant over the queries of `spark` that are chosen, and its executors; when it is closed, these go on.
 
     task_loads: how to see where partitions run and what they take; without it both are unknown, and nothing is moved.
+    recovery: acts on lost executors; without it Spark does.
     chosen: tells the ids of the queries to look after, None for every query that runs. kinds: what is leased of `provider`;
     where executors are requested of Spark (`asks`), what one of them is taken for. gives_back: seconds that closing takes
     to release hosts of the provider, which ends soon; hosts that nothing else can do the work of are added to `kept`.
@@ -94,7 +97,8 @@ def attach(
     hosts = Hosts(executors, provider or session, clock.now, fence=client.fence, warm=warm, session=session)
     hosts.look()
     placing = Placing({}, clock.now, VolatilePlan(), limits=FEW, alarms=alarms)
-    instruments = Instruments(spark, driver, placing, task_loads, traffic, copies=desk_of(spark) if replicas else None)
+    desk = desk_of(spark) if replicas else None
+    instruments = Instruments(spark, driver, placing, task_loads, traffic, recovery=recovery, copies=desk)
     leasable = tuple(kinds) if asks or provider is not None else ()
     scope = Scope(Terms(leasable, max_hosts, min_hosts), target_latency, observe_only, LOOK_SHARE, replicas)
 

@@ -11,6 +11,7 @@ what is wanted, in `placing` and `hosts`, and wakes the mover, which sees to it.
     a host of a ring is lost                              what it had is wanted on its neighbour (`Rings.keep`)
     its owner recalls a host                              it is released; kept where nothing else could do its work
     a second has passed                                   who keeps copies of what state is said anew (`WarmStandby.look`)
+    an executor was lost                                  the driver has put its partitions elsewhere; `Succession.look`
     a host registers, is warm, holds nothing, is gone     `Hosts.step` takes it to its next state
     a change of the composition waits until
     records under way are drained                         until they are, it looks (`CompiledQueries.settle`)
@@ -45,6 +46,7 @@ from elastream.spark.placement.ring import Rings
 from elastream.spark.queries.compiled import CompiledQueries
 from elastream.spark.queries.watched import WatchedQueries
 from elastream.spark.standby import WarmStandby
+from elastream.spark.succession import Succession
 
 __all__ = ["STEP", "Mover", "Rounds"]
 
@@ -87,7 +89,10 @@ class Rounds:
 
 class Mover:
     """Moves the state partitions of `queries` between `hosts`, by way of `placing` and as `rings` say; `start` it and
-    `close` it."""
+    `close` it.
+
+    succession: where what a lost executor held goes; None: Spark says.
+    """
 
     def __init__(
         self,
@@ -99,10 +104,10 @@ class Mover:
         rings: Rings,
         clock: Callable[[], float],
         alarms: Alarms,
-        *,
+        succession: Succession | None = None,
         standby: WarmStandby | None = None,
     ) -> None:
-        self._spark, self._driver, self._standby = spark, driver, standby
+        self._spark, self._driver, self._succession, self._standby = spark, driver, succession, standby
         self._queries, self._hosts, self._placing, self._rings = queries, hosts, placing, rings
         self._clock, self._alarms = clock, alarms
         self._release: Callable[[ReleaseHost], Outcome]
@@ -133,6 +138,8 @@ class Mover:
         self._woken.set()
         if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join(ENDING)
+        if self._succession is not None:
+            self._succession.close()
         if self._standby is not None:
             self._standby.close()
         self._placing.close()
@@ -246,6 +253,8 @@ class Mover:
         present = [name for name, lease in self._hosts.leases.items() if lease.active]
         if bereft := self._rings.keep(present):
             self._placing.want_all(bereft, "its host was lost: its neighbour on the ring takes over")
+        if self._succession is not None:
+            self._succession.look()
         self._placing.adopt()
         self._placing.follow(self._hosts.target)
         if self._standby is not None:

@@ -49,6 +49,7 @@ from elastream.spark.queries.compiled import CompiledQueries
 from elastream.spark.queries.query import Instruments, Query
 from elastream.spark.queries.watched import WatchedQueries
 from elastream.spark.standby import WarmStandby
+from elastream.spark.succession import Succession
 from elastream.spark.telemetry.frames import HostWatch, cores_used, task_frame, weights
 from elastream.spark.telemetry.links import LinkWatch
 from elastream.spark.telemetry.speeds import HostSpeed
@@ -82,7 +83,7 @@ class Scope:
 
 
 class RunClock:
-    """Seconds since the run began, on the machine's monotonic clock; it can be woken early."""
+    """Seconds since the run began, on the machine's monotonic clock; it can be woken early. epoch: when that was."""
 
     def __init__(self) -> None:
         self._start = time.monotonic()
@@ -127,8 +128,23 @@ class SparkPlant(Generic[Q]):
         self.placing = instruments.placing
         self.rings = Rings(self.placing, lambda: hosts.usable, self._zone)
         self.standby = WarmStandby(instruments.copies, hosts, self.placing, self.rings, scope.replicas)
+        recovery = None if scope.observe_only else instruments.recovery
+        self.succession = (
+            None
+            if recovery is None
+            else Succession(recovery, lambda: queries.live, hosts, self.placing, self.rings, self.standby.copies)
+        )
         self.mover = Mover(
-            self.spark, self._driver, queries, hosts, self.placing, self.rings, clock.now, alarms, standby=self.standby
+            self.spark,
+            self._driver,
+            queries,
+            hosts,
+            self.placing,
+            self.rings,
+            clock.now,
+            alarms,
+            self.succession,
+            self.standby,
         )
         self._types = {type.name: type for type in scope.terms.types}
         self._host_actions = HostActions(hosts, self._types, scope.terms.max_hosts, self.mover.empty)
@@ -268,7 +284,7 @@ class SparkPlant(Generic[Q]):
             return refusal
         if task not in self.placing.wanted() and self.mover.ran().get(task) == host:
             self.rings.forget(task.operator)
-            self.placing.keep(task, host, action.why)
+            self.placing.keep({task: host}, action.why)
             return Outcome(action, Status.DONE)
         self.rings.forget(task.operator)
         self.placing.want(task, host, action.why)

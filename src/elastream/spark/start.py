@@ -30,6 +30,7 @@ from elastream.spark.jvm.copies import desk_of
 from elastream.spark.jvm.copies_jar import copies_settings
 from elastream.spark.jvm.driver_side import DriverSide, TaskLoads
 from elastream.spark.jvm.executors import AllocationClient, Executors
+from elastream.spark.jvm.recovery import Recovery
 from elastream.spark.jvm.session import StateStore, open_session, settings_for
 from elastream.spark.mover import STEP
 from elastream.spark.placement.allocation import AllocationStore
@@ -123,15 +124,18 @@ def start_beside(
     *,
     target_latency: float | None = None,
     state_partitions: int | None = None,
+    state_store: StateStore = "memory",
+    replicas: int = 0,
+    settings: Mapping[str, str] | None = None,
 ) -> SparkPlant[WatchedQueries]:
     """Start cluster and session, and let `start` begin queries of its own on them, which run as they are written.
 
     Otherwise as `start_plant`.
     """
-    with _on_hosts("queries", cloud, directory, None, True, state_partitions, "memory", {}) as on:
+    with _on_hosts("queries", cloud, directory, None, True, state_partitions, state_store, settings or {}) as on:
         on.spark.conf.set("spark.sql.shuffle.partitions", str(on.partitions))
         start(on.spark)
-        return on.plant(WatchedQueries(on.instruments, target_latency=target_latency), target_latency)
+        return on.plant(WatchedQueries(on.instruments, target_latency=target_latency), target_latency, replicas)
 
 
 def pace_of(target_latency: float | None, layout: Layout) -> float:
@@ -237,12 +241,17 @@ def _instruments(spark: SparkSession, driver: DriverSide, placing: Placing, spee
     """What tasks and shuffles are measured with, as far as this Spark lets it be: what cannot be stays unknown."""
     loads: TaskLoads | None = None
     outputs: MapOutputs | None = None
+    recovery: Recovery | None = None
     try:
         loads = TaskLoads(spark)
         outputs = MapOutputs(spark)
     except EnvironmentProblem as problem:
         log.warning("%s; it stays unknown", problem)
-    return Instruments(spark, driver, placing, loads, Traffic(outputs), CAUGHT_UP, speeds)
+    try:
+        recovery = Recovery(spark)
+    except EnvironmentProblem as problem:
+        log.warning("state partitions of a lost executor are left to Spark: %s", problem)
+    return Instruments(spark, driver, placing, loads, Traffic(outputs), CAUGHT_UP, speeds, recovery)
 
 
 def _copies(settings: Mapping[str, str]) -> Mapping[str, str]:

@@ -4,11 +4,12 @@ import random
 from collections.abc import Callable
 from itertools import pairwise
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastream.planning.algorithms.governor import Governor
+from elastream.planning.algorithms.governor import Governor, next_allowance
 
 costs, floors, lengths = st.floats(1e-5, 0.1), st.floats(0, 1), st.floats(0.1, 5)
 
@@ -52,6 +53,20 @@ def test_batches_neither_run_away_nor_die_out(cost: float, floor: float, wanted:
 def test_the_cost_of_starting_batches_does_not_shrink_them_to_nothing() -> None:
     batches = run(Governor(0.2), lambda records: 0.3 + 1e-4 * records, 40)
     assert all(records >= 250 for records, _ in batches[-20:])
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 10_000), st.floats(1e-3, 20.0)), min_size=1, max_size=8),
+    st.integers(1, 10_000),
+    lengths,
+)
+def test_a_batch_in_time_that_is_not_full_changes_nothing_whatever_those_before_it_cost(
+    batches: list[tuple[int, float]], more: int, wanted: float
+) -> None:
+    records, seconds = np.array(batches, dtype=np.float64).T
+    seconds[-1] = min(seconds[-1], 0.99 * wanted)
+    allowance = int(records[-1]) + more
+    assert next_allowance(records, seconds, allowance, wanted) == allowance
 
 
 def test_a_small_load_taken_in_time_changes_nothing() -> None:

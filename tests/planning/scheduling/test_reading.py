@@ -228,7 +228,8 @@ def test_where_cores_are_shared_the_work_of_a_stage_counts_once():
     plant_.advance(120.0)
     found = seen(plant_)
     assert (found.decidable, found.problem.shared) == (True, True)
-    assert found.problem.costs((0, 0, 0, 0)) == pytest.approx([0, 0.02, 0.01, 0], abs=0.003)
+    filled = [0, 0.02 / TARGET_UTILISATION, 0.01 / TARGET_UTILISATION, 0]
+    assert found.problem.costs((0, 0, 0, 0)) == pytest.approx(filled, abs=0.003)
     assert not found.deployment.instances.any()
     assert score(found.problem, found.deployment, found.conditions).mean == pytest.approx(1.0)
 
@@ -254,11 +255,15 @@ def test_what_a_micro_batch_takes_whatever_its_records_is_no_cost_of_each_of_the
     """A tenth of the records would else cost ten times as much each."""
     plant_ = plant(40.0, fused=True, parallelism={"source": 2})
     plant_.advance(120.0)
-    observation = plant_.observe()
-    frame, alone = observation.operators, seen(plant_).problem.costs((0, 0, 0, 0))[1]
+    observation = replace(plant_.observe(), history=())
+    frame, alone = observation.operators, read(observation, Goal(), INSTANT).problem.costs((0, 0, 0, 0))[1]
     busy = {Metric.BUSY_CORES: [1.0, 1.3, 1.0, math.nan], Metric.PROCESSED_RATE: [40.0, 40.0, 40.0, math.nan]}
     columns = {metric: frame.column(metric) for metric in frame.metrics} | busy
     more = read(replace(observation, operators=Frame(frame.ids, columns)), Goal(), INSTANT).problem
-    assert more.costs((0, 0, 0, 0))[1] == pytest.approx(alone + 0.5 / 40.0, rel=0.05)  # 1.3 cores, 0.8 of them its own
+    assert more.costs((0, 0, 0, 0))[1] == pytest.approx(
+        alone + 0.5 / 40.0 / TARGET_UTILISATION, rel=0.05
+    )  # 1.3 cores, 0.8 of them its own
     few = replace(observation, operators=Frame(frame.ids, columns | {Metric.PROCESSED_RATE: [4.0] * 3 + [math.nan]}))
-    assert read(few, Goal(), INSTANT).problem.costs((0, 0, 0, 0))[1] == pytest.approx(alone + 1.22 / 40.0, rel=0.05)
+    assert read(few, Goal(), INSTANT).problem.costs((0, 0, 0, 0))[1] == pytest.approx(
+        alone + 1.22 / 40.0 / TARGET_UTILISATION, rel=0.05
+    )

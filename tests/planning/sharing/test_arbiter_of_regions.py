@@ -371,3 +371,17 @@ def test_a_host_that_comes_up_goes_to_who_requested_it_though_its_region_would_g
     assert view_for(decide(replace(DEMAND, settle=15.0), state, 16.0, [again])[0], "a").recalled[0][0] == "h10"
     nobody, _ = decide(DEMAND, decide(DEMAND, demand(), 0.0, [asks(add=("small-east",))])[0], 1.0, [report])
     assert not nobody.hosts, "nobody requests it: it goes"
+
+
+def test_a_host_that_its_region_is_rid_of_is_part_of_no_share_and_a_doubled_message_changes_nothing() -> None:
+    kinds = {"small": HostType("small", cores=1.0, region="east")}
+    begun = replace(start(h0=viewed(), h1=viewed(owner="b"), h3=viewed("west", "b")), kinds=kinds)
+    rules = replace(RULES, by_spare=False)
+    heard = [
+        Claim("a", 1, 1, ("h0",)),
+        Claim("b", 1, 1, ("h1", "h3"), asks=("small",)),
+        asks("west", up=("h3",), drain=("h3",)),
+    ]
+    state, _ = decide(rules, begun, 181.0, heard)
+    assert state.applications["b"].refused.endswith("the share of b is 1 of 2")
+    assert decide(rules, state, 181.0, heard)[0] == state

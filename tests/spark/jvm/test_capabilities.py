@@ -30,6 +30,7 @@ def session(master="spark://h:7077", allocates=True, **settings):
 def driver(monkeypatch):
     monkeypatch.setattr(capabilities, "DriverSide", lambda spark: "driver")
     monkeypatch.setattr(capabilities, "TaskLoads", lambda spark: "tasks")
+    monkeypatch.setattr(capabilities, "Recovery", lambda spark: "recovery")
 
 
 def missing(*_):
@@ -38,8 +39,8 @@ def missing(*_):
 
 def test_a_cluster_of_sparks_own_lacks_nothing():
     can = probe(session(executor_cores="2"))
-    assert (can.driver, can.task_loads, can.asks, can.slots, can.allowed, can.lacking) == (
-        "driver", "tasks", True, 2, UNLIMITED, ()
+    assert (can.driver, can.task_loads, can.recovery, can.asks, can.slots, can.allowed, can.lacking) == (
+        "driver", "tasks", "recovery", True, 2, UNLIMITED, ()
     )  # fmt: skip
 
 
@@ -93,3 +94,18 @@ def test_without_telemetry_of_tasks_the_rest_goes_on(monkeypatch):
     assert can.driver is not None
     assert can.asks
     assert can.lacking == ("state partitions are not moved: this Spark does not tell",)
+
+
+def test_where_lost_executors_are_left_to_spark_the_rest_goes_on(monkeypatch):
+    monkeypatch.setattr(capabilities, "Recovery", missing)
+    can = probe(session())
+    assert can.asks
+    assert can.recovery is None
+    assert can.lacking == ("state partitions of a lost executor are left to Spark: this Spark does not tell",)
+
+
+def test_a_single_executor_has_no_successor(monkeypatch):
+    monkeypatch.setattr(capabilities, "Recovery", missing)
+    can = probe(session("local[4]", allocates=False))
+    assert can.recovery is None
+    assert not [sentence for sentence in can.lacking if "lost" in sentence]

@@ -1,14 +1,19 @@
-"""What a session is opened with; no Spark is started."""
+"""What a session is opened with, and what is left of one whose opening is interrupted."""
 
 import os
+import signal
 import sys
+import threading
 from pathlib import Path
 
+import psutil
 import pytest
 from pyspark.sql import SparkSession
 
 from elastream.model.errors import EnvironmentProblem
 from elastream.spark.jvm.session import open_session
+from spark_jvm import forget_jvm
+from waiting import wait_until
 
 
 class NoSpark:
@@ -34,3 +39,29 @@ def test_workers_run_the_drivers_interpreter_wherever_they_are_started(tmp_path,
     with pytest.raises(EnvironmentProblem, match="there is none"):
         open_session("local", "name", tmp_path, {"spark.driver.host": "localhost"})
     assert os.environ["PYSPARK_PYTHON"] == os.environ["PYSPARK_DRIVER_PYTHON"] == str(Path.cwd() / "venv/bin/python")
+
+
+def jvms() -> list[psutil.Process]:
+    return [child for child in psutil.Process().children() if any("spark" in word for word in child.cmdline())]
+
+
+@pytest.mark.spark
+def test_an_interrupt_while_a_session_opens_leaves_no_jvm_and_the_next_one_opens(tmp_path):
+    forget_jvm()
+    log = tmp_path / "driver.log"
+
+    def interrupt() -> None:
+        wait_until(lambda: log.exists() and "Failed to connect to master" in log.read_text())
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+
+    threading.Thread(target=interrupt).start()
+    settings = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1", "spark.ui.enabled": "false"}
+    with pytest.raises(KeyboardInterrupt):
+        open_session("spark://127.0.0.1:9", "interrupted", tmp_path, settings)
+    assert not jvms()
+    spark = open_session("local[1]", "another", tmp_path, settings)
+    try:
+        assert spark.range(3).count() == 3
+    finally:
+        spark.stop()
+        forget_jvm()

@@ -249,6 +249,31 @@ def test_a_restarted_driver_restores_the_placement(tmp_path):
     assert (bench.on("h2"), bench.on("h3")) == ({0}, {1})
 
 
+@settings(max_examples=examples(40))
+@given(
+    st.dictionaries(st.integers(0, 3), st.sampled_from(["h2", "h3"]), min_size=1),
+    st.integers(0, 4),
+    st.booleans(),
+    st.booleans(),
+)
+def test_whoever_comes_after_a_controller_killed_in_mid_move_finishes_the_move_or_drops_it(
+    tmp_path_factory, moves, batches, lazy, gone
+):
+    """Property: whichever state the migrations were in; one is dropped where its host is gone by then."""
+    bench = Bench(tmp_path_factory.mktemp("plan"), lazy=lazy)
+    bench.placing.want_all({task(index): host for index, host in moves.items()})
+    bench.batch(batches)
+    if gone:
+        del bench.usable["h2"]
+    before = dict(bench.engine.believed)
+    bench.plan = AllocationStore(bench.plan.path)
+    bench.placing = bench.placer(lazy=lazy)
+    bench.batch(20)
+    assert bench.placing.wanted() == {}
+    for index, host in moves.items():
+        assert bench.engine.believed[index] == (HERE[host] if host in bench.usable else before[index])
+
+
 def test_a_target_with_another_executor_is_warmed_again(tmp_path):
     bench = Bench(tmp_path, lazy=True)
     bench.placing.want(task(0), "h2")

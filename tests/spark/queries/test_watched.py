@@ -153,12 +153,13 @@ def test_frames_hold_what_is_known_and_nan_for_the_rest(query, driver):
     query.stages = {"q/count0": STAGE}
     layout = layout_of((("q", query.operators),))
     busy = np.array([0.1, 0.2, np.nan])
-    loads = {"q/count0": PartitionLoads(busy, busy / 10, busy, busy, busy, 0.0)}
+    loads = {"q/count0": PartitionLoads(busy, busy / 10, busy, busy, busy, 0.0, 8 * busy, 0.125)}
     operators = operator_frame(layout.graph, [query], loads, now, used=0.9)
     assert operators.value("q", Metric.BACKLOG) == 700.0
     assert operators.value("q", Metric.ARRIVAL_RATE) == pytest.approx(50.0)
     assert math.isnan(operators.value("q/count0", Metric.BUSY_CORES))
     assert operators.value("q", Metric.BUSY_CORES) == pytest.approx(0.9)
+    assert operators.value("q/count0", Metric.CHECKPOINT_DELTA) == 0.125
     application = application_frame(layout.graph, [query], now, cost=3.0, target=5.0)
     assert application.value("queries", Metric.THROUGHPUT) == pytest.approx(50.0)
     assert application.value("queries", Metric.BACKLOG) == 700.0

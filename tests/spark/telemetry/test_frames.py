@@ -31,7 +31,7 @@ def leases():
 
 def loads(busy):
     column = np.array(busy)
-    return PartitionLoads(column, column / 10, 2 * column, 10 * column, 100 * column, 1.5)
+    return PartitionLoads(column, column / 10, 2 * column, 10 * column, 100 * column, 1.5, 1000 * column, 0.25)
 
 
 @pytest.mark.parametrize(
@@ -66,6 +66,7 @@ def test_a_task_has_what_its_partition_takes_and_those_on_unknown_hosts_are_left
     assert frame.column(Metric.BUSY_CORES_ERROR).tolist() == pytest.approx([0.01, 0.02])
     assert frame.column(Metric.UTILISATION).tolist() == [0.2, 0.4]
     assert frame.column(Metric.TRAFFIC).tolist() == [10, 20]
+    assert frame.column(Metric.STATE_SIZE).tolist() == [100, 200]
     assert frame.age(Metric.BUSY_CORES) == 1.5
     assert np.isnan(frame.column(Metric.MEMORY)).all()
 

@@ -13,7 +13,6 @@ from elastream.model.units import format_duration
 from elastream.model.wording import counted
 from elastream.planning.algorithms.billing import due_back
 from elastream.planning.algorithms.measures import capacity, host_capacity, tasks_on
-from elastream.planning.provision import width
 
 __all__ = ["THREADS", "drain_surplus", "in_equal_parts", "lease_missing", "narrow", "shared_capacity", "threads"]
 
@@ -44,14 +43,8 @@ def shared_capacity(observation: Observation, hosts: Sequence[str], *, equal: bo
     """
     if not equal:
         return capacity(observation, hosts)
-    slots, least = _slots(observation, hosts)
+    slots, least = observation.cores.slots(hosts)
     return slots * least if slots else 0.0
-
-
-def _slots(observation: Observation, hosts: Sequence[str]) -> tuple[int, float]:
-    """Slots of `hosts` that tasks use, and cores of speed 1 of the slowest; inf without any."""
-    wide = {host: width(observation.leases[host].type) for host in hosts}
-    return sum(wide.values()), min((host_capacity(observation, host) / wide[host] for host in hosts), default=math.inf)
 
 
 def lease_missing(
@@ -60,7 +53,6 @@ def lease_missing(
     need: float,
     why: str,
     spare: int,
-    draining: Sequence[str],
     *,
     equal: bool,
 ) -> list[Action]:
@@ -77,14 +69,14 @@ def lease_missing(
     if not math.isnan(need):
         short = (need - has) / each
         if equal:
-            slots, least = _slots(observation, there)
-            short = (need / min(least, each / width(kind)) - slots) / width(kind)
+            slots, least = observation.cores.slots(there)
+            short = (need / min(least, each / kind.width) - slots) / kind.width
         by_need = math.ceil(short - 1e-9) + spare
         if by_need > max(0, lacking):
             lacking = by_need
             why = f"{why}; {has:.3g} are on {counted(len(there), 'host')}"
             why += f", and {counted(spare, 'host')} to spare" if spare else ""
-    kept = draining[: max(0, lacking)]
+    kept = observation.draining[: max(0, lacking)]
     leases = min(max(0, lacking) - len(kept), context.max_hosts - len(observation.leases))
     return [
         *(CancelDrain(host, why=why) for host in kept),
@@ -101,7 +93,7 @@ def drain_surplus(
     settle: seconds for which `highest` is the highest need. equal: as for `shared_capacity`.
     """
     usable = observation.usable
-    least = min((host_capacity(observation, host) for host in usable), default=0.0)
+    least = observation.cores.least(usable)
     if not highest <= most * (capacity(observation, usable) - least):
         return []  # as in most rounds: not even the smallest could go
     candidates = sorted(

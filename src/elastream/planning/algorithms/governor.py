@@ -25,6 +25,9 @@ APART = 1.1
 TRIAL = 1.25
 """Growth of the next full batch if all recent ones had about the same size, to measure the cost of a record."""
 
+IN_TIME = 1 - 1e-9
+"""Part of `batch_seconds` within which a batch is in time, however sums are rounded."""
+
 Batch: TypeAlias = tuple[int, float]
 """(records, seconds)."""
 
@@ -65,6 +68,8 @@ def next_allowance(records: Floats, seconds: Floats, allowance: int, batch_secon
     One function without calls to others, because the simulator compiles it into its loop.
     """
     count = records.size
+    if records[count - 1] < allowance and seconds[count - 1] < batch_seconds * IN_TIME:
+        return allowance  # whatever a batch costs, as in most rounds: `fixed + for_records` is no less than `batch_seconds`
     slopes, found = np.empty(count * count), 0
     for a in range(count):
         for b in range(count):

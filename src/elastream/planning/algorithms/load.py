@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from elastream.forecasting.surprise import Surprises
 from elastream.forecasting.trend import Forecast, forecast
-from elastream.model.cloud import HostState
 from elastream.model.errors import DataflowError
 from elastream.model.graph import Kind
 from elastream.model.metrics import Metric
@@ -80,9 +79,8 @@ class Seen:
         times, worked = samples[0], samples[0][samples[2] > 0]
         began = math.inf if before is None else before.began
         began = min(began, float(worked[0]) if worked.size else math.inf)
-        came = [observation.leases[host].history[-1][0] for host in observation.usable]
         cold = times < began + warming
-        for at in came:
+        for at in observation.came:
             if times.size and at + warming > times[0]:  # as hardly any: most hosts came long ago
                 cold |= (times >= at) & (times < at + warming)
         samples[-1] = ~cold
@@ -298,12 +296,6 @@ class LoadFigures:
                 until -= self.pace
         return found
 
-    @cached_property
-    def working(self) -> tuple[str, ...]:
-        """Hosts that run tasks; a draining one still runs tasks that are not placed."""
-        leases = self.observation.leases.items()
-        return tuple(host for host, lease in leases if lease.state in (HostState.RUNNING, HostState.DRAINING))
-
     def cores(self, rate: float) -> float:
         """Cores needed for `rate` records/s: by the line through recent samples (`Line`), else by the measured work per
         record up to rates like those seen, and the declared work beyond; by the declared work where nothing was measured
@@ -342,14 +334,25 @@ def _columns(observation: Observation, frames: Sequence[tuple[float, Frame]]) ->
     working = [o.name for o in graph.operators if not o.waits]
     several = len(observation.context.layout.segments) > 1
     speed = observation.mean_speed
-    found: list[list[float]] = [[], [], [], [], []]
-    for time, frame in frames:
-        arriving, processed = (total_of(frame, each, sources) for each in (Metric.ARRIVAL_RATE, Metric.PROCESSED_RATE))
-        busy = speed * sum_of(frame, Metric.BUSY_CORES, working)
-        finished = _finished(observation, frame, processed, busy, speed) if several else processed
-        for into, value in zip(found, (time, arriving, processed, finished, busy), strict=True):
-            into.append(value)
-    return found
+    operators = [frame for _, frame in frames]
+    arriving = [math.fsum(row) for row in _values(operators, Metric.ARRIVAL_RATE, sources)]
+    processed = [math.fsum(row) for row in _values(operators, Metric.PROCESSED_RATE, sources)]
+    busy = [speed * known_sum(row) for row in _values(operators, Metric.BUSY_CORES, working)]
+    finished = processed
+    if several:
+        each = zip(operators, processed, busy, strict=True)
+        finished = [_finished(observation, frame, done, cores, speed) for frame, done, cores in each]
+    return [[time for time, _ in frames], arriving, processed, finished, busy]
+
+
+def _values(frames: Sequence[Frame], metric: Metric, names: Sequence[str]) -> list[list[float]]:
+    """The values of `names` in each of `frames`."""
+    rows = frames[0].rows if frames else {}
+    if len(frames) > 1 and all(frame.rows is rows for frame in frames) and all(name in rows for name in names):
+        columns = np.array([frame.column(metric) for frame in frames])
+        found: list[list[float]] = columns[:, [rows[name] for name in names]].tolist()
+        return found
+    return [[frame.value(name, metric) for name in names] for frame in frames]
 
 
 def _finished(observation: Observation, frame: Frame, processed: float, busy: float, speed: float) -> float:

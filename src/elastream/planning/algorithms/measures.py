@@ -5,7 +5,6 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from elastream.model.cloud import HostState
 from elastream.model.decision import Unknown
 from elastream.model.observation import Frame, Metric, Observation, known_sum
 from elastream.model.promises import Rows
@@ -17,7 +16,6 @@ __all__ = [
     "host_capacity",
     "mean_and_least",
     "seen",
-    "since_change",
     "source_sum",
     "speeds_by_operator",
     "sum_of",
@@ -59,12 +57,12 @@ def sum_of(frame: Frame, metric: Metric, names: Iterable[str]) -> float:
 
 def host_capacity(observation: Observation, host: str) -> float:
     """Capacity of `host` in cores of speed 1: its cores times its speed, measured if known, else nominal."""
-    return observation.capacities[host]
+    return observation.cores.each[host]
 
 
 def capacity(observation: Observation, hosts: Iterable[str]) -> float:
     """Total capacity of `hosts` in cores of speed 1."""
-    return math.fsum([observation.capacities[host] for host in hosts])
+    return observation.cores.of(tuple(hosts))
 
 
 def speeds_by_operator(observation: Observation) -> dict[str, tuple[float, float]]:
@@ -95,13 +93,6 @@ def tasks_on(observation: Observation, host: str) -> int:
     return int(observation.tasks.per_host[row]) if 0 <= row < observation.tasks.per_host.size else 0
 
 
-def since_change(observation: Observation) -> float:
-    """Seconds since a host came, or a drain was begun or cancelled; inf if never."""
-    changes = [at for host in observation.usable for at, _ in observation.leases[host].history[1:]]
-    changes += [lease.history[-1][0] for lease in observation.leases.values() if lease.state is HostState.DRAINING]
-    return observation.time - max(changes, default=-math.inf)
-
-
 def unsized(observation: Observation) -> tuple[Unknown, ...]:
     """The metrics of this observation for want of which hosts cannot be sized by rates and busy cores."""
     graph, frame = observation.context.graph, observation.operators
@@ -118,7 +109,6 @@ def unsized(observation: Observation) -> tuple[Unknown, ...]:
 
 def seen(observation: Observation) -> dict[str, float]:
     """The figures for a decision's record: load, backlog, latency, busy and usable cores, hosts by state, cost."""
-    states = [lease.state for lease in observation.leases.values()]
     return {
         "arrival_rate": source_sum(observation, Metric.ARRIVAL_RATE),
         "processed_rate": source_sum(observation, Metric.PROCESSED_RATE),
@@ -130,6 +120,6 @@ def seen(observation: Observation) -> dict[str, float]:
         "usable_cores": capacity(observation, observation.usable),
         "hosts_usable": float(len(observation.usable)),
         "hosts_coming": float(len(observation.coming)),
-        "hosts_draining": float(states.count(HostState.DRAINING)),
+        "hosts_draining": float(len(observation.draining)),
         "cost": observation.overall(Metric.COST),
     }

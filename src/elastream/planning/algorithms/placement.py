@@ -32,6 +32,8 @@ def balance(observation: Observation) -> list[MoveTask]:
     by its drain. The moves are the fewest after which no two hosts of equal capacity differ by more than one task.
     """
     moves: list[MoveTask] = []
+    if not len(observation.tasks):
+        return moves
     spread = _Spread(observation)
     total = spread.tasks_by_host
     for rows in spread.operators:

@@ -5,19 +5,19 @@ over a part of its interval; one that has nothing to spare first asks its own ne
 neighbours are an *arc*; moving a token by 1 / P moves one of P state partitions. Pure functions of numbers.
 """
 
-import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
-from elastream.model.observation import Floats
+from elastream.model.observation import Floats, Integers
 from elastream.model.ring import Ring
 
 __all__ = ["Arc", "evened", "halved", "middle"]
 
-STEPS = 60
-"""Halvings of the range in which the least possible level lies: finer than doubles are."""
+ENOUGH = 1 + 1e-12
+"""Times the least possible level: sums of loads are rounded."""
 
 
 @dataclass(frozen=True)
@@ -52,36 +52,34 @@ class Arc:
 def evened(arc: Arc) -> tuple[int, ...] | None:
     """How many partitions each host is to own so that the highest level is lowest, each at least one; None for too few.
 
-    Found by halving: for a given level hosts take partitions clockwise as long as they stay below it.
+    Of those the one with the least sum of squared levels, so that the others are even as well, whoever is highest.
     """
-    hosts, partitions = len(arc.hosts), arc.loads.size
-    if partitions < hosts:
+    if arc.loads.size < len(arc.hosts):
         return None
-    low, high = 0.0, float(((arc.fixed + arc.loads.sum()) / arc.capacity).max())
-    best = _filled(arc, math.inf)
-    for _ in range(STEPS):
-        level = (low + high) / 2
-        if (found := _filled(arc, level)) is None:
-            low = level
-        else:
-            best, high = found, level
-    return best
+    reach = np.concatenate([[0.0], np.cumsum(arc.loads)])
+    some = np.arange(reach.size)[:, None] < np.arange(reach.size)
+    levels = [
+        np.where(some, (fixed + reach - reach[:, None]) / capacity, np.inf)
+        for fixed, capacity in zip(arc.fixed, arc.capacity, strict=True)
+    ]
+    lowest = _best(levels, np.maximum)[0]
+    squares = [np.where(each <= lowest * ENOUGH, each**2, np.inf) for each in levels]
+    return _best(squares, np.add)[1]
 
 
-def _filled(arc: Arc, level: float) -> tuple[int, ...] | None:
-    """Partitions of each host where none is above `level`; None where some would be left over."""
-    owned, row, left = [], 0, len(arc.hosts)
-    for host in range(len(arc.hosts)):
-        left -= 1
-        room = level * arc.capacity[host] - arc.fixed[host]
-        taken = 0
-        while row < arc.loads.size - left and arc.loads[row] <= room:
-            room -= arc.loads[row]
-            row, taken = row + 1, taken + 1
-        if not taken:
-            return None
-        owned.append(taken)
-    return tuple(owned) if row == arc.loads.size else None
+def _best(costs: Sequence[Floats], together: Callable[[Floats, Floats], Floats]) -> tuple[float, tuple[int, ...]]:
+    """(least cost of all, partitions of each host for it); costs: by host, of owning those from a row on up to a column."""
+    best = np.full(costs[0].shape[0], np.inf)
+    best[0] = 0.0
+    begins: list[Integers] = []
+    for each in costs:
+        found = together(best[:, None], each)
+        begins.append(found.argmin(axis=0))
+        best = found.min(axis=0)
+    ends = [best.size - 1]
+    for begin in reversed(begins):
+        ends.append(int(begin[ends[-1]]))
+    return float(best[-1]), tuple(end - begin for end, begin in pairwise(ends))[::-1]
 
 
 def halved(arc: Arc) -> tuple[int, ...] | None:

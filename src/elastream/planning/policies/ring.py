@@ -12,7 +12,7 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from elastream.model.action import Action, CancelDrain, DrainHost, LeaseHost, ReleaseHost, SetTokens
+from elastream.model.action import Action, DrainHost, LeaseHost, ReleaseHost, SetTokens
 from elastream.model.cloud import HostState, HostType
 from elastream.model.decision import Unknown
 from elastream.model.errors import InputError
@@ -66,10 +66,10 @@ class RingBalance:
     partitions say that this would not lower the highest level of these hosts by `gain`, or with `"load"` always: such that
     the highest level is lowest.
 
-    **Scale-out.** If no host is light, hosts are leased: one for each overloaded host, and no more than the load needs at
-    `cpu_high`. A host that has come joins every ring between the one with the highest level and its neighbour, and takes
-    over only once it has their state (`SetTokens`, by both plants). Of host types of one price the one in another fault
-    zone than the overloaded host and its neighbour is leased; at the start neighbours are of distinct zones.
+    **Scale-out.** If no host is light, as many hosts are leased as the load needs at `cpu_high`, at least one. A host that
+    has come joins every ring between the one with the highest level and its neighbour, and takes over only once it has
+    their state (`SetTokens`, by both plants). Of host types of one price the one in another fault zone than the overloaded
+    host and its neighbour is leased; at the start neighbours are of distinct zones.
 
     **Scale-in.** A host goes if it and its neighbour clockwise have been light for `calm` seconds, nothing waits, and the
     neighbour would be below `cpu_high` by `gain` with the load of both as it is expected; and only when what is paid of it
@@ -93,7 +93,7 @@ class RingBalance:
     patience: float = 3.0
     cool_down: float = 10.0
     calm: float | None = None
-    cut: Literal["load", "half"] = "half"
+    cut: Literal["half", "load"] = "half"
     gain: float = TOLERANCE
     host_type: str | None = None
 
@@ -109,7 +109,7 @@ class RingBalance:
             raise InputError(f"queue_low is {self.queue_low:g} s; it must be at most queue_high, {self.queue_high:g} s")
         if not 0 <= self.gain < 1:
             raise InputError(f"gain is {self.gain:g}; it must be 0 or more and below 1")
-        if self.cut not in (known := ("load", "half")):
+        if self.cut not in (known := ("half", "load")):
             raise InputError(f"cut is {self.cut!r}; it must be {' or '.join(map(repr, known))}")
 
     needs: ClassVar[Needs] = frozenset({(Rows.HOST, Metric.CPU), (Rows.OPERATOR, Metric.BACKLOG)})
@@ -125,6 +125,8 @@ class RingBalance:
             return "it divides state partitions, which operators apart do not have: simulate the dataflow fused"
         if not any(stage.keyed for stage in context.layout.stages):
             return "it divides the state of keyed operators among hosts, and the dataflow has none: use threshold"
+        if self.host_type is not None and context.host_types and self.host_type not in context.host_types:
+            return f"there is no host type {self.host_type!r} (there are: {', '.join(context.host_types)})"
         return ""
 
 
@@ -145,19 +147,14 @@ class _Round:
 
     def plan(self) -> Plan:
         observation, context = self.observation, self.observation.context
-        actions = [
-            *missing_hosts(observation, context.min_hosts, self._kind().name),
-            *filling(observation),
-            *self._emptied(),
-        ]
-        if not observation.usable or "SetTokens" not in context.capabilities:
-            return Plan(tuple(actions), self.seen)
-        if changes := self._first_rings() or self._joined():
-            return self._planned([*actions, *changes], changed=True)
-        if self._unsettled:
-            return self._planned(actions)
-        changes = self._relieved() or self._shrunk()
-        return self._planned([*actions, *changes], changed=bool(changes))
+        actions = [*missing_hosts(observation, context.min_hosts, self._kind().name), *filling(observation)]
+        self._sparse()
+        changes: list[Action] = []
+        if observation.usable and "SetTokens" in context.capabilities:
+            changes = self._first_rings() or self._joined()
+            if not changes and not self._unsettled:
+                changes = self._relieved() or self._shrunk()
+        return self._planned([*actions, *changes, *self._emptied()], changed=bool(changes))
 
     def _planned(self, actions: Iterable[Action], *, changed: bool = False) -> Plan:
         now = self.observation.time
@@ -180,7 +177,8 @@ class _Round:
     def _unsettled(self) -> bool:
         """Whether the last change is too fresh for what is measured to be its result, or something needed is unknown."""
         self.unknown = self.load.lacking
-        return self.observation.time < self.seen.changed + self.policy.cool_down or not self.rings
+        fresh = self.observation.time < self.seen.changed + self.policy.cool_down
+        return fresh or bool(self.unknown) or not self.rings
 
     @cached_property
     def _overloaded(self) -> list[str]:
@@ -203,19 +201,23 @@ class _Round:
         return [SetTokens(name, tokens, why=why) for name in self.load.units if name not in self.rings]
 
     def _joined(self) -> list[Action]:
-        """Tokens for usable hosts that are not on a ring yet: each behind the host with the highest level."""
-        found: list[Action] = []
-        lacking = {name: [h for h in self.observation.usable if h not in ring] for name, ring in self.rings.items()}
-        for name, hosts in lacking.items():
-            ring = self.rings[name]
-            for host in hosts:
-                fullest = self._fullest(name, ring)
-                tokens = self._between(name, ring, fullest, host)
-                ring = ring.with_node(host, tokens)
-            if hosts:
-                why = f"{', '.join(hosts)} joined behind the fullest host"
-                found.append(SetTokens(name, tuple(ring.tokens.items()), why=why))
-        return found
+        """Tokens for usable hosts that are not on every ring yet: each behind the host with the highest level, the same on
+        all rings, so that a host has one neighbour."""
+        rings, joining = (
+            dict(self.rings),
+            [h for h in self.observation.usable if any(h not in r for r in self.rings.values())],
+        )
+        lead = max(rings, key=lambda name: float(np.nan_to_num(self.load.loads(name)).sum()), default="")
+        for host in joining:
+            behind = rings[lead].before(host) if host in rings[lead] else self._fullest(lead, rings[lead])
+            for name, ring in rings.items():
+                if host not in ring:
+                    after = behind if behind in ring else self._fullest(name, ring)
+                    rings[name] = ring.with_node(host, self._between(name, ring, after, host))
+        why = f"{', '.join(joining)} joined behind the fullest host"
+        return [
+            SetTokens(name, tuple(ring.tokens.items()), why=why) for name, ring in rings.items() if ring != self.rings[name]
+        ]
 
     def _fullest(self, operator: str, ring: Ring) -> str:
         """The host of `ring` whose level is highest, by what it would own; where loads are unknown that with the longest
@@ -229,9 +231,19 @@ class _Round:
     def _between(self, operator: str, ring: Ring, host: str, joins: str) -> float:
         """Token of a host that joins `ring` behind `host`."""
         arc = self.load.arc(operator, ring, (host,), joins)
-        owned = evened(arc) if self.policy.cut == "load" and arc.loads.sum() > 0 else None
+        owned = self._cut(arc)
         token = middle(ring, host) if owned is None else arc.tokens(owned)[joins]
         return token if token not in ring.tokens.values() else middle(ring, host)
+
+    def _sparse(self) -> None:
+        """Say where state partitions are too few for the hosts."""
+        hosts = len(self.observation.usable)
+        for name in self.load.units:
+            if (count := self.observation.context.partitions[name]) < hosts:
+                self.remarks.append(
+                    f"{name} has {counted(count, 'state partition')} for {counted(hosts, 'host')}: {hosts - count} of them "
+                    "hold none of its state; give more (state_partitions) or fewer hosts"
+                )
 
     # -- balance and scale-out -----------------------------------------------------------------------------------------
 
@@ -264,9 +276,10 @@ class _Round:
             self.rings, key=lambda name: -float(np.nan_to_num(self.load.arc(name, self.rings[name], hosts[:1]).loads).sum())
         )
         for name in by_load:
+            if self.rings[name].successors(hosts[0], len(hosts) - 1) != hosts[1:]:
+                continue  # its tokens were set by somebody else, in another order of hosts
             arc = self.load.arc(name, self.rings[name], hosts)
-            owned = self._cut(arc)
-            if owned is None:
+            if (owned := self._cut(arc)) is None:
                 continue
             now, then = float(arc.levels(arc.owned).max()), float(arc.levels(owned).max())
             tokens = {**self.rings[name].tokens, **arc.tokens(owned)}
@@ -318,28 +331,23 @@ class _Round:
         return False
 
     def _grown(self, hosts: list[str]) -> list[Action]:
-        """Hosts for those that are overloaded and found no light one: drains cancelled first, then leases."""
+        """Leases for those that are overloaded and found no light one."""
         observation, context = self.observation, self.observation.context
         if not hosts or observation.coming:
             return []
-        kind = self._kind(next(iter(hosts)))
+        kind = self._kind(hosts[0])
         levels = [level * observation.capacities[host] for host, level in self.load.levels.items() if level == level]
         need = math.fsum(levels) * self.load.growth(kind.start + self.pace)
         short = need / self.policy.cpu_high - math.fsum(observation.capacities[host] for host in observation.usable)
-        wanted = min(len(hosts), max(1, math.ceil(short / (kind.cores * kind.speed) - 1e-9)))
+        wanted = max(1, math.ceil(short / (kind.cores * kind.speed) - 1e-9))
         why = f"{', '.join(hosts)} overloaded, and no other host is light"
-        draining = [host for host, lease in observation.leases.items() if lease.state is HostState.DRAINING]
-        kept = draining[:wanted]
         room = context.max_hosts - len(observation.leases)
-        leases = min(wanted - len(kept), max(0, room))
-        if leases + len(kept) < wanted:
+        leases = min(wanted, max(0, room))
+        if leases < wanted:
             self.remarks.append(f"{why}; at most {counted(context.max_hosts, 'host')} may be leased")
         if "LeaseHost" not in context.capabilities:
             leases = 0
-        return [
-            *(CancelDrain(host, why=why) for host in kept),
-            *(LeaseHost(observation.host_name(n), kind.name, kind.region, why=why) for n in range(leases)),
-        ]
+        return [LeaseHost(observation.host_name(n), kind.name, kind.region, why=why) for n in range(leases)]
 
     # -- scale-in ------------------------------------------------------------------------------------------------------
 

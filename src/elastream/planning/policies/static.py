@@ -14,7 +14,7 @@ from elastream.model.stages import Layout, Unit
 from elastream.model.wording import counted
 from elastream.planning.algorithms.draft import Draft
 from elastream.planning.algorithms.placement import balance
-from elastream.planning.provision import At, Costs, declared, declared_cores, filled, first, width
+from elastream.planning.provision import At, Costs, declared, declared_cores, filled, first
 
 __all__ = ["Static", "filling", "missing_hosts", "places_only", "standing"]
 
@@ -130,7 +130,7 @@ def filling(observation: Observation) -> list[Action]:
     """Instances that fill the usable hosts in proportion to work; none is removed."""
     usable, composition = observation.usable, observation.composition
     if not observation.context.layout.apart:
-        slots = sum(width(observation.leases[host].type) for host in usable)
+        slots = sum(observation.leases[host].type.width for host in usable)
         why = f"{counted(slots, 'slot')} on {counted(len(usable), 'host')}"
         operators = observation.context.graph.by_name
         return [

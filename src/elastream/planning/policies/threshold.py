@@ -14,7 +14,7 @@ from typing import ClassVar
 import numpy as np
 
 from elastream.model.action import Action, CancelDrain, DrainHost, ReleaseHost, SetParallelism
-from elastream.model.cloud import HostState, HostType
+from elastream.model.cloud import HostType
 from elastream.model.decision import Unknown
 from elastream.model.errors import ElastreamError
 from elastream.model.metrics import Metric, Needs
@@ -28,9 +28,9 @@ from elastream.planning.algorithms.apart import CoreNeed, enlarge, lacks, may_re
 from elastream.planning.algorithms.draft import Draft, observed_instances
 from elastream.planning.algorithms.line import CERTAIN
 from elastream.planning.algorithms.load import ROUNDS, LoadFigures, Seen
-from elastream.planning.algorithms.measures import capacity, host_capacity, since_change, sum_of, tasks_on, unsized
+from elastream.planning.algorithms.measures import capacity, sum_of, tasks_on, unsized
 from elastream.planning.algorithms.placement import balance
-from elastream.planning.provision import TARGET_UTILISATION, width
+from elastream.planning.provision import TARGET_UTILISATION
 
 __all__ = ["Threshold"]
 
@@ -195,9 +195,8 @@ class _Round:
             need = min(
                 need, fused.shared_capacity(observation, (*observation.usable, *observation.coming), equal=self._equal)
             )
-        draining = [host for host, lease in observation.leases.items() if lease.state is HostState.DRAINING]
-        more = fused.lease_missing(observation, self.kind, need, why, self.policy.spare, draining, equal=self._equal)
-        hosts = [*self._emptied(more), *(more if more or draining else self._shrink(seen))]
+        more = fused.lease_missing(observation, self.kind, need, why, self.policy.spare, equal=self._equal)
+        hosts = [*self._emptied(more), *(more if more or observation.draining else self._shrink(seen))]
         wider = [action for operator in sorted(observation.context.scalable) for action in self._widened(operator, need)]
         return Scaled(hosts, wider, seen, self._predicted(hosts, base), unknown)
 
@@ -213,7 +212,7 @@ class _Round:
         if target is not None and 0 < (drained := late * each / max(target, self.kind.start)) < math.inf:
             need += drained / self.most
             why += f", and {drained:.3g} to process {late:,.0f} records of late backlog in time"
-        settled = since_change(observation) >= min(policy.cool_down, ROUNDS * self.pace)
+        settled = observation.since_change >= min(policy.cool_down, ROUNDS * self.pace)
         behind = 1.0 if fused.narrow(observation, self._slots) else load.behind  # more tasks come before more hosts
         if (load.late or behind > 1) and settled and not observation.coming and observation.usable:
             there = fused.shared_capacity(observation, observation.usable, equal=self._equal)
@@ -239,7 +238,7 @@ class _Round:
     @cached_property
     def _width(self) -> int:
         """Tasks that the hosts work at once."""
-        return sum(width(self.observation.leases[host].type) for host in self.load.working)
+        return self.observation.cores.slots(self.observation.working)[0]
 
     @property
     def _slots(self) -> int:
@@ -248,10 +247,10 @@ class _Round:
 
     def _shrink(self, seen: Seen) -> list[Action]:
         observation, policy, load = self.observation, self.policy, self.load
-        young = observation.time - seen.since < self.settle or since_change(observation) < policy.cool_down
+        young = observation.time - seen.since < self.settle or observation.since_change < policy.cool_down
         if young or observation.coming or load.late or load.behind > 1 or load.queued(self.settle):
             return []
-        highest = float(np.nanmax([self._highest(seen), load.used, load.cores(self.later), 0.0]))
+        highest = max(each for each in (self._highest(seen), load.used, load.cores(self.later), 0.0) if each == each)
         highest = max(highest, self.most * load.cores(self.upper))
         highest = max(highest, self.most * (1 + 1e-6) * seen.insufficient(observation.time, self.rate))
         return fused.drain_surplus(observation, highest, self.most, policy.spare, self.pace, self.settle, equal=self._equal)
@@ -275,7 +274,7 @@ class _Round:
         if not slots:
             return []
         # Tasks have equal parts of the records, so that all wait for the one on the slowest slot.
-        each = min(host_capacity(observation, host) / width(observation.leases[host].type) for host in load.working)
+        _, each = observation.cores.slots(observation.working)
         wanted, hurried = now, load.late or load.behind > 1
         if hurried:
             wanted = max(now, slots)
@@ -288,7 +287,7 @@ class _Round:
         if wanted < now <= slots and load.queued(self.settle):
             return []
         why = (
-            f"{self._said} needs {need:.3g} of {capacity(observation, load.working):.3g} cores"
+            f"{self._said} needs {need:.3g} of {capacity(observation, observation.working):.3g} cores"
             if not hurried
             else "all slots while it is late or falls behind"
         )
@@ -338,7 +337,7 @@ class _Round:
                     least = max(float(cores), needs[unit.name].cores * growing)
                     kept = replace(needs[unit.name], cores=least, drain=0.0).instances(self.most)
                     surplus[unit.name] = max(0, instances[unit.name] - max(kept, wanted[unit.name]))
-        shrinks = bool(surplus) and not observation.coming and since_change(observation) >= policy.cool_down
+        shrinks = bool(surplus) and not observation.coming and observation.since_change >= policy.cool_down
         grown: list[Action] = []
         releases: list[Action] = []
         if lacks(observation, wanted, instances, policy.spare) or (
@@ -374,10 +373,8 @@ class _Round:
         """Releases of draining hosts without tasks, but of those that `actions` keep."""
         return [
             ReleaseHost(host, why="it holds no more tasks")
-            for host, lease in self.observation.leases.items()
-            if lease.state is HostState.DRAINING
-            and not tasks_on(self.observation, host)
-            and CancelDrain(host) not in actions
+            for host in self.observation.draining
+            if not tasks_on(self.observation, host) and CancelDrain(host) not in actions
         ]
 
     def _predicted(self, actions: Sequence[Action], base: float) -> Mapping[str, float]:

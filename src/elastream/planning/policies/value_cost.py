@@ -190,7 +190,8 @@ class Centralised(ValueCost):
     counted. Later, where the throughput is below the goal: alternates that need less, if the hosts there are reach the
     goal with them; else cores for the operators that hold the others up, on hosts with room or new ones of the types that
     cost least. Above the goal: alternates of more value, if these hosts carry them; else fewer instances. A host goes
-    when its paid time ends and the others have room for what is on it.
+    when its paid time ends and the others have room for what is on it. Where tasks share cores (Spark), these are
+    filled to the target utilisation, so that batches stay short.
     """
 
     name: ClassVar[str] = "ce"

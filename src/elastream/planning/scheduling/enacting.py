@@ -19,7 +19,7 @@ from elastream.planning.algorithms.draft import Draft
 from elastream.planning.algorithms.fused import threads
 from elastream.planning.algorithms.measures import source_sum, tasks_on
 from elastream.planning.algorithms.placement import balance
-from elastream.planning.provision import TARGET_UTILISATION, width
+from elastream.planning.provision import TARGET_UTILISATION
 from elastream.planning.scheduling.problem import Deployment, Problem
 
 __all__ = ["enacted"]
@@ -187,5 +187,5 @@ class _Shared(_Enacting):
         else:
             left = {each.host for each in going if isinstance(each, DrainHost)}
             leases = observation.leases
-            wanted = sum(width(leases[host].type) for host in observation.usable if host not in left)
+            wanted = sum(leases[host].type.width for host in observation.usable if host not in left)
         return [SetParallelism(operator, wanted, why=self.why)] if wanted and wanted != now else []

@@ -21,7 +21,7 @@ from elastream.planning.algorithms.choosing import Choosable, Costs, Worked, ele
 from elastream.planning.algorithms.draft import Draft
 from elastream.planning.algorithms.fused import in_equal_parts
 from elastream.planning.algorithms.measures import cycle
-from elastream.planning.provision import TARGET_UTILISATION, width
+from elastream.planning.provision import TARGET_UTILISATION
 from elastream.planning.scheduling.problem import HOUR, Conditions, Deployment, Goal, Host, Option, Problem, paid, value_of
 
 __all__ = ["KnownWork", "Situation", "deployment_of", "read"]
@@ -105,6 +105,7 @@ class _Reading:
         self.observation, self.goal, self.seconds, self.before = observation, goal, seconds, known
         self.graph, self.composition = observation.context.graph, observation.composition
         self.shared = not observation.context.layout.apart
+        self.filled = TARGET_UTILISATION if self.shared else 1.0
         self.worked = Worked(observation, known.costs)
         self.cycle = cycle(observation)
         self.elements = {each.name: each for each in elements(observation) if not each.choice}
@@ -144,7 +145,7 @@ class _Reading:
     def _options(self, operator: Operator) -> tuple[Option, ...]:
         """What may run of an operator; where the cost of what does is unknown, only that, with its value."""
         if not operator.alternates:
-            return (Option("", 1.0, self.worked.ends.get(operator.name, 0.0) if self.shared else 0.0, 1.0),)
+            return (Option("", 1.0, self.worked.ends.get(operator.name, 0.0) / self.filled if self.shared else 0.0, 1.0),)
         runs = self.composition.alternate(operator).name
         element = self.elements.get(operator.name)
         allowed = (runs,) if element is None else tuple(element.options)
@@ -167,10 +168,11 @@ class _Reading:
         return self.composition if element is None else selected(self.composition, element, name)
 
     def _cost(self, operator: Operator, composition: Composition) -> float:
-        """Core-seconds of speed 1 per record; NaN where unknown.
+        """Core-seconds of speed 1 that hosts are to have for a record; NaN where unknown.
 
         Where tasks share their cores, one that waits takes threads, and what no meter sees counts where it is seen. What is
-        taken whatever the records is dealt out to those that are due.
+        taken whatever the records is dealt out to those that are due. Cores are to be filled so far only as leaves batches
+        short: full ones work off as much, in batches that last, one behind the other, for as long as records then wait.
         """
         if self.shared and operator.waits:
             return 0.0
@@ -178,7 +180,7 @@ class _Reading:
         if math.isnan(cost) and (self.arriving[operator.name] == 0 or (self.shared and self._metered(operator))):
             return 0.0
         overhead, due = self.worked.overheads.get(operator.name, 0.0), self.due[operator.name]
-        return cost + (overhead / due if due > 0 else 0.0)
+        return (cost + (overhead / due if due > 0 else 0.0)) / self.filled
 
     def _metered(self, operator: Operator) -> bool:
         """Whether others are charged with what an operator works, of which there is nothing to choose."""
@@ -242,7 +244,7 @@ class _Reading:
         State partitions are moved where there are cores; of more tasks than slots, quick slots take more.
         """
         observation, layout = self.observation, self.observation.context.layout
-        slots = sum(width(observation.leases[host].type) for host in observation.usable)
+        slots = sum(observation.leases[host].type.width for host in observation.usable)
         if not self.shared or not in_equal_parts(observation, slots):
             return False
         works = {each.name: self.arriving[each.name] * self._cost(each, self.composition) for each in self._working}
@@ -274,7 +276,8 @@ class _Reading:
         if cheapest <= 0:
             return None
         least = min(_hourly(kind) for kind in types if _hourly(kind) > 0)
-        best, worst = (max(self._work(which) / TARGET_UTILISATION * cheapest, least) for which in (max, min))
+        part = self.filled / TARGET_UTILISATION
+        best, worst = (max(self._work(which) * part * cheapest, least) for which in (max, min))
         best *= PROFITABLE
         return best, min(worst, best / PROFITABLE)
 

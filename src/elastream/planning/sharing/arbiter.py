@@ -80,7 +80,9 @@ def decide(
         for kind in state.kinds:
             if kind in requested or kind in recalled:
                 _Demand(ledger, kind).share()
-        _free_unwanted(ledger)
+        # What goes is no part of anybody's share any more.
+        for kind in _free_unwanted(ledger):
+            _Demand(ledger, kind).share()
     for host in [host for host in ledger.unsettled if ledger.hosts[host].tenure is Tenure.FREE]:
         paid = ledger.leases.get(host)
         if paid is not None and not ledger.hosts[host].region and paid.lease.remaining(now) <= rules.linger:
@@ -121,8 +123,12 @@ def _hear_region(ledger: Ledger, report: RegionReport) -> tuple[str, ...]:
     return report.empty
 
 
-def _free_unwanted(ledger: Ledger) -> None:
-    """Free hosts that their regions propose to free and no application requests, got recently, or needs for its level."""
+def _free_unwanted(ledger: Ledger) -> set[str]:
+    """Free hosts that their regions propose to free and no application requests, got recently, or needs for its level.
+
+    Returns the kinds of those that go now.
+    """
+    gone = set()
     for host, why in ledger.unwanted.items():
         record = ledger.hosts.get(host)
         member = ledger.members.get(record.owner) if record is not None else None
@@ -132,6 +138,9 @@ def _free_unwanted(ledger: Ledger) -> None:
             ledger.keep(host, f"application manager of {record.owner}", "its response time is over its target")
         else:
             ledger.free(host, why)
+            if host not in ledger.hosts or ledger.hosts[host].goes:
+                gone.add(record.kind)
+    return gone
 
 
 def _hear_application(ledger: Ledger, claim: Claim) -> bool:

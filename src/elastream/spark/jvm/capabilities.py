@@ -14,7 +14,8 @@ from elastream.model.errors import EnvironmentProblem, in_one_line
 from elastream.model.units import duration
 from elastream.spark.jvm.driver_side import DriverSide, TaskLoads
 from elastream.spark.jvm.executors import UNLIMITED
-from elastream.spark.jvm.gateway import jvm_of
+from elastream.spark.jvm.gateway import java_context, jvm_of
+from elastream.spark.jvm.recovery import Recovery
 
 __all__ = ["Capabilities", "probe"]
 
@@ -24,12 +25,14 @@ class Capabilities:
     """Available capabilities, with a sentence in `lacking` for each missing one.
 
     driver: access to the driver; None: nothing can be observed, hence nothing done. task_loads: access to the loads of
-    tasks; None: no partition is moved. asks: whether executors can be requested and released. leases: whether the provider
-    can be used. slots: concurrent tasks of an executor, 0 if unknown. allowed: executors that Spark may have now.
+    tasks; None: no partition is moved. recovery: puts what a lost executor held elsewhere; None: Spark does. asks: whether
+    executors can be requested and released. leases: whether the provider can be used. slots: concurrent tasks of an
+    executor, 0 if unknown. allowed: executors that Spark may have now.
     """
 
     driver: DriverSide | None
     task_loads: TaskLoads | None = None
+    recovery: Recovery | None = None
     asks: bool = False
     leases: bool = False
     slots: int = 0
@@ -55,6 +58,11 @@ def probe(spark: SparkSession, provider: object | None = None) -> Capabilities:
         task_loads = TaskLoads(spark)
     except EnvironmentProblem as error:
         lacking.append(f"state partitions are not moved: {error}")
+    recovery = None
+    try:
+        recovery = Recovery(spark) if _has_executors(spark) else None
+    except EnvironmentProblem as error:
+        lacking.append(f"state partitions of a lost executor are left to Spark: {error}")
     wait = _conf(spark, "spark.locality.wait") or "3s"  # Spark's default
     if duration(float(wait) / 1e3 if wait.isdigit() else wait) == 0:
         lacking.append("spark.locality.wait is 0: tasks do not wait for the executor that holds their state, so that"
@@ -65,15 +73,11 @@ def probe(spark: SparkSession, provider: object | None = None) -> Capabilities:
     if lacks:
         lacking.append(f"hosts cannot be leased: {lacks}")
     slots = int(_conf(spark, "spark.executor.cores") or 0)
-    return Capabilities(driver, task_loads, asks, leases, slots, _allowed(spark), tuple(lacking))
+    return Capabilities(driver, task_loads, recovery, asks, leases, slots, _allowed(spark), tuple(lacking))
 
 
 def _asks(spark: SparkSession, lacking: list[str]) -> bool:
-    context: Any = spark.sparkContext._jsc
-    jvm = jvm_of(spark)
-    backend = context.sc().schedulerBackend()
-    client = jvm.java.lang.Class.forName("org.apache.spark.ExecutorAllocationClient")
-    if not client.isInstance(backend):
+    if not _has_executors(spark):
         lacking.append(f"{spark.sparkContext.master} has a single executor, the driver: there is nothing to balance")
         return False
     for setting in ("spark.dynamicAllocation.enabled", "spark.streaming.dynamicAllocation.enabled"):
@@ -81,6 +85,12 @@ def _asks(spark: SparkSession, lacking: list[str]) -> bool:
             lacking.append(f"{setting} is on: Spark requests and releases executors itself, autopilot does not")
             return False
     return True
+
+
+def _has_executors(spark: SparkSession) -> bool:
+    """Whether there are executors beside the driver, which come and go."""
+    client = jvm_of(spark).java.lang.Class.forName("org.apache.spark.ExecutorAllocationClient")
+    return bool(client.isInstance(java_context(spark).schedulerBackend()))
 
 
 def _allowed(spark: SparkSession) -> int:

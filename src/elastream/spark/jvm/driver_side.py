@@ -24,16 +24,20 @@ HERE = Path(__file__).parent
 class DriverSide:
     """The methods of `DriverSide.java` in the JVM of a session; results are lines of tab-separated fields.
 
-    source: another file of methods; each file probes the internals of Spark that it reads. Raises EnvironmentProblem if
-    this Spark lacks them. context: the session's SparkContext, which most methods read.
+    source: another file of methods; each file probes the internals of Spark that it reads. extends: class of the JVM that
+    these are to override methods of. Raises EnvironmentProblem if this Spark lacks them. context: the session's
+    SparkContext, which most methods read.
     """
 
-    def __init__(self, spark: SparkSession, source: Path = HERE / "DriverSide.java") -> None:
+    def __init__(self, spark: SparkSession, source: Path = HERE / "DriverSide.java", extends: str = "") -> None:
         jvm = jvm_of(spark)
         self.context = java_context(spark)
         try:
             compiler = jvm.org.codehaus.janino.ClassBodyEvaluator()
-            compiler.setParentClassLoader(java_session(spark).getClass().getClassLoader())
+            loader = java_session(spark).getClass().getClassLoader()
+            compiler.setParentClassLoader(loader)
+            if extends:
+                compiler.setExtendedClass(loader.loadClass(extends))
             compiler.cook(source.read_text(encoding="utf-8"))
             # Through an object, because the gateway finds a class by name only in Spark's class loader.
             self._object = compiler.getClazz().getDeclaredConstructor(None).newInstance(None)

@@ -10,15 +10,18 @@ import os
 import shlex
 import sys
 import sysconfig
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Literal, TypeAlias
 
+import psutil
 from py4j.protocol import Py4JError
+from pyspark import SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from elastream.clouds.local.java import home_without_archives
 from elastream.model.errors import EnvironmentProblem, InputError, first_line
 
 __all__ = ["StateStore", "open_session", "session_settings", "settings_for"]
@@ -155,11 +158,15 @@ def open_session(master: str, name: str, folder: Path, settings: Mapping[str, st
     }
     for key, value in {**settings, **places}.items():
         builder = builder.config(key, value)
+    others = psutil.Process().children()
     try:
-        with _stderr_into(folder / "driver-stderr.log"):
+        with _stderr_into(folder / "driver-stderr.log"), _home(home_without_archives(folder / "spark-home")):
             spark = builder.getOrCreate()
     except (PySparkException, Py4JError, RuntimeError, OSError) as error:
         raise EnvironmentProblem(f"Spark did not start on {master}: {first_line(error)}") from error
+    except (KeyboardInterrupt, SystemExit):
+        _end_jvm(others)
+        raise
     return spark
 
 
@@ -187,6 +194,36 @@ def _stderr_into(file: Path) -> Iterator[None]:
     finally:
         os.dup2(before, 2)
         os.close(before)
+
+
+@contextlib.contextmanager
+def _home(folder: Path) -> Iterator[None]:
+    """Let the JVM started inside take `folder` for Spark's home, and the Python processes that it starts."""
+    before = os.environ.get("SPARK_HOME")
+    os.environ["SPARK_HOME"] = str(folder)
+    try:
+        yield
+    finally:
+        os.environ.pop("SPARK_HOME")
+        if before is not None:
+            os.environ["SPARK_HOME"] = before
+
+
+def _end_jvm(others: Container[psutil.Process]) -> None:
+    """End the driver's JVM, be it as far as it may; `others`: children of this process that are not it.
+
+    Left alone it goes on for half a minute where opening a session is interrupted: its master has ended by then.
+    """
+    for child in psutil.Process().children():
+        with contextlib.suppress(psutil.Error):
+            if child not in others and any("spark" in word.lower() for word in child.cmdline()):
+                for each in (child, *child.children(recursive=True)):
+                    each.kill()
+    if (gateway := SparkContext._gateway) is not None and gateway.proc is not None:
+        gateway.proc.kill()
+        gateway.proc.wait()
+    # The next session of this process starts a JVM of its own.
+    SparkContext._gateway = SparkContext._jvm = SparkContext._active_spark_context = None
 
 
 def _own_modules() -> list[str]:

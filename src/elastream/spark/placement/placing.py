@@ -187,9 +187,9 @@ class Placing:
         """Plan `host` for `task` from the next batch on; replaces an earlier request."""
         self.want_all({task: host}, why)
 
-    def keep(self, task: TaskId, host: str, why: str = "") -> None:
-        """Plan `host`, the current host, for `task`."""
-        self.plan.publish({task: host}, at=self._clock(), why=why)
+    def keep(self, hosts: Mapping[TaskId, str], why: str = "") -> None:
+        """Plan tasks where they are, as one version of the plan."""
+        self.plan.publish(hosts, at=self._clock(), why=why)
 
     def want_all(self, hosts: Mapping[TaskId, str], why: str = "", *, there: Collection[TaskId] = ()) -> None:
         """`want` for several tasks, as one version of the plan. there: those that are where they are wanted already."""
@@ -217,6 +217,11 @@ class Placing:
             if operator in self._states and batch > self._as_of.get(operator, -1):
                 self._as_of[operator] = batch
                 self._where |= {TaskId(operator, index): Location("", each) for index, each in enumerate(executors)}
+
+    def found(self, places: Mapping[TaskId, Location]) -> None:
+        """Register where tasks are from now on, whatever batches reported."""
+        with self._lock:
+            self._where |= {task: at for task, at in places.items() if task.operator in self._states}
 
     def follow(self, target: Target) -> None:
         """Start a migration of each task that is not on its planned host, if the plan or a report of `ran` is new.

@@ -9,7 +9,7 @@ from elastream.model.action import Action, Outcome, SetKeyTable, SetParallelism,
 from elastream.model.composing import Consistency, Update, update_figures
 from elastream.model.errors import ElastreamError
 from elastream.model.latency import Basis
-from elastream.model.observation import Composition, Frame, MicroBatch
+from elastream.model.observation import Composition, Frame, Metric, MicroBatch
 from elastream.model.signals import Signals
 from elastream.model.stages import Layout
 from elastream.model.windows import WindowKind
@@ -20,6 +20,7 @@ from elastream.spark.queries.segments import RunningSegment, scalable_operators
 from elastream.spark.queries.switching import Switching, TablesInUse
 from elastream.spark.queries.updates import UpdateWatch
 from elastream.spark.telemetry.batches import Batch
+from elastream.spark.telemetry.frames import state_columns
 from elastream.spark.telemetry.signals import DomainSignals
 from elastream.spark.telemetry.stage_load import PartitionLoads
 
@@ -96,7 +97,8 @@ class CompiledQueries:
 
     def operators(self, wall: float, loads: Mapping[str, PartitionLoads], cores: float, used: float) -> Frame:
         """A row per operator."""
-        return self.telemetry.operators(wall, self._parallelism(), cores, used, self._scalings, self._stretch)
+        further: dict[Metric, Mapping[str, float]] = {Metric.SCALINGS: self._scalings, **state_columns(loads)}
+        return self.telemetry.operators(wall, self._parallelism(), cores, used, further, self._stretch)
 
     def alternates(self, wall: float) -> Frame:
         """A row per alternate that has run."""

@@ -161,12 +161,12 @@ class Telemetry:
         parallelism: Mapping[str, float],
         cores: float,
         used: float = NAN,
-        scalings: Mapping[str, float] = MappingProxyType({}),
+        further: Mapping[Metric, Mapping[str, float]] = MappingProxyType({}),
         stretch: float = 1.0,
     ) -> Frame:
         """A row per operator. `cores` is what the usable hosts have together, `used` how many of them are busy.
 
-        parallelism, scalings: by operator. stretch: seconds for which a core is taken for a CPU second of a meter.
+        parallelism, further (other metrics): by operator. stretch: seconds that a core is taken for a meter's CPU second.
 
         What hosts use and no meter accounts for - the way into Python and back, shuffles, native aggregation - is charged
         to the keyed operators, or to the sources where there are none: the operators' busy cores add up to the hosts'.
@@ -179,7 +179,7 @@ class Telemetry:
         self._describe_keyed(now, columns)
         self._describe_edges(now, columns)
         self._charge(used, columns, cores)
-        columns[Metric.PARALLELISM], columns[Metric.SCALINGS] = self._widths(now) | dict(parallelism), dict(scalings)
+        columns |= {Metric.PARALLELISM: {**self._widths(now), **parallelism}, **{m: dict(v) for m, v in further.items()}}
         names = tuple(graph.by_name)
         return Frame(
             names,

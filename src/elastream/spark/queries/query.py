@@ -17,12 +17,14 @@ from elastream.model.observation import Floats
 from elastream.spark.jvm.copies import CopiesDesk
 from elastream.spark.jvm.driver_side import DriverSide, TaskLoads
 from elastream.spark.jvm.gateway import Java, java_session
+from elastream.spark.jvm.recovery import Recovery
 from elastream.spark.jvm.state_partitions import Run, StatePartitions
 from elastream.spark.jvm.stateful import StatefulStage, ranked_kinds, stateful_stages
 from elastream.spark.placement.placing import Placing
 from elastream.spark.telemetry.batches import Batch, Doing, read_batch, read_doing
 from elastream.spark.telemetry.speeds import SpeedWatch
 from elastream.spark.telemetry.stage_load import LoadWindow, PartitionLoads, StageLoad, read_loads
+from elastream.spark.telemetry.state_files import StateSizes
 from elastream.spark.telemetry.traffic import Traffic
 
 __all__ = ["Instruments", "Query", "TaskWatch"]
@@ -40,8 +42,8 @@ class Instruments:
 
     task_loads: None where this Spark does not report on single tasks, and nothing is known of them. traffic: receives
     bytes by sender and receiver; None: not measured. caught_up: most batches of a query whose tasks one observation reads.
-    speeds: how fast hosts are; None where no process of ours runs on them. copies: where executors report copies of state
-    that they keep; None where they keep none.
+    speeds: how fast hosts are; None where no process of ours runs on them. recovery: acts on lost executors; None: Spark
+    does. copies: where executors report copies of state that they keep; None where they keep none.
     """
 
     spark: SparkSession
@@ -51,6 +53,7 @@ class Instruments:
     traffic: Traffic | None = None
     caught_up: int = 1
     speeds: SpeedWatch | None = None
+    recovery: Recovery | None = None
     copies: CopiesDesk | None = None
 
 
@@ -115,6 +118,7 @@ class Query:
         self._looked = 0.0
         self._since: float | None = None
         self._windows: dict[str, LoadWindow] = {}
+        self._sizes: dict[str, StateSizes] = {}
         self._names: dict[int, str] = {}
         self._tasks: TaskWatch | None = None
 
@@ -158,6 +162,9 @@ class Query:
         self.doing = read_doing(doing)
         for row in reversed(rows):
             self.batches.append(read_batch(self.name, row, self.batches[-1] if self.batches else None, self.doing.poll))
+        if rows:
+            for sizes in self._sizes.values():
+                sizes.look(self.newest)
         if not self.doing.processing:
             self._since = None
         elif rows or not before.processing:
@@ -215,8 +222,12 @@ class Query:
 
     def loads(self, now: float) -> dict[str, PartitionLoads]:
         """What each partition of each stage takes at epoch second `now`, by the name that its tasks have."""
-        nothing, stages = LoadWindow(), self.stages or {}
-        return {name: self._windows.get(name, nothing).loads(each.partitions, now) for name, each in stages.items()}
+        nothing, found = LoadWindow(), {}
+        for name, stage in (self.stages or {}).items():
+            found[name] = self._windows.get(name, nothing).loads(stage.partitions, now)
+            if (sizes := self._sizes.get(name)) is not None:
+                found[name] = found[name]._replace(state=sizes.megabytes, delta=sizes.delta)
+        return found
 
     def _rated(self) -> Sequence[Batch]:
         """The batches that began in the last RATED seconds, and the one before them."""
@@ -228,6 +239,7 @@ class Query:
         if stages is None:
             return
         self.stages = dict(zip(self._called(stages), stages, strict=False))
+        self._sizes = {name: StateSizes(stage) for name, stage in self.stages.items()}
         assert self.run_id is not None
         run = Run(self.id, self.run_id)
         for name, stage in self.stages.items():

@@ -20,6 +20,7 @@ from elastream.model.stages import Layout, lay_out
 from elastream.spark.jvm.driver_side import running_queries
 from elastream.spark.queries.query import Instruments, Query
 from elastream.spark.telemetry.batches import Batch, weighted_quantile
+from elastream.spark.telemetry.frames import state_columns
 from elastream.spark.telemetry.stage_load import PartitionLoads
 
 __all__ = ["WatchedQueries", "application_frame", "layout_of", "operator_frame"]
@@ -176,6 +177,7 @@ def operator_frame(
         columns[Metric.BUSY_CORES][query.name] = max(used - charged, 0.0) / len(live)
     columns[Metric.BUSY_CORES] |= per_stage
     columns[Metric.PARALLELISM] = {name: float(each.busy.size) for name, each in loads.items()}
+    columns |= state_columns(loads)
     return Frame(names, {metric: [column.get(name, NAN) for name in names] for metric, column in columns.items()})
 
 

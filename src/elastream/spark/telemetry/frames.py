@@ -14,7 +14,7 @@ from elastream.model.observation import Floats, Frame, Metric, TaskFrame
 from elastream.spark.telemetry.speeds import HostSpeed
 from elastream.spark.telemetry.stage_load import PartitionLoads
 
-__all__ = ["HostWatch", "cores_used", "task_frame", "weights"]
+__all__ = ["HostWatch", "cores_used", "state_columns", "task_frame", "weights"]
 
 CPU_WINDOW = 3.0
 """Seconds that a host's CPU use is averaged over: a few batches, since between two it is near nothing."""
@@ -130,6 +130,7 @@ def task_frame(
             Metric.UTILISATION: column("occupied"),
             Metric.PROCESSED_RATE: column("records"),
             Metric.TRAFFIC: column("traffic"),
+            Metric.STATE_SIZE: column("state"),
             Metric.STANDBY_LAG: [lags.get(task, NAN) for task, _ in placed],
         },
         ages=max(ages, default=0.0),
@@ -140,4 +141,12 @@ def weights(frame: TaskFrame) -> Mapping[TaskId, float]:
     """Busy cores by task, of those for which they are known."""
     return {
         task: busy for task, busy in zip(frame.tasks, frame.column(Metric.BUSY_CORES).tolist(), strict=True) if busy > 0
+    }
+
+
+def state_columns(loads: Mapping[str, PartitionLoads]) -> dict[Metric, dict[str, float]]:
+    """Of each keyed operator the size of its state, and what its newest checkpoint wrote over that, by metric."""
+    return {
+        Metric.STATE_SIZE: {name: float(each.state.sum()) for name, each in loads.items()},
+        Metric.CHECKPOINT_DELTA: {name: each.delta for name, each in loads.items()},
     }

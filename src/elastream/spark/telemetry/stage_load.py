@@ -153,7 +153,8 @@ class PartitionLoads(NamedTuple):
 
     busy: cores. error: standard error of that. occupied: share of the time that the partition's task kept a slot. records:
     read from shuffles. traffic: bytes read from shuffles, from its own executor and from others. age: seconds since the
-    newest batch ended.
+    newest batch ended. state: megabytes of the state as checkpointed. delta: of the whole stage, what the newest checkpoint
+    wrote over that.
     """
 
     busy: Floats
@@ -162,6 +163,8 @@ class PartitionLoads(NamedTuple):
     records: Floats
     traffic: Floats
     age: float
+    state: Floats
+    delta: float = math.nan
 
 
 class LoadWindow:
@@ -177,6 +180,8 @@ class LoadWindow:
     def loads(self, partitions: int, now: float) -> PartitionLoads:
         """What `partitions` take at epoch second `now`; all unknown until LEAST_SAMPLES batches were seen.
 
+        How large their state is files tell, and not batches: unknown here.
+
         Busy cores are medians, since a task that has just moved, or that a garbage collection met, is one of the samples;
         their error is what the samples' own disagreement makes of it. The rest are means. A second is one of those from
         batch to batch: what has gone quiet takes less and less.
@@ -185,7 +190,7 @@ class LoadWindow:
         periods = [load.seconds for load in told if load.seconds > 0]
         if len(told) < LEAST_SAMPLES or not periods:
             unknown = np.full(partitions, math.nan)
-            return PartitionLoads(unknown, unknown, unknown, unknown, unknown, 0.0)
+            return PartitionLoads(unknown, unknown, unknown, unknown, unknown, 0.0, unknown)
         age = max(0.0, now - told[-1].ended)
         seconds = max(math.fsum(periods) / len(periods), age)
         busy = np.stack([load.busy for load in told]) / seconds
@@ -195,4 +200,6 @@ class LoadWindow:
             np.mean(columns, axis=0) / seconds
             for columns in ([load.run_time for load in told], [load.records for load in told], traffic)
         )
-        return PartitionLoads(np.median(busy, axis=0), error, occupied, records, exchanged, age)
+        return PartitionLoads(
+            np.median(busy, axis=0), error, occupied, records, exchanged, age, np.full(partitions, math.nan)
+        )

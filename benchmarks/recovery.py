@@ -1,0 +1,123 @@
+"""How long a lost host costs: with standby copies, without, and where the query is started again instead.
+
+    python benchmarks/recovery.py [--quick] [--rounds N] [--json FILE]
+
+A count over a large state on four hosts (`elastream.experiments.resilience.bed`). In each round, in random order and on a
+cluster of its own each: with a copy of each state partition and without, a host is killed FAULTS times in the middle
+of a batch, and another one leased in its place; and the same where the query is then stopped and started again from its
+checkpoint. Recovery is the time from the kill to the commit of the first batch that began after it and takes what batches
+took before. Then the records/s of the query at full speed, with copies and without, over a small and a large state.
+"""
+
+import argparse
+import random
+import statistics
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
+from typing import Any
+
+from _common import Report, main, progress
+
+from elastream.experiments.resilience.bed import Bed, Fault, Job, bed
+
+HOSTS = 4
+LARGE = Job(keys=2_000_000, rows=100_000)
+"""A state of which a host holds a quarter: it takes seconds to load."""
+SMALL = Job(keys=50_000, rows=100_000)
+QUICK = replace(LARGE, keys=400_000)
+FAULTS, ROUNDS, QUICK_FAULTS = 3, 3, 1
+WINDOW = 20.0
+"""Seconds that records/s are taken over."""
+SEED = 1
+SOURCE = "the project's bar"
+BARS: Mapping[str, float] = {"small": 0.95, "large": 0.85}
+"""Records/s with a copy over those without."""
+
+
+def fault(made: Bed, chance: random.Random, *, restart: bool) -> Fault:
+    """Kill a host at a random time of a batch, wait until all is as before, and bring another one."""
+    normal = made.normal()
+    made.more(1)
+    next_one = made.batches()[-1][0] + made.job.pace
+    time.sleep(max(0.0, next_one + chance.random() * normal - time.time()))
+    host = chance.choice(made.plant.hosts.usable)
+    at = made.kill(host)
+    if restart:
+        made.restart()
+    found = made.after(at, normal)
+    made.in_place_of([host])
+    return found
+
+
+def arm(name: str, job: Job, faults: int, chance: random.Random) -> tuple[list[Fault], int]:
+    """Faults of one way, and how many counts were wrong in the end, or restarts were not meant."""
+    with bed(job, HOSTS, replicas=int(name == "standby")) as made:
+        found = [fault(made, chance, restart=name == "restart") for _ in range(faults)]
+        seconds = ", ".join(f"{each.recovered:.2f}" for each in found)
+        progress(f"{name}: {seconds} s; batches of {found[0].normal:.2f} s before")
+        return found, int(made.restarted) + made.wrong()
+
+
+def speed(job: Job, replicas: int) -> float:
+    """Records/s of the query with a full batch always ready."""
+    with bed(replace(job, pace=0.0), HOSTS, replicas=replicas) as made:
+        since = time.time()
+        made.until(lambda seen: time.time() > since + WINDOW)
+        found = [(began, end) for began, end in made.batches() if began >= since]
+        return job.rows * len(found) / (found[-1][1] - found[0][0])
+
+
+def measure(arguments: argparse.Namespace) -> Report:
+    report, chance = Report(), random.Random(SEED)
+    rounds, faults = (1, QUICK_FAULTS) if arguments.quick else (arguments.rounds, FAULTS)
+    jobs = {"small": SMALL, "large": QUICK if arguments.quick else LARGE}
+    runs: dict[str, list[list[Fault]]] = {"standby": [], "without": [], "restart": []}
+    speeds: dict[tuple[str, int], list[float]] = {(size, copies): [] for size in jobs for copies in (0, 1)}
+    wrong = 0
+    for number in range(rounds):
+        for name in chance.sample(list(runs), len(runs)):
+            found, differing = arm(name, jobs["large"], faults, chance)
+            runs[name].append(found)
+            wrong += differing
+        for size, copies in chance.sample(list(speeds), len(speeds)):
+            speeds[size, copies].append(speed(jobs[size], copies))
+        progress(f"round {number + 1} of {rounds}")
+    report.figures = {
+        "faults": {name: [asdict(each) for found in all for each in found] for name, all in runs.items()},
+        "median": {
+            name: statistics.median(each.recovered for found in all for each in found) for name, all in runs.items()
+        },
+        "records a second": {f"{size} state, r = {copies}": found for (size, copies), found in speeds.items()},
+        "wrong": wrong,
+    }
+    report.environment["hosts"] = f"{HOSTS} processes of one slot each, sharing the machine's cores"
+    report.median_at_most("recovery with a copy over without", _over(runs, "without"), 0.5, SOURCE)
+    report.median_at_most("recovery with a copy over a restart", _over(runs, "restart"), 0.1, SOURCE)
+    for size, bar in BARS.items():
+        ratios = [a / b for a, b in zip(speeds[size, 1], speeds[size, 0], strict=True)]
+        report.median_at_least(f"records/s with a copy over without, {size} state", ratios, bar, SOURCE)
+    report.at_most("counts that differ from a batch query's, and restarts that were not meant", wrong, 0, SOURCE)
+    return report
+
+
+def _over(runs: Mapping[str, Sequence[Sequence[Fault]]], other: str) -> list[float]:
+    """Ratios of recoveries with a copy to those of another way, round by round, of medians."""
+    ours, theirs = ([statistics.median(each.recovered for each in found) for found in runs[n]] for n in ("standby", other))
+    return [a / b for a, b in zip(ours, theirs, strict=True)]
+
+
+def line(report: Report) -> str:
+    median: dict[str, Any] = report.figures["median"]
+    return (
+        f"a lost host costs {median['standby']:.1f} s with copies, {median['without']:.1f} s without, "
+        f"{median['restart']:.1f} s with a restart; {report.figures['wrong']} counts wrong"
+    )
+
+
+def more(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help=f"default {ROUNDS}")
+
+
+if __name__ == "__main__":
+    main("recovery", __doc__.splitlines()[0], measure, line, more)

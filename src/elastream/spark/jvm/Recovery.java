@@ -1,0 +1,326 @@
+// What the driver does by itself when an executor is lost, within milliseconds and without Python: a SparkListener, compiled
+// by recovery.py in the Java that Janino knows (no lambdas, no generics). Its event comes after Spark has failed the tasks that
+// ran there and put them back among the waiting ones.
+//
+// Spark's own: the coordinator goes on naming the lost executor as the place of its state partitions, and tasks that wait for
+// it, or for its host, do so for spark.locality.wait twice (once a level) before they run anywhere. Here: each of its
+// partitions is reported at its first living successor, and the waiting tasks of running stages are filed under where their
+// state is now. Nothing else is touched; a task that has a place among the living keeps it, and its wait.
+
+private org.apache.spark.SparkContext context;
+private org.apache.spark.sql.execution.streaming.state.StateStoreCoordinatorRef coordinator;
+private volatile String[][] stages = new String[0][];
+private final StringBuilder happened = new StringBuilder();
+private final java.util.List lost = new java.util.ArrayList(); // recently, used by the thread of the listener alone
+private long recentUntil;
+
+private static final long RECENT = 10L * 1000L * 1000L * 1000L; // nanoseconds: longer than submitting a stage takes
+
+/** Fails where this Spark lacks what is used when it matters. */
+public void begin(Object context, Object coordinator) {
+    this.context = (org.apache.spark.SparkContext) context;
+    this.coordinator = (org.apache.spark.sql.execution.streaming.state.StateStoreCoordinatorRef) coordinator;
+    client().getExecutorIds();
+    waiting("none");
+}
+
+/** Listen in a queue of its own: behind no other listener. */
+public void listen() {
+    context.listenerBus().addToQueue(this, "elastream-recovery");
+}
+
+public void end() {
+    context.listenerBus().removeListener(this);
+}
+
+/**
+ * Take who follows whom: a line a group of stateful operators that share their tasks, "run root operator:store,store;... "
+ * and by partition the executors that are to take it, nearest first, "executor,executor"; all by tabs.
+ */
+public void follow(String lines) {
+    String[] all = lines.length() == 0 ? new String[0] : lines.split("\n");
+    String[][] found = new String[all.length][];
+    for (int i = 0; i < all.length; i++) found[i] = all[i].split("\t", -1);
+    stages = found;
+}
+
+/**
+ * Losses since the last call, oldest first: "executor epochMilliseconds reason tookMicroseconds waiting fault" a line by tabs,
+ * and behind each a field a partition that was put elsewhere, "run:operators:partition:executor". waiting: tasks that were
+ * waiting for it and have another place now. fault: why a part of it was not done, else empty.
+ */
+public String happened() {
+    synchronized (happened) {
+        String found = happened.toString();
+        happened.setLength(0);
+        return found;
+    }
+}
+
+public void onExecutorRemoved(org.apache.spark.scheduler.SparkListenerExecutorRemoved removed) {
+    long began = System.nanoTime();
+    StringBuilder moved = new StringBuilder();
+    int unstuck = 0;
+    String fault = "";
+    try {
+        repoint(removed.executorId(), moved);
+    } catch (Throwable thrown) {
+        fault = "state partitions: " + thrown;
+    }
+    try {
+        unstuck = unstick(removed.executorId());
+    } catch (Throwable thrown) {
+        fault = fault + (fault.length() == 0 ? "" : "; ") + "waiting tasks: " + thrown;
+    }
+    lost.add(removed.executorId());
+    recentUntil = System.nanoTime() + RECENT;
+    note(removed.executorId(), removed.time(), removed.reason(), began, unstuck, fault, moved.toString());
+}
+
+/**
+ * A stage that was being submitted when an executor was lost may have been told of it still: its first tasks start, and those
+ * that wait for that executor are sent elsewhere.
+ */
+public void onTaskStart(org.apache.spark.scheduler.SparkListenerTaskStart started) {
+    if (lost.isEmpty()) return;
+    if (System.nanoTime() > recentUntil) lost.clear();
+    for (int i = 0; i < lost.size(); i++) {
+        long began = System.nanoTime();
+        int unstuck = 0;
+        String fault = "";
+        try {
+            unstuck = unstick((String) lost.get(i));
+        } catch (Throwable thrown) {
+            fault = "waiting tasks: " + thrown;
+        }
+        if (unstuck > 0 || fault.length() > 0) {
+            note((String) lost.get(i), System.currentTimeMillis(), "a stage was being submitted", began, unstuck, fault, "");
+        }
+    }
+}
+
+private void note(String executor, long at, String reason, long began, int unstuck, String fault, String moved) {
+    synchronized (happened) {
+        happened.append(executor).append('\t').append(at).append('\t').append(line(reason)).append('\t')
+            .append((System.nanoTime() - began) / 1000L).append('\t').append(unstuck).append('\t').append(line(fault))
+            .append(moved).append('\n');
+    }
+}
+
+/** Report every state partition that was at `lost` at the first of its successors that lives, else where fewest are. */
+private void repoint(String lost, StringBuilder moved) {
+    String[][] known = stages;
+    java.util.Map held = new java.util.TreeMap();
+    scala.collection.Iterator living = client().getExecutorIds().iterator();
+    while (living.hasNext()) {
+        String executor = (String) living.next();
+        if (lives(executor, lost)) held.put(executor, Integer.valueOf(0));
+    }
+    if (held.isEmpty()) return;
+    java.util.List gone = new java.util.ArrayList();
+    for (int i = 0; i < known.length; i++) {
+        for (int p = 3; p < known[i].length; p++) {
+            scala.Option at = coordinator.getLocation(provider(known[i], operators(known[i])[0], p - 3, 0));
+            if (at.isEmpty()) continue;
+            String executor = executorOf((String) at.get());
+            if (executor.equals(lost)) gone.add(new int[] {i, p});
+            else if (held.containsKey(executor)) count(held, executor);
+        }
+    }
+    for (int g = 0; g < gone.size(); g++) {
+        int[] which = (int[]) gone.get(g);
+        String[] stage = known[which[0]];
+        String heir = heir(stage[which[1]], held);
+        count(held, heir);
+        String host = hostOf(heir);
+        String[] operators = operators(stage);
+        for (int o = 0; o < operators.length; o++) {
+            for (int s = 0; s < stores(operators[o]).length; s++) {
+                coordinator.reportActiveInstance(provider(stage, operators[o], which[1] - 3, s), host, heir,
+                    (scala.collection.immutable.Seq) scala.collection.immutable.Nil$.MODULE$);
+            }
+        }
+        moved.append('\t').append(stage[0]).append(':').append(ids(operators)).append(':').append(which[1] - 3).append(':')
+            .append(heir);
+    }
+}
+
+private String heir(String successors, java.util.Map held) {
+    String[] each = successors.split(",");
+    for (int i = 0; i < each.length; i++) if (held.containsKey(each[i])) return each[i];
+    String least = null;
+    for (java.util.Iterator names = held.keySet().iterator(); names.hasNext();) {
+        String name = (String) names.next();
+        if (least == null || ((Integer) held.get(name)).intValue() < ((Integer) held.get(least)).intValue()) least = name;
+    }
+    return least;
+}
+
+private static void count(java.util.Map held, String executor) {
+    held.put(executor, Integer.valueOf(((Integer) held.get(executor)).intValue() + 1));
+}
+
+/**
+ * File the tasks that wait for `lost` under the place of their state now, and those without one under none.
+ *
+ * The scheduler's lock is held while its books are read and written, and not in between, where the coordinator is asked.
+ */
+private int unstick(String lost) {
+    org.apache.spark.scheduler.TaskSchedulerImpl scheduler = scheduler();
+    java.util.List found = waiting(lost);
+    if (found.isEmpty()) return 0;
+    java.util.List places = new java.util.ArrayList();
+    for (int i = 0; i < found.size(); i++) {
+        Object[] each = (Object[]) found.get(i);
+        places.add(places((org.apache.spark.scheduler.TaskSetManager) each[0], ((Integer) each[1]).intValue(), lost));
+    }
+    int filed = 0;
+    synchronized (scheduler) {
+        for (int i = 0; i < found.size(); i++) {
+            Object[] each = (Object[]) found.get(i);
+            org.apache.spark.scheduler.TaskSetManager tasks = (org.apache.spark.scheduler.TaskSetManager) each[0];
+            int index = ((Integer) each[1]).intValue();
+            if (tasks.isZombie() || !waits(tasks, index)) continue;
+            org.apache.spark.scheduler.PendingTasksByLocality pending = tasks.pendingTasks();
+            pending.forExecutor().remove(lost);
+            java.util.List at = (java.util.List) places.get(i);
+            for (int k = 0; k < at.size(); k++) {
+                org.apache.spark.scheduler.TaskLocation place = (org.apache.spark.scheduler.TaskLocation) at.get(k);
+                if (place instanceof org.apache.spark.scheduler.ExecutorCacheTaskLocation) {
+                    file(pending.forExecutor(),
+                        ((org.apache.spark.scheduler.ExecutorCacheTaskLocation) place).executorId(), each[1]);
+                }
+                file(pending.forHost(), place.host(), each[1]);
+            }
+            if (at.isEmpty()) ((scala.collection.mutable.Growable) pending.noPrefs()).addOne(each[1]);
+            filed++;
+        }
+        for (int i = 0; i < found.size(); i++) {
+            Object[] each = (Object[]) found.get(i);
+            org.apache.spark.scheduler.TaskSetManager tasks = (org.apache.spark.scheduler.TaskSetManager) each[0];
+            if (each[2] != null && !scheduler.hasExecutorsAliveOnHost((String) each[2])) {
+                tasks.pendingTasks().forHost().remove(each[2]);
+            }
+            tasks.recomputeLocality();
+        }
+    }
+    context.schedulerBackend().reviveOffers();
+    return filed;
+}
+
+/** Tasks of running stages that wait for an executor: arrays of task set, index (boxed), host of the executor or null. */
+private java.util.List waiting(String lost) {
+    org.apache.spark.scheduler.TaskSchedulerImpl scheduler = scheduler();
+    java.util.List found = new java.util.ArrayList();
+    synchronized (scheduler) {
+        scala.collection.mutable.ArrayBuffer all = scheduler.rootPool().getSortedTaskSetQueue();
+        for (int i = 0; i < all.size(); i++) {
+            org.apache.spark.scheduler.TaskSetManager tasks = (org.apache.spark.scheduler.TaskSetManager) all.apply(i);
+            if (tasks.isZombie()) continue;
+            scala.Option waiting = tasks.pendingTasks().forExecutor().get(lost);
+            if (waiting.isEmpty()) continue;
+            scala.collection.mutable.ArrayBuffer indices = (scala.collection.mutable.ArrayBuffer) waiting.get();
+            for (int k = 0; k < indices.size(); k++) {
+                int index = ((Integer) indices.apply(k)).intValue();
+                if (waits(tasks, index)) found.add(new Object[] {tasks, Integer.valueOf(index), hostAmong(tasks, index, lost)});
+            }
+        }
+    }
+    return found;
+}
+
+private static boolean waits(org.apache.spark.scheduler.TaskSetManager tasks, int index) {
+    return !tasks.successful()[index] && tasks.copiesRunning()[index] == 0;
+}
+
+/** Host that task `index` was to run on, at executor `lost`. */
+private static String hostAmong(org.apache.spark.scheduler.TaskSetManager tasks, int index, String lost) {
+    scala.collection.immutable.Seq wanted = tasks.tasks()[index].preferredLocations();
+    for (int i = 0; i < wanted.size(); i++) {
+        if (!(wanted.apply(i) instanceof org.apache.spark.scheduler.ExecutorCacheTaskLocation)) continue;
+        org.apache.spark.scheduler.ExecutorCacheTaskLocation place =
+            (org.apache.spark.scheduler.ExecutorCacheTaskLocation) wanted.apply(i);
+        if (place.executorId().equals(lost)) return place.host();
+    }
+    return null;
+}
+
+/** Where a task would be sent if its stage were submitted now, of places that live; empty where that is not known. */
+private java.util.List places(org.apache.spark.scheduler.TaskSetManager tasks, int index, String lost) {
+    java.util.List found = new java.util.ArrayList();
+    org.apache.spark.scheduler.DAGScheduler stages = context.dagScheduler();
+    scala.Option stage = stages.stageIdToStage().get(Integer.valueOf(tasks.stageId()));
+    if (stage.isEmpty()) return found;
+    scala.collection.immutable.Seq all = stages.getPreferredLocs(
+        ((org.apache.spark.scheduler.Stage) stage.get()).rdd(), tasks.tasks()[index].partitionId());
+    for (int i = 0; i < all.size(); i++) {
+        if (!(all.apply(i) instanceof org.apache.spark.scheduler.ExecutorCacheTaskLocation)) continue;
+        String executor = ((org.apache.spark.scheduler.ExecutorCacheTaskLocation) all.apply(i)).executorId();
+        if (lives(executor, lost)) found.add(all.apply(i));
+    }
+    return found;
+}
+
+private static void file(scala.collection.mutable.HashMap book, String place, Object index) {
+    scala.Option there = book.get(place);
+    if (there.isDefined()) {
+        ((scala.collection.mutable.Growable) there.get()).addOne(index);
+    } else {
+        scala.collection.mutable.ArrayBuffer tasks = new scala.collection.mutable.ArrayBuffer();
+        ((scala.collection.mutable.Growable) tasks).addOne(index);
+        book.put(place, tasks);
+    }
+}
+
+private org.apache.spark.scheduler.TaskSchedulerImpl scheduler() {
+    return (org.apache.spark.scheduler.TaskSchedulerImpl) context.taskScheduler();
+}
+
+private org.apache.spark.ExecutorAllocationClient client() {
+    return (org.apache.spark.ExecutorAllocationClient) context.schedulerBackend();
+}
+
+private boolean lives(String executor, String lost) {
+    return !executor.equals(lost) && client().isExecutorActive(executor) && hostOf(executor) != null;
+}
+
+private String hostOf(String executor) {
+    synchronized (scheduler()) {
+        scala.Option host = scheduler().executorIdToHost().get(executor);
+        return host.isDefined() ? (String) host.get() : null;
+    }
+}
+
+/** Executor of a place of the coordinator, "executor_HOST_ID". */
+private static String executorOf(String place) {
+    return place.substring(place.lastIndexOf('_') + 1);
+}
+
+private static String[] operators(String[] stage) {
+    return stage[2].split(";");
+}
+
+private static String[] stores(String operator) {
+    return operator.substring(operator.indexOf(':') + 1).split(",");
+}
+
+private static String ids(String[] operators) {
+    StringBuilder out = new StringBuilder();
+    for (int i = 0; i < operators.length; i++) {
+        out.append(i == 0 ? "" : "+").append(operators[i].substring(0, operators[i].indexOf(':')));
+    }
+    return out.toString();
+}
+
+private static org.apache.spark.sql.execution.streaming.state.StateStoreProviderId provider(
+    String[] stage, String operator, int partition, int store) {
+    return new org.apache.spark.sql.execution.streaming.state.StateStoreProviderId(
+        new org.apache.spark.sql.execution.streaming.state.StateStoreId(
+            stage[1], Long.parseLong(operator.substring(0, operator.indexOf(':'))), partition, stores(operator)[store]),
+        java.util.UUID.fromString(stage[0]));
+}
+
+/** A text as one field of a line. */
+private static String line(String text) {
+    return text == null ? "" : text.replace('\t', ' ').replace('\n', ' ');
+}

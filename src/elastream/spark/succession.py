@@ -1,0 +1,129 @@
+"""Who takes a state partition whose executor is lost: the driver's JVM knows beforehand, and the plan learns afterwards.
+
+The ring of an operator says it (`elastream.spark.placement.ring`): what a host holds goes to its neighbours clockwise, and
+of those the nearest that lives takes it.
+
+What follows from a loss, by who does it:
+
+    Spark        fails the tasks that ran there, forgets the shuffle files that it wrote, and posts an event
+    Recovery     (JVM) puts its partitions and the tasks that wait for it on the first living successor
+    look         takes over where they are now; where the host is lost for good, the plan says so as well, in one version
+    Placing      nothing is under way: partitions are where the plan says; once a policy wants them elsewhere, they move
+
+An executor that was lost on a host that lives comes back within seconds. The plan still names that host, so that its
+partitions return to it as any other that Spark ran elsewhere.
+"""
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+
+from py4j.protocol import Py4JError
+
+from elastream.model.action import TaskId
+from elastream.model.cloud import HostState
+from elastream.model.ring import Ring
+from elastream.spark.hosts.book import HostBook
+from elastream.spark.jvm.executors import Location
+from elastream.spark.jvm.recovery import Followed, Loss, Recovery
+from elastream.spark.placement.placing import Placing
+from elastream.spark.placement.ring import Rings
+from elastream.spark.queries.query import Query
+
+__all__ = ["Succession"]
+
+log = logging.getLogger(__name__)
+
+GONE = (HostState.LOST, HostState.RELEASED)
+KEPT = 100
+"""Losses that are remembered, for whoever asks."""
+
+
+class Succession:
+    """Keeps `recovery` told, and `placing` true. `look` is called by the mover's thread; the rest from any.
+
+    live: the queries that run. copies: hosts that hold a copy of a task's state, the one furthest ahead first; they come
+    before all others. losses: the newest KEPT, oldest first.
+    """
+
+    def __init__(
+        self,
+        recovery: Recovery,
+        live: Callable[[], Sequence[Query]],
+        hosts: HostBook,
+        placing: Placing,
+        rings: Rings,
+        copies: Callable[[], Mapping[TaskId, Sequence[str]]] = dict,
+    ) -> None:
+        self._recovery, self._live, self._hosts, self._placing = recovery, live, hosts, placing
+        self._rings, self._copies = rings, copies
+        self._named: dict[tuple[str, tuple[int, ...]], str] = {}
+        self.losses: tuple[Loss, ...] = ()
+        recovery.start()
+
+    def look(self) -> None:
+        """Take over what was lost since the last look, and say who follows whom from now on. Raises Py4JError."""
+        for loss in self._recovery.losses():
+            self._take(loss)
+        self._forget_lost_hosts()
+        self._recovery.follow(tuple(self._followed()))
+
+    def close(self) -> None:
+        """Leave lost executors to Spark again."""
+        try:
+            self._recovery.close()
+        except (Py4JError, OSError):
+            log.debug("the session had gone before", exc_info=True)
+
+    def _take(self, loss: Loss) -> None:
+        self.losses = (*self.losses, loss)[-KEPT:]
+        moved = {
+            TaskId(self._named[run, operators], partition): Location("", executor)
+            for (run, operators, partition), executor in loss.moved.items()
+            if (run, operators) in self._named
+        }
+        self._placing.found(moved)
+        log.log(
+            logging.WARNING if moved or loss.waiting else logging.DEBUG,  # a host that was released held nothing
+            "executor %s is lost (%s): %d state partitions put on its successors, %d waiting tasks elsewhere, in %.3f s",
+            loss.executor, loss.reason, len(moved), loss.waiting, loss.took,
+        )  # fmt: skip
+        if loss.fault:
+            log.warning("executor %s is lost, and not all was done that could be: %s", loss.executor, loss.fault)
+
+    def _forget_lost_hosts(self) -> None:
+        """Plan what was planned on hosts that are gone for good where it is now."""
+        where, host_of, usable = self._placing.where(), self._hosts.host_of(), frozenset(self._hosts.usable)
+        found: dict[str, dict[TaskId, str]] = {}
+        for task, planned in self._placing.plan.latest.hosts.items():
+            if self._hosts.state(planned) in GONE and task in where and host_of.get(where[task].executor) in usable:
+                found.setdefault(planned, {})[task] = host_of[where[task].executor]
+        for host, tasks in found.items():
+            self._placing.keep(tasks, f"{host} is lost")
+
+    def _followed(self) -> Sequence[Followed]:
+        where, host_of, copies = self._placing.where(), self._hosts.host_of(), self._copies()
+        usable = {name: target.executor for name in self._hosts.usable if (target := self._hosts.target(name)) is not None}
+        rings: dict[str, Ring | None] = {}
+
+        def heirs(task: TaskId) -> Sequence[str]:
+            at = where.get(task)
+            host = None if at is None else host_of.get(at.executor)
+            if host is None:
+                return ()
+            if task.operator not in rings:
+                rings[task.operator] = self._rings.of(task.operator)
+            ring = rings[task.operator]
+            after = ring.successors(host, len(ring)) if ring is not None and host in ring else ()
+            first = [name for name in copies.get(task, ()) if name != host]
+            return [usable[name] for name in dict.fromkeys((*first, *after)) if name in usable]
+
+        found = []
+        self._named = {}
+        for query in self._live():
+            if query.run_id is None:
+                continue
+            for name, stage in (query.stages or {}).items():
+                self._named[query.run_id, tuple(each.id for each in stage.operators)] = name
+                tasks = (TaskId(name, partition) for partition in range(stage.partitions))
+                found.append(Followed(query.run_id, stage, [heirs(task) for task in tasks]))
+        return found

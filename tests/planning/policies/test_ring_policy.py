@@ -1,0 +1,255 @@
+"""Policy ring: observations in, changes of tokens and hosts out."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from elastream.model.action import KINDS, DrainHost, LeaseHost, ReleaseHost, SetParallelism, SetTokens
+from elastream.model.cloud import Billing, HostState, HostType, Lease
+from elastream.model.errors import InputError
+from elastream.model.flow import Dataflow
+from elastream.model.metrics import Metric
+from elastream.model.observation import Context, Frame, Observation, TaskFrame
+from elastream.model.ring import Ring
+from elastream.model.stages import lay_out
+from elastream.planning.policies.ring import RingBalance, Watched
+from one_run import OneRun
+
+ONE = HostType("one", cores=1.0, billing=Billing(1.0), start=8.0, stop=2.0)
+P = 16
+
+
+def words():
+    flow = Dataflow("words")
+    lines = flow.source(None, name="in")
+    lines.flat_map(str.split, returns="word string", name="split").key_by("word").count(name="count").sink(None)
+    return flow
+
+
+LAYOUT = lay_out(words().graph)
+NAMES = tuple(LAYOUT.graph.by_name)
+
+
+def seen(time, cpu, *, ring=None, waits=0.0, rate=100.0, done=None, loads=None, states=None, zones=None, types=(ONE,),
+    at=None, **bounds,
+):  # fmt: skip
+    """Hosts used as `cpu` says, h1 on, all on `ring` (at even tokens); waits: seconds of records; loads: by partition."""
+    hosts = [f"h{number + 1}" for number in range(len(cpu))]
+    states = states or [HostState.RUNNING] * len(cpu)
+    kinds = [replace(ONE, zone=zone) for zone in zones] if zones else [ONE] * len(cpu)
+    ring = Ring.even(hosts) if ring is None else ring
+    owners = (at or ring).hosts_of(P) if ring else tuple(hosts[number * len(hosts) // P] for number in range(P))
+    column = dict.fromkeys(NAMES, math.nan)
+    values = {
+        Metric.ARRIVAL_RATE: [{**column, "in": rate}[name] for name in NAMES],
+        Metric.PROCESSED_RATE: [{**column, "in": rate if done is None else done}[name] for name in NAMES],
+        Metric.BACKLOG: [{**column, "in": waits * rate}[name] for name in NAMES],
+        Metric.PARALLELISM: [float(len(cpu))] * len(NAMES),
+    }
+    count = NAMES.index("count")
+    return Observation(
+        time=time,
+        context=Context(
+            LAYOUT,
+            {kind.name: kind for kind in types},
+            2.0,
+            capabilities=frozenset(KINDS),
+            partitions={"count": P},
+            **bounds,
+        ),
+        operators=Frame(NAMES, values),
+        hosts=Frame(hosts, {Metric.CPU: cpu}),
+        tasks=TaskFrame(
+            [count] * P,
+            range(P),
+            [hosts.index(owner) for owner in owners],
+            NAMES,
+            {} if loads is None else {Metric.BUSY_CORES: loads},
+        ),
+        leases={
+            host: Lease(host, kind, 0.0, state, ((0.0, state),))
+            for host, kind, state in zip(hosts, kinds, states, strict=True)
+        },
+        rings={"count": ring} if ring else {},
+        next_host=len(hosts) + 1,
+    )
+
+
+def after(policy, *rounds):
+    """Actions of the first of `rounds` in which hosts or rings change, and its plan; of the last where none does."""
+    run = OneRun(policy)
+    for each in rounds:
+        plan = run.plan(each)
+        if actions := [action for action in plan.actions if not isinstance(action, SetParallelism)]:
+            break
+    return actions, plan
+
+
+def lasting(cpu, seconds=20.0, **more):
+    """The same observation every two seconds from 0 to `seconds`."""
+    return [seen(2.0 * number, cpu, **more) for number in range(int(seconds / 2) + 1)]
+
+
+def test_an_operator_without_a_ring_gets_one_of_all_hosts_in_turn_of_their_zones():
+    (action,), _ = after(RingBalance(), seen(0.0, [0.1] * 4, ring={}, zones="aabb"))
+    assert isinstance(action, SetTokens)
+    assert [token for _, token in action.tokens] == [0.0, 0.25, 0.5, 0.75]
+    zones = ["aabb"[int(host[1:]) - 1] for host, _ in action.tokens]
+    assert zones in (["a", "b", "a", "b"], ["b", "a", "b", "a"])
+
+
+def test_an_overloaded_host_gives_half_of_its_interval_to_its_light_neighbour_clockwise():
+    actions, _ = after(RingBalance(), *lasting([0.9, 0.2, 0.2], waits=3.0))
+    assert actions == [SetTokens("count", tuple(Ring({"h1": 0.0, "h2": 3 / 16, "h3": 2 / 3}).tokens.items()))]
+
+
+def test_high_is_a_queue_and_cpu_both():
+    for cpu, waits in ((0.9, 0.0), (0.5, 3.0)):
+        assert after(RingBalance(), *lasting([cpu, 0.4, 0.4], waits=waits))[0] == []
+
+
+def test_a_neighbour_that_is_not_light_asks_its_own_first():
+    actions, _ = after(RingBalance(), *lasting([0.9, 0.5, 0.2], waits=3.0))
+    (action,) = actions
+    ring = Ring(dict(action.tokens))
+    assert [len(ring.partitions(host, P)) for host in ("h1", "h2", "h3")] == [3, 6, 7]
+    assert "h1 is overloaded, h3 is light" in action.why
+
+
+def test_a_moment_of_overload_changes_nothing():
+    rounds = lasting([0.4, 0.4, 0.2])
+    assert after(RingBalance(), *rounds, seen(22.0, [0.9, 0.4, 0.2], waits=3.0))[0] == []
+
+
+def test_after_a_change_nothing_is_decided_until_it_has_shown_its_effect():
+    policy, run = RingBalance(), OneRun(RingBalance())
+    moved = Ring({"h1": 0.0, "h2": 3 / 16, "h3": 2 / 3})
+    for each in lasting([0.9, 0.2, 0.2], waits=3.0):
+        plan = run.plan(each)
+    for time in np.arange(22.0, 40.0, 2.0).tolist():
+        before = plan
+        under_way = time < 28.0
+        plan = run.plan(
+            seen(time, [0.9, 0.2, 0.2], ring=moved, waits=3.0, at=Ring.even(("h1", "h2", "h3")) if under_way else None)
+        )
+        changes = [action for action in plan.actions if isinstance(action, SetTokens)]
+        assert bool(changes) == (time >= 26.0 + policy.cool_down), (time, before)
+        if changes:
+            break
+
+
+def test_where_no_host_is_light_as_many_are_leased_as_the_load_needs():
+    busy = lasting([0.9, 0.9, 0.9], waits=3.0)
+    assert after(RingBalance(), *busy)[0] == [LeaseHost("h4", "one")]
+    far_behind = lasting([0.9, 0.9, 0.9], waits=9.0, rate=200.0, done=100.0)
+    # 2.7 cores for half of what arrives: 5.4 cores are to fill 0.7 of so many.
+    assert after(RingBalance(), *far_behind)[0] == [LeaseHost(f"h{number}", "one") for number in (4, 5, 6, 7, 8)]
+
+
+def test_no_more_hosts_are_leased_than_may_be_and_a_remark_says_so():
+    actions, plan = after(RingBalance(), *lasting([0.9, 0.9], waits=3.0, max_hosts=2))
+    assert actions == []
+    assert "at most 2 hosts may be leased" in plan.remarks[0]
+
+
+def test_a_host_that_comes_joins_between_the_fullest_and_its_neighbour():
+    ring = Ring({"h1": 0.0, "h2": 0.5})
+    (action,), _ = after(RingBalance(), seen(0.0, [0.7, 0.2, 0.0], ring=ring, loads=[0.08] * 8 + [0.02] * 8))
+    joined = Ring(dict(action.tokens))
+    assert joined.nodes == ("h1", "h3", "h2")
+    assert joined.tokens == {"h1": 0.0, "h3": 0.25, "h2": 0.5}
+    (blind,), _ = after(RingBalance(), seen(0.0, [0.7, 0.2, 0.0], ring=Ring({"h1": 0.0, "h2": 0.75})))
+    assert dict(blind.tokens)["h3"] == 0.375, "mid-way in the longest interval, where nothing is known of the loads"
+    heavy = [0.3] * 2 + [0.01] * 14
+    (by_load,), _ = after(RingBalance(), seen(0.0, [0.7, 0.2, 0.0], ring=ring, loads=heavy))
+    assert dict(by_load.tokens)["h3"] == 1 / 16, "half would leave both heavy partitions where they are"
+
+
+def test_half_gives_way_to_the_even_cut_where_loads_say_that_half_would_not_help():
+    # All of h1's load is in the upper half of its interval: half would only pass it on.
+    loads = np.array([0.0] * 6 + [0.44, 0.44] + [0.0] * 8)
+    ring = Ring({"h1": 0.0, "h2": 0.5})
+    (action,), _ = after(RingBalance(), *lasting([0.9, 0.1], waits=3.0, ring=ring, loads=loads))
+    assert dict(action.tokens)["h2"] == 7 / 16
+    assert "become" in action.why
+
+
+def test_a_single_hot_key_is_named_and_neither_moves_nor_leases_anything():
+    loads = np.array([0.85] + [0.001] * 15)
+    actions, plan = after(RingBalance(), *lasting([0.9, 0.1, 0.1], waits=3.0, loads=loads))
+    assert actions == []
+    assert "state partition 0 of count keeps 0.85 of its 1 cores busy" in plan.remarks[0]
+    actions, plan = after(RingBalance(), *lasting([0.9, 0.6, 0.6], waits=3.0, loads=loads))
+    assert actions == []
+    assert "cannot be divided" in plan.remarks[0]
+
+
+def test_a_host_and_its_neighbour_that_are_both_light_become_one():
+    rounds = lasting([0.1, 0.15, 0.6], 30.0)
+    assert after(RingBalance(), *rounds)[0] == [DrainHost("h1")]
+    assert after(RingBalance(), *lasting([0.3, 0.6, 0.3], 30.0))[0] == [DrainHost("h3")], "h1 is its neighbour"
+    assert after(RingBalance(), *lasting([0.3, 0.6], 30.0))[0] == []
+
+
+def test_no_host_goes_for_a_moment_of_calm_while_anything_waits_or_while_the_load_grows():
+    assert after(RingBalance(), *lasting([0.1, 0.1], 8.0))[0] == []
+    assert after(RingBalance(), *lasting([0.1, 0.1], 30.0, waits=1.2))[0] == []
+    assert after(RingBalance(), *lasting([0.1, 0.1], 30.0, min_hosts=2))[0] == []
+
+
+def test_an_empty_host_that_drains_is_released():
+    states = [HostState.RUNNING, HostState.DRAINING]
+    assert ReleaseHost("h2") in after(RingBalance(), seen(0.0, [0.5, 0.0], ring=Ring({"h1": 0.0}), states=states))[0]
+
+
+def test_of_types_of_one_price_the_one_in_another_zone_than_both_neighbours_is_leased():
+    types = [replace(ONE, name=f"one-{zone}", zone=zone) for zone in "abc"]
+    rounds = lasting([0.9, 0.9], waits=3.0, types=types, zones="ab")
+    assert after(RingBalance(), *rounds)[0] == [LeaseHost("h3", "one-c")]
+
+
+def test_what_is_unknown_is_named_and_nothing_is_decided_for_want_of_it():
+    actions, plan = after(RingBalance(), *lasting([math.nan, 0.2, 0.2], waits=3.0))
+    assert actions == []
+    assert {(each.metric, each.row) for each in plan.unknown} == {(Metric.CPU, "h1")}
+    actions, plan = after(RingBalance(), *lasting([0.9, 0.2, 0.2], waits=math.nan))
+    assert actions == []
+    assert {each.metric for each in plan.unknown} == {Metric.BACKLOG}
+
+
+def test_it_says_when_hosts_cannot_all_hold_state():
+    _, plan = after(RingBalance(), seen(0.0, [0.1] * 20, ring={}))
+    assert plan.remarks == (
+        (
+            "count has 16 state partitions for 20 hosts: 4 of them hold none of its state; give more (state_partitions) or "
+            "fewer hosts"
+        ),
+    )
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"cpu_low": 0.8}, "cpu_low is 0.8 and cpu_high 0.7; they must be 0 < cpu_low < cpu_high <= 1"),
+        ({"cpu_high": 1.2}, "cpu_low is 0.35 and cpu_high 1.2; they must be 0 < cpu_low < cpu_high <= 1"),
+        ({"queue_high": 1.0, "queue_low": 2.0}, "queue_low is 2 s; it must be at most queue_high, 1 s"),
+        ({"patience": -1.0}, "patience is -1 s; it must not be negative"),
+        ({"gain": 1.0}, "gain is 1; it must be 0 or more and below 1"),
+        ({"cut": "third"}, "cut is 'third'; it must be 'half' or 'load'"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused_in_one_sentence(settings, sentence):
+    with pytest.raises(InputError) as refused:
+        RingBalance(**settings)
+    assert str(refused.value) == sentence
+
+
+def test_it_says_for_what_it_can_do_nothing():
+    flow = Dataflow("stateless")
+    flow.source(None).flat_map(str.split, returns="word string").sink(None)
+    assert "the dataflow has none" in RingBalance().unfit(Context(lay_out(flow.graph)))
+    assert "simulate the dataflow fused" in RingBalance().unfit(Context(lay_out(words().graph, fused=False)))
+    assert RingBalance().unfit(Context(LAYOUT)) == ""
+    assert isinstance(RingBalance().plan(seen(0.0, [0.1]), None).memory, Watched)

@@ -1,0 +1,74 @@
+"""Rings by which state partitions are placed: one version of the plan for each change; sessions are a few lines here."""
+
+from dataclasses import dataclass, field
+
+import pytest
+
+from elastream.model.action import TaskId
+from elastream.model.ring import Ring
+from elastream.spark.placement.allocation import VolatilePlan
+from elastream.spark.placement.placing import Limits, Placing
+from elastream.spark.placement.ring import Rings
+
+
+@dataclass
+class States:
+    partitions: int = 8
+    places: dict = field(default_factory=dict)
+
+    def where(self):
+        return self.places
+
+
+ZONES = {"h1": "a", "h2": "a", "h3": "b", "h4": "b"}
+
+
+@pytest.fixture
+def placing() -> Placing:
+    return Placing({"count": States()}, lambda: 0.0, VolatilePlan(), limits=Limits(lazy=False))
+
+
+@pytest.fixture
+def rings(placing: Placing) -> Rings:
+    return Rings(placing, lambda: tuple(ZONES), ZONES.__getitem__)
+
+
+def tasks(*numbers: int) -> set[TaskId]:
+    return {TaskId("count", number) for number in numbers}
+
+
+def test_an_interval_moves_as_one_version_of_the_plan_and_nothing_else_does(placing: Placing, rings: Rings) -> None:
+    ran = {TaskId("count", number): "h1" if number < 4 else "h2" for number in range(8)}
+    assert rings.follow("count", Ring({"h1": 0.0, "h2": 0.5}), ran, "") == 0
+    assert not placing.wanted()
+    before = placing.plan.latest.version
+    assert rings.follow("count", Ring({"h1": 0.0, "h2": 0.25}), ran, "h1 is overloaded") == 2
+    assert (placing.plan.latest.version, placing.plan.latest.why) == (before + 1, "h1 is overloaded")
+    assert placing.wanted() == dict.fromkeys(tasks(2, 3), "h2")
+
+
+def test_a_ring_that_overtakes_a_move_under_way_turns_it_back(placing: Placing, rings: Rings) -> None:
+    ran = {TaskId("count", number): "h1" for number in range(8)}
+    rings.follow("count", Ring({"h1": 0.0, "h2": 0.5}), ran, "")
+    assert rings.follow("count", Ring({"h1": 0.0}), ran, "") == 4
+    assert set(placing.wanted().values()) == {"h1"}
+
+
+def test_what_lost_hosts_had_goes_to_the_first_living_neighbour_clockwise(rings: Rings) -> None:
+    rings.follow("count", Ring.even(("h1", "h2", "h3", "h4")), {}, "")
+    assert rings.keep(["h1", "h4"]) == dict.fromkeys(tasks(2, 3, 4, 5), "h4")
+    assert rings.standing["count"].tokens == {"h1": 0.0, "h4": 0.25}
+    assert rings.keep(["h1", "h4"]) == {}
+    assert rings.keep([]) == {}
+    assert "count" not in rings.standing, "a ring without hosts is none"
+
+
+def test_without_a_ring_of_its_own_an_operator_has_one_of_all_hosts_in_zones_for_its_copies(rings: Rings) -> None:
+    assert rings.owner(TaskId("count", 0)) is None
+    ring = rings.of("count")
+    assert ring is not None
+    assert all(ZONES[node] != ZONES[ring.successors(node, 1)[0]] for node in ring)
+    rings.follow("count", Ring({"h3": 0.0}), {}, "")
+    assert rings.of("count") == Ring({"h3": 0.0})
+    rings.forget("count")
+    assert len(rings.of("count") or ()) == 4

@@ -1,0 +1,180 @@
+"""What checkpoints of state weigh, by files that are written here as Spark's two state stores write theirs."""
+
+import json
+import math
+import os
+import zipfile
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from elastream.spark.jvm.stateful import StatefulOperator, StatefulStage
+from elastream.spark.telemetry import state_files as module
+from elastream.spark.telemetry.state_files import StateFile, StateSizes, delta_over_full, folders_of, state_files
+from properties import examples
+
+
+@pytest.fixture(autouse=True)
+def _every_look_may_be_had(monkeypatch):
+    monkeypatch.setattr(module, "SHARE", math.inf)
+
+
+def stage(root, partitions=2, stores=("default",)):
+    return StatefulStage("count", partitions, str(root), (StatefulOperator(0, "StateStoreSave", stores),))
+
+
+def write(folder, name, size, at=None):
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / name).write_bytes(b"x" * size)
+    if at is not None:
+        os.utime(folder / name, (at, at))
+
+
+def write_rocks(folder, name, shared):
+    """A snapshot of RocksDB: an archive that names the shared files that belong to it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    about = {"sstFiles": [{"localFileName": "1.sst", "dfsSstFileName": "1-a.sst", "sizeBytes": size} for size in shared]}
+    with zipfile.ZipFile(folder / name, "w") as archive:
+        archive.writestr("metadata", "v1\n" + json.dumps(about))
+    return (folder / name).stat().st_size
+
+
+def test_the_state_is_the_newest_snapshot_and_what_was_written_since(tmp_path):
+    sizes = StateSizes(stage(tmp_path))
+    write(tmp_path / "0/0", "1.delta", 100)
+    write(tmp_path / "0/1", "1.delta", 300)
+    sizes.look(0)
+    assert sizes.megabytes.tolist() == pytest.approx([1e-4, 3e-4])
+    assert sizes.delta == 1.0
+    for partition in ("0", "1"):
+        write(tmp_path / "0" / partition, "2.delta", 50)
+        write(tmp_path / "0" / partition, "2.snapshot", 400)
+        write(tmp_path / "0" / partition, "3.delta", 40)
+        write(tmp_path / "0" / partition, "4.delta", 9)  # of a batch that is not committed
+    sizes.look(2)
+    assert sizes.megabytes.tolist() == pytest.approx([4.4e-4, 4.4e-4])
+    assert sizes.delta == pytest.approx(80 / 880)
+    sizes.look(1)  # what is known of a newer batch stays
+    assert sizes.delta == pytest.approx(80 / 880)
+
+
+def test_the_batch_of_a_snapshot_wrote_its_changes_too(tmp_path):
+    sizes = StateSizes(stage(tmp_path, partitions=1))
+    write(tmp_path / "0/0", "1.delta", 60)
+    write(tmp_path / "0/0", "1.snapshot", 120)
+    sizes.look(0)
+    assert sizes.megabytes.tolist() == pytest.approx([1.2e-4])
+    assert sizes.delta == 0.5
+
+
+def test_a_snapshot_of_rocksdb_has_the_files_that_it_names_and_files_of_format_2_are_known(tmp_path):
+    own = write_rocks(tmp_path / "0/0", "3_ab-1.zip", [5000, 7000])
+    write(tmp_path / "0/0", "4_ab-2.changelog", 600)
+    write(tmp_path / "0/0", "4_ab-2.changelog.crc", 12)
+    (tmp_path / "0/0/SSTs").mkdir()
+    sizes = StateSizes(stage(tmp_path, partitions=1))
+    sizes.look(3)
+    assert sizes.megabytes.tolist() == pytest.approx([(own + 12_600) / 1e6])
+    assert sizes.delta == pytest.approx(600 / (own + 12_600))
+
+
+def test_stores_of_a_join_add_up(tmp_path):
+    names = ("left-keyToNumValues", "right-keyToNumValues")
+    for number, name in enumerate(names, 1):
+        write(tmp_path / "0/0" / name, "1.delta", 100 * number)
+    sizes = StateSizes(stage(tmp_path, 1, names))
+    sizes.look(0)
+    assert sizes.megabytes.tolist() == pytest.approx([3e-4])
+
+
+@pytest.mark.parametrize("missing", ["everything", "a change", "a snapshot that was read", "the file system"])
+def test_what_files_do_not_tell_is_unknown(tmp_path, missing):
+    root = tmp_path
+    if missing == "a change":
+        write(tmp_path / "0/0", "1.delta", 10)
+        write(tmp_path / "0/0", "3.delta", 10)
+    if missing == "a snapshot that was read":
+        write(tmp_path / "0/0", "3.zip", 10)
+    if missing == "the file system":
+        root = "hdfs://name/state"
+    sizes = StateSizes(stage(root, partitions=1))
+    sizes.look(2)
+    assert np.isnan(sizes.megabytes).tolist() == [True]
+    assert math.isnan(sizes.delta)
+
+
+def test_before_the_first_batch_all_is_unknown(tmp_path):
+    sizes = StateSizes(stage(tmp_path))
+    sizes.look(-1)
+    assert np.isnan(sizes.megabytes).all()
+    assert sizes.megabytes.shape == (2,)
+
+
+def test_a_store_without_changes_has_a_size_and_no_delta(tmp_path):
+    own = write_rocks(tmp_path / "0/0", "2.zip", [900])
+    sizes = StateSizes(stage(tmp_path, partitions=1))
+    sizes.look(1)
+    assert sizes.megabytes.tolist() == pytest.approx([(own + 900) / 1e6])
+    assert math.isnan(sizes.delta)
+
+
+def test_a_look_that_took_long_is_not_had_again_at_once(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "SHARE", 1e-9)
+    sizes = StateSizes(stage(tmp_path, partitions=1))
+    write(tmp_path / "0/0", "1.delta", 10)
+    sizes.look(0)
+    write(tmp_path / "0/0", "2.delta", 10)
+    sizes.look(1)
+    assert sizes.megabytes.tolist() == pytest.approx([1e-5])
+
+
+def test_the_folders_of_a_stage_are_those_of_its_operators_and_stores(tmp_path):
+    both = (StatefulOperator(0), StatefulOperator(2, "Join", ("left", "right")))
+    found = folders_of(StatefulStage("count", 2, f"file:{tmp_path}/a%20b", both))
+    root = tmp_path / "a b"
+    assert found[1] == (root / "0/1", root / "2/1/left", root / "2/1/right")
+
+
+def test_files_of_a_partition_are_listed_by_version_and_of_two_attempts_the_newest(tmp_path):
+    write(tmp_path, "2_a.changelog", 20, at=100.0)
+    write(tmp_path, "2_b.changelog", 30, at=101.0)
+    write(tmp_path, "1.delta", 10, at=99.0)
+    write(tmp_path, "1.snapshot", 40, at=105.0)
+    assert state_files(tmp_path) == (
+        StateFile(1, False, 10.0, 99.0),
+        StateFile(1, True, 40.0, 105.0),
+        StateFile(2, False, 30.0, 101.0),
+    )
+    assert state_files(tmp_path / "nowhere") == ()
+
+
+def test_checkpoints_of_longer_intervals_write_more_of_the_state():
+    batches = [StateFile(version, False, 10.0, float(version)) for version in range(1, 41)]
+    partition = [StateFile(0, True, 960.0, 0.0), *batches]
+    short, long = delta_over_full([partition], 2.0), delta_over_full([partition, partition], 10.0)
+    assert short[0] == pytest.approx(10 / 980)  # the second batch falls on the edge, and counts in the next interval
+    assert (len(short), len(long)) == (20, 4)
+    assert long.mean() > 3 * short.mean()
+
+
+@given(
+    st.lists(st.integers(1, 1000), min_size=1, max_size=40),
+    st.integers(1, 10_000),
+    st.sampled_from([1.0, 2.0, 5.0]),
+)
+@settings(max_examples=examples(60))
+def test_what_intervals_write_is_what_the_batches_in_them_wrote(sizes, whole, interval):
+    """Property: over the whole state at the end of each, never above 1."""
+    batches = [StateFile(n, False, float(size), float(n) - 0.5) for n, size in enumerate(sizes, 1)]
+    found = delta_over_full([[StateFile(0, True, float(whole), 0.0), *batches]], interval)
+    each = [sum(f.bytes for f in batches if interval * n <= f.at < interval * (n + 1)) for n in range(len(found))]
+    full = [whole + sum(f.bytes for f in batches if f.at < interval * (n + 1)) for n in range(len(found))]
+    assert found.tolist() == pytest.approx([written / all_of_it for written, all_of_it in zip(each, full, strict=True)])
+    assert (found <= 1).all()
+
+
+def test_without_a_snapshot_of_every_partition_there_is_no_ratio():
+    assert len(delta_over_full([[StateFile(1, False, 10.0, 1.0)]], 1.0)) == 0
+    assert len(delta_over_full([], 1.0)) == 0

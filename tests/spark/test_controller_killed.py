@@ -1,0 +1,87 @@
+"""A controller that is killed while an interval of a ring moves leaves nothing that the next one cannot finish or drop.
+
+Controller and driver are one process, which is killed; the next one begins in the same folder, on hosts of its own.
+"""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from elastream import latest
+from waiting import ended
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+
+PROGRAM = """
+import json, os, signal, sys, time
+from pathlib import Path
+from elastream import Dataflow, HostType, Local, constant, parquet, records
+from elastream.model.action import SetTokens
+from elastream.recording.directory import RunDirectory
+from elastream.spark.start import start_plant
+from elastream.spark.worker.composition import latest_batch, offsets_of
+
+root, hosts, killed = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3] == "killed"
+flow = Dataflow("crash")
+lines = flow.source(records([{"word": f"w{n}"} for n in range(50)], "word string"), load=constant("300/s"))
+lines.key_by("word").count().sink(parquet(root / "out"))
+tiny = HostType("tiny", cores=0.8, slots=1, memory=1000.0)
+plant = start_plant(
+    flow.graph, Local(tiny, max_hosts=2, min_hosts=hosts), RunDirectory(root), target_latency=2.0, state_partitions=4
+)
+
+def observe_until(holds):
+    while not holds():
+        plant.observe()
+        time.sleep(0.02)
+
+observe_until(lambda: len(plant.mover.ran()) == 4)
+if killed:
+    plant.apply(SetTokens("count", (("h1", 0.0), ("h2", 0.5))))
+    observe_until(lambda: any(each.flips for each in plant.placing.migrations()))
+    os.kill(os.getpid(), signal.SIGKILL)
+observe_until(lambda: not plant.placing.wanted())
+seen = plant.queries.telemetry.batches
+observe_until(lambda: plant.queries.telemetry.batches > seen + 2 and not plant.placing.wanted())
+at = {f"{task.index}": host for task, host in plant.mover.ran().items()}
+running = plant.queries.running[0]
+running.query.stop()
+committed = latest_batch(running.checkpoint, "commits")
+taken = offsets_of(running.checkpoint, committed)[0]["n"]
+plant.close()
+print(json.dumps({"at": at, "committed": committed, "taken": taken}))
+"""
+
+
+def begin(root: Path, hosts: int, how: str) -> subprocess.Popen[str]:
+    environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
+    command = [sys.executable, "-c", PROGRAM, str(root), str(hosts), how]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    return subprocess.Popen(command, **pipes, text=True, env=environment, start_new_session=True)
+
+
+@pytest.mark.parametrize("hosts", [2, 1], ids=["finished", "dropped"])
+def test_the_next_controller_finishes_a_move_or_drops_it_and_every_record_is_counted_once(tmp_path, hosts):
+    def progress():
+        return sorted(each.name for each in (tmp_path / "checkpoint").glob("*/commits/*"))
+
+    first = begin(tmp_path, 2, "killed")
+    ended(first, progress=progress)
+    assert first.returncode == -signal.SIGKILL
+    second = begin(tmp_path, hosts, "lives")
+    out, err = ended(second, progress=progress)
+    assert second.returncode == 0, err
+    found = json.loads(out.splitlines()[-1])
+    for each in (tmp_path / "out").glob("batch=*"):
+        if int(each.name.removeprefix("batch=")) > found["committed"]:
+            shutil.rmtree(each)  # of a batch that was cut short
+    assert found["at"] == ({"0": "h1", "1": "h1", "2": "h2", "3": "h2"} if hosts == 2 else dict.fromkeys("0123", "h1"))
+    counted = dict(latest(tmp_path / "out").itertuples(index=False))
+    assert counted == Counter(f"w{n % 50}" for n in range(found["taken"]))

@@ -1,0 +1,164 @@
+"""Who is to take what a lost executor held, and what the plan says once it was taken; the driver's JVM is a list here."""
+
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+
+from conformance.fake_provider import SMALL, FakeProvider
+from conformance.fake_session import FakeSession
+from elastream.model.action import TaskId
+from elastream.model.cloud import HostState
+from elastream.model.ring import Ring
+from elastream.spark.hosts.hosts import Hosts
+from elastream.spark.jvm.executors import Executors
+from elastream.spark.jvm.recovery import Loss
+from elastream.spark.jvm.stateful import StatefulOperator, StatefulStage
+from elastream.spark.placement.allocation import VolatilePlan
+from elastream.spark.placement.placing import Placing
+from elastream.spark.placement.ring import Rings
+from elastream.spark.succession import Succession
+from fake_clock import FakeClock
+
+STAGE = StatefulStage("count", 3, "file:/checkpoint/state", (StatefulOperator(0),))
+FIRST, SECOND, THIRD = (TaskId("q/count", number) for number in range(3))
+
+
+@dataclass
+class Driver:
+    """What the JVM was told, and what it says that happened."""
+
+    followed: tuple = ()
+    happened: list = field(default_factory=list)
+    listening: bool = False
+
+    def start(self):
+        self.listening = True
+
+    def close(self):
+        self.listening = False
+
+    def follow(self, stages):
+        self.followed = stages
+
+    def losses(self):
+        found, self.happened = tuple(self.happened), []
+        return found
+
+
+class World:
+    """Hosts h1, h2, ..., each with the executor of its number; a query with three partitions at the hosts given."""
+
+    def __init__(self, *hosts, tasks):
+        clock = FakeClock()
+        self.session, self.provider, self.driver = FakeSession(), FakeProvider(), Driver()
+        self.hosts = Hosts(Executors(self.session), self.provider, clock.now, fence=self.session.fence)
+        for name in hosts:
+            self.session.there[name[1:]] = (f"at {name}", 1, 0, False)
+            self.hosts.lease(name, SMALL)
+        self.hosts.look()
+        self.placing = Placing({}, clock.now, VolatilePlan())
+        self.placing.attach("q/count", SimpleNamespace(partitions=3))
+        self.placing.ran("q/count", 0, [host[1:] for host in tasks])
+        self.rings = Rings(self.placing, lambda: self.hosts.usable, lambda host: self.hosts.leases[host].type.zone)
+        self.copies = {}
+        live = (SimpleNamespace(run_id="run", stages={"q/count": STAGE}),)
+        self.succession = Succession(self.driver, lambda: live, self.hosts, self.placing, self.rings, lambda: self.copies)
+
+    def successors(self):
+        """Executors, which are called as their hosts without the letter, that are to take each partition, nearest first."""
+        self.succession.look()
+        (followed,) = self.driver.followed
+        assert (followed.run, followed.stage) == ("run", STAGE)
+        return [list(each) for each in followed.successors]
+
+    def lose(self, executor, **moved):
+        """The executor goes, and the JVM has put partition `p0`, ... on the executors given."""
+        del self.session.there[executor]
+        places = {("run", (0,), int(name[1:])): to for name, to in moved.items()}
+        self.driver.happened.append(Loss(executor, 0.0, "it was killed", 0.002, 0, "", places))
+
+    def where(self):
+        return {task.index: at.executor for task, at in self.placing.where().items()}
+
+
+def test_what_an_executor_holds_is_its_neighbours_clockwise_the_nearest_first():
+    world = World("h1", "h2", "h3", tasks=("h1", "h2", "h3"))
+    ring = world.rings.of("q/count")
+    assert world.successors() == [[name[1:] for name in ring.successors(host, 2)] for host in ("h1", "h2", "h3")]
+
+
+def test_the_ring_of_an_operator_says_who_its_neighbours_are():
+    world = World("h1", "h2", "h3", tasks=("h1", "h2", "h3"))
+    world.rings.follow("q/count", Ring({"h1": 0.0, "h3": 0.3, "h2": 0.6}), {}, "")
+    assert world.successors() == [["3", "2"], ["1", "3"], ["2", "1"]]
+
+
+def test_who_keeps_a_copy_comes_before_the_neighbours():
+    world = World("h1", "h2", "h3", tasks=("h1", "h1", "h1"))
+    world.rings.follow("q/count", Ring({"h1": 0.0, "h2": 0.3, "h3": 0.6}), {}, "")
+    world.copies = {FIRST: ["h3"], SECOND: ["h3", "h2"], THIRD: ["h1"]}
+    assert world.successors() == [["3", "2"], ["3", "2"], ["2", "3"]]
+
+
+def test_hosts_that_leave_take_nothing():
+    world = World("h1", "h2", "h3", tasks=("h1", "h1", "h3"))
+    world.hosts.drain("h2")
+    assert world.successors() == [["3"], ["3"], ["1"]]
+
+
+def test_a_partition_that_is_nowhere_has_no_successor():
+    world = World("h1", "h2", tasks=("h1", "h9", "h2"))
+    assert world.successors() == [["2"], [], ["1"]]
+
+
+def test_what_the_driver_put_elsewhere_is_known_before_a_batch_reports_it():
+    world = World("h1", "h2", "h3", tasks=("h1", "h2", "h2"))
+    world.succession.look()
+    world.lose("2", p1="3", p2="1")
+    world.hosts.look()
+    world.succession.look()
+    assert world.where() == {0: "1", 1: "3", 2: "1"}
+    (loss,) = world.succession.losses
+    assert loss.executor == "2"
+
+
+def test_a_lost_host_is_taken_out_of_the_plan_as_one_version():
+    world = World("h1", "h2", "h3", tasks=("h1", "h2", "h2"))
+    world.placing.keep({FIRST: "h1", SECOND: "h2", THIRD: "h2"})
+    world.succession.look()
+    before = world.placing.plan.latest.version
+    world.provider.die("h2")
+    world.lose("2", p1="3", p2="1")
+    world.hosts.look()
+    world.succession.look()
+    assert world.hosts.state("h2") is HostState.LOST
+    plan = world.placing.plan.latest
+    assert (dict(plan.hosts), plan.version) == ({FIRST: "h1", SECOND: "h3", THIRD: "h1"}, before + 1)
+    assert "h2 is lost" in plan.why
+    assert not world.placing.wanted()
+    world.succession.look()
+    assert world.placing.plan.latest.version == before + 1
+
+
+def test_where_only_the_executor_was_lost_the_plan_still_names_its_host():
+    world = World("h1", "h2", tasks=("h1", "h2", "h2"))
+    world.placing.keep({SECOND: "h2", THIRD: "h2"})
+    world.succession.look()
+    world.lose("2", p1="1", p2="1")
+    world.hosts.look()
+    world.succession.look()
+    assert dict(world.placing.plan.latest.hosts) == {SECOND: "h2", THIRD: "h2"}
+
+
+def test_what_was_put_elsewhere_for_a_query_that_ended_meanwhile_is_nobodys():
+    world = World("h1", "h2", tasks=("h1", "h2", "h2"))
+    world.lose("2", p1="1")  # nobody has looked before: the run is not known
+    world.hosts.look()
+    world.succession.look()
+    assert world.where() == {0: "1", 1: "2", 2: "2"}
+
+
+def test_it_listens_until_it_is_closed():
+    world = World("h1", tasks=("h1", "h1", "h1"))
+    assert world.driver.listening
+    world.succession.close()
+    assert not world.driver.listening
