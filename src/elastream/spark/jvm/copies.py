@@ -132,6 +132,7 @@ class Copies:
         self._desk, self._states = desk, states
         self._names: tuple[str, ...] = ()
         self._tables: dict[str, str] = {}
+        self._committed = -1
         self.why: tuple[str, ...] = ()
 
     def follow(self, places: Mapping[int, Sequence[Location]]) -> None:
@@ -141,6 +142,8 @@ class Copies:
         """
         if not self._names and not self.why:
             self._learn()
+        if self._names:
+            self._committed = self._states.planned()
         rows = sorted((at.executor, p, rank) for p, each in places.items() for rank, at in enumerate(each))
         table = "".join(f"{executor}\t{partition}\t{rank}\n" for executor, partition, rank in rows)
         for name in self._names:
@@ -160,7 +163,8 @@ class Copies:
         kept: as `CopiesDesk.kept` answers.
         """
         mine = self._mine(kept)
-        newest = max((each.committed for each in mine), default=-1)
+        # Executors see a commit a moment later; those before the batch that was planned last are there.
+        newest = max([self._committed, *(each.committed for each in mine)])
         found: dict[int, dict[str, float]] = {}
         for each in mine:
             lag = float(newest - each.version) if each.there else math.nan
