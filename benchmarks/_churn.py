@@ -16,7 +16,7 @@ import psutil
 from _cluster import Bench, word_count
 
 from elastream import constant
-from elastream.model.action import DrainHost, LeaseHost, MoveTask, ReleaseHost, SetTokens, TaskId
+from elastream.model.action import Action, DrainHost, LeaseHost, MoveTask, ReleaseHost, SetTokens, TaskId, describe
 from elastream.model.cloud import HostState, HostType
 from elastream.model.errors import EnvironmentProblem
 from elastream.model.ring import Ring, in_zones
@@ -131,7 +131,7 @@ class _Events:
         usable = self.usable(2)
         task = TaskId(OPERATOR, self.chance.randrange(PARTITIONS))
         where = self.plant.mover.held().get(task)
-        self.plant.apply(MoveTask(task, self.chance.choice([host for host in usable if host != where]), "by chance"))
+        self.apply(MoveTask(task, self.chance.choice([host for host in usable if host != where]), "by chance"))
         self._moved += 1
         if self._moved >= self.chance.randint(1, AT_ONCE):
             self._moved = 0
@@ -146,7 +146,7 @@ class _Events:
         else:
             host = self.chance.choice(ring.nodes)
             ring = ring.at(host, (ring.tokens[host] - ring.length(ring.before(host)) / 2) % 1.0)
-        self.plant.apply(SetTokens(OPERATOR, tuple(ring.tokens.items()), "by chance"))
+        self.apply(SetTokens(OPERATOR, tuple(ring.tokens.items()), "by chance"))
         self.next_batch()
 
     def kill(self) -> None:
@@ -168,8 +168,8 @@ class _Events:
     def decommission(self) -> None:
         """A host is given back, with its state on it."""
         host = self.chance.choice(self.usable(self.hosts))
-        self.plant.apply(DrainHost(host))
-        self.plant.apply(ReleaseHost(host))
+        self.apply(DrainHost(host))
+        self.apply(ReleaseHost(host))
         self.until(lambda: not self.plant.hosts.leases[host].active, f"{host} to be given back")
         self.fill()
 
@@ -182,6 +182,12 @@ class _Events:
         finally:
             executor.send_signal(signal.SIGCONT)
         self.next_batch()
+
+    def apply(self, action: Action) -> None:
+        """Do it: its hosts are there, as every event waits for those that come and go. Raises EnvironmentProblem."""
+        outcome = self.plant.apply(action)
+        if not outcome.succeeded:
+            raise EnvironmentProblem(f"{describe(action)}: {outcome.reason}")
 
     # -- what they wait for --------------------------------------------------------------------------------------------
 
@@ -214,7 +220,7 @@ class _Events:
             there = Counter({kind.name: 0 for kind in TYPES})
             there.update(lease.type.name for lease in leases.values() if lease.active)
             kind, _ = there.most_common()[-1]
-            self.plant.apply(LeaseHost(self.plant.observe().host_name(), kind, "one was lost"))
+            self.apply(LeaseHost(self.plant.observe().host_name(), kind, why="one was lost"))
             leases = self.plant.hosts.leases
         self.usable(self.hosts)
         self.next_batch()

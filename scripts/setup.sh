@@ -50,9 +50,24 @@ if ! command -v tesseract >/dev/null 2>&1; then
 fi
 
 say "installing the locked dependencies into $venv"
-"$venv/bin/python" -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
-"$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable . 2>/dev/null ||
-    "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps --editable .
+# The lock is complete, so that nothing is left to resolve, and three installations go on side by side: pip itself fetches, unpacks
+# and compiles one package after the other. PySpark comes as source with 400 MB of jars, of which a wheel is made that compresses
+# them no more.
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+awk -v to="$work" '
+    /^[a-z]/ { part = $1 ~ /^setuptools==/ ? "tools" : $1 ~ /^pyspark==/ ? "pyspark" : "rest" ++count % 2 }
+    { print > (to "/" part) }' requirements.lock
+locked() { "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps --no-compile --require-hashes "$@"; }
+locked -r "$work/tools"
+locked --use-pep517 --no-build-isolation --config-settings=--build-option=--compression=stored -r "$work/pyspark" &
+pyspark=$!
+locked -r "$work/rest0" &
+half=$!
+locked -r "$work/rest1"
+wait "$half"
+wait "$pyspark"
+"$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 say "compiling the simulator's inner loops once"
 "$venv/bin/python" scripts/compile_loops.py
 say "ready: $venv/bin/elastream"

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from elastream.planning.policies.highest_value import HighestValue
     from elastream.planning.policies.otd import Otd
     from elastream.planning.policies.queue_threshold import QueueThreshold
+    from elastream.planning.policies.ring import RingBalance
     from elastream.planning.policies.static import Static
     from elastream.planning.policies.threshold import Threshold
     from elastream.spark.dataflow.sinks import latest
@@ -61,6 +62,7 @@ _HOMES = {
     "elastream.planning.policies.highest_value": ("HighestValue",),
     "elastream.planning.policies.otd": ("Otd",),
     "elastream.planning.policies.queue_threshold": ("QueueThreshold",),
+    "elastream.planning.policies.ring": ("RingBalance",),
     "elastream.planning.policies.static": ("Static",),
     "elastream.planning.policies.threshold": ("Threshold",),
     "elastream.clouds.local.local": ("Local",),

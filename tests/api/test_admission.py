@@ -2,10 +2,11 @@
 
 import pytest
 
-from elastream import Dataflow, Local, QueueThreshold, collect, constant, files, run
+from elastream import Autopilot, Dataflow, HostType, Local, QueueThreshold, collect, constant, files, run
 from elastream.api.admission import admit
 from elastream.model.composing import Consistency
 from elastream.model.errors import ElastreamError
+from elastream.model.fitting import few_zones
 
 
 def plain(value):
@@ -43,3 +44,47 @@ def test_a_consistency_that_is_none_is_refused_before_a_run_begins(tmp_path):
     with pytest.raises(ElastreamError, match="consistency 'often' is none of batch, wave, drain"):
         run(words(tmp_path), policy=QueueThreshold(), cloud=Local(), consistency="often", runs=tmp_path / "runs")
     assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("replicas", "sentence"),
+    [
+        (-1, "replicas is -1; it must be a whole number, 0 or more"),
+        (1.5, "replicas is 1.5; it must be a whole number, 0 or more"),
+        (
+            3,
+            (
+                "replicas is 3: each copy is on a host of its own beside that of the state, which needs 4 hosts, and at "
+                "most 3 may be leased (max_hosts)"
+            ),
+        ),
+    ],
+)
+def test_copies_that_cannot_be_kept_are_refused_in_one_sentence(replicas, sentence, tmp_path):
+    (tmp_path / "some.json").write_text('{"word": "a"}\n')
+    flow = Dataflow("counts")
+    flow.source(files(tmp_path, "word string", "json")).key_by("word").count().sink(collect("words"))
+    with pytest.raises(ElastreamError) as refused:
+        run(flow, policy=QueueThreshold(), cloud=Local(max_hosts=3), replicas=replicas, runs=tmp_path / "runs")
+    assert str(refused.value) == sentence
+    assert not (tmp_path / "runs").exists()
+    admit(flow.graph, max_hosts=3, replicas=2)
+
+
+def test_copies_of_no_state_are_refused(tmp_path):
+    (tmp_path / "some.json").write_text('{"word": "a"}\n')
+    with pytest.raises(
+        ElastreamError, match="dataflow 'words' keeps no state that could be copied: it has no keyed operator"
+    ):
+        admit(words(tmp_path), max_hosts=3, replicas=1)
+    with pytest.raises(ElastreamError, match="replicas is -1"):
+        Autopilot(None, replicas=-1)  # type: ignore[arg-type]
+
+
+def test_fewer_fault_zones_than_copies_and_state_need_are_said_in_one_sentence():
+    racks = [HostType(zone, cores=1, zone=zone) for zone in "ab"]
+    assert few_zones(1, racks) == few_zones(0, racks[:1]) == ""
+    assert few_zones(2, racks) == (
+        "2 fault zones (a, b) for state and 2 copies: where a whole zone fails, state is read from the checkpoint; declare "
+        "host types in 3 zones (`zone`)"
+    )

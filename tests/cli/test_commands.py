@@ -151,14 +151,17 @@ def test_an_interrupt_ends_with_status_130_and_a_report() -> None:
 STOPPED = """
 from elastream.recording.observer import Ending
 for observer in options.observers:
-    observer.ended(Ending("stopped", {time}, "why"))
+    observer.ended(Ending("stopped", 50.0, "{why}"))
 """
 
 
-@pytest.mark.parametrize(("time", "limit", "status"), [(50.0, "1min", 130), (60.1, "1min", 0), (50.0, None, 130)])
-def test_a_run_that_ended_in_order_after_an_interrupt_has_status_130(time: float, limit: str | None, status: int) -> None:
+@pytest.mark.parametrize(
+    ("why", "limit", "status"),
+    [("on request", "1min", 130), ("its limit of 60 s was reached", "1min", 0), ("on request", None, 130)],
+)
+def test_a_run_that_ended_in_order_after_an_interrupt_has_status_130(why: str, limit: str | None, status: int) -> None:
     extra = ["--limit", limit] if limit else []
-    result = call("run", program(STOPPED.format(time=time), end=False), *extra)
+    result = call("run", program(STOPPED.format(why=why), end=False), *extra)
     assert result.exit_code == status
 
 

@@ -36,7 +36,7 @@ def recorder(tmp_path: Path) -> Recorder:
     predicted.sink(None)
     context = Context(lay_out(flow.graph))
     made = Recorder(RunDirectory(tmp_path / "run").recording)
-    made.started(describe_run(context, policy="idle", plant="spark"))
+    made.started(describe_run(context, policy="idle", plant="spark", started=0.0))
     composition = Composition.default(flow.graph)
     made.observed(Observation(0.0, context, Frame(tuple(flow.graph.by_name)), composition=composition))
     second = replace(composition, version=1, tables={"predict": 1})

@@ -367,3 +367,22 @@ def test_processes_of_another_run_are_not_taken_for_ones_own():
     finally:
         other.kill()
         other.wait()
+
+
+def test_a_supervisor_that_is_stopped_hangs_no_caller_and_what_it_says_late_is_dropped(tmp_path):
+    supervised = Supervised(tmp_path)
+    supervised.spawn("a", "import time; time.sleep(600)")
+    process = supervised.connection.process
+    supervised.connection._patience = 0.3
+    process.send_signal(signal.SIGSTOP)
+    for wanted in ("measure", "status"):
+        with pytest.raises(EnvironmentProblem, match=rf"could not {wanted}: its supervisor has not answered for 0.3 s"):
+            supervised.ask(wanted)
+    process.send_signal(signal.SIGCONT)
+    supervised.connection._patience = 60.0
+    assert supervised.alive("a")
+    assert supervised.ask("status")["a"]["exit"] is None
+    process.send_signal(signal.SIGSTOP)
+    supervised.connection._patience = 0.3
+    supervised.connection.close(grace=0.0)  # which does not wait for it
+    wait_until(lambda: not tagged(supervised.run), otherwise=lambda: tagged(supervised.run))

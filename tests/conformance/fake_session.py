@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 class FakeSession:
     """there: executors by id, each (address, slots, busy milliseconds, leaving). It is driver and allocation client in one.
 
-    obliging: whether executors come as they are requested, up to that many in all.
+    obliging: whether executors come as they are requested, up to that many in all. active: tasks under way, by executor.
     """
 
     there: dict = field(default_factory=dict)
@@ -15,12 +15,16 @@ class FakeSession:
     killed: list = field(default_factory=list)
     fenced: list = field(default_factory=list)
     obliging: int = 0
+    active: dict = field(default_factory=dict)
 
     context = None
 
     def ask(self, method, *_):
         assert method == "executors"
-        return [[n, f"{host}:7", str(slots), str(ms), str(int(out))] for n, (host, slots, ms, out) in self.there.items()]
+        return [
+            [n, f"{host}:7", str(slots), str(ms), str(int(out)), str(self.active.get(n, 0))]
+            for n, (host, slots, ms, out) in self.there.items()
+        ]
 
     def request(self, total):
         self.totals.append(total)

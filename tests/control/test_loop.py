@@ -3,6 +3,7 @@
 import pytest
 
 from conformance.fake_plant import FakePlant
+from elastream.control.arbitration import arbitrate
 from elastream.control.journal import ActionState, Journal
 from elastream.control.loop import Loop
 from elastream.model.action import (
@@ -397,13 +398,28 @@ def test_each_action_is_journaled_before_the_plant_is_asked(tmp_path):
     assert '"host":"h2"' in found[0]
 
 
-def test_a_journal_on_a_full_disk_ends_the_run_before_the_plant_is_touched():
-    plant = FakePlant()
-    ending, recording = run(plant, Scripted([LeaseHost("h2", "small")]), journal=Journal("/dev/full"))
-    assert plant.applied == []
-    assert ending.status == "failed"
-    assert "the journal /dev/full cannot be written" in ending.reason
-    assert recording.ending == ending
+def test_a_journal_on_a_full_disk_freezes_the_plan_until_there_is_room(tmp_path):
+    plant, journal = FakePlant(), Journal(tmp_path / "journal.jsonl")
+    kept = journal._lines._file
+    journal._lines._file = open("/dev/full", "ab", buffering=0)  # noqa: SIM115
+
+    def room(now):
+        if now >= 9.0:
+            journal._lines._file = kept
+
+    plant.clock._on_sleep = room
+    ending, recording = run(plant, Scripted(always=[LeaseHost("h2", "small")]), journal=journal)
+    assert ending.status == "stopped"
+    assert plant.applied == [LeaseHost("h2", "small")]
+    tried = [(d.time, o.reason) for d in recording.decisions for o in d.outcomes]
+    assert [reason for at, reason in tried if at < 9.0] == ["the journal cannot be written"] * len(
+        [at for at, _ in tried if at < 9.0]
+    )
+    ((alarm, cleared),) = recording.alarms
+    assert (alarm.source, "no action is tried until it can be" in alarm.said) == ("journal", True)
+    assert 9.0 <= cleared <= 12.0
+    states = [entry.state for entry in Journal(tmp_path / "journal.jsonl").entries]
+    assert states == [ActionState.FAILED, ActionState.DONE], "what could not be written was written later"
 
 
 def test_an_observer_that_raises_receives_no_more_and_an_alarm_stands():
@@ -448,18 +464,69 @@ def test_an_observation_that_fails_is_passed_over():
     assert "observation failed: OSError: no answer" in notes(recording)
 
 
-def test_a_plant_that_cannot_be_seen_any_more_ends_the_run_as_failed():
-    plant = Broken(observe=lambda plant: OSError("no answer") if plant.clock.now() >= 3.0 else None)
-    ending, _ = run(plant, Scripted(), limit=60.0)
-    assert (ending.status, ending.time) == ("failed", 12.0)
-    assert "10 observations in a row failed" in ending.reason
-    assert plant.closed
+@pytest.mark.parametrize("error", [OSError("no answer"), EnvironmentProblem("no answer")])
+def test_a_plant_that_cannot_be_seen_freezes_the_plan_and_an_alarm_stands_until_it_can(error):
+    plant = Broken(observe=lambda plant: error if 3.0 <= plant.clock.now() < 30.0 else None)
+    policy = Scripted()
+    ending, recording = run(plant, policy, limit=60.0)
+    assert ending.status == "stopped"
+    assert not [at for at in policy.asked if 3.0 <= at < 30.0]
+    assert policy.asked[-1] > 50.0
+    ((alarm, cleared),) = recording.alarms
+    assert "10 observations in a row failed, what runs goes on as planned last" in alarm.said
+    assert (alarm.since, cleared) == (12.0, 30.0)
 
 
-def test_a_problem_that_a_user_can_solve_ends_the_run_with_its_sentence():
-    plant = Broken(observe=lambda plant: EnvironmentProblem("the disk is full") if plant.clock.now() >= 2.0 else None)
-    ending, _ = run(plant, Scripted())
-    assert (ending.status, ending.reason) == ("failed", "the disk is full")
+def test_a_query_that_has_failed_ends_the_run_with_its_sentence():
+    class Failed(FakePlant):
+        @property
+        def finished(self):
+            if self.clock.now() >= 2.0:
+                raise EnvironmentProblem("operator 'split' failed")
+            return False
+
+    ending, _ = run(Failed(), Scripted())
+    assert (ending.status, ending.reason) == ("failed", "operator 'split' failed")
+
+
+def test_a_fault_of_the_controller_freezes_the_plan_and_the_next_round_tries_again(monkeypatch):
+    from elastream.control import loop
+
+    def broken(proposals, observation, under_way=()):
+        if 4.0 <= observation.time < 9.0:
+            raise AssertionError("a bug")
+        return arbitrate(proposals, observation, under_way)
+
+    monkeypatch.setattr(loop, "arbitrate", broken)
+    plant = FakePlant()
+    ending, recording = run(plant, Scripted([], [], [], [], [], [LeaseHost("h2", "small")]))
+    assert ending.status == "stopped"
+    assert plant.applied == [LeaseHost("h2", "small")]
+    ((alarm, cleared),) = recording.alarms
+    assert (alarm.source, alarm.since) == ("controller", 4.0)
+    assert 9.0 <= cleared <= 12.0
+    assert "AssertionError: a bug" in alarm.said
+
+
+def test_a_controller_that_is_killed_and_started_again_takes_over_in_its_first_round(tmp_path):
+    class Killed(BaseException):
+        pass
+
+    class Deadly(FakePlant):
+        def apply(self, action):
+            super().apply(action)
+            raise Killed  # done, and nobody has heard of it
+
+    plant, path = Deadly(), tmp_path / "journal.jsonl"
+    with pytest.raises(Killed):
+        run(plant, Scripted([LeaseHost("h2", "small")]), journal=Journal(path))
+    again = FakePlant()
+    again.apply(LeaseHost("h2", "small"))
+    _, recording = run(again, Scripted([SetParallelism("source", 3)]), journal=Journal(path), limit=3.0)
+    (left, *_) = [each for each in recording.decisions[0].proposals if each.by == "journal"]
+    assert "is leased already" in left.refused
+    assert [entry.state for entry in Journal(path).entries] == [ActionState.DROPPED, ActionState.DONE]
+    assert SetParallelism("source", 3) in again.applied
 
 
 def test_a_fault_of_ours_closes_the_plant_and_is_raised():

@@ -253,6 +253,10 @@ MISTAKES = {
         "target_latency: 2s", "consistency: often",
         "flow.yaml:2: consistency: 'often' is not one of batch, wave, drain, rewired",
     ),
+    "fewer copies than none": (
+        "target_latency: 2s", "replicas: -1",
+        "flow.yaml:2: replicas: -1 is out of range: it must be at least 0",
+    ),
     "an unknown key of a host type": (
         "    btu: 10 min", "    bandwith: 10mbit",
         "flow.yaml:33: host_types.small.bandwith: there is no such key, did you mean 'bandwidth'?",

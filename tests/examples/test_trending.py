@@ -4,63 +4,81 @@ and tasks, and what it checks itself by is right."""
 import json
 import tempfile
 from collections import Counter
-from datetime import timedelta
 from types import SimpleNamespace
 
 import pandas as pd
-import pyarrow as pa
 import pytest
 import trending
 from disturbed import Once, its_plug
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from trending import BEGAN, LETTERS, REPEATED, WINDOWS, WORD, Plan, Step, add, expected, first, leaders, rank, words_of
+from trending import (
+    LETTERS,
+    QUERIES,
+    REPEATED,
+    SLOT,
+    WINDOWS,
+    WORD,
+    Plan,
+    Step,
+    candidates,
+    differences,
+    expected,
+    first,
+    rank,
+    reduce_word,
+    words_of,
+)
 
 from elastream.api.options import RunOptions, with_options
 from elastream.model.compiling import refuse_uncompilable
 from elastream.model.stages import lay_out
 from elastream.recording.recorder import Recording
+from elastream.spark.dataflow.sinks import begin_results
 from properties import examples
 
-WORDS = st.lists(st.sampled_from(["comet", "dragon", "o", "tempest", "zephyr"]), max_size=30)
+STREAM = st.lists(st.tuples(st.integers(0, 40), st.sampled_from(["comet", "dragon", "o", "tempest"])), max_size=60)
+"""(slot, word), in any order: `batches_of` brings them into theirs."""
+
+
+def batches_of(stream, sizes):
+    """The stream in order of its slots, cut into batches."""
+    left = sorted(stream)
+    for size in sizes:
+        if left:
+            yield pd.DataFrame(left[:size], columns=["slot", "word"])
+            left = left[size:]
+    if left:
+        yield pd.DataFrame(left, columns=["slot", "word"])
 
 
 def test_a_mapper_gives_each_word_of_its_line_in_small_letters():
-    item = {"mapper": 1, "at": BEGAN, "line": "**HAMLET**  To be, or 'not' - th'unquiet"}
+    item = {"mapper": 1, "second": 2.5 * SLOT, "line": "**HAMLET**  To be, or 'not' - th'unquiet"}
     assert [row["word"] for row in words_of(item)] == ["hamlet", "to", "be", "or", "not", "th'unquiet"]
-    assert {row["at"] for row in words_of(item)} == {BEGAN}
+    assert {row["slot"] for row in words_of(item)} == {2}
 
 
-@given(st.lists(WORDS, max_size=6))
-@settings(max_examples=examples(40))
-def test_totals_are_the_same_however_words_come_in_batches(batches):
-    """Property."""
-    states, found = {}, {}
-    for batch in batches:
-        for word, rows in pd.DataFrame({"word": batch}).groupby("word"):
-            out, states[word] = add((word,), rows, states.get(word))
-            found[word] = out.total.item()
-    assert found == Counter(word for batch in batches for word in batch)
-
-
-@given(st.dictionaries(st.text("abcdefg", min_size=3, max_size=8), st.integers(1, 9)), st.integers(1, 4), st.integers(1, 3))
-@settings(max_examples=examples(60))
-def test_what_leads_a_window_is_the_same_however_its_words_are_divided(times, tasks, batches):
-    """Property: among tasks, Arrow batches of a task, and batches of the query behind."""
-    schema = pa.schema([("word", pa.string()), ("window_end", pa.timestamp("us", tz="UTC")), ("times", pa.int64())])
-    state, out = None, None
-    for task in range(tasks):
-        mine = sorted(times.items())[task::tasks]
-        parts = [pa.RecordBatch.from_pylist(
-            [{"word": word, "window_end": BEGAN, "times": n} for word, n in mine[part::batches]], schema
-        ) for part in range(batches)]  # fmt: skip
-        for rows in leaders("1 hour", parts):
-            out, state = rank(("1 hour", BEGAN), rows.to_pandas(), state)
-    wanted = first({word: n for word, n in times.items() if len(word) >= LETTERS})
-    assert (wanted == []) == (out is None)
-    if out is not None:
-        assert out.words.item() == state[0]
-        assert [tuple(each) for each in json.loads(state[0])] == wanted
+@given(STREAM, st.lists(st.integers(1, 20), max_size=5))
+@settings(max_examples=examples(30))
+def test_results_are_the_same_however_words_come_in_batches(stream, sizes):
+    """Property: those of `expected`; what ranks gets the rows of a batch in two parts, later slots first."""
+    states, ranking, counts, ranks = {}, {}, {}, {}
+    for batch in batches_of(stream, sizes):
+        counted = []
+        for word, rows in batch.groupby("word"):
+            out, states[word] = reduce_word((word,), rows, states.get(word))
+            counted += out.to_dict("records")
+            counts[word] = (out.total.iloc[-1], *out.windows.iloc[-1])
+        led = [row for item in counted for row in candidates(item)]
+        for part in (led[len(led) // 2 :], led[: len(led) // 2]):
+            for length, rows in pd.DataFrame(part, columns=["length", "word", "slot", "times"]).groupby("length"):
+                out, ranking[length] = rank((length,), rows, ranking.get(length))
+                ranks |= {
+                    (row.length, row.end): [tuple(each) for each in json.loads(row.words)] for row in out.itertuples()
+                }
+    wanted = expected([{"second": slot * SLOT, "line": word} for slot, word in stream])
+    assert counts == wanted.counts
+    assert ranks == wanted.ranks
 
 
 def test_as_many_lines_are_read_as_mappers_are_at_work_and_some_repeat_a_few_words():
@@ -71,9 +89,9 @@ def test_as_many_lines_are_read_as_mappers_are_at_work_and_some_repeat_a_few_wor
     assert set(Counter(row["mapper"] for row in after).values()) == {30}
     assert {row["line"] for row in after if row["mapper"] == 0} == {" ".join(REPEATED)}
     assert not any(row["line"] == " ".join(REPEATED) for row in (*before, *after) if row["mapper"] or row in before)
-    times = [row["at"] for row in plan.rows]
+    times = [row["second"] for row in plan.rows]
     assert times == sorted(times)
-    assert (times[-1] - BEGAN).total_seconds() == pytest.approx(10 * plan.faster, abs=plan.faster / 5)
+    assert times[-1] == pytest.approx(10 * plan.faster, abs=plan.faster / 5)
 
 
 def test_the_same_seed_reads_the_same_lines():
@@ -82,23 +100,44 @@ def test_the_same_seed_reads_the_same_lines():
 
 
 def test_what_is_expected_counts_each_word_in_every_window_that_holds_it_and_has_ended():
-    plan = Plan((Step(12, 2),), each=2.0, faster=900)
-    wanted = expected(plan.rows)
-    assert wanted.totals == Counter(word for row in plan.rows for word in WORD.findall(row["line"].lower()))
-    newest = max(row["at"] for row in plan.rows)
-    assert {length for length, _ in wanted.trends} == set(WINDOWS)
-    for (length, end), words in wanted.trends.items():
-        assert end <= newest
-        begin = end - timedelta(seconds=WINDOWS[length][0])
-        inside = [row["line"].lower() for row in plan.rows if begin <= row["at"] < end]
+    rows = Plan((Step(12, 2),), each=2.0, faster=900).rows
+    wanted = expected(rows)
+    newest = max(int(row["second"] // SLOT) for row in rows)
+    for (length, end), words in wanted.ranks.items():
+        inside = [row["line"].lower() for row in rows if end - WINDOWS[length][0] <= row["second"] / SLOT < end]
         times = Counter(word for line in inside for word in WORD.findall(line) if len(word) >= LETTERS)
         assert words == first(times)
-        assert (end - BEGAN).total_seconds() % WINDOWS[length][1] == 0
+        assert end <= newest
+        assert end % WINDOWS[length][1] == 0
+    said = [(int(row["second"] // SLOT), word) for row in rows for word in WORD.findall(row["line"].lower())]
+    for word, (total, *recent) in wanted.counts.items():
+        slots = [slot for slot, each in said if each == word]
+        assert total == len(slots)
+        for n, (length, _) in zip(recent, WINDOWS.values(), strict=True):
+            assert n == sum(max(slots) - length < slot for slot in slots)
 
 
-def test_it_is_one_dataflow_of_six_queries_that_spark_can_run(tmp_path):
+def test_what_differs_from_plain_loops_is_said(tmp_path):
+    for name, key, rows in (
+        ("counts", ["word"], [{"word": "comet", "slot": 1, "times": 1, "total": 3, "windows": [1, 2, 3]}]),
+        ("ranks", ["length"], [{"length": "1 hour", "end": 3, "words": '[["comet", 2]]'}]),
+    ):
+        folder = tmp_path / name / "batch=0"
+        folder.mkdir(parents=True)
+        pd.DataFrame(rows).to_parquet(folder / "part.parquet")
+        begin_results(tmp_path / name, tuple(key), fresh=False)
+    same = trending.Expected({"comet": (3, 1, 2, 3)}, {("1 hour", 3): [("comet", 2)]})
+    assert differences(tmp_path, same) == []
+    other = trending.Expected({"comet": (4, 1, 2, 3)}, {})
+    assert differences(tmp_path, other) == [
+        "count of comet: (3, 1, 2, 3), and by plain loops (4, 1, 2, 3)",
+        "ranks of ('1 hour', 3): [('comet', 2)], and by plain loops None",
+    ]
+
+
+def test_it_is_one_dataflow_of_two_queries_that_spark_can_run(tmp_path):
     layout = lay_out(trending.dataflow(Plan((Step(1, 1),)), tmp_path).graph)
-    assert len(refuse_uncompilable(layout)) == len(WINDOWS) + 3
+    assert len(refuse_uncompilable(layout)) == QUERIES
 
 
 def test_one_host_is_killed_once_some_seconds_after_the_first_observation():
@@ -117,9 +156,9 @@ def test_a_host_killed_in_the_run_changes_no_count_and_no_query_starts_again(tmp
     with with_options(RunOptions(runs=tmp_path / "runs")):
         trending.main(Plan((Step(45, 3), Step(15, 4, repeating=1))), killed=25.0)
     said = capsys.readouterr().out
-    assert "every total and every rank equals that of plain loops" in said
+    assert "every window and every rank equals that of plain loops" in said
     (folder,) = (tmp_path / "runs").iterdir()
     recording = Recording.read(folder)
     assert recording.ending is not None
-    assert recording.ending.facts["query runs"] == len(WINDOWS) + 3
+    assert recording.ending.facts["query runs"] == QUERIES
     assert len([lease for lease in recording.hosts if lease.state == "lost"]) == 1

@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from elastream.experiments.cases import run_all, run_beside
+from elastream.experiments.cases import ExperimentOptions, run_all, run_beside
 
 
 def test_results_keep_the_order_of_the_cases_however_many_run_at_once():
@@ -21,7 +21,7 @@ def test_cases_run_in_processes_of_their_own():
 
 def test_every_case_is_reported_once_when_it_is_done():
     said = []
-    found, _ = run_all(lambda case: -case, [3, 1, 2], 2, lambda *told: said.append(told))
+    found, _ = run_all(lambda case: -case, [3, 1, 2], ExperimentOptions(workers=2), lambda *told: said.append(told))
     assert found == [-3, -1, -2]
     assert sorted(case for case, _, _ in said) == [1, 2, 3]
     assert [(done, of) for _, done, of in said] == [(1, 3), (2, 3), (3, 3)]

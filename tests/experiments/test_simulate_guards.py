@@ -103,3 +103,19 @@ def test_guards_that_cannot_be_followed_are_one_sentence(tmp_path: Path, guards:
     assert result.exit_code == 2
     assert result.stderr.startswith(f"elastream: {said.replace('FOLDER', str(tmp_path))}")
     assert result.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(("manual", "value"), [("true", 1.0), ("false", 0.5)])
+@pytest.mark.parametrize("way", ["--fused", "--apart"])
+@pytest.mark.parametrize("policy", ["ce", "sh"])
+def test_value_is_weighed_against_cost_among_what_guards_allow(
+    tmp_path: Path, manual: str, value: float, way: str, policy: str
+) -> None:
+    """Of the two alternates either is forbidden: the policy leases hosts for the costly one, or runs the poor one."""
+    (tmp_path / "manual.txt").write_text(manual)
+    result = simulated(tmp_path, way, policy=policy)
+    assert result.exit_code == 0, result.output
+    (figures,) = json.loads((tmp_path / "found.json").read_text())["figures"]["policies"].values()
+    assert figures["value"] == pytest.approx(value, abs=0.05)
+    assert (figures["cost"] >= 3) is (manual == "true"), "five cores are three hosts"
+    assert figures["left waiting"] < 3_000, "on one host 3,600 would wait"

@@ -2,7 +2,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastream.model.cloud import ACTIVE, TRANSITIONS, Billing, HostState, HostType, Lease, LifecycleError, total_cost
+from elastream.model.cloud import (
+    ACTIVE,
+    TRANSITIONS,
+    Billing,
+    HostState,
+    HostType,
+    Lease,
+    LifecycleError,
+    by_zones,
+    total_cost,
+)
 from elastream.model.errors import CloudError
 
 SMALL = HostType("small", cores=1, price=2.0, billing=Billing(600))
@@ -83,3 +93,18 @@ def test_the_bill_is_the_sum_of_its_leases_and_never_falls(starts, later):
     leases = [Lease(f"h{n}", SMALL, start) for n, start in enumerate(starts)]
     assert total_cost(leases, 1e5) == pytest.approx(sum(lease.cost(1e5) for lease in leases))
     assert total_cost(leases, 1e5 + later) >= total_cost(leases, 1e5)
+
+
+def test_the_fault_zone_of_a_host_is_its_own_or_its_region():
+    assert HostType("a", cores=1, region="east").zone == "east"
+    assert Lease("h1", HostType("a", cores=1, region="east", zone="rack-2"), 0.0).zone == "rack-2"
+
+
+def test_first_hosts_are_of_types_that_differ_in_their_zone_alone_in_turn():
+    first, second, larger = (
+        HostType("a", cores=1, zone="1"),
+        HostType("b", cores=1, zone="2"),
+        HostType("c", cores=2, zone="3"),
+    )
+    assert [each.name for each in by_zones([first, larger, second], 3)] == ["a", "b", "a"]
+    assert [each.name for each in by_zones([first, larger], 2, larger)] == ["c", "c"]

@@ -17,6 +17,7 @@ from elastream.model.decision import Decision, Fault
 from elastream.model.errors import EnvironmentProblem, InputError
 from elastream.model.graph import Edge, Graph, Kind, Operator
 from elastream.model.observation import Context, Frame, Metric, MicroBatch, Observation
+from elastream.model.ring import Ring
 from elastream.model.stages import lay_out
 from elastream.planning.policies.threshold import Threshold
 from elastream.recording.observer import Ending, describe_run
@@ -244,6 +245,18 @@ def test_alarms_are_recorded_from_when_they_stood_to_when_they_were_cleared(tmp_
     assert Recording.read(tmp_path).alarms == ((early, seen[2].time), (late, None))
 
 
+def test_rings_are_recorded_whenever_one_has_changed(tmp_path):
+    first, second = Ring({"h1": 0.0}), Ring({"h1": 0.0, "h2": 1 / 3})
+    recorder = Recorder(tmp_path)
+    recorder.started(example_header())
+    seen = [event for event in example_events() if isinstance(event, Observation)][:5]
+    for observation, ring in zip(seen, (None, first, first, second, None), strict=True):
+        recorder.observed(replace(observation, rings={} if ring is None else {"count": ring}))
+    read = Recording.read(tmp_path)
+    assert [read.rings_at(each.time).get("count") for each in seen] == [None, first, first, second, None]
+    assert len(read.series.rings) == 3
+
+
 def test_a_recording_made_before_there_were_alarms_has_none(tmp_path):
     recorder = Recorder(tmp_path)
     recorder.started(example_header())
@@ -285,7 +298,7 @@ def watched(*queries):
 
 def test_a_header_is_written_when_there_is_something_to_describe_and_again_when_more_is(tmp_path):
     recorder = Recorder(tmp_path)
-    recorder.started(describe_run(watched().context, policy="p", plant="spark"))
+    recorder.started(describe_run(watched().context, policy="p", plant="spark", started=0.0))
     recorder.observed(watched())
     assert recorder.path.read_text() == ""
     for seen in (watched("first"), watched("first"), watched("second")):
@@ -301,7 +314,7 @@ def test_a_header_is_written_when_there_is_something_to_describe_and_again_when_
 def test_a_recording_is_read_back_with_executors_that_were_found_and_cannot_be_leased(tmp_path, queries):
     found = Lease("h1", HostType("executor-1", cores=1), 0.0)
     recorder = Recorder(tmp_path)
-    recorder.started(describe_run(watched().context, policy="p", plant="spark"))
+    recorder.started(describe_run(watched().context, policy="p", plant="spark", started=0.0))
     recorder.observed(watched(*queries))
     recorder.observed(replace(watched(*queries), time=2.0, leases={"h1": found}))
     recorder.ended(Ending("finished", 3.0, ledger=(found,)))
@@ -310,6 +323,6 @@ def test_a_recording_is_read_back_with_executors_that_were_found_and_cannot_be_l
 
 def test_a_run_in_which_nothing_ever_ran_has_a_recording_all_the_same(tmp_path):
     recorder = Recorder(tmp_path)
-    recorder.started(describe_run(watched().context, policy="p", plant="spark"))
+    recorder.started(describe_run(watched().context, policy="p", plant="spark", started=0.0))
     recorder.ended(Ending("finished", 3.0))
     assert Recording.read(tmp_path).operators == ()

@@ -26,7 +26,7 @@ class Driver:
     def ask(self, method, *_):
         if method != "executors":
             return []
-        return [["0", "10.0.0.2:7", "1", "0", "0"], ["1", "10.0.0.3:7", "1", "0", "0"], *self.also]
+        return [["0", "10.0.0.2:7", "1", "0", "0", "0"], ["1", "10.0.0.3:7", "1", "0", "0", "0"], *self.also]
 
     def cpu_seconds(self):
         # A plant that looks and one mover ask it.
@@ -71,7 +71,7 @@ def test_a_leased_host_is_warmed_before_it_takes_tasks_and_those_found_are_not(s
     try:
         plant.hosts.lease("leased", SMALL)
         wait_until(lambda: plant.hosts.state("leased") is HostState.STARTING)
-        driver.also = [["7", "at leased:7", "1", "0", "0"]]
+        driver.also = [["7", "at leased:7", "1", "0", "0", "0"]]
         wait_until(lambda: plant.observe() and plant.hosts.state("leased") is HostState.RUNNING)
         assert warmed == [("7", None)]
     finally:

@@ -26,9 +26,14 @@ def start() -> SparkPlant:
     return start_plant(flow.graph, Local(TINY, max_hosts=4), directory, target_latency=2.0, state_partitions=4)
 
 
+def lose(plant: SparkPlant, host: str) -> None:
+    plant.hosts.provider.cluster.kill(host)  # type: ignore[attr-defined]
+
+
+CASE = PlantCase("spark", start, PlantKind.DATAFLOW, settle=300.0, examples=2, shared=True, lose=lose)
+
+
 @pytest.mark.spark
 @pytest.mark.slow
-class TestSparkPlant(
-    conformance_suite(PlantCase("spark", start, PlantKind.DATAFLOW, settle=300.0, examples=2, shared=True))
-):  # type: ignore[misc]
+class TestSparkPlant(conformance_suite(CASE)):  # type: ignore[misc]
     """The whole suite on one plant."""

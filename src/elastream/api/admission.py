@@ -32,11 +32,13 @@ def admit(
     target_latency: float | None = None,
     max_hosts: int = 1_000_000,
     consistency: Consistency = Consistency.BATCH,
+    run: str | None = "",
     replicas: int = 0,
 ) -> None:
     """Raise ElastreamError, with the field at fault, for the first thing that keeps `graph` from running on Spark.
 
-    types: host types, the first that of the first hosts; empty where they are not known yet.
+    types: host types, the first that of the first hosts; empty where they are not known yet. run: id of the run that goes
+    on, whose results may be where its sinks write; None: anybody's, which are replaced.
     """
     layout = lay_out(graph)
     plans = refuse_uncompilable(layout)
@@ -55,7 +57,7 @@ def admit(
         for name in segment.operators:
             with about("operators", name, "sink"):
                 writes = graph.operator(name).writes
-                check_sink(writes, changes=changes)
+                check_sink(writes, changes=changes, run=run)
                 if (refuse := getattr(writes, "refuse", None)) is not None:
                     refuse(graph)
     refuse_unworkable(

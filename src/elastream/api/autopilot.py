@@ -9,6 +9,7 @@ import logging
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Hashable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -29,6 +30,8 @@ from elastream.model.plant import Policy
 from elastream.model.units import duration, format_duration
 from elastream.model.wording import quantities
 from elastream.planning.policies.by_load import ByLoad
+from elastream.recording.directory import RunDirectory
+from elastream.recording.manifest import Manifest, held, read_manifest, write_manifest
 from elastream.recording.observer import Ending, Header, Observer, describe_run
 from elastream.recording.recorder import FILE_NAME, Recorder
 from elastream.services.metrics import PrometheusObserver
@@ -44,6 +47,7 @@ __all__ = ["Autopilot"]
 
 log = logging.getLogger("elastream.autopilot")
 
+APPLICATION = "the Spark application"
 ENDING = 30.0
 """Seconds that `stop` waits for its thread."""
 GIVING_BACK = 20.0
@@ -173,19 +177,27 @@ class Autopilot:
 
     def _run(self) -> None:
         """Run the thread; no exception may reach the user's job."""
-        try:
-            with ExitStack() as stack:
+        with ExitStack() as stack:
+            plant = None
+            try:
                 plant = self._attach(stack)
                 if plant is not None:
-                    self._steer(plant)
-                    if self.kept:
-                        log.info("%s stay until this program ends: queries run, and no other host can take their tasks",
-                                 ", ".join(self.kept))  # fmt: skip
-                        self._staying = stack.pop_all()
+                    with ExitStack() as held_here:
+                        self._steer(plant, held_here)
+            except Exception as error:
+                log.error("autopilot stopped after an error: %s", in_one_line(error), exc_info=True)
+                if plant is not None:
+                    self._leave(plant)
+            if self.kept:  # whatever ended it: hosts that do all the work stay
+                log.info("%s stay until this program ends: queries run, and no other host can take their tasks",
+                         ", ".join(self.kept))  # fmt: skip
+                self._staying = stack.pop_all()
+
+    def _leave(self, plant: AttachedPlant) -> None:
+        try:
+            plant.close()
         except Exception as error:
-            log.error("autopilot stopped after an error: %s", in_one_line(error), exc_info=True)
-            if self._plant is not None:
-                self._plant.close()
+            log.error("autopilot did not leave in order: %s", in_one_line(error), exc_info=True)
 
     def _attach(self, stack: ExitStack) -> AttachedPlant | None:
         cloud = self._cloud if callable(getattr(self._cloud, "open", None)) else None
@@ -230,12 +242,14 @@ class Autopilot:
         stack.callback(cluster.close)
         return cluster
 
-    def _steer(self, plant: AttachedPlant) -> None:
-        journal, observers = Journal(), self._observers(plant)
-        if self._folder is not None:
-            self._folder.mkdir(parents=True, exist_ok=True)
-            journal = Journal(self._folder / "journal.jsonl")
+    def _steer(self, plant: AttachedPlant, stack: ExitStack) -> None:
+        """Run the loop; what it holds meanwhile is let go with `stack`."""
         about: dict[str, Any] = {"spark": self._spark.version, "master": self._spark.sparkContext.master}
+        header = describe_run(
+            plant.context, policy=self._policy.name, plant="spark", started=plant.clock.epoch, environment=about
+        )
+        journal = self._journal(stack)
+        observers = self._observers(plant)  # the last: what they serve ends with the loop
         loop = Loop(
             plant,
             self._policy,
@@ -244,9 +258,7 @@ class Autopilot:
             observers=observers,
             journal=journal,
             observe_only=self._observe_only,
-            header=describe_run(
-                plant.context, policy=self._policy.name, plant="spark", started=plant.clock.epoch, environment=about
-            ),
+            header=header,
         )
         with self._lock:
             self._plant, self._loop = plant, loop
@@ -255,6 +267,29 @@ class Autopilot:
         self._say("autopilot records to %s")
         loop.run()
         self._say("autopilot stopped; elastream report %s shows what it did")
+
+    def _journal(self, stack: ExitStack) -> Journal:
+        """The journal in the folder, which this Autopilot holds until its end; in memory where there is no such folder.
+
+        What another application left undone was about its own hosts, which may have the same names: it is dropped. A folder
+        that cannot be used is no reason not to look after the queries.
+        """
+        if self._folder is None:
+            return Journal()
+        directory, application = RunDirectory(self._folder), str(self._spark.sparkContext.applicationId)
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            stack.enter_context(held(directory))
+            before = read_manifest(directory) if directory.manifest.exists() else None
+            journal = Journal(directory.journal)
+            if before is None or before.identity.get(APPLICATION) != application:
+                journal.drop_unconcluded("it was another application's")
+                write_manifest(directory, Manifest("queries", time.time(), identity={APPLICATION: application}))
+        except (ElastreamError, OSError) as error:
+            log.warning("autopilot keeps no recording and no journal: %s", in_one_line(error))
+            self._folder = None
+            return Journal()
+        return journal
 
     def _say(self, what: str) -> None:
         """Print where the recording lies, if there is one."""

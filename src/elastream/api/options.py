@@ -3,11 +3,12 @@
 `elastream run FILE` executes the program under these options; without the command line they have their defaults.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from elastream.clouds.provider import Cloud
 from elastream.model.plant import Policy
@@ -26,7 +27,9 @@ class RunOptions:
     policy, the cloud, the target latency (seconds), the file of guards, the consistency, the key tables and the number of
     replicas before they are checked and anything is started; an exception from it ends the run. policy, cloud, guards (a
     file), consistency, replicas: used instead of the program's. live: a live view where there is a terminal, else lines.
-    report: file of the report, in place of that in the run's folder.
+    report: file of the report, in place of that in the run's folder. resume: folder of the run that goes on. fresh: whether
+    results of an earlier run are replaced. program: what the run's folder keeps so that the program can be executed again
+    (`recording.manifest`).
     """
 
     input: str | None = None
@@ -42,6 +45,9 @@ class RunOptions:
     report: Path | None = None
     guards: Path | None = None
     consistency: str | None = None
+    resume: Path | None = None
+    fresh: bool = False
+    program: Mapping[str, Any] = field(default_factory=dict)
     replicas: int | None = None
 
 

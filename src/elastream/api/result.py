@@ -94,6 +94,16 @@ class RunResult:
         control, count = self.taken[source]
         return replayed(control / CORPUS, count)
 
+    def output(self, sink: str = "") -> Path:
+        """Folder of the results that `sink` wrote into the run's own, for `latest` and readers of Parquet; by default its
+        only such sink. Raises InputError where there is none."""
+        found = {each.name: each for each in sorted(RunDirectory(self.directory).all_results.glob("*")) if each.is_dir()}
+        if sink in found or (not sink and len(found) == 1):
+            return found[sink or next(iter(found))]
+        names = ", ".join(found) or "none"
+        wanted = f"no sink {sink!r} wrote" if sink else f"{len(found)} sinks wrote"
+        raise InputError(f"{wanted} into the folder of the run (those that did: {names})")
+
     def __repr__(self) -> str:
         return f"<RunResult: {sentence(self.recording, self.summary)}; {self.directory}>"
 

@@ -15,6 +15,7 @@ from types import FrameType
 from typing import Any
 
 from elastream.api.admission import admit
+from elastream.api.folder import opened, resumable
 from elastream.api.options import current_options
 from elastream.api.result import RunResult
 from elastream.api.showing import shown
@@ -41,9 +42,9 @@ from elastream.recording.observer import Ending, Observer, describe_run
 from elastream.recording.recorder import Recorder
 from elastream.services.external import pollable
 from elastream.services.pollers import Pollers
-from elastream.spark.dataflow.sinks import tables_collected
+from elastream.spark.dataflow.sinks import replace_results, tables_collected
 from elastream.spark.jvm.session import StateStore
-from elastream.spark.start import pace_of, start_plant
+from elastream.spark.start import pace_of, start_plant, state_partitions_of
 
 __all__ = ["RunResult", "run"]
 
@@ -70,6 +71,8 @@ def run(
     consistency: str = "batch",
     replicas: int = 0,
     runs: Path | str = "runs",
+    resume: Path | str | None = None,
+    fresh: bool = False,
     show: bool = True,
 ) -> RunResult:
     """Run `flow` on hosts of `cloud` with `policy` until its load ends, or without end if it has none.
@@ -79,15 +82,18 @@ def run(
 
     target_latency: service level, from a record being due to its result being committed by the first query that takes it.
     state_partitions: key groups of each keyed operator, fixed for the life of a checkpoint (default: two per slot of the
-    largest cluster). state_store: `"memory"`, in the executors' heap, or `"disk"` for more state than fits there. batch:
-    target duration of a micro-batch. monitor, period: seconds between observations, and between plans. warm_up: whether
-    new executors are warmed up before they get tasks. ports: the first two are those of the master and its web page.
-    settings: further Spark settings. guards: a file of guards, which say which alternates and branches may run; others can
-    be given while it runs (`elastream guards set`). tables: key tables, which say which alternate runs for which key;
-    others can be given, too (`elastream tables set`, `key_tables`). consistency: what records meet that are between two
-    queries while the composition changes: `"batch"`, `"wave"` or `"drain"` (`elastream.model.composing.Consistency`).
+    largest cluster, under policy `ring` ten per host). state_store: `"memory"`, in the executors' heap, or `"disk"` for
+    more state than fits there. batch: target duration of a micro-batch. monitor, period: seconds between observations, and
+    between plans. warm_up: whether new executors are warmed up before they get tasks. ports: the first two are those of the
+    master and its web page. settings: further Spark settings. guards: a file of guards, which say which alternates and
+    branches may run; others can be given while it runs (`elastream guards set`). tables: key tables, which say which
+    alternate runs for which key; others can be given, too (`elastream tables set`, `key_tables`). consistency: what records
+    meet that are between two queries while the composition changes: `"batch"`, `"wave"` or `"drain"`
+    (`elastream.model.composing.Consistency`).
     replicas: hosts that keep a copy of each state partition up to date, so that a lost host costs a pause of the length of
-    a batch and not the loading of its state. runs: folder in which the run's own is made.
+    a batch and not the loading of its state. runs: folder in which the run's own is made. resume: folder of a run that was
+    stopped, failed or killed, and now goes on: with its state, offsets, composition, results and leases. fresh: whether
+    results of an earlier run, where sinks write, are replaced; otherwise they are a reason to refuse.
 
     Raises ElastreamError for errors that a user can correct, with nothing left running; Ctrl-C and SIGTERM end the run in
     order.
@@ -97,6 +103,7 @@ def run(
     consistency = options.consistency or consistency
     replicas = replicas if options.replicas is None else options.replicas
     graph = _with_input(flow.graph if isinstance(flow, Dataflow) else flow, options.input)
+    earlier, fresh = _what_becomes_of_earlier(options.resume or resume, options.fresh or fresh)
     target = None if target_latency is None else duration(target_latency)
     if options.before is not None:
         options.before(graph, policy, cloud, target, guards, consistency, tables, replicas)
@@ -108,23 +115,37 @@ def run(
         target_latency=target,
         max_hosts=cloud.max_hosts,
         consistency=mode,
+        run=None if fresh else "" if earlier is None else resumable(RunDirectory(earlier)).id,
         replicas=replicas,
     )
     document = None if guards is None else pollable(load_guards(Path(guards), graph))
     selections = selections_of(graph)
     for table in tables:
         table.check(selection_of(graph, table.operator))
+    if state_partitions is None and (a_host := getattr(policy, "partitions_a_host", None)) is not None:
+        state_partitions = a_host * cloud.max_hosts
     pace = pace_of(target, lay_out(graph)) if batch is None else duration(batch)
-    directory = RunDirectory.create(options.runs or Path(runs), graph.name)
-    copies = [] if options.record is None else [Recorder(options.record)]
-    recorders = [Recorder(directory.recording), *copies]
-    versions = GuardLog(directory.guards)
-    if document is not None:
-        versions.append(document.text, document.path, "run")
-    table_log = KeyTableLog(directory, selections)
-    for table in tables:
-        table_log.append(table, "run")
-    with _logged(directory.log), shown(graph, directory, options, show) as views, _ending_in_order() as stop:
+    with opened(graph, options, Path(runs), earlier) as folder:
+        folder = folder.begins(
+            graph,
+            partitions=state_partitions,
+            default=state_partitions_of(cloud.types, cloud.max_hosts),
+            store=state_store,
+            program=options.program,
+        )
+        directory, resumed = folder.directory, folder.resumed
+        if fresh:
+            replace_results(operator.writes for operator in graph.sinks)
+        copies = [] if options.record is None else [Recorder(options.record)]
+        recorders = [Recorder(directory.recording, resumed=resumed is not None), *copies]
+        versions = GuardLog(directory.guards)
+        # Of a run that goes on, what it was given once is not given again: a later version may be in force.
+        if document is not None and document.text not in {version.text for version in versions.versions}:
+            versions.append(document.text, document.path, "run")
+        table_log = KeyTableLog(directory, selections)
+        for table in tables:
+            if not table_log.has(table):
+                table_log.append(table, "run")
         environment: dict[str, Any] = {
             "machine": platform.platform(),
             "python": platform.python_version(),
@@ -136,54 +157,65 @@ def run(
             "replicas": replicas,
             "policy": asdict(policy) if is_dataclass(policy) else {},
         }
-        with _recorded_if_it_fails(recorders, graph, policy, target, environment), _interrupts_unlogged():
-            plant = start_plant(
-                graph,
-                cloud,
-                directory,
-                target_latency=target,
-                state_partitions=state_partitions,
-                state_store=state_store,
-                batch_seconds=pace,
-                warm=warm_up,
-                ports=ports,
-                settings=settings,
-                consistency=mode,
-                replicas=replicas,
-            )
-        try:
-            environment |= {"spark": plant.spark.version, "hosts": plant.confinement}
-            with closing(Pollers(plant.clock.now)) as pollers:
-                loop = Loop(
-                    plant,
-                    policy,
-                    monitor=duration(monitor),
-                    period=duration(period),
-                    observers=[*recorders, *views, *options.observers, *observers],
-                    journal=Journal(directory.journal),
-                    observe_only=options.observe_only,
-                    limit=options.limit,
-                    facts=plant.facts,
-                    header=describe_run(
-                        plant.context,
-                        policy=policy.name,
-                        plant="spark",
-                        started=plant.clock.epoch,
-                        environment=environment,
-                    ),
-                    guarding=Guarding(versions, pollers),
-                    tabling=KeyTabling(table_log),
+        with _logged(directory.log), shown(graph, directory, options, show) as views, _ending_in_order() as stop:
+            started = folder.manifest.started
+            with _recorded_if_it_fails(recorders, graph, policy, target, environment, started), _interrupts_unlogged():
+                plant = start_plant(
+                    graph,
+                    cloud,
+                    directory,
+                    target_latency=target,
+                    state_partitions=folder.partitions,
+                    state_store=state_store,
+                    batch_seconds=pace,
+                    warm=warm_up,
+                    ports=ports,
+                    settings=settings,
+                    consistency=mode,
+                    replicas=replicas,
+                    resumed=resumed,
                 )
-                stop.then(loop.stop, plant.clock.wake)
-                ending = loop.run()
-        finally:
-            plant.close()
-        if ending.status == "failed":
-            raise ElastreamError(ending.reason)
-    kept = tables_collected(
-        [operator.writes.name for operator in graph.operators if isinstance(operator.writes, Collected)]
-    )
-    return RunResult(directory.root, options.report or directory.report, kept, plant.queries.taken())
+            try:
+                environment |= {"spark": plant.spark.version, "hosts": plant.confinement}
+                header = describe_run(
+                    plant.context,
+                    policy=policy.name,
+                    plant="spark",
+                    started=plant.clock.epoch,
+                    environment=environment,
+                    resumed=folder.went_on(plant.hosts.taken_over, plant.clock.epoch),
+                )
+                with closing(Pollers(plant.clock.now)) as pollers:
+                    loop = Loop(
+                        plant,
+                        policy,
+                        monitor=duration(monitor),
+                        period=duration(period),
+                        observers=[*recorders, *views, *options.observers, *observers],
+                        journal=Journal(directory.journal),
+                        observe_only=options.observe_only,
+                        limit=options.limit,
+                        facts=plant.facts,
+                        header=header,
+                        guarding=Guarding(versions, pollers),
+                        tabling=KeyTabling(table_log),
+                    )
+                    stop.then(loop.stop, plant.clock.wake)
+                    ending = loop.run()
+            finally:
+                plant.close()
+            if ending.status == "failed":
+                raise ElastreamError(ending.reason)
+        kept = tables_collected(
+            [operator.writes.name for operator in graph.operators if isinstance(operator.writes, Collected)]
+        )
+        return RunResult(directory.root, options.report or directory.report, kept, plant.queries.taken())
+
+
+def _what_becomes_of_earlier(resume: Path | str | None, fresh: bool) -> tuple[Path | None, bool]:
+    if resume is not None and fresh:
+        raise InputError("a run that goes on (resume) keeps its results, so that it cannot begin afresh (fresh)")
+    return (None if resume is None else Path(resume)), fresh
 
 
 @contextmanager
@@ -193,19 +225,19 @@ def _recorded_if_it_fails(
     policy: Policy,
     target: float | None,
     environment: Mapping[str, Any],
+    started: float,
 ) -> Iterator[None]:
     """Record a run that cannot be started, so that its folder says what it was to be and why it failed."""
-    began = time.time()
     try:
         yield
     except BaseException as error:
         # Of the cloud nothing is described: it may be what failed, and asking it again takes time.
         header = describe_run(
-            Context(lay_out(graph), {}, target), policy=policy.name, plant="spark", started=began, environment=environment
+            Context(lay_out(graph), {}, target), policy=policy.name, plant="spark", started=started, environment=environment
         )
         interrupted = isinstance(error, KeyboardInterrupt)
         reason = "interrupted before the first host was ready" if interrupted else in_one_line(error)
-        ending = Ending("stopped" if interrupted else "failed", time.time() - began, reason)
+        ending = Ending("stopped" if interrupted else "failed", time.time() - started, reason)
         for recorder in recorders:
             with contextlib.suppress(ElastreamError):  # a full disk: what ended the run is what its caller is told
                 recorder.started(header)

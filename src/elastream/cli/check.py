@@ -31,6 +31,7 @@ def check(
 
     Exit status 2, with one sentence, for what they would refuse.
     """
+    from elastream.model.fitting import few_zones
     from elastream.model.key_table import selection_of
 
     given = declared(file)
@@ -49,6 +50,7 @@ def check(
         load_guards(given.guards, given.graph)
     said = [*unknown_to(given.policy, given.graph, given.target_latency), *needed(given, only_simulated is None)]
     said += beyond(given)
+    said += [each for each in [few_zones(given.replicas, given.types)] if each]
     if only_simulated is not None:
         said.insert(0, f"it cannot be run: {only_simulated}")
     _show(file, given.graph, said)

@@ -4,6 +4,7 @@ import inspect
 import json
 import os
 from collections.abc import Mapping
+from contextlib import closing, nullcontext
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Annotated
@@ -37,7 +38,8 @@ def experiment(
         str,
         typer.Argument(
             metavar="NAME",
-            help="The paper: visp, e2df, nstorm, otd, elastic-allocator, dynamic-dataflow, reactive or lookahead.",
+            help="The paper: visp, e2df, nstorm, otd, elastic-allocator, dynamic-dataflow, reactive, lookahead or "
+            "resilience.",
         ),
     ],
     plant: Plant = None,
@@ -48,6 +50,10 @@ def experiment(
         typer.Option("--moves", metavar="N,N,...", help="nstorm: tasks moved by a re-deployment, such as 1,4,16."),
     ] = None,
     seconds: Annotated[float | None, typer.Option("--seconds", min=1, help="nstorm: length of each case, seconds.")] = None,
+    resume: Annotated[
+        Path | None,
+        typer.Option("--resume", metavar="FILE", help="Keep results in FILE as they come, and go on from those in it."),
+    ] = None,
     html: Html = None,
     json_file: Json = None,
 ) -> None:
@@ -57,6 +63,7 @@ def experiment(
     from elastream.dashboard.progress import progress_bar
     from elastream.experiments.cases import ExperimentOptions
     from elastream.experiments.findings import counted
+    from elastream.experiments.keeping import Kept
 
     if name not in PAGES:
         raise typer.BadParameter(f"there is no experiment {name!r} (there are: {', '.join(PAGES)})")
@@ -76,10 +83,14 @@ def experiment(
     part = {option: value for option, value in part.items() if value is not None}
     if unknown := part.keys() - inspect.signature(run).parameters:
         raise typer.BadParameter(f"{name} on the plant {plant!r} has no option --{min(unknown)}")
+    if resume is not None and plant != "simulated":
+        raise typer.BadParameter("--resume is of simulated cases: an experiment on Spark is made in one go")
     about = {"command": command, "load": round(os.getloadavg()[0], 2)}  # before it, not its own
     console = Console()
-    with progress_bar(console) as progress:
-        outcome = run(ExperimentOptions(quick, sensitivity, min(2, os.cpu_count() or 1), progress), **part)
+    with progress_bar(console) as progress, nullcontext() if resume is None else closing(Kept(resume)) as keep:
+        if keep:
+            console.print(f"{len(keep):,} results taken from {resume}")
+        outcome = run(ExperimentOptions(quick, sensitivity, min(2, os.cpu_count() or 1), progress, keep), **part)
     for table in outcome.page.tables:
         if "why" not in table.header:
             print_table(console, table)
@@ -116,6 +127,10 @@ PAGES: Mapping[str, Mapping[str, str]] = {
     },
     "reactive": {"simulated": "reactive.page:run_reactive"},
     "lookahead": {"simulated": "lookahead.page:run_lookahead"},
+    "resilience": {
+        "simulated": "resilience.page:run_resilience",
+        "spark": "resilience.on_spark:run_resilience_spark",
+    },
 }
 """Experiment -> {plant: its function, as module:name}; imported when used."""
 

@@ -1,5 +1,6 @@
 """`elastream run FILE`: runs a program or document with a live view, and writes a report."""
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
@@ -7,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 from elastream.cli.options import as_some_seconds, named_by
-from elastream.model.errors import DataflowError
+from elastream.model.errors import DataflowError, InputError
 
 if TYPE_CHECKING:
     from elastream.model.decision import Decision
@@ -19,7 +20,13 @@ __all__ = ["run"]
 
 LIMITED = "End the run so long after its hosts and queries have started and its load begins, e.g. 3min."
 
-Program = Annotated[Path, typer.Argument(metavar="FILE", help="A Python program that calls run(...), or a YAML document.")]
+Program = Annotated[
+    Path | None,
+    typer.Argument(
+        metavar="FILE",
+        help="A Python program that calls run(...), or a YAML document; of a resumed run, by default its own.",
+    ),
+]
 Input = Annotated[str | None, typer.Option(metavar="PATH", help="Read this file or folder instead of the dataflow's.")]
 ObserveOnly = Annotated[bool, typer.Option("--observe-only", help="Plan and record, but apply no action.")]
 Record = Annotated[Path | None, typer.Option(metavar="FILE", help="Write a second copy of the recording.")]
@@ -49,10 +56,15 @@ Replicas = Annotated[
     typer.Option(min=0, metavar="NUMBER", help="Copies of each state partition that other hosts keep up to date."),
 ]
 Report = Annotated[Path | None, typer.Option(metavar="FILE", help="File of the report; default: in the run's folder.")]
+Resume = Annotated[
+    Path | None,
+    typer.Option(metavar="RUN", help="Go on with a run that was stopped, failed or killed: the folder of the run."),
+]
+Fresh = Annotated[bool, typer.Option("--fresh", help="Replace the results of an earlier run where the sinks write.")]
 
 
 def run(
-    file: Program,
+    file: Program = None,
     input: Input = None,
     policy: Policy = None,
     cloud: Cloud = None,
@@ -64,35 +76,84 @@ def run(
     report: Report = None,
     guards: Guards = None,
     consistency: Consistency = None,
+    resume: Resume = None,
+    fresh: Fresh = False,
     replicas: Replicas = None,
 ) -> None:
     """Run a dataflow with a live view, and write a report."""
     from elastream.api.options import RunOptions
     from elastream.cli.program import execute
 
+    given = {
+        "input": _placed(input),
+        "policy": policy,
+        "cloud": cloud,
+        "guards": _placed(guards),
+        "consistency": consistency,
+        "replicas": None if replicas is None else str(replicas),
+    }
+    kept = {name: value for name, value in given.items() if value is not None}
+    if resume is None:
+        if file is None:
+            raise InputError("name a program or a document: elastream run FILE; or a run to go on with: --resume RUN")
+    else:
+        resume = resume.resolve()
+        record, report = (None if each is None else each.resolve() for each in (record, report))
+        file, before = _of_earlier(resume, file)
+        kept = {**before, **kept}
     ends = Ends()
-    decides = None if policy is None else named_by(policy, "policy", file)
-    leases = None if cloud is None else named_by(cloud, "cloud", file)
+    decides = named_by(kept["policy"], "policy", file) if "policy" in kept else None
+    leases = named_by(kept["cloud"], "cloud", file) if "cloud" in kept else None
     options = RunOptions(
-        input,
-        observe_only,
-        runs,
-        record,
-        limit,
-        (ends,),
-        None,
-        decides,
-        leases,
-        live,
-        report,
-        guards,
-        consistency,
-        replicas,
+        input=kept.get("input"),
+        observe_only=observe_only,
+        runs=runs,
+        record=record,
+        limit=limit,
+        observers=(ends,),
+        policy=decides,
+        cloud=leases,
+        live=live,
+        report=report,
+        guards=Path(kept["guards"]) if "guards" in kept else None,
+        consistency=kept.get("consistency"),
+        replicas=None if "replicas" not in kept else int(kept["replicas"]),
+        resume=resume,
+        fresh=fresh,
+        program={"file": str(file.resolve()), "folder": os.getcwd(), "options": kept},
     )
     if (names := execute(file, options)) is not None:
         without_run(file, names)
     if ends.interrupted(limit):
         raise KeyboardInterrupt
+
+
+def _placed(path: Path | str | None) -> str | None:
+    """A path that says the same in every folder; what is no file here, such as an address or a pattern, is left."""
+    return None if path is None else str(Path(path).resolve()) if Path(path).exists() else str(path)
+
+
+def _of_earlier(run: Path, file: Path | None) -> tuple[Path, Mapping[str, str]]:
+    """What to execute to go on with `run`, and with which options, in the folder that it was begun in.
+
+    Raises InputError where the run does not say that, and no `file` does.
+    """
+    from elastream.recording.directory import RunDirectory
+    from elastream.recording.manifest import read_manifest
+
+    program = read_manifest(RunDirectory(run)).program
+    if file is None and not program:
+        raise InputError(
+            f"{run} was not begun by 'elastream run': name its program (elastream run FILE --resume RUN), or give it "
+            "run(..., resume=RUN)"
+        )
+    file = Path(program["file"]) if file is None else file.resolve()
+    if program:
+        try:
+            os.chdir(program["folder"])
+        except OSError as error:
+            raise InputError(f"{run} was begun in {program['folder']}: {error.strerror or error}") from error
+    return file, program.get("options", {})
 
 
 def without_run(file: Path, names: Mapping[str, Any]) -> NoReturn:
@@ -129,4 +190,7 @@ class Ends:
     def interrupted(self, limit: float | None) -> bool:
         """Whether the user stopped the run before its load or its time limit ended it."""
         ending = self._ending
-        return ending is not None and ending.status == "stopped" and (limit is None or ending.time < limit)
+        from elastream.recording.observer import LIMITED
+
+        limited = limit is not None and ending is not None and ending.reason.startswith(LIMITED)
+        return ending is not None and ending.status == "stopped" and not limited

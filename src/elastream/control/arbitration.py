@@ -29,6 +29,7 @@ from elastream.model.composing import refusal
 from elastream.model.decision import Proposal
 from elastream.model.observation import Observation
 from elastream.model.ring import tokens_refusal
+from elastream.model.units import format_duration
 from elastream.model.wording import counted
 
 __all__ = ["arbitrate", "subject"]
@@ -43,9 +44,9 @@ def arbitrate(
     """The same proposals in the same order, `refused` filled in where one may not be tried.
 
     Refused is what the plant cannot do, what names a thing that is not there, a switch outside the allowed set of its
-    guards, what is in force or under way already, what is repeated in the plan or contradicts an earlier part of it, and
-    what would leave more than `max_hosts` leased or fewer than `min_hosts` working. `under_way`: actions accepted earlier
-    and not in force yet.
+    guards, what is in force or under way already, what is repeated in the plan or contradicts an earlier part of it, taking
+    a working host away while a batch hangs, and what would leave more than `max_hosts` leased or fewer than `min_hosts`
+    working. `under_way`: actions accepted earlier and not in force yet.
     """
     plan = _Plan(observation, under_way)
     answered = []
@@ -234,6 +235,15 @@ def _unless(plan: _Plan, host: str, wanted: HostState) -> str:
     return "" if state is wanted else f"host {host} is {state}, not {wanted}"
 
 
+def _unproven(action: Action, plan: _Plan) -> str:
+    """Nothing is taken away while nothing gets on: tasks of a batch that hangs have not reported what they take."""
+    working = isinstance(action, DrainHost | ReleaseHost) and plan.state(action.host) is HostState.RUNNING
+    for query, seconds in plan.observation.stalled.items() if working else ():
+        so_far = format_duration(round(seconds))
+        return f"no batch of {query!r} has ended for {so_far}: what its hosts are needed for is unknown"
+    return ""
+
+
 def _out_of_bounds(action: Action, plan: _Plan) -> str:
     observation, context = plan.observation, plan.observation.context
     match action:
@@ -258,5 +268,6 @@ RULES: Sequence[Callable[[Action, _Plan], str]] = (
     _repeated,
     _contradicted,
     _senseless,
+    _unproven,
     _out_of_bounds,
 )

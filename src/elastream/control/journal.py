@@ -8,6 +8,7 @@ from collections.abc import Mapping, Set
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
+from typing import Any
 
 from elastream.model.action import Action, describe, from_json, to_json
 from elastream.model.cloud import LifecycleError
@@ -98,12 +99,14 @@ class Journal:
     """Actions that were granted, step by step, one JSON line a step, each forced to disk before it counts.
 
     With `path=None` it is kept in memory only: for simulated time, where no crash of the controller outlives the plant.
-    An existing file is read first and continued. Raises EnvironmentProblem where it cannot be written, and InputError,
-    naming the line, where an existing one is damaged other than by a torn last line.
+    An existing file is read first and continued. Raises EnvironmentProblem where it cannot be written: what could not be is
+    kept, and written before the next line. Raises InputError, naming the line, where an existing one is damaged other than
+    by a torn last line.
     """
 
     def __init__(self, path: Path | str | None = None) -> None:
         self._entries: dict[int, Entry] = {}
+        self._unwritten: list[dict[str, Any]] = []
         self._lines: Lines | None = None
         if path is not None:
             self._lines = Lines(path, "the journal")
@@ -120,6 +123,10 @@ class Journal:
         open_states = (ActionState.GRANTED, ActionState.TRIED, ActionState.ACCEPTED, ActionState.INTERRUPTED)
         return tuple(entry for entry in self._entries.values() if entry.state in open_states)
 
+    def entry(self, number: int) -> Entry:
+        """An action in its current state, by its number."""
+        return self._entries[number]
+
     def grant(self, action: Action, by: str, at: float) -> Entry:
         """Note that `action` may be tried. Nothing is written yet: a crash before it is tried changes nothing."""
         entry = Entry(next(reversed(self._entries), 0) + 1, action, by, history=((at, ActionState.PLANNED),))
@@ -135,6 +142,11 @@ class Journal:
             self._write(moved, at)
         return moved
 
+    def drop_unconcluded(self, why: str) -> None:
+        """Drop what an earlier controller has left: it is not this one's to conclude."""
+        for entry in self.unconcluded:
+            self.step(entry, ActionState.DROPPED, entry.history[-1][0], why)
+
     def close(self) -> None:
         """Close the file; may be called twice."""
         if self._lines is not None:
@@ -144,7 +156,14 @@ class Journal:
         if self._lines is None:
             return
         line = {"number": entry.number, "time": at, "state": entry.state.value, "by": entry.by, "reason": entry.reason}
-        self._lines.append({**line, **to_json(entry.action)})
+        self._unwritten.append({**line, **to_json(entry.action)})
+        self.flush()
+
+    def flush(self) -> None:
+        """Write what could not be written so far."""
+        while self._lines is not None and self._unwritten:
+            self._lines.append(self._unwritten[0])
+            del self._unwritten[0]
 
     def _take_over(self, lines: Lines) -> None:
         """Take over the entries of an earlier controller."""

@@ -13,6 +13,7 @@ from typing import Any
 from elastream.control.arbitration import arbitrate, subject
 from elastream.control.guarding import Guarding, owed
 from elastream.control.journal import ActionState, Entry, Journal
+from elastream.control.journaling import UNWRITTEN, Journaling
 from elastream.control.key_tables import KeyTabling
 from elastream.control.progress import progress, wanted
 from elastream.control.safety import BackOff, Lacked, checked
@@ -22,18 +23,20 @@ from elastream.model.cloud import Lease
 from elastream.model.decision import Decision, Fault, Proposal
 from elastream.model.errors import ElastreamError, in_one_line
 from elastream.model.guarding import Standing
-from elastream.model.observation import Observation
+from elastream.model.observation import Frame, Observation
 from elastream.model.plant import Clock, Plan, Plant, Policy
 from elastream.model.wording import counted
 from elastream.planning.algorithms.measures import seen
-from elastream.recording.observer import Ending, Header, Observer, describe_run
+from elastream.recording.observer import LIMITED, Ending, Header, Observer, describe_run
 
 __all__ = ["Loop"]
 
 log = logging.getLogger(__name__)
 
 BLIND_LIMIT = 10
-"""Failed observations in a row after which the run ends as failed, because it is no longer controlled."""
+"""Failed observations in a row that raise an alarm: the run goes on as it was planned last."""
+BLIND, ROUND = "observation", "controller"
+"""Sources of alarms."""
 ALARMING = 3
 """Failed plans in a row that raise an alarm."""
 PATIENCE = 120.0
@@ -75,7 +78,6 @@ class Loop:
         self._monitor = monitor
         self._period = max(period, monitor)
         self._observers = list(observers)
-        self._journal = Journal() if journal is None else journal
         self._observe_only = observe_only
         self._clock = plant.clock if clock is None else clock
         self._limit = math.inf if limit is None else limit
@@ -99,7 +101,7 @@ class Loop:
         self._logged = ""
         self._backoff = BackOff()
         self._under_way: dict[Action, Entry] = {}
-        self._left_over = {entry.action: entry for entry in self._journal.unconcluded}
+        self._journal = Journaling(Journal() if journal is None else journal, self._alarms, self._clock.now)
 
     def stop(self, reason: str = "stopped on request") -> None:
         """End the run within a monitoring period; safe in a signal handler and from another thread."""
@@ -108,9 +110,10 @@ class Loop:
     def run(self) -> Ending:
         """Run to the end, close the plant, and return how it ended.
 
-        An ElastreamError of the plant or the journal ends the run as failed with that sentence as its reason, an interrupt
-        from the keyboard ends it as stopped. Any other exception is a bug: observers receive a failed ending, and the
-        exception is raised.
+        What runs does not end because its controller cannot see, plan or write: the plan then stays as it is, an alarm
+        stands, and the next round tries again. An ElastreamError of `plant.finished`, as a query has failed, ends the run
+        as failed with that sentence as its reason, an interrupt from the keyboard ends it as stopped. An exception of the
+        clock is a bug: observers receive a failed ending, and the exception is raised.
         """
         status, reason = "failed", ""
         bug: Exception | None = None
@@ -150,10 +153,8 @@ class Loop:
             observation = self._observe()
             over = self._finished or bool(self._stopped) or self._clock.now() >= end
             if observation is not None:
-                self._follow(observation)
                 due = self._clock.now() >= plan_at
-                if (due or self._pressing(observation)) and not over:
-                    self._plan(observation)
+                self._hold_round(observation, plans=(due or self._pressing(observation)) and not over)
                 if due and not over:
                     plan_at = self._next(plan_at, self._period, "planning round")
             if over:
@@ -164,7 +165,21 @@ class Loop:
             self._complete(observation)
         if self._finished:
             return "finished", ""
-        return "stopped", self._stopped or f"its limit of {self._limit:g} s was reached"
+        return "stopped", self._stopped or f"{LIMITED} {self._limit:g} s was reached"
+
+    def _hold_round(self, observation: Observation, plans: bool) -> None:
+        """Conclude what is under way, and plan; a fault of either freezes the plan until the next round."""
+        try:
+            self._follow(observation)
+            if plans:
+                self._plan(observation)
+        except Exception as error:
+            said = f"the controller failed, what runs goes on as planned last: {in_one_line(error)}"
+            self._fault(ROUND, said, error)
+            self._alarms.sound(ROUND, said, error)
+        else:
+            if plans:
+                self._alarms.clear(ROUND)
 
     @property
     def _finished(self) -> bool:
@@ -184,17 +199,20 @@ class Loop:
     def _observe(self) -> Observation | None:
         try:
             observation = self._plant.observe()
-        except ElastreamError:
-            raise
         except Exception as error:
             self._blind += 1
             self._fault("plant", f"observation failed: {in_one_line(error)}", error)
+            if self._blind == BLIND_LIMIT:
+                said = (
+                    f"{BLIND_LIMIT} observations in a row failed, what runs goes on as planned last: {in_one_line(error)}"
+                )
+                self._alarms.sound(BLIND, said, error)
             if self._blind >= BLIND_LIMIT:
-                raise ElastreamError(
-                    f"{self._blind} observations in a row failed, the last with {in_one_line(error)}"
-                ) from error
+                self._emit("observed", self._unseen())
             return None
-        self._blind = 0
+        if self._blind:
+            self._blind = 0
+            self._alarms.clear(BLIND)
         if self._guarding is not None:
             observation = self._guarding.update(observation, self._alarms)
         if standing := self._alarms.standing:
@@ -202,9 +220,18 @@ class Loop:
         self._emit("observed", observation)
         return observation
 
+    def _unseen(self) -> Observation:
+        """What is shown while nothing can be observed: the leases as they were seen last, and the alarms."""
+        context = self._plant.context
+        nothing = Frame(tuple(context.graph.by_name))
+        return Observation(
+            self._clock.now(), context, nothing, leases=self._leases, alarms=self._alarms.standing, next_host=1
+        )
+
     def _follow(self, observation: Observation) -> None:
         """Conclude accepted actions that are in force, cannot come into force, or took too long."""
         now = self._clock.now()
+        self._journal.flush()
         for action, entry in list(self._under_way.items()):
             outcome = progress(action, observation, self._leases)
             since = entry.history[-1][0]
@@ -213,7 +240,7 @@ class Loop:
                 outcome = Outcome(action, Status.FAILED, f"it did not come into force within {patience:.0f} s")
             if outcome is not None:
                 del self._under_way[action]
-                self._journal.step(entry, ActionState(outcome.status.value), now, outcome.reason)
+                self._journal.note(entry, ActionState(outcome.status.value), outcome.reason)
                 if outcome.status is Status.FAILED:
                     self._notes.append(f"{describe(action)} failed: {outcome.reason}")
                 self._learn(outcome, now)
@@ -234,7 +261,7 @@ class Loop:
         proposals += [replace(p, refused=p.refused or "it was not granted") for p in plan.refused]
         proposals += [Proposal(action, "guards") for action in owed(observation, plan.actions)]
         proposals += self._tabling.proposals(observation, self._alarms) if self._tabling is not None else ()
-        proposals += [Proposal(action, "journal") for action in self._left_over]
+        proposals += [Proposal(action, "journal") for action in self._journal.left_over]
         waiting = [replace(p, refused=p.refused or self._backoff.refusal(p.action, began)) for p in proposals]
         decided = arbitrate(waiting, observation, self._under_way)
         if self._observe_only:
@@ -292,8 +319,10 @@ class Loop:
 
     def _try(self, proposals: Sequence[Proposal]) -> list[Outcome]:
         """Journal one action, or all switches of a plan; apply; journal what came of each."""
-        entries = [self._tried(proposal, self._clock.now()) for proposal in proposals]
         actions = [proposal.action for proposal in proposals]
+        entries = self._journal.begin(proposals)
+        if not entries:
+            return [Outcome(action, Status.FAILED, UNWRITTEN) for action in actions]
         try:
             switches = [action for action in actions if isinstance(action, Switch)]
             outcomes = list(self._plant.switch(switches)) if switches else [self._plant.apply(actions[0])]
@@ -308,23 +337,14 @@ class Loop:
             self._tell(entry, outcome, now)
         return outcomes
 
-    def _tried(self, proposal: Proposal, now: float) -> Entry:
-        """The entry of an action that is about to be tried, on disk."""
-        entry = self._left_over.pop(proposal.action, None)
-        if entry is None:
-            entry = self._journal.grant(proposal.action, proposal.by, now)
-        else:
-            entry = self._journal.step(entry, ActionState.GRANTED, now)
-        return self._journal.step(entry, ActionState.TRIED, now)
-
     def _tell(self, entry: Entry, outcome: Outcome, now: float) -> None:
         """Journal what came of an action. One that was accepted is under way, in place of earlier ones on its subject."""
         action = outcome.action
-        entry = self._journal.step(entry, ActionState(outcome.status.value), now, outcome.reason)
+        entry = self._journal.note(entry, ActionState(outcome.status.value), outcome.reason)
         if outcome.succeeded:
             for other in [other for other in self._under_way if subject(other) == subject(action)]:
                 overtaken = self._under_way.pop(other)
-                self._journal.step(overtaken, ActionState.DROPPED, now, f"overtaken by '{describe(action)}'")
+                self._journal.note(overtaken, ActionState.DROPPED, f"overtaken by '{describe(action)}'")
         if outcome.status is Status.ACCEPTED:
             self._under_way[action] = entry
         self._learn(outcome, now)
@@ -338,9 +358,7 @@ class Loop:
     def _drop_left_over(self, decided: Sequence[Proposal]) -> None:
         """Drop an earlier controller's actions that were refused; they are proposed once, in the first round."""
         reasons = {proposal.action: proposal.refused for proposal in decided}
-        for action, entry in self._left_over.items():
-            self._journal.step(entry, ActionState.DROPPED, self._clock.now(), reasons[action])
-        self._left_over.clear()
+        self._journal.drop_left_over(lambda action: reasons[action])
 
     def _complete(self, observation: Observation) -> None:
         """Complete the last decision with its actual effect."""

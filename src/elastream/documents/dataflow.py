@@ -341,7 +341,7 @@ def _sink(file: Located, place: Loc, keys: SinkKeys, references: References) -> 
         writer: SinkSpec = own.build()
         return writer
     if keys.parquet is not None:
-        return ParquetSink(_relative(keys.parquet, file.path.parent))
+        return ParquetSink() if keys.parquet is True else ParquetSink(_relative(keys.parquet, file.path.parent))
     if keys.nothing is not None:
         return Nothing()
     if keys.collect is not None:

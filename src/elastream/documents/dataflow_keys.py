@@ -205,10 +205,10 @@ class SourceKeys(EndpointKeys):
 
 
 class SinkKeys(EndpointKeys):
-    """What a sink writes; `nothing` is that of an empty branch."""
+    """What a sink writes; `nothing` is that of an empty branch, `parquet: true` writes into the run's folder."""
 
     nothing: Literal[True] | None = None
-    parquet: str | None = None
+    parquet: str | Literal[True] | None = None
     collect: str | None = None
 
     @model_validator(mode="after")

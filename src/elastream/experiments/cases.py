@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from multiprocessing.connection import wait as wait_for_any
 from typing import Any, TypeVar
 
+from elastream.experiments.keeping import Kept
+
 LOOK, TELL = 0.5, 0.2
 """Seconds between two looks at how far workers are, and least seconds between two reports of a worker."""
 
@@ -23,14 +25,16 @@ LOOK, TELL = 0.5, 0.2
 class ExperimentOptions:
     """What is wanted of an experiment. quick: its smallest part. sensitivity: also every assumption halved and doubled.
 
-    workers: processes for simulated cases. progress: called with (description, runs done, all runs). An experiment on Spark
-    has no assumptions and runs its cases one after the other.
+    workers: processes for simulated cases. progress: called with (description, runs done, all runs). keep: where results
+    are kept as they come, and taken from; None: nowhere. An experiment on Spark has no assumptions and runs its cases one
+    after the other.
     """
 
     quick: bool = False
     sensitivity: bool = False
     workers: int = 2
     progress: Callable[[str, int, int], None] = lambda *_: None
+    keep: Kept | None = None
 
 
 C = TypeVar("C")
@@ -50,35 +54,46 @@ def cores() -> int:
 def run_all(
     run: Callable[[C], R],
     cases: Sequence[C],
-    workers: int,
+    options: ExperimentOptions,
     progress: Callable[[C, int, int], None],
     warm: Callable[[C], object] = lambda _: None,
 ) -> tuple[list[R], float]:
-    """Run all `cases`; returns (results in order, total seconds). progress: called with (case, cases done, all cases).
+    """Run all `cases` whose results are not kept; returns (results in order, seconds that this took).
 
-    warm: called with the first case beforehand, to load the compiled loops that workers then inherit.
+    progress: called with (case, cases done, all cases). warm: called with the first case beforehand, to load the compiled
+    loops that workers then inherit.
     """
-    begun = time.monotonic()
-    warm(cases[0])
-    finished: set[int] = set()
+    begun, keep = time.monotonic(), options.keep
+    found: dict[int, R] = {}
+    for number, case in enumerate(cases):
+        if keep is not None and keep.has(run, case):
+            found[number] = keep.of(run, case)
+    left = [number for number in range(len(cases)) if number not in found]
 
-    def follow(_: Sequence[float], done: Sequence[bool]) -> None:
-        for number in [n for n, each in enumerate(done) if each and n not in finished]:
-            finished.add(number)
-            progress(cases[number], len(finished), len(cases))
+    def ended(number: int, result: R) -> None:
+        case = cases[left[number]]
+        found[left[number]] = result
+        if keep is not None:
+            keep.add(run, case, result)
+        progress(case, len(found), len(cases))
 
-    return run_beside(lambda case, _: run(case), cases, workers, follow), time.monotonic() - begun
+    if left:
+        warm(cases[left[0]])
+        run_beside(lambda case, _: run(case), [cases[number] for number in left], options.workers, ended=ended)
+    return [found[number] for number in range(len(cases))], time.monotonic() - begun
 
 
 def run_beside(
     run: Callable[[C, Tell], R],
     cases: Sequence[C],
     workers: int,
-    follow: Callable[[Sequence[float], Sequence[bool]], None],
+    follow: Callable[[Sequence[float], Sequence[bool]], None] = lambda *_: None,
+    ended: Callable[[int, R], None] = lambda *_: None,
 ) -> list[R]:
     """Run all `cases` side by side on up to `workers` processes; returns their results in order.
 
     follow: called from time to time with how far each case said it is (0 before it says anything) and whether it is done.
+    ended: called with the number of a case and its result when it is done.
     The first case that raises ends the others, and so does an interrupt; what it raised is raised. Where no process can be
     forked the cases run one after the other.
     """
@@ -92,6 +107,7 @@ def run_beside(
                 follow(told, done)
 
             found.append(run(case, sparing(tell)))
+            ended(number, found[-1])
             done[number] = True
             follow(told, done)
         return found
@@ -103,10 +119,11 @@ def run_beside(
     try:
         futures = [pool.submit(_run_inherited, number) for number in range(len(cases))]
         waiting: set[Future[R]] = set(futures)
+        numbers = {future: number for number, future in enumerate(futures)}
         while waiting:
-            ended, waiting = wait(waiting, timeout=LOOK, return_when=FIRST_COMPLETED)
-            for future in ended:
-                future.result()  # raises what the case raised
+            new, waiting = wait(waiting, timeout=LOOK, return_when=FIRST_COMPLETED)
+            for future in new:
+                ended(numbers[future], future.result())  # raises what the case raised
             while not reports.empty():
                 number, far = reports.get()
                 told[number] = far

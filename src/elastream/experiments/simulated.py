@@ -8,6 +8,7 @@ import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Protocol
 
 from elastream.control.guarding import Guarding
 from elastream.control.key_tables import KeyTabling
@@ -16,11 +17,12 @@ from elastream.documents.guards import GuardDocument
 from elastream.model.decision import Decision, Unknown, longest_lacked
 from elastream.model.errors import ElastreamError
 from elastream.model.observation import Observation
-from elastream.model.plant import Policy
+from elastream.model.plant import Plant, Policy
 from elastream.recording.guard_log import GuardLog
 from elastream.recording.observer import Ending, Header
 from elastream.services.external import ReadOnce
 from elastream.simulation import Result, SimulatedPlant
+from elastream.simulation.plant import Advancing
 
 
 @dataclass(frozen=True)
@@ -61,15 +63,37 @@ def simulated(
     fails, and whatever `look` raises.
     """
     plant.advance(plant.time + period)
-    watch = _Watch(look)
     versions, outside = GuardLog(), ReadOnce(plant.clock.now)
     if guards is not None:
         outside.follow(guards.signals)
         versions.append(guards.text, guards.path, "simulate")
+    decisions = steered(
+        plant, policy, period=period, until=until, look=look,
+        guarding=Guarding(versions, outside), tabling=KeyTabling(plant.network.tables),
+    )  # fmt: skip
+    return SimulatedRun(plant.result(), decisions)
+
+
+class SteeredPlant(Plant, Advancing, Protocol):
+    """A plant whose time passes when it is told to."""
+
+
+def steered(
+    plant: SteeredPlant,
+    policy: Policy,
+    *,
+    period: float,
+    until: float,
+    look: Callable[[Observation], None] = lambda _: None,
+    guarding: Guarding | None = None,
+    tabling: KeyTabling | None = None,
+) -> tuple[Decision, ...]:
+    """The same of any plant in simulated time, from now on; the decisions of every planning round."""
+    watch = _Watch(look)
     limit = until - plant.time
     loop = Loop(
         plant, policy, monitor=period, period=period, observers=[watch], limit=limit, to_the_limit=True,
-        guarding=Guarding(versions, outside), tabling=KeyTabling(plant.network.tables),
+        guarding=guarding, tabling=tabling,
     )  # fmt: skip
     watch.stop = loop.stop
     with _unlogged():
@@ -83,7 +107,7 @@ def simulated(
             error = ElastreamError(f"at {decision.time:g} s of the simulated run: {fault.said}{fault.place}")
             error.add_note(fault.traceback)
             raise error
-    return SimulatedRun(plant.result(), tuple(watch.decisions.values()))
+    return tuple(watch.decisions.values())
 
 
 @contextmanager

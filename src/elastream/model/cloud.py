@@ -5,13 +5,23 @@ only `Lease.to` sets a state.
 """
 
 import math
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from elastream.model.errors import CloudError
 
-__all__ = ["ACTIVE", "TRANSITIONS", "Billing", "HostState", "HostType", "Lease", "LifecycleError", "total_cost"]
+__all__ = [
+    "ACTIVE",
+    "TRANSITIONS",
+    "Billing",
+    "HostState",
+    "HostType",
+    "Lease",
+    "LifecycleError",
+    "by_zones",
+    "total_cost",
+]
 
 NEARLY = 1e-9
 """Sums of decimal fractions: rounding must not cost a slot."""
@@ -86,6 +96,16 @@ class HostType:
         Each task has a fixed cost; those beyond the cores share these (price lists allow thousands of instances a host).
         """
         return max(1, min(self.slots, math.ceil(self.cores - NEARLY)))
+
+
+def by_zones(types: Sequence[HostType], count: int, kind: HostType | None = None) -> tuple[HostType, ...]:
+    """`count` times `kind`, by default the first of `types`, or in turn those that differ from it in name and zone only."""
+    first = types[0] if kind is None else kind
+    zones: dict[str, HostType] = {}
+    for each in (first, *types):
+        if replace(each, name=first.name, zone=first.zone) == first:
+            zones.setdefault(each.zone, each)
+    return tuple([*zones.values()][number % len(zones)] for number in range(count))
 
 
 class HostState(StrEnum):
@@ -177,6 +197,11 @@ class Lease:
             raise LifecycleError(f"host {self.host!r} cannot go from {self.state} to {state} at {at:.1f} s (it was {past})")
         ended = at if state in (HostState.RELEASED, HostState.LOST) else None
         return replace(self, state=state, history=(*self.history, (at, state)), until=ended)
+
+    @property
+    def zone(self) -> str:
+        """Fault zone of the host."""
+        return self.type.zone
 
     @property
     def there(self) -> bool:

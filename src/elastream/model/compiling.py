@@ -108,7 +108,7 @@ def _refuse_shared_sinks(graph: Graph) -> None:
     """Two sinks in one folder would take each other's files for their own."""
     seen: dict[str, str] = {}
     for operator in graph.sinks:
-        if isinstance(operator.writes, ParquetSink):
+        if isinstance(operator.writes, ParquetSink) and operator.writes.path:
             if operator.writes.path in seen:
                 raise DataflowError(
                     f"dataflow {graph.name!r}: the sinks {seen[operator.writes.path]!r} and {operator.name!r} write to one "

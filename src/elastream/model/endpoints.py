@@ -120,10 +120,11 @@ class ParquetSink:
     """Parquet files in a folder.
 
     Append-only results are appended. Updated results (of a keyed operator before the sink) are written as a change log, one
-    folder `batch=N` per micro-batch; `elastream.latest` reads the newest row of each key.
+    folder `batch=N` per micro-batch; `elastream.latest` reads the newest row of each key. path: empty for a folder of the
+    run's own, `results/NAME` by the name of the sink (`RunResult.output`).
     """
 
-    path: str
+    path: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,8 +272,8 @@ def kafka(topic: str, servers: str = "127.0.0.1:9092", **options: str) -> KafkaT
     return KafkaTopic(topic, servers, dict(options))
 
 
-def parquet(path: object) -> ParquetSink:
-    """Parquet files in a folder."""
+def parquet(path: object = "") -> ParquetSink:
+    """Parquet files in a folder; without one, in the run's own (`RunResult.output`)."""
     return ParquetSink(str(path))
 
 

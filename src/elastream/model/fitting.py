@@ -13,8 +13,9 @@ from elastream.model.observation import Context
 from elastream.model.plant import Policy, refuse_unfit
 from elastream.model.stages import Layout
 from elastream.model.units import format_duration
+from elastream.model.wording import counted
 
-__all__ = ["BATCH_OVERHEAD", "refuse_misfit", "refuse_replicas", "refuse_unreachable", "refuse_unworkable"]
+__all__ = ["BATCH_OVERHEAD", "few_zones", "refuse_misfit", "refuse_replicas", "refuse_unreachable", "refuse_unworkable"]
 
 WHOLE = 1.0
 """Cores of one thread: fused, a task has a slot, which on a host of less than a core is all of that host."""
@@ -63,6 +64,17 @@ def refuse_replicas(replicas: int, max_hosts: int, layout: Layout | None = None)
             "keyed operator",
             where,
         )
+
+
+def few_zones(replicas: int, types: Iterable[HostType]) -> str:
+    """What `replicas` copies cannot outlast where hosts are in too few fault zones; one sentence, empty where they can."""
+    zones = sorted({each.zone for each in types})
+    if not replicas or not zones or len(zones) > replicas:
+        return ""
+    return (
+        f"{counted(len(zones), 'fault zone')} ({', '.join(zones)}) for state and {counted(replicas, 'copy', 'copies')}: "
+        f"where a whole zone fails, state is read from the checkpoint; declare host types in {replicas + 1} zones (`zone`)"
+    )
 
 
 def refuse_misfit(graph: Graph, types: Iterable[HostType], *, apart: bool = False) -> None:

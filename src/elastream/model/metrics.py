@@ -41,7 +41,9 @@ offered load.
   operator A reading | counted in the monitoring period
   operator F source | counted in the monitoring period
   operator F working first | what its query's batches took
-  application SWAF | sum over the sources
+  application SWAFR | sum over the sources
+  operator R source | counted in the monitoring period
+  operator R keyed | tuples that mappers make of the records, counted in the monitoring period
 processed_rate rate | Records that an operator or a task finished.
   operator S source | {_TAKEN}
   operator S transform python | {_METER}
@@ -52,12 +54,17 @@ processed_rate rate | Records that an operator or a task finished.
   operator A reading | counted in the monitoring period; of a source, records passed on to the operators it feeds
   operator F reading first | {_TAKEN}
   task SW | records read from shuffles, {_WINDOW}
+  operator R source | counted in the monitoring period
+  operator R keyed | counted in the monitoring period
+  task R | counted in the monitoring period
 emitted_rate rate | Records that an operator emitted.
   operator S source | {_TAKEN}
   operator S working python | {_METER}
   operator S transform native told as_many | as many as it takes
   operator A reading | counted in the monitoring period
   operator F reading first | {_TAKEN}
+  operator R source | counted in the monitoring period
+  operator R keyed | counted in the monitoring period
 backlog records | Records queued at an operator (VISP's o_queue). A fused operator has no queue of its own; its query's \
 source has.
   operator S source load | due by the load and taken by no batch
@@ -69,6 +76,8 @@ source has.
   application S counted | sum over sources and durable edges
   application W behind | sum over the queries
   task A queues | records in its queue now
+  operator R keyed | tuples in the queues of its hosts now
+  task R | tuples of its keys in its host's queue now
 duration seconds | Time from a record being queued at the operator to having passed it, mean (VISP's o_d).
   operator S source | from the moment from which the record's latency counts to the start of the batch
   operator S transform python | busy time of a task in the batch
@@ -76,6 +85,7 @@ duration seconds | Time from a record being queued at the operator to having pas
   operator S fed durable | from being written to the durable edge to the commit
   operator A working | records that passed in the monitoring period
   operator F reading leads | from being queued to the commit
+  operator R keyed | from being emitted by a mapper to being processed, counted in the monitoring period
 duration_p50 seconds | Median of `duration`.
   as duration
 duration_p99 seconds | 99th percentile of `duration`.
@@ -90,6 +100,7 @@ service_time seconds | Core-seconds that an operator works on one record.
   alternate S python | {_OWN}
   alternate A | as its operator's is counted; of several that run at once, in the ratio of their costs
   alternate F | as declared or calibrated, on hosts as fast as those of the moment
+  operator R keyed | core-seconds of its hosts over tuples processed, counted in the monitoring period
 selectivity count | Records that an alternate emits for each that it takes.
   alternate S python | {_OWN}
   alternate A | as its operator's is counted; of several that run at once, in the ratio of theirs
@@ -108,6 +119,7 @@ which it was busy.
   task SW | part of the time for which it kept a slot, {_WINDOW}
   task A | counted in the monitoring period
   task F | an equal part of its operator's `busy_cores`
+  operator R keyed | of the cores of the hosts on the ring, counted in the monitoring period
 busy_cores cores | Core-seconds spent a second.
   operator S transform python | {_METER}
   operator S keyed | {_METER_AND_REST}
@@ -119,6 +131,8 @@ busy_cores cores | Core-seconds spent a second.
   task SW | CPU time, with Python the time in its slot less waiting; median of the last seven batches
   task A queues | counted in the monitoring period
   task F | an equal part of its operator's
+  operator R keyed | counted in the monitoring period
+  task R | tuples processed, by the cost of one
 busy_cores_error cores | Standard error of `busy_cores` where it is an estimate from samples: noise that no decision \
 should rest on.
   task SW | spread of the last seven batches
@@ -127,6 +141,7 @@ parallelism count | Instances of an operator, or tasks of its stage.
   operator W keyed | state partitions
   operator A working | instances now
   operator F reading first | tasks now
+  operator R keyed | state partitions
 scalings count | Changes of an operator's parallelism so far, up and down (VISP's o_s).
   operator S width | changes that were applied
   operator A working | counted since the start
@@ -135,6 +150,7 @@ cpu fraction | Part of a host's cores that is in use (E2DF's U_n).
   host SW up | CPU time of its processes, mean over 3 s; where that is unknown, part of its slots that tasks take
   host A up | counted in the monitoring period
   host F up | mean over the last 3 s
+  host R up | counted in the monitoring period
 memory megabytes | Memory in use on a host or by a task.
   host SW measured | memory of its processes
   host A | what its tasks declare
@@ -144,10 +160,12 @@ speed speed | What each core of a host's type is worth now: work a second, relat
 beside its Python workers, every 5 s, median of the last five), times the part of its cores that quotas and hypervisor leave
   host W probed | the same
   host AF up | its type's, as it varies now
+  host R up | its type's
 tasks count | Tasks placed on a host (E2DF's A_n).
   host SW | state partitions placed there
   host A | instances placed there
   host F | state partitions placed there
+  host R | state partitions that it owns
 bandwidth byte_rate | Of a host: what it exchanges with others, both directions. Of a link: what it can carry.
   host SW shuffles | sum of `traffic` over its links
   host AF sizes | emitted records by their size, between hosts
@@ -165,21 +183,25 @@ latency_p50 seconds | Of the application: time from a record being due to its re
   application W | {_POLL}, median of the slowest query
   application A | records that reached a sink in the monitoring period
   application F | {_DUE}
+  application R | from being emitted by a mapper to being processed, of the tuples of the monitoring period
 latency_p99 seconds | 99th percentile of the same.
   application S | {_LONGEST}
   application W | {_POLL}, longest of the slowest query
   application A | records that reached a sink in the monitoring period
   application F | {_DUE}
+  application R | from being emitted by a mapper to being processed, of the tuples of the monitoring period
 latency seconds | Mean of the same (E2DF's response time).
   application S | {_FROM}
   application W | {_POLL}, mean of the slowest query
   application A | records that reached a sink in the monitoring period
   application F | {_DUE}
+  application R | from being emitted by a mapper to being processed, of the tuples of the monitoring period
 throughput rate | Of the application: records taken from its sources and committed.
   application S | {_TAKEN}
   application W | {_LATELY}, sum over the queries
   application A | counted in the monitoring period
   application F | {_TAKEN}
+  application R | tuples processed, counted in the monitoring period
 compliance fraction | Part of the records that passed within the service level.
   operator A working level | counted in the monitoring period
   operator F reading leads level | counted in the monitoring period
@@ -188,6 +210,7 @@ compliance fraction | Part of the records that passed within the service level.
   application A target | latencies up to the target
   application A levels | sum over the operators
   application F target | latencies up to the target, {_BATCHES}
+  application R target | latencies up to the target
 batch_duration seconds | Duration of a micro-batch.
   application S | median of {_BATCHES}
   application W | last batch of the slowest query
@@ -202,15 +225,20 @@ newer.
   application AF updated | counted at the change, of what is under way
 state_size megabytes | State of an operator or a task, as its newest checkpoint holds it.
   operator SW keyed deltas | files of its state partitions: the newest snapshot, and what was written since; an upper bound
+  operator R keyed | of the keys met so far, expected
   task SW deltas | the same, of its partition
+  task R | the same, of its partition
 checkpoint_delta fraction | Size of what the newest checkpoint wrote over the size of the whole state (thesis, Fig. 6.12).
   operator SW keyed deltas | files of changes of the newest committed batch over `state_size`
+  operator R keyed copied | of the host that made the newest one
 copies_memory megabytes | Memory that copies of other hosts' state take on a host.
   host SW copied | as its executor reports
+  host R up | state of the copies, and tuples kept since
 standby_lag count | Checkpoints that the copy of a task's state which would take over has not taken in yet.
   task SW copied | committed batches that the copy furthest ahead has not replayed
+  task R copied | those sent and not taken in
 cost money | Money paid for hosts since the start.
-  application SWAF | leases in whole billing time units, or what a pool charges
+  application SWAFR | leases in whole billing time units, or what a pool charges
 """)
 """Of each metric its name, kind of value and meaning (with the papers' symbols), then a promise a line: of which rows, by
 which plants (`PLANTS`), for which kinds of operator and under which conditions (`Given`), and how.

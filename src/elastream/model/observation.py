@@ -127,7 +127,7 @@ class Frame:
 
     def age(self, metric: Metric) -> float:
         """Seconds since `metric` was taken."""
-        return self._ages if isinstance(self._ages, int | float) else self._ages.get(metric, 0.0)
+        return self._ages if isinstance(self._ages, (int, float)) else self._ages.get(metric, 0.0)
 
     def reading(self, name: str, metric: Metric) -> Reading:
         """One value; unknown where the row or the metric is missing."""
@@ -157,7 +157,7 @@ class TableFrame(Frame):
         self.rows = rows
         self._ages = ages
         self._at = (
-            at if isinstance(ages, int | float) and ages <= OLD else {m: a for m, a in at.items() if self.age(m) <= OLD}
+            at if isinstance(ages, (int, float)) and ages <= OLD else {m: a for m, a in at.items() if self.age(m) <= OLD}
         )
         self._table = table
         table.flags.writeable = False
@@ -429,7 +429,8 @@ class Observation:
     alternates: a row per alternate that has run, `"operator.alternate"`: its own cost and selectivity. signals: the newest
     reading of each. standings: by dynamic element, what its guards allow; an element without guards is left out. guards:
     version of the guards in force, 0 without. rings: by operator, the ring by which its state partitions are placed, of
-    hosts that are left; an operator without `SetTokens` is left out. standby: copies of state.
+    hosts that are left; an operator without `SetTokens` is left out. standby: copies of state. stalled: by query, seconds
+    for which a batch has been under way that takes unusually long: what its tasks take is not known until they end.
     """
 
     time: float
@@ -444,7 +445,7 @@ class Observation:
     images: Mapping[str, frozenset[str]] = field(default_factory=dict)
     history: tuple[Sample, ...] = ()
     next_host: int = 1
-    batches: tuple[MicroBatch, ...] = ()
+    batches: Sequence[MicroBatch] = ()
     exchange: Exchange = UNMEASURED
     alarms: tuple[Alarm, ...] = ()
     latency_basis: Mapping[str, Basis] = field(default_factory=dict)
@@ -453,6 +454,7 @@ class Observation:
     signals: Signals = field(default_factory=dict)
     standings: Mapping[str, Standing] = field(default_factory=dict)
     guards: int = 0
+    stalled: Mapping[str, float] = field(default_factory=dict)
     rings: Mapping[str, Ring] = field(default_factory=dict)
     standby: Standby = NO_COPIES
 

@@ -53,9 +53,10 @@ class PlantKind(StrEnum):
     WATCHED = "watched queries on Spark"
     APART = "simulated, operators apart"
     FUSED = "simulated, fused"
+    REDUCERS = "simulated, ring of reducers"
 
 
-PLANTS: Mapping[str, PlantKind] = dict(zip("SWAF", PlantKind, strict=True))
+PLANTS: Mapping[str, PlantKind] = dict(zip("SWAFR", PlantKind, strict=True))
 """Plants by their letters in tables."""
 
 

@@ -73,6 +73,35 @@ class RunDirectory:
         return self.root / "cluster"
 
     @property
+    def manifest(self) -> Path:
+        """What the run is: dataflow, program, format; a run is resumed from it."""
+        return self.root / "run.json"
+
+    @property
+    def lock(self) -> Path:
+        """Held by the process that drives the run."""
+        return self.root / "run.lock"
+
+    @property
+    def session_lock(self) -> Path:
+        """Held by the JVM of the run's Spark session, which may outlive that process by seconds."""
+        return self.root / "session.lock"
+
+    @property
+    def leases(self) -> Path:
+        """Leases: requested, and ended."""
+        return self.root / "leases.jsonl"
+
+    @property
+    def all_results(self) -> Path:
+        """What sinks write that name no folder of their own."""
+        return self.root / "results"
+
+    def results(self, sink: str) -> Path:
+        """What `sink` writes there."""
+        return self.all_results / sink
+
+    @property
     def journal(self) -> Path:
         """Actions, written before they are applied."""
         return self.root / "journal.jsonl"

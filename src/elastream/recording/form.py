@@ -50,7 +50,7 @@ def _columns(frame: Frame) -> Json:
 
 
 def written_observation(observation: Observation, before: Observation | None = None) -> Json:
-    """An entry of an observation. Signals, standings and compositions in effect stand in it where they have changed."""
+    """An entry of an observation. Signals, standings, compositions in effect and rings are in it if they changed."""
     tasks = observation.tasks
     return {
         "kind": "observation",
@@ -72,7 +72,15 @@ def written_observation(observation: Observation, before: Observation | None = N
         "latency_basis": {source: basis.value for source, basis in observation.latency_basis.items()},
         **({"alternates": _frame(observation.alternates)} if len(observation.alternates) else {}),
         **_guarded(observation, before),
+        **_ringed(observation, before),
     }
+
+
+def _ringed(observation: Observation, before: Observation | None) -> Json:
+    """The tokens of every ring, where one has changed."""
+    if observation.rings == ({} if before is None else before.rings):
+        return {}
+    return {"rings": {operator: dict(ring.tokens) for operator, ring in observation.rings.items()}}
 
 
 def _guarded(observation: Observation, before: Observation | None) -> Json:
@@ -147,7 +155,7 @@ def written_ending(ending: Ending) -> Json:
 
 
 def read_header(fields: Json) -> Header:
-    for name in ("operators", "edges", "stages", "host_types", "signals"):
+    for name in ("operators", "edges", "stages", "host_types", "signals", "resumed"):
         fields[name] = tuple(fields.get(name, ()))
     return Header(**fields)
 

@@ -12,7 +12,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from elastream.model.errors import EnvironmentProblem
+from elastream.model.errors import EnvironmentProblem, InputError
+from elastream.recording.formats import unmarked
 from elastream.recording.lines import Lines
 
 __all__ = ["GuardLog", "GuardVersion"]
@@ -100,9 +101,11 @@ class GuardLog:
 
 def _version(line: bytes) -> GuardVersion | str:
     try:
-        fields: dict[str, Any] = json.loads(line)
+        fields: dict[str, Any] = unmarked(json.loads(line), "a line of the versions of the guards")
         return GuardVersion(
             int(fields["number"]), float(fields["time"]), str(fields["by"]), str(fields["file"]), str(fields["text"])
         )
-    except (ValueError, TypeError, KeyError) as error:
+    except InputError as error:
+        return str(error)
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
         return f"a line of the versions of the guards is damaged ({type(error).__name__}: {error})"

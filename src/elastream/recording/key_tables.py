@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING
 from elastream.model.errors import DataflowError, EnvironmentProblem, InputError
 from elastream.model.key_table import KeyTable, Selection
 from elastream.recording.directory import RunDirectory
-from elastream.recording.lines import line, write_whole
+from elastream.recording.formats import marked, unmarked
+from elastream.recording.lines import line, replace_whole, write_whole
 from elastream.recording.observer import Header
 
 if TYPE_CHECKING:
@@ -74,17 +75,23 @@ class KeyTableLog:
                 self._take_over()
                 version = len(self._versions.get(table.operator, ())) + 1
                 path = self._directory.key_tables(table.operator) / f"{version:06d}-{digest[:HASHED]}.arrow"
-                _write_synced(path, content)
+                replace_whole(path, content)
                 named = str(path.relative_to(self._directory.root))
                 entry = KeyTableVersion(table.operator, version, named, digest, len(table), time.time(), who)
                 os.ftruncate(file, self._read)  # half a line that a crash has left
                 os.lseek(file, 0, os.SEEK_END)
                 with open(file, "ab", buffering=0, closefd=False) as raw:
-                    write_whole(raw, line({name: getattr(entry, name) for name in entry.__slots__}))
+                    fields = {name: getattr(entry, name) for name in entry.__slots__}
+                    write_whole(raw, line(fields if self._read else marked(fields)))
                 self._take_over()
                 return version
         except OSError as error:
             raise self._problem(error) from error
+
+    def has(self, table: KeyTable) -> bool:
+        """Whether some version is this table."""
+        digest = hashlib.sha256(written_rows(table)).hexdigest()
+        return any(version.sha256 == digest for version in self._all().get(table.operator, ()))
 
     def newest(self) -> Mapping[str, int]:
         """The newest version by operator, also of other processes; costs one stat call where there is nothing new."""
@@ -151,7 +158,8 @@ class KeyTableLog:
         for each in content[: content.rfind(b"\n") + 1].splitlines(keepends=True):
             number = 1 + sum(map(len, self._versions.values()))
             try:
-                entry = KeyTableVersion(**json.loads(each))
+                fields = json.loads(each)
+                entry = KeyTableVersion(**(fields if self._read else unmarked(fields, path)))
                 if entry.version != len(self._versions.get(entry.operator, ())) + 1:
                     raise ValueError(f"version {entry.version} is out of order")
             except (ValueError, TypeError) as error:
@@ -194,12 +202,3 @@ def read_rows(content: "bytes | pa.Buffer") -> tuple[tuple[str, ...], dict[tuple
     whole = pa.ipc.open_file(content).read_all()
     *keys, alternates = (column.to_pylist() for column in whole.columns)
     return tuple(whole.schema.names[:-1]), dict(zip(zip(*keys, strict=True), alternates, strict=True))
-
-
-def _write_synced(path: Path, content: bytes) -> None:
-    """Write a file that is there as a whole or not at all, and still is after a crash."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    with temporary.open("wb", buffering=0) as file:
-        write_whole(file, content)
-    os.replace(temporary, path)

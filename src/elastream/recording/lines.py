@@ -1,6 +1,7 @@
 """Reads and appends durable JSON lines: a line is on disk before `append` returns.
 
-A crash can tear at most the last line, which is cut off when the file is opened again. Callers define the lines' meaning.
+A crash can tear at most the last line, which is cut off when the file is opened again. The first line carries the format
+version as well (`formats`). Callers define the lines' meaning.
 """
 
 import contextlib
@@ -12,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from elastream.model.errors import EnvironmentProblem, InputError
+from elastream.recording.formats import marked, unmarked
 
-__all__ = ["JournalProblem", "Lines"]
+__all__ = ["JournalProblem", "Lines", "line", "replace_whole", "write_whole"]
 
 
 class JournalProblem(EnvironmentProblem):
@@ -41,7 +43,10 @@ class Lines:
             raise self._problem(error) from error
 
     def read(self) -> list[dict[str, Any]]:
-        """The lines present when the file was opened (on the first call only). Raises InputError for a malformed line."""
+        """The lines present when the file was opened (on the first call only).
+
+        Raises InputError for a malformed line, and for a file of a newer format.
+        """
         found = []
         content, self._content = self._content, b""
         for number, line in enumerate(content.splitlines(), start=1):
@@ -51,7 +56,7 @@ class Lines:
                 raise InputError(f"{self.path}, line {number}: not JSON ({error})") from error
             if not isinstance(fields, dict):
                 raise InputError(f"{self.path}, line {number}: not a JSON object")
-            found.append(fields)
+            found.append(unmarked(fields, self.path) if number == 1 else fields)
         return found
 
     def append(self, fields: Mapping[str, Any]) -> None:
@@ -59,7 +64,7 @@ class Lines:
         end = None
         try:
             end = self._file.seek(0, os.SEEK_END)
-            write_whole(self._file, line(fields))
+            write_whole(self._file, line(fields if end else marked(fields)))
         except OSError as error:
             if end is not None:
                 # Half a line would spoil the next one, should there be room again; the problem is raised in any case.
@@ -84,3 +89,12 @@ def write_whole(file: FileIO, content: bytes) -> None:
     while content:
         content = content[file.write(content) :]
     os.fsync(file.fileno())
+
+
+def replace_whole(path: Path, content: bytes) -> None:
+    """Write a file that is there as a whole or not at all, and still is after a crash. Creates its folder."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    with temporary.open("wb", buffering=0) as file:
+        write_whole(file, content)
+    os.replace(temporary, path)

@@ -9,9 +9,11 @@ from elastream.model.decision import Decision
 from elastream.model.key_table import key_columns
 from elastream.model.observation import Context, Observation
 
-__all__ = ["Ending", "Header", "Json", "Observer", "describe_run", "described_further"]
+__all__ = ["LIMITED", "Ending", "Header", "Json", "Observer", "describe_run", "described_before", "described_further"]
 
 Json: TypeAlias = dict[str, Any]
+LIMITED = "its limit of"
+"""How the reason begins of a run that was stopped by its time limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +21,9 @@ class Header:
     """Description of a run before its start, JSON-ready.
 
     plant: "spark" or "simulated". operators, edges, stages, host_types, signals (of the dataflow): a dict each, as
-    `describe_run` builds them. started: epoch seconds of time 0. environment: machine and software versions.
+    `describe_run` builds them. started: epoch seconds of time 0. environment: machine and software versions. resumed: one
+    entry for each time that it went on after its driver had ended: `time`, when that was; `seen`, the last time of before;
+    `adopted` and `gone`, hosts that were still there, and that were not.
     """
 
     flow: str
@@ -34,6 +38,7 @@ class Header:
     started: float = 0.0
     environment: Mapping[str, Any] = field(default_factory=dict)
     signals: tuple[Json, ...] = ()
+    resumed: tuple[Json, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +82,7 @@ def describe_run(
     plant: str,
     started: float,
     environment: Mapping[str, Any] | None = None,
+    resumed: Sequence[Json] = (),
 ) -> Header:
     """Build the header of a run in `context`; started: epoch seconds of time 0."""
     graph = context.graph
@@ -102,6 +108,7 @@ def describe_run(
         started=started,
         environment=dict(environment or {}),
         signals=tuple({"name": each.name, "kind": each.kind.value, "stale": each.stale} for each in graph.signals.values()),
+        resumed=tuple(resumed),
     )
 
 
@@ -120,6 +127,11 @@ def described_further(header: Header, context: Context, leases: Iterable[Lease])
         host_types=_joined(header.host_types, (*now.host_types, *types.values()), "name"),
         signals=_joined(header.signals, now.signals, "name"),
     )
+
+
+def described_before(before: Header, now: Header) -> Header:
+    """`now`, with host types that only `before` had: leases of before name them."""
+    return replace(now, host_types=_joined(before.host_types, now.host_types, "name"))
 
 
 def _joined(before: Sequence[Json], now: Sequence[Json], *key: str) -> tuple[Json, ...]:

@@ -5,8 +5,9 @@ agree about a run. `elastream.report.summary` computes its figures.
 """
 
 import json
+import os
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
@@ -22,6 +23,7 @@ from elastream.model.graph import Kind
 from elastream.model.guarding import Standing
 from elastream.model.latency import Basis, weakest
 from elastream.model.observation import Composition, Floats, Metric, MicroBatch, Observation
+from elastream.model.ring import Ring
 from elastream.model.signals import SignalReading, Signals
 from elastream.model.stages import Layout
 from elastream.recording.form import (
@@ -37,8 +39,10 @@ from elastream.recording.form import (
     written_ending,
     written_observation,
 )
-from elastream.recording.observer import Ending, Header, Json, described_further
+from elastream.recording.formats import FORMAT, unmarked
+from elastream.recording.observer import Ending, Header, Json, described_before, described_further
 from elastream.recording.series import Series
+from elastream.recording.tail import whole_length
 
 __all__ = ["Collector", "Recorder", "Recording"]
 
@@ -87,7 +91,7 @@ class _Entries:
 
     def _describe(self, header: Header) -> None:
         self._header, self._described = header, True
-        self._write({"kind": "start", **asdict(header)})
+        self._write({"kind": "start", "format": FORMAT, **asdict(header)})
 
     def _write(self, entry: Json) -> None:
         raise NotImplementedError
@@ -106,22 +110,26 @@ class Collector(_Entries):
     @property
     def recording(self) -> "Recording":
         """The recording so far. Raises InputError before the start."""
-        begun = [] if self._described or not self._header.flow else [{"kind": "start", **asdict(self._header)}]
+        head = {"kind": "start", "format": FORMAT, **asdict(self._header)}
+        begun = [] if self._described or not self._header.flow else [head]
         return Recording.of([*begun, *self._entries])
 
 
 class Recorder(_Entries):
     """An observer that writes every entry to a file of JSON lines, flushed line by line, unknown values as null.
 
-    The file of a killed run holds all entries up to then. Raises EnvironmentProblem if the file cannot be written.
+    The file of a killed run holds all entries up to then. resumed: whether it is that of an earlier driver, whose last
+    line may be torn, and goes on. Raises EnvironmentProblem if the file cannot be written.
     """
 
-    def __init__(self, path: Path | str) -> None:
+    def __init__(self, path: Path | str, *, resumed: bool = False) -> None:
         super().__init__()
         self.path = _file(Path(path))
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = self.path.open("w", encoding="utf-8")
+            if resumed and self.path.exists():
+                os.truncate(self.path, whole_length(self.path))
+            self._file = self.path.open("a" if resumed else "w", encoding="utf-8")
         except OSError as error:
             raise self._problem(error) from error
 
@@ -187,17 +195,21 @@ class Recording:
         series = Series()
         decisions: dict[int, Decision] = {}
         ending: Ending | None = None
+        rounds = 0  # of earlier drivers: each counts from 1
         for number, entry in enumerate(entries, start=1):
             try:
                 fields = dict(entry)
                 match fields.pop("kind"):
                     case "start":
-                        header = read_header(fields)
+                        before, header = header, read_header(unmarked(fields, place))
+                        header = header if before is None else described_before(before, header)
+                        if before is not None and len(header.resumed) > len(before.resumed):
+                            ending, rounds = None, max(decisions, default=0)
                     case "observation":
                         series.add(fields)
                     case "decision":
                         decision = read_decision(fields)
-                        decisions[decision.round] = decision
+                        decisions[rounds + decision.round] = replace(decision, round=rounds + decision.round)
                     case "end":
                         ending = read_ending(fields, host_types(header))
                     case unknown:
@@ -343,6 +355,11 @@ class Recording:
         """By query the composition in effect at the last observation by `time`, and under "" the one that was wanted."""
         rows = (row for row in self.series.compositions if self.series.times[row[0]] <= time)
         return {query: read_composition(fields) for _, query, fields in rows}
+
+    def rings_at(self, time: float) -> Mapping[str, Ring]:
+        """The ring of each operator that had one at the last observation by `time`."""
+        known = [rings for number, rings in self.series.rings if self.series.times[number] <= time]
+        return {operator: Ring(tokens) for operator, tokens in (known[-1] if known else {}).items()}
 
     def query_of(self, element: str) -> str:
         """The query (segment) in which an operator runs, or in which a choice decides."""

@@ -97,6 +97,7 @@ class Series:
     whenever that has changed. alternates: metrics of each, `"operator.alternate"`. signals: what guards could read.
     standings, guards, compositions: (number of the observation, ...) whenever the standing of an element (None: it has none
     any more), the version of the guards, or the composition wanted (query "") or in effect in a query is another one.
+    rings: (number of the observation, tokens by operator) whenever one has changed.
     """
 
     times: Numbers = field(default_factory=lambda: array("d"))
@@ -116,6 +117,7 @@ class Series:
     standings: list[tuple[int, str, Json | None]] = field(default_factory=list)
     guards: list[tuple[int, int]] = field(default_factory=list)
     compositions: list[tuple[int, str, Json]] = field(default_factory=list)
+    rings: list[tuple[int, Mapping[str, Mapping[str, float]]]] = field(default_factory=list)
     _wanted: Json | None = None
 
     def add(self, entry: Mapping[str, Any]) -> None:
@@ -125,6 +127,8 @@ class Series:
             frame = entry.get(name, {}) if name in ("links", "alternates") else entry[name]
             if frame:
                 getattr(self, name).add(number, frame["ids"], frame["values"])
+        if "rings" in entry:
+            self.rings.append((number, entry["rings"]))
         wanted = entry["composition"]["parallelism"]
         self.composed.add(number, list(wanted), {"parallelism": list(wanted.values())})
         self._place(entry["tasks"], entry["hosts"]["ids"])

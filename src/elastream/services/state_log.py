@@ -13,6 +13,7 @@ from typing import Any
 from pydantic_core import from_json, to_json
 
 from elastream.model.errors import InputError
+from elastream.recording.formats import marked
 from elastream.recording.lines import JournalProblem, Lines, line, write_whole
 
 __all__ = ["StateLog"]
@@ -98,7 +99,7 @@ class StateLog:
         fresh = path.with_name(path.name + ".new")
         try:
             with fresh.open("wb", buffering=0) as file:
-                write_whole(file, line({"manager": self.manager}) + line(entry))
+                write_whole(file, line(marked({"manager": self.manager})) + line(entry))
             fresh.replace(path)
             folder = os.open(path.parent, os.O_RDONLY)
             os.fsync(folder)

@@ -26,7 +26,7 @@ from elastream.model.observation import (
     TaskFrame,
 )
 from elastream.simulation.batching import ARRIVED, BUSY, DELAY, DONE, IN_TIME, LATE, LEFT, MIDDLE, WITHIN, rates_at
-from elastream.simulation.fused import FusedNetwork, Periods
+from elastream.simulation.fused import FusedNetwork, Periods, Reports
 from elastream.simulation.partitions import StageStation
 from elastream.simulation.pool import SimulatedHosts
 from elastream.simulation.settings import Settings
@@ -61,7 +61,7 @@ class BatchWatch(Watch):
         self._busy: Floats = np.zeros((0, len(network.stations)))
         self._stages = np.array([self.rows[station.name] for station in network.stations], dtype=np.int64)
         self._since: Mapping[str, float] = dict.fromkeys(network.sources, 0.0)
-        self._batch: tuple[float, tuple[MicroBatch, ...]] = (-1.0, ())
+        self._batch: tuple[float, Sequence[MicroBatch]] = (-1.0, ())
 
     def tick(self, now: float) -> None:
         """Close the monitoring periods that ended by `now`."""
@@ -125,7 +125,7 @@ class BatchWatch(Watch):
         self._busy = busy[max(0, busy.shape[0] - most + 1) :] if most > 1 else busy[:0]
         for name, reached in closed.offered.items():
             into, (rate, known) = table[:, :, self.rows[name]], rates[self.context.layout.stage_of[name].segment]
-            came = np.diff(reached, prepend=self._since[name]) / period
+            came = (reached - np.concatenate([[self._since[name]], reached[:-1]])) / period
             offered += came
             into[:, AT[Metric.ARRIVAL_RATE]] = np.where(known > 0, came, np.nan)
             taken = rate * self.fused.source_share(name)
@@ -200,10 +200,10 @@ class BatchWatch(Watch):
         task, host = ([pair[side] for pair in pairs] for side in (0, 1))
         return Standby(task, host, np.zeros(len(pairs)), np.full(len(pairs), np.nan))  # type: ignore[arg-type]
 
-    def _batches(self, now: float) -> tuple[MicroBatch, ...]:
+    def _batches(self, now: float) -> Sequence[MicroBatch]:
         """Micro-batches committed since the last observation at an earlier time."""
         if now > self._batch[0]:
-            self._batch = (now, tuple(self.fused.reports))
+            self._batch = (now, Reports(self.fused.reports))
             self.fused.reports = []
         return self._batch[1]
 

@@ -6,8 +6,10 @@ of the composition that they were processed under.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from typing import overload
 
 import numpy as np
 
@@ -49,6 +51,30 @@ class Periods:
     offered: Mapping[str, Floats]
     active: int
     usable: float
+
+
+class Reports(Sequence[MicroBatch]):
+    """Micro-batches by query, as rows of its log: few of those who observe ask for any."""
+
+    def __init__(self, rows: Sequence[tuple[str, Floats]]) -> None:
+        self._rows = rows
+
+    @cached_property
+    def _all(self) -> tuple[MicroBatch, ...]:
+        return tuple(MicroBatch(name, *row) for name, rows in self._rows for row in rows.tolist())
+
+    @overload
+    def __getitem__(self, number: int) -> MicroBatch: ...
+    @overload
+    def __getitem__(self, number: slice) -> tuple[MicroBatch, ...]: ...
+    def __getitem__(self, number: int | slice) -> MicroBatch | tuple[MicroBatch, ...]:
+        return self._all[number]
+
+    def __len__(self) -> int:
+        return sum(len(rows) for _, rows in self._rows)
+
+    def __repr__(self) -> str:
+        return repr(self._all)
 
 
 class FusedNetwork:
@@ -107,7 +133,7 @@ class FusedNetwork:
         self.committed = 0.0
         self.periods = 0
         self.closed: Periods | None = None
-        self.reports: list[MicroBatch] = []
+        self.reports: list[tuple[str, Floats]] = []
         self.latencies: list[Items] = []
         self.updates = Updates()
         self.signalled: dict[str, float] = {}
@@ -284,7 +310,7 @@ class FusedNetwork:
             tables[name], parts = segment.advance(begin, end, self.flows[name], pool, turn, self.target)
             self.flows[name] = []
             self._count(segment, tables[name].sum(axis=0) - opened, parts)
-            self.reports += [MicroBatch._make((name, *row, math.nan, math.nan)) for row in segment.log[known:].tolist()]
+            self.reports.append((name, segment.log[known:]))
             kept = int((segment.log[:, 0] + segment.log[:, 1]).searchsorted(ends[0] - KEPT))
             segment.log = segment.log[max(0, min(kept, segment.log.shape[0] - RECENT)) :]
         pool.worked[: len(pool)] = worked[-1]

@@ -21,7 +21,7 @@ from elastream.planning.algorithms.governor import REMEMBERED, Governor
 from elastream.simulation import batching
 from elastream.simulation.costs import Demand
 from elastream.simulation.draws import uniform
-from elastream.simulation.partitions import Located, StageStation, dealt
+from elastream.simulation.partitions import StageStation, TaskPlaces, dealt
 from elastream.simulation.pool import SimulatedHosts
 from elastream.simulation.settings import Settings
 from elastream.simulation.stations import NOTHING, Items, joined, neighbours
@@ -327,14 +327,14 @@ class FusedSegment:
             bool(young.any()) or any(not station.settled for station in self.stations),
         )
 
-    def _tasks(self, station: StageStation, pool: SimulatedHosts) -> Located:
+    def _tasks(self, station: StageStation, pool: SimulatedHosts) -> TaskPlaces:
         """Where a stage's tasks are; without state, dealt evenly, free slots first."""
         if station.placed:
             return station.locate(pool)
         hosts = np.flatnonzero(pool.up[: len(pool)])
         tasks = dealt(len(station.crew), np.array([pool.leases[row].type.slots for row in hosts.tolist()]))
         total = max(1.0, float(tasks.sum()))
-        return Located(hosts, tasks, np.zeros_like(tasks), tasks / total, (tasks > 0) / total, np.zeros(hosts.size))
+        return TaskPlaces(hosts, tasks, np.zeros_like(tasks), tasks / total, (tasks > 0) / total, np.zeros(hosts.size))
 
     @property
     def recent(self) -> list[MicroBatch]:

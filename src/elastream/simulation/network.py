@@ -13,7 +13,7 @@ from elastream.model.composing import Consistency, changed_operators
 from elastream.model.endpoints import DomainSignal
 from elastream.model.graph import Delivery, Edge, Graph, Kind, Operator
 from elastream.model.key_table import KeyTables
-from elastream.model.observation import Composition, Floats, MicroBatch
+from elastream.model.observation import Composition, Floats
 from elastream.model.qos import live_edges
 from elastream.model.stages import Layout
 from elastream.simulation.arrivals import Emissions, Load, share, whole_items
@@ -71,7 +71,6 @@ class QueueNetwork:
         )
         self.by_name = {station.name: station for station in self.stations}
         self.latencies: list[Items] = []
-        self.reports: list[MicroBatch] = []
         self.committed = 0.0
         self.dealt = dict.fromkeys(self.graph.by_name, 0)
         self.link_free: dict[Edge, float] = {}

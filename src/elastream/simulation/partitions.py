@@ -20,7 +20,7 @@ from elastream.simulation.settings import Settings
 from elastream.simulation.stations import Station
 
 
-class Located(NamedTuple):
+class TaskPlaces(NamedTuple):
     """The tasks of a stage by host, shape (hosts,) each: rows of the hosts, tasks, those of them that must load state, the
     part of the records that they get together and that the heaviest of them gets, and that of state copied there."""
 
@@ -101,7 +101,7 @@ class StageStation(Station):
         wanted = {int(i): int(host) for i, host in zip(self.crew.index, self.crew.host, strict=True) if host >= 0}
         self.where, self.fresh = landed(self.where, wanted), self.where
 
-    def locate(self, pool: SimulatedHosts) -> Located:
+    def locate(self, pool: SimulatedHosts) -> TaskPlaces:
         """Where its partitions are. One that comes to a host which kept a copy of its state loads nothing."""
         if not self.where:
             self.settle()
@@ -111,6 +111,7 @@ class StageStation(Station):
             place = place if place >= 0 and up[place] else host
             if place >= 0:
                 now[i] = place
+        self.where = {**self.where, **now}  # what a lost host had runs where it is wanted, with this batch
         came = [host for i, host in now.items() if self.fresh.get(i, host) != host and host not in self.kept.get(i, ())]
         self.kept = self._copies(now, pool)
         held = set(now.values()).union(*self.kept.values())
@@ -129,7 +130,7 @@ class StageStation(Station):
             loading[at[host]] += 1
         if not self.skewed:  # in equal parts, without the rounding of a sum
             share, heaviest = tasks / max(1, len(now)), (tasks > 0) / max(1, len(now))
-        return Located(hosts, tasks, loading, share, heaviest, copied)
+        return TaskPlaces(hosts, tasks, loading, share, heaviest, copied)
 
     def _copies(self, now: Mapping[int, int], pool: SimulatedHosts) -> dict[int, frozenset[int]]:
         """Rows of the hosts that keep a copy of each partition: those after its own on the ring."""
@@ -139,7 +140,7 @@ class StageStation(Station):
         )
         if not r or len(usable) < 2:
             return {}
-        even = Ring.even(in_zones({host: pool.leases[pool.rows[host]].type.zone for host in usable}))
+        even = Ring.even(in_zones({host: pool.leases[pool.rows[host]].zone for host in usable}))
         ring = self.ring if self.ring is not None and set(self.ring) <= set(usable) else even
         found: dict[int, frozenset[int]] = {}
         for i, row in now.items():

@@ -8,6 +8,7 @@ with room.
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Protocol
 
 import numpy as np
 
@@ -30,7 +31,7 @@ from elastream.model.action import (
     SwitchEdge,
     TaskId,
 )  # fmt: skip
-from elastream.model.cloud import HostState, HostType, Lease
+from elastream.model.cloud import HostState, HostType, Lease, by_zones
 from elastream.model.composing import holder, refusal, switched
 from elastream.model.errors import CloudError, DataflowError, InputError
 from elastream.model.fitting import refuse_misfit, refuse_replicas
@@ -58,10 +59,18 @@ PERIODS_AT_ONCE = 1000
 """Most monitoring periods that micro-batches are advanced at once: bounds memory, and costs nothing."""
 
 
+class Advancing(Protocol):
+    """A plant whose time passes in `advance` alone."""
+
+    time: float
+
+    def advance(self, until: float) -> None: ...
+
+
 class SimulatedClock:
     """Clock of a simulated plant: time advances only in `sleep_until`."""
 
-    def __init__(self, plant: "SimulatedPlant") -> None:
+    def __init__(self, plant: "Advancing") -> None:
         self._plant = plant
 
     def now(self) -> float:
@@ -124,14 +133,7 @@ class SimulatedPlant:
         """Release every host."""
         self._result = self.result()
         self.closed = True
-        for row in self.pool.active:
-            if self.pool.leases[row].state is not HostState.RELEASING:
-                self.pool.to(int(row), HostState.RELEASING, self.time)
-        while self.pool.next_event < math.inf:
-            time = self.pool.next_event
-            event = self.pool.due(time)
-            if event is not None and event.state is HostState.RELEASED:
-                self.pool.to(event.row, HostState.RELEASED, time)
+        self.pool.end(self.time)
 
     def advance(self, until: float) -> None:
         """Simulate up to `until`, seconds; returns at once if that time has passed."""
@@ -171,9 +173,9 @@ class SimulatedPlant:
             case MoveTask():
                 status, reason = self._move(action.task, action.host)
             case LeaseHost():
-                status, reason = self._lease(action)
+                status, reason = self.pool.requested(action, self.context, self.time)
             case RenewHost():
-                status, reason = self._renew(action.host)
+                status, reason = self.pool.renew(action.host, self.time)
             case DrainHost():
                 status, reason = self._drain(action.host)
             case CancelDrain():
@@ -281,27 +283,6 @@ class SimulatedPlant:
         if refused:
             return Status.REFUSED, refused
         return (Status.ACCEPTED, f"{counted(moved, 'state partition')} on the way") if moved else (Status.DONE, "")
-
-    def _lease(self, action: LeaseHost) -> tuple[Status, str]:
-        if action.host in self.pool.rows:
-            lease = self.pool.leases[self.pool.rows[action.host]]
-            if not lease.active or lease.state is HostState.RELEASING or lease.type.name != action.type:
-                return Status.REFUSED, f"{action.host!r} is the name of a host that was leased as {lease.type.name!r}"
-            return (Status.DONE, "") if lease.ready_at() is not None else (Status.ACCEPTED, "the host is starting")
-        kind = self.context.host_types.get(action.type)
-        if kind is None or not action.host:
-            return Status.REFUSED, f"host type {action.type!r} is not declared" if kind is None else "a host needs a name"
-        if len(self.pool.active) >= self.context.max_hosts:
-            return Status.REFUSED, f"at most {counted(self.context.max_hosts, 'host')} may be leased"
-        self.pool.lease(action.host, kind, self.time)
-        return Status.ACCEPTED, "the host is starting"
-
-    def _renew(self, host: str) -> tuple[Status, str]:
-        row = self.pool.active_row(host)
-        if row is None or self.pool.leases[row].state is HostState.RELEASING:
-            return Status.REFUSED, f"host {host!r} is not leased"
-        self.pool.renewed[host] = self.pool.leases[row].units(self.time)
-        return Status.DONE, ""
 
     def _drain(self, host: str) -> tuple[Status, str]:
         row = self.pool.active_row(host)
@@ -424,4 +405,4 @@ def _first_hosts(layout: Layout, types: Sequence[HostType], least: int, most: in
             f"one instance of every operator needs {counted(needed, 'host')} of type {kind.name!r}, and at most {most} "
             "may be leased (max_hosts): allow more, declare fewer `cores` for operators, or larger hosts"
         )
-    return [kind.name] * needed
+    return [each.name for each in by_zones(types, needed, kind)]

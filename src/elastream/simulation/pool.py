@@ -11,8 +11,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from elastream.model.action import LeaseHost, Status
 from elastream.model.cloud import HostState, HostType, Lease
-from elastream.model.observation import Floats
+from elastream.model.observation import Context, Floats
+from elastream.model.wording import counted
 from elastream.simulation.draws import uniform
 from elastream.simulation.settings import HostFailure, Settings
 from elastream.workload.speeds import number_of
@@ -122,6 +124,40 @@ class SimulatedHosts:
             self._schedule(self.ready[row], HostState.RUNNING, row)
         self.changes += 1
         return row
+
+    def requested(self, action: LeaseHost, context: Context, now: float) -> tuple[Status, str]:
+        """Lease the host that `action` names, if it is none yet and may be leased."""
+        if action.host in self.rows:
+            lease = self.leases[self.rows[action.host]]
+            if not lease.active or lease.state is HostState.RELEASING or lease.type.name != action.type:
+                return Status.REFUSED, f"{action.host!r} is the name of a host that was leased as {lease.type.name!r}"
+            return (Status.DONE, "") if lease.ready_at() is not None else (Status.ACCEPTED, "the host is starting")
+        kind = context.host_types.get(action.type)
+        if kind is None or not action.host:
+            return Status.REFUSED, f"host type {action.type!r} is not declared" if kind is None else "a host needs a name"
+        if len(self.active) >= context.max_hosts:
+            return Status.REFUSED, f"at most {counted(context.max_hosts, 'host')} may be leased"
+        self.lease(action.host, kind, now)
+        return Status.ACCEPTED, "the host is starting"
+
+    def renew(self, host: str, now: float) -> tuple[Status, str]:
+        """Record that `host` is kept for another billing time unit."""
+        row = self.active_row(host)
+        if row is None or self.leases[row].state is HostState.RELEASING:
+            return Status.REFUSED, f"host {host!r} is not leased"
+        self.renewed[host] = self.leases[row].units(now)
+        return Status.DONE, ""
+
+    def end(self, now: float) -> None:
+        """Release every host."""
+        for row in self.active:
+            if self.leases[row].state is not HostState.RELEASING:
+                self.to(int(row), HostState.RELEASING, now)
+        while self.next_event < math.inf:
+            time = self.next_event
+            event = self.due(time)
+            if event is not None and event.state is HostState.RELEASED:
+                self.to(event.row, HostState.RELEASED, time)
 
     def to(self, row: int, state: HostState, now: float) -> None:
         """Set a host's state; a release completes after the type's `stop` seconds."""

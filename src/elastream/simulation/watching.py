@@ -89,7 +89,6 @@ class Watch:
         self.streams: list[EdgeTraffic] | None = None
         self.series: list[tuple[float, ...]] = []
         self._basis = {source.name: Basis.DUE for source in context.graph.sources}
-        self._told = (-1.0, 0, 0)
         self._leases: tuple[int, Mapping[str, Lease], tuple[str, ...]] = (-1, {}, ())
         self._host_rows: Mapping[str, int] = {}
         self._placed: tuple[Any, ...] | None = None
@@ -268,13 +267,9 @@ class Watch:
         """Copies of state; only fused stages keep any."""
         return NO_COPIES
 
-    def _batches(self, now: float) -> tuple[MicroBatch, ...]:
-        """Micro-batches committed since the last observation at an earlier time."""
-        observed, _, until = self._told
-        if now > observed:
-            self._told = (now, until, len(self.network.reports))
-        _, since, until = self._told
-        return tuple(self.network.reports[since:until])
+    def _batches(self, now: float) -> Sequence[MicroBatch]:
+        """Micro-batches committed since the last observation at an earlier time: none where every operator has a queue."""
+        return ()
 
     def _lease_frame(self) -> tuple[Mapping[str, Lease], tuple[str, ...]]:
         if self._leases[0] != self.pool.changes:

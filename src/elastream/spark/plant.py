@@ -83,11 +83,12 @@ class Scope:
 
 
 class RunClock:
-    """Seconds since the run began, on the machine's monotonic clock; it can be woken early. epoch: when that was."""
+    """Seconds since the run began, on the machine's monotonic clock; it can be woken early. epoch: when that was. at:
+    seconds to begin with, of a run that goes on."""
 
-    def __init__(self) -> None:
-        self._start = time.monotonic()
-        self.epoch = time.time()
+    def __init__(self, at: float = 0.0) -> None:
+        self._start = time.monotonic() - at
+        self.epoch = time.time() - at
         self._wake = threading.Event()
 
     def now(self) -> float:
@@ -303,7 +304,7 @@ class SparkPlant(Generic[Q]):
         return Outcome(action, Status.ACCEPTED, f"{counted(moving, 'state partition')} on the way")
 
     def _zone(self, host: str) -> str:
-        return self.hosts.leases[host].type.zone
+        return self.hosts.leases[host].zone
 
     # -- observation ---------------------------------------------------------------------------------------------------
 
@@ -355,6 +356,7 @@ class SparkPlant(Generic[Q]):
             rings=self.rings.standing,
             standby=self.standby.observed(tasks.tasks, hosts.ids),
             latency_basis=self.queries.latency_basis(),
+            stalled=self.queries.stalled(wall),
         )
 
     def _seen_again(self, last: Observation, now: float) -> Observation:

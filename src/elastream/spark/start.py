@@ -13,25 +13,28 @@ from pyspark.sql import SparkSession
 
 from elastream.clouds.provider import Cloud, Provider
 from elastream.model.alarms import Alarms
-from elastream.model.cloud import HostState
+from elastream.model.cloud import HostType
 from elastream.model.compiling import refuse_uncompilable
 from elastream.model.composing import Consistency, refuse_inconsistent
 from elastream.model.endpoints import KafkaTopic
 from elastream.model.errors import CloudError, EnvironmentProblem
+from elastream.model.fitting import few_zones
 from elastream.model.graph import Graph
 from elastream.model.observation import Composition
 from elastream.model.stages import Layout, lay_out
 from elastream.recording.directory import RunDirectory
+from elastream.recording.lease_log import LeaseLog
 from elastream.spark.dataflow.kafka import kafka_settings
 from elastream.spark.dataflow.key_tables import bringing_into_use
 from elastream.spark.hosts.hosts import Hosts
+from elastream.spark.hosts.taking_over import Resumed, TakenOver, first_hosts, take_over
 from elastream.spark.hosts.warmup import warm_up
 from elastream.spark.jvm.copies import desk_of
 from elastream.spark.jvm.copies_jar import copies_settings
 from elastream.spark.jvm.driver_side import DriverSide, TaskLoads
 from elastream.spark.jvm.executors import AllocationClient, Executors
 from elastream.spark.jvm.recovery import Recovery
-from elastream.spark.jvm.session import StateStore, open_session, settings_for
+from elastream.spark.jvm.session import StateStore, holding, open_session, settings_for
 from elastream.spark.mover import STEP
 from elastream.spark.placement.allocation import AllocationStore
 from elastream.spark.placement.placing import Placing
@@ -39,14 +42,14 @@ from elastream.spark.plant import RunClock, Scope, SparkPlant
 from elastream.spark.queries.compiled import CompiledQueries
 from elastream.spark.queries.compiler import start_queries
 from elastream.spark.queries.query import Instruments
-from elastream.spark.queries.segments import led_by_edges
+from elastream.spark.queries.segments import composition_left, led_by_edges
 from elastream.spark.queries.watched import WatchedQueries
 from elastream.spark.telemetry.links import LinkWatch
 from elastream.spark.telemetry.speeds import SpeedWatch
 from elastream.spark.telemetry.traffic import MapOutputs, Traffic
 from elastream.spark.worker import probe
 
-__all__ = ["pace_of", "start_beside", "start_plant"]
+__all__ = ["pace_of", "start_beside", "start_plant", "state_partitions_of"]
 
 PARTITIONS_PER_SLOT = 2
 """State partitions for each slot of the largest cluster: enough to even out, few enough to stay cheap (5 ms each)."""
@@ -76,6 +79,7 @@ def start_plant(
     ports: range | None = None,
     settings: Mapping[str, str] | None = None,
     consistency: Consistency = Consistency.BATCH,
+    resumed: Resumed | None = None,
     replicas: int = 0,
 ) -> SparkPlant[CompiledQueries]:
     """Start cluster, session and the queries of `graph`; returns when the first host takes tasks.
@@ -83,7 +87,8 @@ def start_plant(
     state_partitions: key groups of a keyed operator, fixed for the life of its checkpoint. state_store: where executors
     keep state, see `StateStore`. batch_seconds: how often a batch begins and how long it may take, by default `pace_of` the
     target latency. settings: further Spark settings, which win. consistency: what records meet that are under way while the
-    composition changes. replicas: copies of each state partition that other hosts are to keep.
+    composition changes. resumed: that the run in `directory` goes on: with its checkpoints, composition and leases.
+    replicas: copies of each state partition that other hosts are to keep.
 
     Raises ElastreamError, with nothing left running, where any of it fails.
     """
@@ -91,9 +96,14 @@ def start_plant(
     refuse_uncompilable(layout)
     refuse_inconsistent(layout, consistency)
     wanted = {**_kafka(graph), **(settings or {})}
-    with _on_hosts(graph.name, cloud, directory, ports, warm, state_partitions, state_store, wanted, replicas) as on:
+    like = (ports, warm, state_partitions, state_store, wanted, resumed, replicas)
+    with _on_hosts(graph.name, cloud, directory, *like) as on:
+        if said := few_zones(replicas, on.provider.terms.types):
+            log.warning("%s", said)
         slots = len(on.hosts.usable) * on.provider.terms.types[0].slots
         composition = Composition.default(graph, dict.fromkeys({*graph.loads, *led_by_edges(layout)}, slots))
+        if resumed is not None:
+            composition = composition_left(layout, directory, composition)
         pace = batch_seconds or pace_of(target_latency, layout)
         running = start_queries(
             on.spark,
@@ -132,10 +142,16 @@ def start_beside(
 
     Otherwise as `start_plant`.
     """
-    with _on_hosts("queries", cloud, directory, None, True, state_partitions, state_store, settings or {}) as on:
+    like = (None, True, state_partitions, state_store, settings or {}, None, replicas)
+    with _on_hosts("queries", cloud, directory, *like) as on:
         on.spark.conf.set("spark.sql.shuffle.partitions", str(on.partitions))
         start(on.spark)
         return on.plant(WatchedQueries(on.instruments, target_latency=target_latency), target_latency, replicas)
+
+
+def state_partitions_of(types: Sequence[HostType], max_hosts: int) -> int:
+    """Default key groups of a keyed operator, on hosts of these types."""
+    return max(4, PARTITIONS_PER_SLOT * max_hosts * max(kind.slots for kind in types))
 
 
 def pace_of(target_latency: float | None, layout: Layout) -> float:
@@ -154,6 +170,7 @@ class _OnHosts:
     clock: RunClock
     alarms: Alarms
     partitions: int
+    let_go: Callable[[], None]
 
     def plant(self, queries: Q, target_latency: float | None, replicas: int = 0) -> SparkPlant[Q]:
         """The plant of `queries`; closing it ends queries, session and every host."""
@@ -169,6 +186,7 @@ class _OnHosts:
         self.hosts.close()
         # The hosts go first: a session that stops waits for executors, and these have nothing left to say.
         self.provider.close()
+        _teardown(self.let_go)
         _teardown(self.spark.stop)
 
 
@@ -182,10 +200,11 @@ def _on_hosts(
     state_partitions: int | None,
     state_store: StateStore,
     settings: Mapping[str, str],
-    replicas: int = 0,
+    resumed: Resumed | None,
+    replicas: int,
 ) -> Iterator[_OnHosts]:
     """Cluster, session and first hosts; ended again where what is done inside raises."""
-    clock = RunClock()
+    clock = RunClock(0.0 if resumed is None else resumed.at)
     alarms = Alarms(clock.now)
     provider = spark = None
     try:
@@ -193,9 +212,12 @@ def _on_hosts(
         terms, reach = provider.terms, provider.terms.reach
         if reach is None:
             raise CloudError(f"no Spark session can reach the hosts of {type(cloud).__name__}")
-        partitions = state_partitions or max(4, PARTITIONS_PER_SLOT * terms.max_hosts * max(t.slots for t in terms.types))
-        first = {f"h{number}": terms.types[0] for number in range(1, max(1, terms.min_hosts) + 1)}
-        since = clock.now()
+        partitions = state_partitions or state_partitions_of(terms.types, terms.max_hosts)
+        leases = LeaseLog(directory.leases)
+        before = TakenOver() if resumed is None else take_over(leases, provider, resumed)
+        first, since = first_hosts(terms, before), clock.now()
+        for host, kind in first.items():
+            leases.requested(host, kind, since)
         provider.lease(first)  # a host takes as long to start as a session
         wanted = settings_for(
             driver_address=reach.driver_address,
@@ -220,15 +242,22 @@ def _on_hosts(
             clock.now,
             fence=AllocationClient(spark).fence,
             warm=(lambda executor: warm_up(session, executor, directory.cluster)) if warm else None,
+            log=leases,
+            alarms=alarms,
         )
+        hosts.taken_over = before
+        hosts.remember({**before.ended, **before.gone})
+        for host, lease in before.adopted.items():
+            hosts.adopt(host, lease.type, lease.since)
         for host, kind in first.items():
             hosts.adopt(host, kind, since)
-        _await_first(hosts, tuple(first))
+        _await_first(hosts, max(1, terms.min_hosts))
         placing = Placing({}, clock.now, AllocationStore(directory.allocation), alarms=alarms)
         instruments = _instruments(spark, driver, placing, SpeedWatch(readings))
         if replicas:
             instruments = replace(instruments, copies=desk_of(spark))
-        yield _OnHosts(spark, provider, hosts, instruments, clock, alarms, partitions)
+        with holding(spark, directory.session_lock) as let_go:
+            yield _OnHosts(spark, provider, hosts, instruments, clock, alarms, partitions, let_go)
     except BaseException:
         if provider is not None:
             provider.close()
@@ -277,17 +306,18 @@ def _teardown(stop: Callable[[], object]) -> None:
         log.debug("a part of the run had gone before it was ended", exc_info=True)
 
 
-def _await_first(hosts: Hosts, names: Sequence[str]) -> None:
-    """Wait until all first hosts take tasks; raises EnvironmentProblem with the provider's reason where one does not."""
+def _await_first(hosts: Hosts, least: int) -> None:
+    """Wait until `least` hosts take tasks; raises EnvironmentProblem with a provider's reason where so many do not come."""
+    before = {name for name, lease in hosts.leases.items() if not lease.active}
     while True:
         hosts.look()
         hosts.step(batch=-1, idle=True, holds=lambda host: False)
-        states = {name: hosts.leases[name].state for name in names}
-        for name, state in states.items():
-            if state is HostState.LOST:
-                raise EnvironmentProblem(f"the first host did not come up: {hosts.reason(name)}")
-        if all(state is HostState.RUNNING for state in states.values()):
+        if len(hosts.usable) >= least:
             return
+        leases = hosts.leases
+        lost = [name for name, lease in leases.items() if not lease.active and name not in before]
+        if lost and sum(lease.active for lease in leases.values()) < least:
+            raise EnvironmentProblem(f"the first host did not come up: {hosts.reason(lost[0])}")
         time.sleep(STEP)
 
 

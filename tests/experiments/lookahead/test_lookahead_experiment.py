@@ -5,11 +5,12 @@ from collections.abc import Callable
 import numpy as np
 
 from elastream.experiments.lookahead.bars import LookaheadResults, bars, ranked
+from elastream.experiments.lookahead.contenders import IN_TURNS, INTERVAL
 from elastream.experiments.lookahead.experiment import Foresight, LookaheadAssumptions, LookaheadCase, LookaheadRun
 from elastream.experiments.lookahead.page import _cases, outcome
 
 GIVEN = LookaheadAssumptions()
-RANK = {"plasticc": 0.6, "waaf": 0.46, "caf": 0.45, "wpa": 0.5, "wpo": 0.49, "wpp": 0.3}
+RANK = {INTERVAL: 0.58, IN_TURNS: 0.4, "plasticc": 0.6, "waaf": 0.46, "caf": 0.45, "wpa": 0.5, "wpo": 0.49, "wpp": 0.3}
 
 
 def as_in_the_thesis(case: LookaheadCase) -> float:
@@ -28,7 +29,7 @@ def results(profit: Callable[[LookaheadCase], float] = as_in_the_thesis) -> Look
         chi = 10 if case.policy == "plasticc" else 30
         found.append(
             LookaheadRun(
-                case, 0.95, 0.8, 0.9, 0.8, 40.0, profit(case), chi, 9.0, 3.0, 1.0, 2.0, 0, np.zeros((144, 4))
+                case, 0.95, 0.8, 0.9, 0.8, 40.0, profit(case), chi, 9.0, 3.0, 1.0, 2.0, 0, 0.7, np.zeros((144, 4))
             )
         )  # fmt: skip
     return LookaheadResults(found)

@@ -95,7 +95,7 @@ def run(
     plan: Any = None
     found = ReactiveRun(
         ReactiveCase(algorithm, rate, varies, adapted, 1, plan, alternates),
-        0.9, 0.8, 0.8, 0.9, 10.0, 0.3, 0.1, 5, 4.0, 1.0, 0, np.zeros((144, 5)),
+        0.9, 0.8, 0.8, 0.9, 10.0, 0.3, 0.1, 5, 4.0, 1.0, 0, 0.5, np.zeros((144, 5)),
     )  # fmt: skip
     return replace(found, **figures)
 

@@ -50,8 +50,9 @@ def test_a_server_takes_nobody_without_the_password_and_is_gone_afterwards(tmp_p
 @served
 @pytest.mark.spark
 @pytest.mark.slow
-def test_counts_kept_outside_are_those_of_a_batch_query(spark, tmp_path):
-    numbers = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 500).option("numPartitions", 2).load()
+def test_counts_kept_outside_are_those_of_a_batch_query(local_spark, tmp_path):
+    source = local_spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 500)
+    numbers = source.option("numPartitions", 2).load()
     words = numbers.select((F.col("value") % 37).cast("string").alias("word"))
     with outside_store(tmp_path / "store") as store:
         query = count_outside(words, store, tmp_path / "checkpoint", "outside")

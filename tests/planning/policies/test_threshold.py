@@ -11,12 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conformance.fake_plant import SMALL, FakePlant, word_count
+from elastream.forecasting.surprise import Surprises
 from elastream.model.action import KINDS, CancelDrain, DrainHost, LeaseHost, MoveTask, ReleaseHost, SetParallelism
 from elastream.model.cloud import HostState, Lease
 from elastream.model.errors import ElastreamError
 from elastream.model.observation import Composition, Context, Frame, Metric, Observation, Sample, TaskFrame
 from elastream.model.stages import lay_out
 from elastream.planning.algorithms.line import Line
+from elastream.planning.algorithms.load import Seen
 from elastream.planning.policies.threshold import Threshold
 
 GRAPH = word_count().graph
@@ -321,6 +323,16 @@ def test_the_first_batches_with_records_are_no_measure_however_long_the_run_wait
     assert Threshold().plan(first).actions == ()
     lasting = tuple(Sample(1000.0 - ago, heavy if ago < 12 else frame(0.0)) for ago in range(30, 0, -1))
     assert LeaseHost in kinds(Threshold().plan(replace(first, history=lasting)).actions)
+
+
+@pytest.mark.parametrize(("target", "leases"), [(2.0, 1), (20.0, 0)])
+def test_room_for_another_jump_is_what_keeps_its_records_in_time_and_no_more(target, leases):
+    now = observe([host("h1"), host("h2")], 100.0)
+    now = replace(now, context=replace(now.context, target_latency=target))
+    jumped = Surprises(np.array([[900.0], [250.0], [100.0]]), ((300.0, (150.0,) * 9), (900.0, (150.0,) * 9)))
+    memory = replace(Seen.after(None, replace(now, time=998.0), 120.0, 10.0), surprises=jumped)
+    # 250/s for the 6 s until hosts asked for then work: two hosts lag behind by 300 records, 1.5 s of them and no 10 s.
+    assert kinds(Threshold().plan(now, memory).actions) == [LeaseHost] * leases
 
 
 def test_noise_leases_no_host():

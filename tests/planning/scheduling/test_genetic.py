@@ -8,15 +8,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from plan_cases import LARGE, SMALL, at, leased, on, problem, small_cases
 
+from elastream.model.cloud import HostType
 from elastream.model.errors import InputError
 from elastream.planning.scheduling.genes import Genes
 from elastream.planning.scheduling.genetic import Fitness, GeneticSettings, evolved
-from elastream.planning.scheduling.offers import offers
-from elastream.planning.scheduling.problem import score
+from elastream.planning.scheduling.offers import coming, offers
+from elastream.planning.scheduling.problem import Goal, score
 from elastream.planning.scheduling.proven import optimum
 from properties import examples
 
 CHOICE = problem([[(1.0, 0.2, 1.0), (0.5, 0.1, 1.0)], [(1.0, 0.1, 1.0), (0.9, 0.05, 1.0)], [(1.0, 0.1, 1.0)]])
+SIZES = np.array([np.nan, 1000.0, 1000.0])
 BRIEF = GeneticSettings(population=30, generations=40)
 
 
@@ -40,7 +42,8 @@ def test_a_chromosome_is_a_plan_and_back_and_no_host_holds_more_than_it_has_room
 
 
 def fitness_of(case, conditions, plans, *, start=None):
-    genes = Genes(case, conditions, offers(case, conditions), 0.8)
+    ahead = None if start is None else coming(case, conditions)
+    genes = Genes(case, conditions, offers(case, conditions, ahead=ahead), 0.8)
     first = None if start is None else genes.encoded(start)
     rows = np.array([genes.encoded(plan) for plan in plans])
     return Fitness(case, conditions, genes, 0.8, first), rows
@@ -70,11 +73,62 @@ def test_what_is_missing_of_the_throughput_costs_more_as_a_plan_survives():
 def test_changes_to_the_plan_in_force_cost_profit():
     host = leased("h0", LARGE)
     conditions = at(CHOICE, 4.0, leased=(host,), time=60.0)
-    now, other = (on(CHOICE, active, [(host, (2, 1, 1))]) for active in ((0, 0, 0), (0, 1, 0)))
+    now, other = (on(CHOICE, active, [(host, held)]) for active, held in (((0, 0, 0), (2, 1, 1)), ((0, 0, 0), (1, 1, 2))))
     fitness, rows = fitness_of(CHOICE, conditions, [now, other], start=now)
     early, late = fitness.of(rows, 1), fitness.of(rows, 40)
-    assert early[0] == late[0] == pytest.approx(score(CHOICE, now, conditions).profit)
-    assert late[1] < early[1] < score(CHOICE, other, conditions).profit
+    assert early[0] == late[0]
+    assert late[1] < early[1] < early[0]
+
+
+def test_what_is_paid_of_a_host_is_not_saved_by_giving_it_back():
+    kept, ending = leased("h0", LARGE, since=0.0), leased("h1", LARGE, since=600.0 - 3600.0)
+    conditions = at(CHOICE, 4.0, leased=(kept, ending), time=60.0)
+    plans = [on(CHOICE, (0, 0, 0), [(host, (2, 1, 1))]) for host in (kept, ending, offers(CHOICE, conditions)[3].host)]
+    fitness, rows = fitness_of(CHOICE, conditions, plans, start=plans[0])
+    profits = fitness._profit(rows)
+    # An hour of each: h0 is paid for but a minute of it, h1 for nine minutes, a new one for nothing.
+    a_period = CHOICE.line.sigma * LARGE.price * 12
+    assert profits - profits[2] == pytest.approx([59 / 60 * a_period, 9 / 60 * a_period, 0.0])
+
+
+def test_a_host_too_many_goes_however_small_its_part_of_the_profit_is():
+    many = problem([[(1.0, 0.1, 1.0)]], goal=Goal(break_even_best=20_000.0, break_even_worst=8000.0))
+    hosts = tuple(leased(f"h{n}", SMALL, since=-3595.0) for n in range(2))
+    conditions = at(many, 4.0, leased=hosts, time=0.0)
+    plans = [on(many, (0,), [(host, (1,)) for host in hosts[:count]]) for count in (2, 1)]
+    fitness, rows = fitness_of(many, conditions, plans, start=plans[0])
+    fitness.of(rows, 1)
+    assert (fitness.best == rows[1]).all()
+
+
+@given(small_cases(), st.integers(0, 2**32 - 1))
+@settings(max_examples=examples(40))
+def test_a_plan_that_is_made_to_fit_keeps_what_it_can_and_fits_its_hosts(case, seed):
+    found, conditions = case
+    chance = np.random.default_rng(seed)
+    genes = Genes(found, conditions, offers(found, conditions), 0.8)
+    start = genes.random(chance)
+    plan = genes.decoded(genes.fitted(start, chance))
+    assert (plan.instances @ found.cores <= np.array([host.type.cores for host in plan.hosts]) + 1e-9).all()
+    assert len(plan.hosts) <= found.max_hosts
+    assert all(held.any() for held in plan.instances)
+
+
+def test_links_that_hold_records_up_count_in_the_throughput():
+    slow, wide = (HostType(f"{n}", cores=n, price=1.0 * n, bandwidth=1000.0, start=60.0) for n in (1.0, 2.0))
+    case = problem([[(1.0, 0.1, 1.0)], [(1.0, 0.1, 1.0)]], types=(slow, wide), record_bytes=SIZES)
+    conditions = at(case, 4.0)
+    one, two = (each.host for each in offers(case, conditions))
+    together, apart = on(case, (0, 0), [(two, (1, 1))]), on(case, (0, 0), [(one, (1, 0)), (one, (0, 1))])
+    fitness, rows = fitness_of(case, conditions, [together, apart])
+    assert fitness._missing(rows) == pytest.approx([0.0, 0.8 - 0.25])  # a record a second of four goes over the link
+    assert score(case, apart, conditions).mean == pytest.approx(0.25)
+
+
+def test_links_that_let_everything_through_are_not_looked_at():
+    case = problem([[(1.0, 0.1, 1.0)], [(1.0, 0.1, 1.0)]], record_bytes=SIZES)
+    fitness, _ = fitness_of(case, at(case, 4.0), [])
+    assert not fitness.linked
 
 
 def test_the_same_seed_finds_the_same_plan():

@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from plan_cases import HOURLY, LARGE, SMALL, at, leased, problem, small_cases
 
-from elastream.model.cloud import HostType
+from elastream.model.cloud import Billing, HostType
 from elastream.model.errors import InputError
 from elastream.planning.scheduling.genes import Genes
-from elastream.planning.scheduling.offers import fits, laid_out, least_capacity, offers, reached, selected
+from elastream.planning.scheduling.offers import coming, fits, laid_out, least_capacity, offers, reached, selected
 from elastream.planning.scheduling.problem import Conditions, Deployment, capacities, score
 from properties import examples
 
@@ -31,6 +31,22 @@ def test_a_leased_host_costs_the_units_that_it_has_not_begun_and_a_new_one_all_o
     assert kept.cost == 10 * LARGE.price  # two of twelve hours are paid by now
     # Ten and a half hours are left, of which the last unit is paid in full.
     assert [small.cost, large.cost] == [11 * SMALL.price, 11 * LARGE.price]
+
+
+def test_where_conditions_change_a_host_costs_what_the_coming_hour_takes_beyond_what_is_paid():
+    case = at(TWO, 1.0, time=5400.0, leased=(leased("h0", LARGE, since=0.0),))
+    assert coming(TWO, case) == 3600.0
+    kept, small, large = offers(TWO, case, ahead=coming(TWO, case))
+    assert kept.cost == pytest.approx(12 * LARGE.price / 2)  # half an hour is paid, of twelve hours like the coming one
+    assert [small.cost, large.cost] == [12 * SMALL.price, 12 * LARGE.price]
+
+
+def test_hosts_billed_by_the_second_are_planned_for_an_instant():
+    by_second = HostType("vm", cores=1.0, price=0.01, billing=Billing(1.0))
+    case, conditions = replace(TWO, types=(by_second,)), at(TWO, 1.0)
+    assert coming(case, conditions) == 300.0
+    (new,) = offers(case, conditions, ahead=300.0)
+    assert new.cost == pytest.approx(0.01 * 12 * 3600)
 
 
 def test_more_than_one_instant_is_refused():

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from plan_cases import HOURLY, LARGE, SMALL, at, leased, on, problem, small_cases
 
 from elastream.model.cloud import HostType
+from elastream.planning.scheduling import proven as proven_module
 from elastream.planning.scheduling.exhaustive import exhausted
 from elastream.planning.scheduling.genetic import GeneticSettings, evolved
 from elastream.planning.scheduling.greedy import deployed
@@ -60,7 +61,7 @@ def test_both_find_the_same_and_neither_greedy_nor_genetic_plans_have_a_higher_p
     found, conditions = case
     proven, searched = optimum(found, conditions, seconds=20.0), exhausted(found, conditions, seconds=20.0)
     assert proven.optimal
-    assert searched.complete
+    assert searched.optimal
     assert searched.profit == pytest.approx(proven.profit, abs=1e-5)
     greedy = score(found, plan := deployed(found, conditions), conditions)
     assert plan.hosts
@@ -80,7 +81,7 @@ def test_where_nothing_reaches_the_throughput_that_is_proven():
     case = replace(CHOICE, max_hosts=1)
     proven, searched = optimum(case, at(case, 1000.0)), exhausted(case, at(case, 1000.0))
     assert (proven.deployment, proven.bound, proven.optimal) == (None, -math.inf, True)
-    assert (searched.deployment, searched.complete) == (None, True)
+    assert (searched.deployment, searched.bound, searched.optimal) == (None, -math.inf, True)
 
 
 def test_an_operator_that_fits_no_host_has_no_plan():
@@ -123,6 +124,19 @@ def test_on_shared_cores_both_lease_for_the_work_of_all(equal):
         assert len({host.type for host in proven.deployment.hosts}) == 1
 
 
+def test_the_bound_of_many_selectivities_is_brought_to_the_best_plan(monkeypatch):
+    case = problem(
+        [[(1.0, 0.2, 1.0), (0.9, 0.1, 0.8), (0.7, 0.1, 0.5)], [(1.0, 0.1, 1.2), (0.8, 0.05, 0.7)], [(1.0, 0.1, 1.0)]]
+    )
+    conditions = at(case, 12.0)
+    one_by_one = optimum(case, conditions)
+    monkeypatch.setattr(proven_module, "COMBINATIONS", 2)
+    divided = optimum(case, conditions)
+    assert divided.optimal
+    assert divided.profit == pytest.approx(one_by_one.profit, abs=1e-5)
+    assert divided.bound <= divided.profit + 1e-5
+
+
 def test_instances_of_unlike_sizes_have_room_on_their_hosts():
     case = replace(CHOICE, cores=np.array([0.0, 3.0, 2.0]), types=(LARGE,))
     found = optimum(case, at(case, 20.0))
@@ -134,4 +148,5 @@ def test_instances_of_unlike_sizes_have_room_on_their_hosts():
 def test_a_search_that_time_ends_says_so():
     case = problem([[(1.0, 0.2, 1.0), (0.5, 0.1, 1.0)]] * 6, types=(SMALL, LARGE), max_hosts=5000)
     found = exhausted(case, at(case, 500.0), seconds=0.05)
-    assert not found.complete
+    assert not found.optimal
+    assert found.bound == math.inf

@@ -10,13 +10,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from elastream.model.endpoints import Collected, ParquetSink
 from elastream.model.errors import EnvironmentProblem, InputError
 from elastream.spark.dataflow.sinks import (
-    begin_appending,
-    begin_change_log,
+    begin_results,
+    check_sink,
     collect_batch,
     collected,
     latest,
+    replace_results,
     write_changes,
 )
 from properties import examples
@@ -39,7 +41,7 @@ changes = st.dictionaries(st.sampled_from("abcdef"), st.integers(0, 100), max_si
 @given(batches=st.lists(changes, min_size=1, max_size=12), data=st.data())
 def test_latest_is_the_last_word_on_every_key_even_after_replays(tmp_path_factory, batches, data):
     path = tmp_path_factory.mktemp("log")
-    begin_change_log(path, ["word"], fresh=True)
+    begin_results(path, ["word"])
     table: dict[str, int] = {}
     for number, batch in enumerate(batches):
         rows = [{"word": word, "count": count} for word, count in batch.items()]
@@ -52,7 +54,7 @@ def test_latest_is_the_last_word_on_every_key_even_after_replays(tmp_path_factor
 
 
 def test_batches_are_read_in_order_of_their_numbers_not_their_names(tmp_path: Path):
-    begin_change_log(tmp_path, ["word"], fresh=True)
+    begin_results(tmp_path, ["word"])
     for number in (2, 10, 9):
         write_changes(Frame([{"word": "a", "count": number}]), tmp_path, number)  # type: ignore[arg-type]
     assert latest(tmp_path)["count"].tolist() == [10]
@@ -60,7 +62,7 @@ def test_batches_are_read_in_order_of_their_numbers_not_their_names(tmp_path: Pa
 
 
 def test_a_batch_is_one_file_and_half_written_ones_are_not_read(tmp_path: Path):
-    begin_change_log(tmp_path, ["word"], fresh=True)
+    begin_results(tmp_path, ["word"])
     write_changes(Frame([{"word": "a", "count": 1}]), tmp_path, 0)  # type: ignore[arg-type]
     (tmp_path / "batch=1").mkdir()
     (tmp_path / "batch=1" / ".changes.parquet").write_bytes(b"PAR1 and then the power went")
@@ -82,38 +84,59 @@ def test_the_key_may_be_given_and_need_not_be_what_the_log_says(tmp_path: Path):
 def test_a_folder_without_a_change_log_is_distinguished_from_an_empty_one(tmp_path: Path):
     with pytest.raises(InputError, match="holds no change log"):
         latest(tmp_path)
-    begin_change_log(tmp_path, ["word"], fresh=True)
+    begin_results(tmp_path, ["word"])
     assert latest(tmp_path).empty
 
 
-def test_a_fresh_run_replaces_the_change_log_of_an_earlier_one_and_a_resumed_run_does_not(tmp_path: Path):
-    begin_change_log(tmp_path, ["word"], fresh=True)
+def test_results_of_an_earlier_run_are_continued_by_that_run_replaced_when_told_and_else_refused(tmp_path: Path):
+    sink = ParquetSink(str(tmp_path))
+    check_sink(sink, changes=True)
+    begin_results(tmp_path, ["word"], run="mine")
     write_changes(Frame([{"word": "old", "count": 1}]), tmp_path, 7)  # type: ignore[arg-type]
-    begin_change_log(tmp_path, ["word"], fresh=False)
+    for other in ("", "theirs"):
+        with pytest.raises(EnvironmentProblem, match=r"earlier run \(batch=7\): --resume RUN goes on .* --fresh replaces"):
+            check_sink(sink, changes=True, run=other)
+        with pytest.raises(EnvironmentProblem, match="holds the results of an earlier run"):
+            begin_results(tmp_path, ["word"], run=other)
+    check_sink(sink, changes=True, run="mine")
+    begin_results(tmp_path, ["word"], run="mine", fresh=False)
     assert latest(tmp_path)["word"].tolist() == ["old"]
-    begin_change_log(tmp_path, ["word"], fresh=True)
+    check_sink(sink, changes=True, run=None)
+    replace_results([sink, Collected("counts"), ParquetSink()])
+    assert list(tmp_path.iterdir()) == []
+    begin_results(tmp_path, ["word"], run="theirs")
     assert latest(tmp_path).empty
-    assert json.loads((tmp_path / "_key.json").read_text()) == {"key": ["word"]}
+    assert json.loads((tmp_path / "_key.json").read_text()) == {"format": 1, "run": "theirs", "key": ["word"]}
+
+
+def test_what_is_replaced_are_results_and_nothing_else(tmp_path: Path):
+    for name in ("_spark_metadata", "batch=0"):
+        (tmp_path / name).mkdir()
+    part = "part-00000-52d3c2b5-1f0e-4d3c-8d2a-0a1b2c3d4e5f-c000.snappy.parquet"
+    for name in (part, f".{part}.crc", "_key.json", "thesis.pdf", "part-time.txt"):
+        (tmp_path / name).touch()
+    replace_results([ParquetSink(str(tmp_path)), ParquetSink(str(tmp_path / "nowhere"))])
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["part-time.txt", "thesis.pdf"]
 
 
 def test_a_folder_with_files_of_someone_else_is_left_alone(tmp_path: Path):
     (tmp_path / "thesis.pdf").touch()
     with pytest.raises(EnvironmentProblem, match=r"holds other files \(thesis.pdf\)"):
-        begin_change_log(tmp_path, ["word"], fresh=True)
+        begin_results(tmp_path, ["word"])
     assert (tmp_path / "thesis.pdf").exists()
 
 
 def test_appending_to_the_results_of_an_earlier_run_is_refused(tmp_path: Path):
     (tmp_path / "batch=0").mkdir()
     with pytest.raises(EnvironmentProblem, match=r"holds the results of an earlier run \(batch=0\)"):
-        begin_appending(tmp_path, fresh=True)
-    begin_appending(tmp_path, fresh=False)
+        begin_results(tmp_path)
+    begin_results(tmp_path, fresh=False)
 
 
 def test_a_place_that_cannot_be_written_is_named(tmp_path: Path):
     (tmp_path / "file").touch()
     with pytest.raises(EnvironmentProblem, match=r"cannot write results to .*file/out"):
-        begin_change_log(tmp_path / "file" / "out", ["word"], fresh=True)
+        begin_results(tmp_path / "file" / "out", ["word"])
 
 
 def test_collected_rows_are_those_of_each_batch_once():

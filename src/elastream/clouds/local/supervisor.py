@@ -36,6 +36,8 @@ from elastream.model.errors import in_one_line
 __all__ = ["Supervisor", "main"]
 
 BUSY_TICK, IDLE_TICK = 0.05, 1.0  # seconds between polls while a child is ending, and otherwise
+FINISH = 30.0
+"""Seconds after which the end of everything is given up: a process in the kernel (a hung disk) outlives even SIGKILL."""
 
 
 @dataclass(slots=True)
@@ -309,9 +311,14 @@ class Supervisor:
         for child in self.children.values():
             self.end(child.name, grace)
         kill(self.asides)
+        until = time.monotonic() + grace + FINISH
         while self.asides or any(not child.gone for child in self.children.values()):
             self.tick()
             time.sleep(BUSY_TICK / 5)
+            if time.monotonic() > until:
+                left = [child.name for child in self.children.values() if not child.gone]
+                print(f"given up after {FINISH:g} s: something of {', '.join(left)} is left", file=sys.stderr)
+                break
         if self.wire:
             self.wire.kill()
         if self.network:
@@ -380,15 +387,17 @@ def main(descriptor: int) -> None:
     signal.signal(signal.SIGCHLD, lambda *_: None)  # a child's end wakes the loop through the descriptor
     try:
         for line in _lines(connection, awake, tick):
+            request = json.loads(line)
+            asked = request.pop("asked")
             try:
-                reply = {"value": answer(json.loads(line))}
+                reply = {"value": answer(request)}
             except OSError as error:
                 reply = {"error": str(error)}
             except Exception as error:
                 # One request that fails must not end the hosts of all others.
                 traceback.print_exc()
                 reply = {"error": in_one_line(error)}
-            connection.sendall(json.dumps(reply).encode() + b"\n")
+            connection.sendall(json.dumps({"asked": asked, **reply}).encode() + b"\n")
     except (BrokenPipeError, ConnectionResetError):  # the driver is gone; what it started is ended below
         pass
     finally:

@@ -67,7 +67,7 @@ def run_dynamic_dataflow(options: ExperimentOptions) -> Findings:
             DataSet(varied, 1, customers, f"{name} x {factor:g}") for (name, factor), varied in variations(given).items()
         ]
     results, seconds = run_all(
-        run_case, cases, options.workers, lambda case, done, of: options.progress(f"data {case.name}", done, of)
+        run_case, cases, options, lambda case, done, of: options.progress(f"data {case.name}", done, of)
     )
     return outcome(results, consequences(options.quick), seconds)
 

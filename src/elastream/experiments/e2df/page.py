@@ -55,7 +55,7 @@ def run_e2df(options: ExperimentOptions) -> Findings:
     runs, seconds = run_all(
         run_case,
         wanted,
-        options.workers,
+        options,
         lambda case, done, of: options.progress(case.scenario, done, of),
         warm=lambda case: make(case).advance(1.0),
     )

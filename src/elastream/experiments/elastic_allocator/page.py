@@ -59,7 +59,7 @@ def run_elastic_allocator(options: ExperimentOptions) -> Findings:
     runs, seconds = run_all(
         run_case,
         wanted,
-        options.workers,
+        options,
         lambda case, done, of: options.progress(f"{case.policy}, {case.rate or 'World Cup'}", done, of),
     )
     return outcome(runs, seconds)

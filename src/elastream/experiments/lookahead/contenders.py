@@ -13,20 +13,29 @@ from elastream.model.plant import Policy
 from elastream.model.prospect import prepared
 from elastream.simulation import SimulatedPlant
 
-__all__ = ["FORECASTERS", "contender", "undone"]
+__all__ = ["FORECASTERS", "INTERVAL", "IN_TURNS", "contender", "undone"]
 
 FORECASTERS: Mapping[str, Mapping[str, Any]] = {"method chosen by back-test": {"forecast": "real"}}
 """Real forecasters, by what tables call them, and the parameters that choose them."""
+IN_TURNS, INTERVAL = "caf, stages in turns", "plasticc, interval"
+"""Readings shown beside: CAF whose alternates and hosts are not planned in the same round (p. 84, which gives no numbers:
+every other round each), and PLAStiCC that holds the mean of the interval instead of each step."""
+READINGS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+    IN_TURNS: ("caf", {"alternates": 2, "resources": 2}),
+    INTERVAL: ("plasticc", {"hold": "interval"}),
+}
+"""Name of the policy, and parameters, of each reading."""
 UNDONE = re.compile(r"so far ([\d,]+) planned changes? retracted, ([\d,]+) enacted")
 """How a policy says how many planned changes it took back, and how many enacted ones it undid."""
 
 
 def contender(policy: str, site: Site, plant: SimulatedPlant, horizon: float, by: str, error: float, bias: float) -> Policy:
     """The policy called so, looking `horizon` seconds ahead; what only an oracle knows is given to it."""
-    own: dict[str, Any] = {"horizon": horizon}
+    name, more = READINGS.get(policy, (policy, {}))
+    own: dict[str, Any] = {"horizon": horizon, **more}
     own |= {"forecast": "oracle", "error": error, "bias": bias, "seed": site.seed} if by == "oracle" else FORECASTERS[by]
     return prepared(
-        policy_of(policy, site.goal, **own),
+        policy_of(name, site.goal, **own),
         prospect_of(plant.context.layout, site.types, site.loads, site.settings, seconds=RUN),
     )
 

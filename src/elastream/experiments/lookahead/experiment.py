@@ -7,12 +7,14 @@ judged.
 
 import time
 from dataclasses import dataclass, field
+from functools import cache
 
 import numpy as np
 
+from elastream.experiments.at_best import at_best
 from elastream.experiments.deployed import Site, deployed, problem_at, run_site, settings_of
 from elastream.experiments.ec2 import INSTANT, RUN, CloudAssumptions, host_types
-from elastream.experiments.lookahead.contenders import contender, undone
+from elastream.experiments.lookahead.contenders import IN_TURNS, INTERVAL, contender, undone
 from elastream.experiments.lookahead.synthetic import SyntheticAssumptions, break_even, streams, synthetic
 from elastream.experiments.reactive.algorithms import searched
 from elastream.model.observation import Floats
@@ -23,6 +25,8 @@ __all__ = [
     "ERRORS",
     "FIGURE_5_5",
     "HORIZONS",
+    "INTERVAL",
+    "IN_TURNS",
     "POLICIES",
     "REACTIVE",
     "Foresight",
@@ -39,9 +43,9 @@ ERRORS, BIASES = (0.0, 0.05, 0.10, 0.15, 0.20, 0.25), (0.0, -0.05, 0.05)
 """Mean errors and biases of forecasts (Figs. 5.4 and 5.5)."""
 FIGURE_5_5 = 20
 """Minutes ahead in Fig. 5.5."""
-REACTIVE = ("caf", "waaf")
+REACTIVE = ("caf", "waaf", IN_TURNS)
 """Policies that look at what was: one run for all horizons."""
-POLICIES = ("plasticc", *REACTIVE, "wpa", "wpo", "wpp")
+POLICIES = ("plasticc", "caf", "waaf", "wpa", "wpo", "wpp")
 SEEDS = (1, 2, 3)
 """Three runs (p. 110), each with a dataflow, loads and hosts of its own."""
 TARGET, TOLERANCE = 0.8, 0.05
@@ -79,7 +83,8 @@ class LookaheadCase:
 class LookaheadRun:
     """What a case came to. throughput: of what came in; waited: with what waited; worst: least throughput over a prediction
     interval; unstable: chi. retracted, reversed: planned changes that were taken back, and enacted ones that were
-    undone. series: rows of (hours, hosts, throughput, value)."""
+    undone. most: of the profit, about (`at_best`).
+    series: rows of (hours, hosts, throughput, value)."""
 
     case: LookaheadCase
     throughput: float
@@ -94,6 +99,7 @@ class LookaheadRun:
     reversed: float
     seconds: float
     refused: int
+    most: float
     series: Floats
 
 
@@ -112,6 +118,11 @@ def site_of(seed: int, given: LookaheadAssumptions) -> Site:
         settings_of(given.cloud, varies=True, seed=seed),
         seed,
     )
+
+
+@cache
+def _most(seed: int, given: LookaheadAssumptions) -> float:
+    return at_best(site_of(seed, given))[0]
 
 
 def run_case(case: LookaheadCase) -> LookaheadRun:
@@ -138,5 +149,6 @@ def run_case(case: LookaheadCase) -> LookaheadRun:
         *undone(decision.note for decision in run.decisions),
         time.process_time() - began,
         run.refused,
+        _most(case.seed, case.given),
         np.column_stack([worth.ends / 3600, worth.hosts, worth.throughput, worth.value]),
     )

@@ -54,7 +54,7 @@ def run_otd(options: ExperimentOptions) -> Findings:
     runs, seconds = run_all(
         run_case,
         wanted,
-        options.workers,
+        options,
         lambda case, done, of: options.progress(f"{case.application}, {case.policy}", done, of),
     )
     return outcome(runs, seconds)

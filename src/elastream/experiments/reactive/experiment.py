@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from elastream.experiments.at_best import at_best
 from elastream.experiments.deployed import Site, deployed, of_best, problem_at, run_site, settings_of
 from elastream.experiments.ec2 import INSTANT, RUN, CloudAssumptions, host_types, walk
 from elastream.experiments.reactive.algorithms import policy_of, searched
@@ -104,7 +105,8 @@ class ReactiveCase:
 @dataclass(frozen=True, slots=True)
 class ReactiveRun:
     """What a case came to. throughput: of what came in; waited: with what waited; unstable: chi. hosts, cores: mean of
-    those leased. series: rows of (hours, records/s that came, hosts, throughput, value)."""
+    those leased. most: of the profit, about (`at_best`). series: rows of (hours, records/s that came, hosts, throughput,
+    value)."""
 
     case: ReactiveCase
     throughput: float
@@ -118,6 +120,7 @@ class ReactiveRun:
     hosts: float
     seconds: float
     refused: int
+    most: float
     series: Floats
 
 
@@ -195,5 +198,6 @@ def run_case(case: ReactiveCase) -> ReactiveRun:
         float(worth.hosts.mean()),
         time.process_time() - began,
         run.refused,
+        at_best(site)[0],
         series,
     )

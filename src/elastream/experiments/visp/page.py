@@ -91,7 +91,7 @@ def run_visp(options: ExperimentOptions) -> Findings:
     found, seconds = run_all(
         run_case,
         [case for batch in batches for case in batch],
-        options.workers,
+        options,
         lambda case, done, of: options.progress(f"{case.pattern}, {case.name}, seed {case.seed}", done, of),
         warm=lambda case: make(case).advance(MONITORING),
     )

@@ -4,7 +4,7 @@ Any host takes any task, so that hosts are counted by cores, and the ones that g
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from elastream.model.action import Action, CancelDrain, DrainHost, LeaseHost
 from elastream.model.cloud import HostType
@@ -51,31 +51,33 @@ def lease_missing(
     observation: Observation,
     kind: HostType,
     need: float,
-    why: str,
+    because: Callable[[], str],
     spare: int,
     *,
     equal: bool,
 ) -> list[Action]:
     """Hosts for `need` cores of speed 1 beside those that are there or coming: drains cancelled first, then leases.
 
-    need: NaN where unknown; `min_hosts` holds in any case. spare: hosts on top. equal: as for `shared_capacity`.
+    need: NaN where unknown; `min_hosts` holds in any case. because: says why. spare: hosts on top. equal: as for
+    `shared_capacity`.
     """
     context = observation.context
     there = (*observation.usable, *observation.coming)
     has, each = shared_capacity(observation, there, equal=equal), kind.cores * kind.speed
-    lacking = context.min_hosts - len(there)
-    if lacking > 0:
-        why = f"at least {counted(context.min_hosts, 'host')}"
+    lacking, by_need = context.min_hosts - len(there), 0
     if not math.isnan(need):
         short = (need - has) / each
         if equal:
             slots, least = observation.cores.slots(there)
             short = (need / min(least, each / kind.width) - slots) / kind.width
         by_need = math.ceil(short - 1e-9) + spare
-        if by_need > max(0, lacking):
-            lacking = by_need
-            why = f"{why}; {has:.3g} are on {counted(len(there), 'host')}"
-            why += f", and {counted(spare, 'host')} to spare" if spare else ""
+    if max(lacking, by_need) <= 0:
+        return []
+    why = f"at least {counted(context.min_hosts, 'host')}"
+    if by_need > max(0, lacking):
+        lacking = by_need
+        why = f"{because()}; {has:.3g} are on {counted(len(there), 'host')}"
+        why += f", and {counted(spare, 'host')} to spare" if spare else ""
     kept = observation.draining[: max(0, lacking)]
     leases = min(max(0, lacking) - len(kept), context.max_hosts - len(observation.leases))
     return [

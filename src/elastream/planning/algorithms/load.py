@@ -5,7 +5,7 @@ Each sample is read once, when it is new: an observation's history is short and 
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
 
@@ -89,7 +89,7 @@ class Seen:
             first = int(np.searchsorted(before.times, observation.time - keep))
             samples = np.concatenate([before.samples[:, first:], samples], axis=1)
             short = before.short if running == before.running else NEVER
-            return replace(before, samples=samples, began=began, short=short, running=running)
+            return cls(samples, before.since, began, before.needs, before.surprises, short, running)
         return cls(samples, float(samples[0, 0]), began, running=running)
 
     @property
@@ -131,7 +131,8 @@ class Seen:
     def needing(self, time: float, cores: tuple[float, ...], settle: float) -> "Seen":
         """This, with the cores that are needed at `time`, and those needed in the `settle` seconds before."""
         kept = tuple(each for each in self.needs if each[0] >= time - settle and len(each[1]) == len(cores))
-        return replace(self, needs=(*kept, (time, cores)))
+        needs = (*kept, (time, cores))
+        return Seen(self.samples, self.since, self.began, needs, self.surprises, self.short, self.running)
 
     def insufficient(self, time: float, rate: float) -> float:
         """Cores that did not suffice for `rate` lately, or for little more; 0 where none did."""
@@ -140,7 +141,8 @@ class Seen:
 
     def surprised(self, time: float, forecast: Forecast, horizon: float, pace: float) -> "Seen":
         """This, with what the load did at `time` that was not foreseen."""
-        return replace(self, surprises=self.surprises.after(time, forecast.level, forecast.expected, horizon, pace))
+        found = self.surprises.after(time, forecast.level, forecast.expected, horizon, pace)
+        return Seen(self.samples, self.since, self.began, self.needs, found, self.short, self.running)
 
     @property
     def highest(self) -> Floats:
@@ -219,6 +221,13 @@ class LoadFigures:
         return math.fsum(cores.values()) / total
 
     @cached_property
+    def declares(self) -> bool:
+        """Whether all operators that work declare what a record costs."""
+        observation = self.observation
+        working = (o for o in observation.context.graph.operators if o.kind in (Kind.TRANSFORM, Kind.KEYED))
+        return all(observation.composition.alternate(operator).cost is not None for operator in working)
+
+    @cached_property
     def used(self) -> float:
         """Cores that the usable hosts use, including work not attributed to operators; NaN if unknown."""
         rows, has = self.observation.hosts.rows, self.observation.capacities
@@ -261,7 +270,7 @@ class LoadFigures:
         hosts do not suffice. By the queue where more wait than come during two of its micro-batches, which no moment of a
         batch explains: the rate processed in one round depends on which batches happen to end in it.
         """
-        frames, ratio = self._rounds(), 1.0
+        frames, ratio = self._rounds, 1.0
         for name in frames[0].ids if len(frames) > ROUNDS else ():
             arrive, done = (frames[0].value(name, metric) for metric in (Metric.ARRIVAL_RATE, Metric.PROCESSED_RATE))
             waiting = [frame.value(name, Metric.BACKLOG) for frame in frames]
@@ -283,8 +292,9 @@ class LoadFigures:
     def queued(self, seconds: float) -> bool:
         """Whether more records than arrive in `seconds` waited in each of the last `ROUNDS` rounds and still do."""
         least = max(0.0, self.arriving) * seconds
-        return all(known_sum(frame.column(Metric.BACKLOG)) > least for frame in self._rounds())
+        return all(known_sum(frame.column(Metric.BACKLOG)) > least for frame in self._rounds)
 
+    @cached_property
     def _rounds(self) -> list[Frame]:
         """The operators now, and as they were a round ago, two and so on, as far as known; the newest first."""
         found, until = [self.observation.operators], self.observation.time - self.pace
@@ -304,9 +314,9 @@ class LoadFigures:
             return 0.0
         if (line := self._line) is not None:
             return line.cores(rate, rate * self.work)
-        if math.isnan(self.work) or (self.cold and not math.isnan(self.declared)):
+        if math.isnan(self.work) or (self.cold and self.declares):
             return rate * self.declared
-        if math.isnan(self.declared):
+        if not self.declares:
             return min(rate, FARTHEST * self.processed) * self.work
         return rate * self.work
 

@@ -1,8 +1,8 @@
 """What the hosts of rings are busy with, as an observation says it: readings for decisions about tokens.
 
-The thesis's hosts have a queue each. Of micro-batches all hosts of a query have one, at its source, and wait for the
-slowest of them. So a host's use of CPU is taken at the rate at which records arrive - what it would be if no other held the
-query up - and the queue counts for those hosts alone that would be busy then.
+The thesis's hosts have a queue each, and so have those of a ring of reducers. Of micro-batches all hosts of a query have
+one, at its source, and wait for the slowest of them. So a host's use of CPU is taken at the rate at which records arrive
+- what it would be if no other held the query up - and the queue counts for those hosts alone that would be busy then.
 """
 
 import math
@@ -83,9 +83,25 @@ class RingLoad:
 
     @cached_property
     def queues(self) -> Mapping[str, float]:
-        """Seconds that wait for each usable host: those of its queries where it would be busy, else 0."""
+        """Seconds that wait for each usable host: in its own queue where there is one, else those of its queries where it
+        would be busy, and 0 where not."""
         wait = max(self.waits.values(), default=0.0, key=lambda each: -math.inf if each != each else each)
-        return {host: 0.0 if level < self.busy else wait for host, level in self.levels.items()}
+        shared = {host: 0.0 if level < self.busy else wait for host, level in self.levels.items()}
+        return {**shared, **{host: seconds for host, seconds in self._own_queues.items() if host in shared}}
+
+    @cached_property
+    def _own_queues(self) -> Mapping[str, float]:
+        """Seconds that the queue of each host takes at the rate at which it processes; empty where tasks have no queues."""
+        tasks, names = self.observation.tasks, self.observation.hosts.ids
+        queued, rate = (tasks.column(metric) for metric in (Metric.BACKLOG, Metric.PROCESSED_RATE))
+        known = ~np.isnan(queued) & ~np.isnan(rate)
+        if not known.any():
+            return {}
+        waits, done = (np.bincount(tasks.host[known], column[known], len(names)) for column in (queued, rate))
+        return {
+            name: float(waits[row] / done[row]) if done[row] > 0 else math.inf if waits[row] > 0 else 0.0
+            for row, name in enumerate(names)
+        }
 
     def loads(self, operator: str) -> Floats:
         """Cores that each state partition of `operator` keeps busy, by its number; NaN where unknown."""

@@ -7,7 +7,7 @@ step through a prediction interval; the others take one value for all of it and 
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar, TypeAlias, get_args
 
 import numpy as np
 
@@ -23,6 +23,7 @@ from elastream.model.units import format_duration
 from elastream.model.wording import counted
 from elastream.planning.policies.value_cost import Answer, Asked, ValueCost, answered
 from elastream.planning.scheduling.greedy import adapted, deployed
+from elastream.planning.scheduling.local_profit import Hold
 from elastream.planning.scheduling.lookahead import look_ahead
 from elastream.planning.scheduling.missing import loss, missed
 from elastream.planning.scheduling.problem import Conditions, Deployment, Problem, score
@@ -219,9 +220,18 @@ class Plasticc(LookAhead):
     another alternate, whichever leaves more profit. Only what is due is enacted: alternates and instances when their time
     has come, leases earlier by the host's start. Each new forecast, and each deviation of what runs, makes another plan;
     retracted plans cost nothing, and are counted.
+
+    hold: whether each step is to be within the tolerance, or the mean of the interval.
     """
 
+    hold: Hold = "step"
+
     name: ClassVar[str] = "plasticc"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.hold not in get_args(Hold):
+            raise InputError(f"hold is {self.hold!r}; it is 'step' or 'interval'")
 
     def search(self, asked: Asked) -> Answer:
         """Algorithm 3 in the first round, Algorithm 5 in the others."""
@@ -249,7 +259,7 @@ class Plasticc(LookAhead):
         problem, now = asked.read.problem, asked.observation.time
         conditions, remarks = _conditions(asked, _expected(own, now))
         conditions = replace(conditions, seconds=self.step, steady=False)
-        schedule = look_ahead(problem, asked.read.deployment, conditions, ending=asked.due)
+        schedule = look_ahead(problem, asked.read.deployment, conditions, ending=asked.due, hold=self.hold)
         plan = changes(problem, schedule)
         gone = retracted(own.planned, plan, now + asked.pace / 2, self.step)
         own = replace(own, schedule=schedule, planned=plan, options=_names(problem), retracted=own.retracted + gone)

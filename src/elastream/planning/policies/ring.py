@@ -6,7 +6,7 @@ Kumbhare's thesis, section 6.5. What it leaves open, and where this policy diffe
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import ClassVar, Literal
 
@@ -33,10 +33,8 @@ __all__ = ["RingBalance"]
 
 PACE = 2.0
 """Seconds from one round to the next, until two rounds were seen."""
-DEFAULT_LATENCY = 2.0
-"""Seconds that stand for a target latency where none is given."""
-LEAST_CALM = 10.0
-"""Seconds for which hosts are to have been light before one goes, at least: several batches, as of the default policy."""
+DEFAULT_LATENCY, LEAST_CALM = 2.0, 10.0
+"""Seconds: stand for a target latency where none is given; hosts are to have been light before one goes."""
 TOLERANCE = 0.1
 """Fraction of the highest level by which a change must lower it (the default tolerance of Kubernetes' HPA)."""
 
@@ -83,7 +81,8 @@ class RingBalance:
     by `gain`, nothing is moved and nothing leased for it, and a remark names the partition.
 
     queue_high: seconds; None: half the target latency. queue_low: None: half of queue_high. calm: None: the start of a
-    host, at least 10 s. host_type: type to lease; None: that with the lowest price per core and second.
+    host, at least 10 s. host_type: type to lease; None: that with the lowest price per core and second. partitions_a_host:
+    state partitions for each host that may be leased, of runs that do not say how many: one is a tenth of a host's load.
     """
 
     cpu_high: float = TARGET_UTILISATION
@@ -96,6 +95,7 @@ class RingBalance:
     cut: Literal["half", "load"] = "half"
     gain: float = TOLERANCE
     host_type: str | None = None
+    partitions_a_host: int = 10
 
     def __post_init__(self) -> None:
         if not 0 < self.cpu_low < self.cpu_high <= 1:
@@ -107,6 +107,8 @@ class RingBalance:
                 raise InputError(f"{name} is {value:g} s; it must not be negative")
         if self.queue_high is not None and self.queue_low is not None and self.queue_low > self.queue_high:
             raise InputError(f"queue_low is {self.queue_low:g} s; it must be at most queue_high, {self.queue_high:g} s")
+        if self.partitions_a_host < 1:
+            raise InputError(f"partitions_a_host is {self.partitions_a_host}; it must be 1 or more")
         if not 0 <= self.gain < 1:
             raise InputError(f"gain is {self.gain:g}; it must be 0 or more and below 1")
         if self.cut not in (known := ("half", "load")):
@@ -157,8 +159,7 @@ class _Round:
         return self._planned([*actions, *changes, *self._emptied()], changed=bool(changes))
 
     def _planned(self, actions: Iterable[Action], *, changed: bool = False) -> Plan:
-        now = self.observation.time
-        seen = Watched(now, self.seen.high, self.seen.low, now, self.seen.hosts) if changed else self.seen
+        seen = replace(self.seen, changed=self.observation.time) if changed else self.seen
         return Plan(tuple(actions), seen, remarks=tuple(self.remarks), unknown=self.unknown)
 
     # -- what holds ----------------------------------------------------------------------------------------------------
@@ -192,7 +193,7 @@ class _Round:
     def _first_rings(self) -> list[Action]:
         """Rings at even tokens for operators that have none."""
         observation = self.observation
-        order = in_zones({host: observation.leases[host].type.zone for host in observation.usable})
+        order = in_zones({host: observation.leases[host].zone for host in observation.usable})
         if self.rings:  # the order of hosts is the same on all rings, so that a host has one neighbour
             known = next(iter(self.rings.values()))
             order = (*known.nodes, *(host for host in order if host not in known))
@@ -307,7 +308,7 @@ class _Round:
             arc = self.load.arc(name, ring, (host,), host)
             known = not np.isnan(arc.loads).any()
             fixed = arc.fixed[:1] * there / (there + 1)  # tasks without state are dealt to all hosts
-            split = Arc(arc.hosts, arc.first, arc.count, arc.loads, arc.owned, fixed.repeat(2), arc.capacity)
+            split = replace(arc, fixed=fixed.repeat(2))
             owned = evened(split) if known else halved(arc)
             alone = (arc.loads.size, 0)
             if not known and owned is not None:
@@ -322,11 +323,10 @@ class _Round:
         """Say why `host` stays overloaded; False."""
         if (heaviest := self.load.heaviest(host)) is not None:
             name, number, cores = heaviest
-            has = self.observation.capacities[host]
             self.remarks.append(
                 f"{host} is overloaded and no change of its ring would help: state partition {number} of {name} keeps "
-                f"{cores:.2g} of its {has:.3g} cores busy, and one key, or several that share a partition, cannot be "
-                "divided: aggregate in part before that key, or use hosts with faster cores"
+                f"{cores:.2g} of its {self.observation.capacities[host]:.3g} cores busy, and one key, or several in one "
+                "partition, cannot be divided: aggregate in part before that key, or use hosts with faster cores"
             )
         return False
 
@@ -367,8 +367,8 @@ class _Round:
             heir = ring.successors(host, 1)[0]
             if not all(self.seen.low.get(each, math.inf) <= since for each in (host, heir)):
                 continue
-            both = math.fsum(self.load.levels[each] * observation.capacities[each] for each in (host, heir))
-            level = growth * both / observation.capacities[heir]
+            cores = math.fsum(self.load.levels[each] * observation.capacities[each] for each in (host, heir))
+            level = growth * cores / observation.capacities[heir]
             if level <= (1 - policy.gain) * policy.cpu_high and due_back(
                 observation.leases[host], observation.time, self.pace
             ):
@@ -394,5 +394,5 @@ class _Round:
         zones: set[str] = set()
         if beside is not None:
             ring = next(iter(self.rings.values()))
-            zones = {self.observation.leases[each].type.zone for each in (beside, *ring.successors(beside, 1))}
+            zones = {self.observation.leases[each].zone for each in (beside, *ring.successors(beside, 1))}
         return min(types.values(), key=lambda kind: (price[kind], kind.zone in zones, kind.cores))

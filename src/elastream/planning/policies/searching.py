@@ -13,7 +13,8 @@ from elastream.model.observation import Context
 from elastream.planning.policies.value_cost import Answer, Asked, Centralised, ValueCost, answered
 from elastream.planning.scheduling.exhaustive import exhausted
 from elastream.planning.scheduling.genetic import GeneticSettings, evolved
-from elastream.planning.scheduling.greedy import deployed
+from elastream.planning.scheduling.greedy import deployed, enduring
+from elastream.planning.scheduling.offers import NEARLY
 from elastream.planning.scheduling.problem import score
 from elastream.planning.scheduling.proven import optimum
 
@@ -52,7 +53,7 @@ class Genetic(_Breeding):
 
     population, generations, patience, seconds, seed: see `scheduling.genetic.GeneticSettings`. The plan is the same every
     time, unless `seconds` ends the search. Where nothing in force comes near the goal, it is deployed from nothing; else
-    the search starts from the plan in force and counts changes to it as a cost.
+    the search starts from the plan in force and counts changes to it as a cost. Then a host costs what is not paid of it.
     """
 
     name: ClassVar[str] = "genetic"
@@ -103,12 +104,12 @@ class Exhaustive(ValueCost):
         if not _due(asked) or (asked.round and reached >= problem.goal.lowest and not spare):
             return answered(asked, now)
         found = exhausted(problem, conditions, seconds=self.seconds, current=now)
-        if found.complete and found.deployment is not None:
+        if found.optimal and found.deployment is not None:
             return answered(asked, found.deployment)
         proven = optimum(problem, conditions, seconds=self.seconds, current=now)
         plan = found.deployment if found.profit >= proven.profit else proven.deployment
         if plan is None:
-            none = "reaches" if proven.optimal or found.complete else "was found in time that reaches"
+            none = "reaches" if proven.optimal or found.optimal else "was found in time that reaches"
             said = f"no plan on the hosts that may be leased {none} the relative throughput: the greedy plan is taken"
             return _with(answered(asked, deployed(problem, conditions, now)), said)
         gap = max(0.0, proven.bound - max(found.profit, proven.profit))
@@ -122,11 +123,21 @@ def _due(asked: Asked) -> bool:
 
 
 def _bred(asked: Asked, settings: GeneticSettings) -> Answer:
-    """The plan of a genetic search, from the plan in force where that comes near the goal."""
+    """The plan of a genetic search, from the plan in force where that comes near the goal.
+
+    As in Algorithm 4, that stays while its throughput is within the tolerance, but for hosts whose paid time ends. Above
+    the goal, and for these, plans must hold what it does under a load that lasts.
+    """
     problem, conditions, now = asked.read.problem, asked.read.conditions, asked.read.deployment
-    adapting = asked.round > 0 or score(problem, now, conditions).feasible(problem.goal)
+    goal, reached = problem.goal, score(problem, now, conditions).mean
+    adapting, least = asked.round > 0 or reached >= goal.lowest - NEARLY, goal.throughput
+    if asked.round and reached > goal.lowest:
+        if reached < goal.throughput + goal.tolerance and not asked.due:
+            return answered(asked, now)
+        conditions = enduring(problem, conditions)
+        least = min(least, score(problem, now, conditions).mean)
     settings = replace(settings, seed=settings.seed + asked.round)
-    found = evolved(problem, conditions, settings, current=now, adapting=adapting)
+    found = evolved(problem, conditions, settings, current=now, adapting=adapting, least=least)
     answer = answered(asked, now if found.deployment is None else found.deployment)
     cut = f"the search was ended by its {settings.seconds:g} s, after {found.generations} generations"
     return _with(answer, cut) if found.cut else answer

@@ -6,7 +6,7 @@ autoscaler and of Kubernetes' horizontal pod autoscaler (HPA), as far as hosts t
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import ClassVar
@@ -27,7 +27,7 @@ from elastream.planning.algorithms import fused
 from elastream.planning.algorithms.apart import CoreNeed, enlarge, lacks, may_reduce, needs_of, reduce
 from elastream.planning.algorithms.draft import Draft, observed_instances
 from elastream.planning.algorithms.line import CERTAIN
-from elastream.planning.algorithms.load import ROUNDS, LoadFigures, Seen
+from elastream.planning.algorithms.load import ROUNDS, WITHIN, LoadFigures, Seen
 from elastream.planning.algorithms.measures import capacity, sum_of, tasks_on, unsized
 from elastream.planning.algorithms.placement import balance
 from elastream.planning.provision import TARGET_UTILISATION
@@ -56,7 +56,8 @@ class Threshold:
     burst counts at once). Noise does not count as growth: `scale_out` leaves room for it, and only where the upper
     bound of the rate expected (one case in twenty is higher, as a mean over the target latency) would not fit the full
     hosts, it needs more. So it does where the load jumped, unforeseen, by more several times in the last two hours
-    (`forecasting.surprise`): full, the hosts must be able to process such a jump.
+    (`forecasting.surprise`): what of another such jump waits when hosts asked for then work must be in time, so that it is
+    at most what the full hosts process in half of the target latency.
 
     **Need.** Fused, the cores at that rate are those on the line through recent rates and busy cores, and beyond these
     rates the upper bound of its mean response; without a line, work per record times the rate; until a run has been warm,
@@ -168,7 +169,9 @@ class _Round:
     def upper(self) -> float:
         """Records/s that the hosts must still be able to process when full."""
         again = self.seen.surprises.upper(self.rate, self.horizon, self.pace)
-        return max(self.rate + CERTAIN * self.forecast.error, again)
+        # What of a jump waits until hosts asked for then work is in time, if it is no more than this allows.
+        allowed = WITHIN * (self.observation.context.target_latency or 0.0)
+        return max(self.rate + CERTAIN * self.forecast.error, again * self.horizon / max(self.horizon + allowed, 1e-9))
 
     @cached_property
     def later(self) -> float:
@@ -200,18 +203,21 @@ class _Round:
         wider = [action for operator in sorted(observation.context.scalable) for action in self._widened(operator, need)]
         return Scaled(hosts, wider, seen, self._predicted(hosts, base), unknown)
 
-    def _need(self, base: float) -> tuple[float, str]:
-        """(cores of speed 1 that hosts must have, reason); NaN if unknown. base: cores that the rate works."""
+    def _need(self, base: float) -> tuple[float, Callable[[], str]]:
+        """(cores of speed 1 that hosts must have, what says why); NaN if unknown. base: cores that the rate works."""
         load, observation, policy = self.load, self.observation, self.policy
-        need, why = base / self.most, f"{self._said} needs {base:.3g} cores, to be filled to {self.most:.0%} at most"
+        need = base / self.most
+        said: list[Callable[[], str]] = []
+        said.append(lambda: f"{self._said} needs {base:.3g} cores, to be filled to {self.most:.0%} at most")
         if (full := load.cores(self.upper)) > need:
-            need, why = full, f"{why}; at most {format_rate(self.upper)} needs {full:.3g}"
+            need = full
+            said.append(lambda: f"; at most {format_rate(self.upper)} needs {full:.3g}")
         late = load.late_backlog(self.forecast.level, self.kind.start if not observation.coming else 0.0)
         each = base / self.rate if self.rate > 0 and base > 0 else load.work
         target = observation.context.target_latency
         if target is not None and 0 < (drained := late * each / max(target, self.kind.start)) < math.inf:
             need += drained / self.most
-            why += f", and {drained:.3g} to process {late:,.0f} records of late backlog in time"
+            said.append(lambda: f", and {drained:.3g} to process {late:,.0f} records of late backlog in time")
         settled = observation.since_change >= min(policy.cool_down, ROUNDS * self.pace)
         behind = 1.0 if fused.narrow(observation, self._slots) else load.behind  # more tasks come before more hosts
         if (load.late or behind > 1) and settled and not observation.coming and observation.usable:
@@ -220,16 +226,16 @@ class _Round:
                 self.seen = replace(self.seen, short=(there, self.forecast.level, observation.time))
                 if not there * behind <= need:
                     need = there * behind
-                    why = f"falling behind for {ROUNDS} rounds, {behind:.3g} times what is processed arrives"
+                    said = [lambda: f"falling behind for {ROUNDS} rounds, {behind:.3g} times what is processed arrives"]
             elif load.arriving > load.processed:
                 short = there * load.arriving / load.processed if load.processed > 0 else there
                 least = max(short, there + 1e-6)
                 if not least <= need:
                     rates = f"{format_rate(load.arriving)} arrive and {format_rate(load.processed)} are processed"
-                    need, why = least, f"late, and falling behind: {rates}"
+                    need, said = least, [lambda: f"late, and falling behind: {rates}"]
             elif math.isnan(need):
-                need, why = there + 1e-6, "late, and the need is unknown: one host more"
-        return need, why
+                need, said = there + 1e-6, [lambda: "late, and the need is unknown: one host more"]
+        return need, lambda: "".join(each() for each in said)
 
     @cached_property
     def _equal(self) -> bool:
@@ -270,10 +276,8 @@ class _Round:
             return []
         if observation.context.graph.by_name[operator].waits:
             return self._threads(operator, now)
-        slots = self._slots
-        if not slots:
+        if not (slots := self._slots):
             return []
-        # Tasks have equal parts of the records, so that all wait for the one on the slowest slot.
         _, each = observation.cores.slots(observation.working)
         wanted, hurried = now, load.late or load.behind > 1
         if hurried:
@@ -286,12 +290,14 @@ class _Round:
         wanted = min(wanted, slots)
         if wanted < now <= slots and load.queued(self.settle):
             return []
+        if wanted == now:
+            return []
         why = (
             f"{self._said} needs {need:.3g} of {capacity(observation, observation.working):.3g} cores"
             if not hurried
             else "all slots while it is late or falls behind"
         )
-        return [SetParallelism(operator, int(wanted), why=why)] if wanted != now else []
+        return [SetParallelism(operator, int(wanted), why=why)]
 
     def _threads(self, operator: str, now: float) -> list[Action]:
         """The threads of an operator that waits follow those that are occupied."""

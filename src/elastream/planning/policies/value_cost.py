@@ -85,8 +85,9 @@ class ValueCost:
     0.8, 0.05). break_even_best, break_even_worst: money an hour at which the highest and the lowest value of the dataflow
     break even; None: what the work of the first records says, see `scheduling.reading`. profit_period: seconds over which
     profit is taken (thesis: 12 h). over: operators whose value counts, `dynamic` ones or `all`. alternates, resources:
-    every how many rounds alternates and hosts are planned. The thesis gives no numbers: by default both in each round,
-    alternates first, since nothing is gained by waiting where they do not suffice. instant: seconds within which what
+    every how many rounds alternates and hosts are planned, these in the last of theirs: at 2 and 2 they take turns. The
+    thesis gives no numbers: by default both in each round, alternates first, since nothing is gained by waiting where they
+    do not suffice. instant: seconds within which what
     waits is to be worked off; None: the time between rounds, at least the start of a host, and at least the target
     latency.
     """
@@ -133,7 +134,8 @@ class ValueCost:
         after = replace(kept, known=found.known, time=observation.time)
         if self.whole and not found.decidable:
             return Plan(memory=after, unknown=found.unknown)
-        resources = kept.round % self.resources == 0
+        # Not both "at the same time interval" (p. 84) where either has several: hosts in the last of theirs.
+        resources = kept.round % self.resources == self.resources - 1
         due, soon = _ending(observation, pace * self.resources)
         alternates = kept.round % self.alternates == 0
         priced = self.break_even_best is not None

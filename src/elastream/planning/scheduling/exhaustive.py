@@ -31,41 +31,24 @@ from elastream.planning.scheduling.offers import (
     possible_rates,
     reached,
 )
+from elastream.planning.scheduling.optimum import Optimum
 from elastream.planning.scheduling.problem import (
     Conditions,
     Deployment,
     Option,
     Problem,
-    Score,
     cost_of,
     profit_of,
     score,
     value_of,
 )
 
-__all__ = ["Searched", "exhausted"]
+__all__ = ["exhausted"]
 
 SORTED = 10_000
 """Combinations of alternates that are sorted by what they could be worth at most; sorting more would take the time."""
 WAYS = 1_000_000
 """Ways to give one operator instances on hosts of several speeds that are looked at together: 100 MB."""
-
-
-@dataclass(frozen=True)
-class Searched:
-    """What was found. deployment, score: None where no plan reaches the throughput. complete: whether everything was
-    searched, so that nothing is better. looked_at: partial plans; seconds: it took."""
-
-    deployment: Deployment | None
-    score: Score | None
-    complete: bool
-    looked_at: int
-    seconds: float
-
-    @property
-    def profit(self) -> float:
-        """Profit of the plan; -inf without one."""
-        return -math.inf if self.score is None else self.score.profit
 
 
 def exhausted(
@@ -75,7 +58,7 @@ def exhausted(
     seconds: float = 60.0,
     least: float | None = None,
     current: Deployment | None = None,
-) -> Searched:
+) -> Optimum:
     """The plan with the highest profit (4.8) of those whose relative throughput (4.7) is at least `least`.
 
     seconds: time limit; where it ends the search, the best plan so far. least: the goal's throughput, if None.
@@ -86,7 +69,9 @@ def exhausted(
     search = _Search(problem, conditions, problem.goal.throughput if least is None else least, seconds, current)
     search.run()
     found = None if search.best is None else score(problem, search.best, conditions)
-    return Searched(search.best, found, not search.cut, search.looked_at, time.monotonic() - search.began)
+    profit = -math.inf if found is None else found.profit
+    bound = math.inf if search.cut else profit
+    return Optimum(search.best, found, bound, not search.cut, time.monotonic() - search.began, search.looked_at)
 
 
 class _Search:

@@ -25,6 +25,9 @@ SWITCHED = 0.2
 """Operators whose alternate is drawn anew in a mutation, on average."""
 CHANGED = (0.5, 0.01)
 """Hosts that a mutation changes, on average: so many, or this part of those used, whichever is more."""
+REFITTED, FITTED = 0.5, (0.9, 1.1)
+"""Operators whose alternate is drawn anew where a plan is made to fit, on average, and cores of it over those that these
+need: nearer than of a random plan, since what is too much is paid for an hour if no mutation finds it."""
 KINDS = {"add": 0.3, "remove": 0.3, "swap": 0.2, "type": 0.1, "drop": 0.1}
 """How often a changed host gains an instance, loses one, has one replaced, becomes another type, or goes. The first two are
 the thesis's (p. 79); the others save it the way there through plans that cost as much and reach less."""
@@ -96,13 +99,15 @@ class Genes:
         return self._offer[contents], self._held[contents]
 
     def encoded(self, deployment: Deployment) -> Integers:
-        """The chromosome of a plan; of hosts that are neither leased nor offered, none are in it."""
+        """The chromosome of a plan; of hosts that are neither leased nor offered, or that hold nothing, none are in it."""
         found = np.zeros(self.length, dtype=np.int64)
         found[: self.operators] = deployment.active
         names = {offer.host.name: row for row, offer in enumerate(self.leased)}
         types = {offer.type: len(self.leased) + row for row, offer in enumerate(self.new)}
         free = len(self.leased)
         for host, held in zip(deployment.hosts, deployment.instances, strict=True):
+            if not (self.problem.shared or held.any()):
+                continue
             if host.name in names:
                 row = names[host.name]
                 found[self.operators + row] = self.content(row, held)
@@ -136,7 +141,45 @@ class Genes:
                 break
             offer = position if position < len(self.leased) else self._drawn_offer(types, chance)
             held = self._filled(offer, open_for, missing, instances, chance)
-            found[self.operators + position] = self.content(offer, held)
+            if self.problem.shared or held.any():
+                found[self.operators + position] = self.content(offer, held)
+        return found
+
+    def fitted(self, start: Integers, chance: np.random.Generator) -> Integers:
+        """A plan, at times with other alternates, made to have about the cores that these need.
+
+        What an operator has to spare goes from random hosts; what it lacks comes to those with room, then to new ones.
+        """
+        found, problem = start.copy(), self.problem
+        dynamic = np.flatnonzero(self.options > 1)
+        for row in dynamic[chance.random(dynamic.size) * dynamic.size < REFITTED].tolist():
+            found[row] = chance.integers(0, self.options[row])
+        if problem.shared:
+            return found
+        offers, held = (each[0].copy() for each in self.hosts(found[None]))
+        speeds = np.array([*(each.speed for each in self.every), 0.0])
+        missing = (
+            self._cores(found[: self.operators]) * chance.uniform(*FITTED) - speeds[offers] @ held * problem.per_instance
+        )
+        instances = held.sum(axis=0)
+        for position in chance.permutation(np.flatnonzero(offers >= 0)).tolist():
+            each = speeds[offers[position]] * problem.per_instance
+            spare = np.minimum(held[position], np.floor(-missing / np.maximum(each, NEARLY) + NEARLY)).astype(np.int64)
+            spare = np.where(self.fixed < 0, np.clip(spare, 0, np.maximum(instances - 1, 0)), 0)
+            held[position] -= spare
+            instances -= spare
+            missing += spare * each
+        used = chance.permutation(np.flatnonzero(offers >= 0)).tolist()
+        free = [position for position in range(self.positions) if offers[position] < 0]
+        types = [len(self.leased) + int(chance.integers(len(self.new)))] if self.new and chance.random() < 0.5 else []
+        for position in [*used, *free]:
+            open_for = self._open(missing, instances)
+            if open_for.any() and (self.new or position < len(self.leased)):
+                if offers[position] < 0:
+                    offers[position] = position if position < len(self.leased) else self._drawn_offer(types, chance)
+                held[position] = self._filled(int(offers[position]), open_for, missing, instances, chance, held[position])
+            content = self.content(int(offers[position]), held[position]) if held[position].any() else 0
+            found[self.operators + position] = content
         return found
 
     def _drawn_offer(self, types: Sequence[int], chance: np.random.Generator) -> int:
@@ -156,9 +199,11 @@ class Genes:
         missing: Floats,
         instances: Integers,
         chance: np.random.Generator,
+        begun: Integers | None = None,
     ) -> Integers:
-        """Instances for one host, drawn among operators in need; `missing` and `instances` are counted on."""
-        held = np.zeros(self.operators, dtype=np.int64)
+        """Instances for one host, drawn among operators in need; `missing` and `instances` are counted on. begun: those
+        that it holds."""
+        held = np.zeros(self.operators, dtype=np.int64) if begun is None else begun.copy()
         each, problem = self.every[offer], self.problem
         if problem.shared:
             missing -= missing / max(float(missing.sum()), NEARLY) * each.speed * each.type.cores

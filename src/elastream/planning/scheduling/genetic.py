@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from elastream.model.errors import InputError
 from elastream.model.observation import Floats, Integers
 from elastream.planning.scheduling.genes import Genes
-from elastream.planning.scheduling.offers import NEARLY, offers, possible_rates, reached, selected
+from elastream.planning.scheduling.offers import NEARLY, coming, offers, possible_rates, reached, selected
 from elastream.planning.scheduling.problem import (
     Conditions,
     Deployment,
@@ -36,11 +36,12 @@ ELITE = 0.05
 SHORTFALL = 1.0
 """Profit that a throughput of 1 below the goal takes away, times the iteration (alpha, p. 79: not given). From the second
 iteration on a throughput missed costs more than the cores for it: what is leased breaks even at a profit of 0."""
-CHANGE = 1e-5
-"""Profit that one change to the plan in force takes away, times the iteration (alpha', p. 79: not given)."""
-WORTH = 0.001
-"""Profit for which one change to the plan in force is made: of all plans seen, the best is chosen by it. A thousandth of
-the value is less than the smallest host is worth in the thesis's figures: changes decide between plans that are as good."""
+WORTH = 0.1
+"""Part of what the cheapest host costs for which one change to the plan in force is made (alpha', p. 79: not given): of
+all plans seen the best is chosen by it. A host is worth less of a profit the more there are, so that a fixed one would keep
+what nobody needs in large plans; less than a host, changes decide between plans that are as good."""
+AGED = 100
+"""Iterations after which the penalty of a change is its `WORTH`: it grows as a plan survives."""
 GAIN = 1e-4
 """Gain in profit that counts as one: a hundredth of what figures here are given to."""
 MUTATED = 0.5
@@ -102,8 +103,9 @@ def evolved(
 ) -> Evolved:
     """A plan with a high profit (4.8) of those whose relative throughput (4.7) is at least `least`.
 
-    current: the plan in force; of its fixed operators the number of instances stays. adapting: whether changes to it are
-    penalised, and a part of the first population descends from it. least: the goal's throughput, if None.
+    current: the plan in force; of its fixed operators the number of instances stays. adapting: whether it is adapted:
+    changes to it are penalised, a part of the first population descends from it, and profit is that of what is coming
+    (`offers.coming`), where what is paid of a host is spent in any case. least: the goal's throughput, if None.
 
     Raises InputError for conditions of several instants.
     """
@@ -112,7 +114,8 @@ def evolved(
     settings = settings or GeneticSettings()
     least = problem.goal.throughput if least is None else least
     began = time.monotonic()
-    every = offers(problem, conditions)
+    adapting = adapting and current is not None
+    every = offers(problem, conditions, ahead=coming(problem, conditions) if adapting else None)
     genes = Genes(problem, conditions, every, least, current)
     if not genes.positions:
         return Evolved(None, None, False, 0, 0, False, time.monotonic() - began)
@@ -159,18 +162,20 @@ def evolved(
 
 
 def _first(genes: Genes, start: Integers | None, population: int, chance: np.random.Generator) -> Integers:
-    """The first population: random plans, and where there is one in force, that and mutations of it."""
+    """The first population: random plans, and where there is one in force, that and what descends from it: mutations, and
+    as many that are made to fit first."""
     kept = 0 if start is None else max(1, int(MUTATED * population))
     found = np.array([genes.random(chance) for _ in range(population - kept)]).reshape(-1, genes.length)
     if start is None:
         return found
-    descended = np.repeat(start[None], kept, axis=0)
+    descended = np.array([genes.fitted(start, chance) if number % 2 else start for number in range(kept)])
     genes.mutate(descended[1:], chance)
     return np.concatenate((found, descended))
 
 
 class Fitness:
-    """Profit less penalties, of a whole population. best: the best plan seen; missing: what it lacks of the
+    """Profit less penalties, of a whole population; where a plan is in force (`start`), profit of a period like what is
+    coming. change: profit that a change to it takes away. best: the best plan seen; missing: what it lacks of the
     throughput; gained: after how many generations it was last better by a `GAIN`."""
 
     def __init__(
@@ -183,7 +188,9 @@ class Fitness:
         self.speeds: Floats = np.array([*(each.speed for each in genes.every), 0.0])
         self.cores: Floats = np.array([*(each.type.cores for each in genes.every), 0.0])
         nothing = Deployment((), (), np.zeros((0, genes.operators), dtype=np.int64))
-        self.spent = cost_of(problem, nothing, conditions)
+        self.spent = cost_of(problem, nothing, conditions) if start is None else 0.0
+        dear = [each.cost for each in genes.every if each.cost > NEARLY]
+        self.change = WORTH * max(GAIN, problem.line.sigma * min(dear, default=0.0))
         self.linked = self._links_limit()
         self._worth()
         self.best: Integers = np.zeros(genes.length, dtype=np.int64)
@@ -193,16 +200,21 @@ class Fitness:
 
     def _worth(self) -> None:
         """Profit as a sum: of the first options at no cost, of each other option, and of each unit of money."""
-        problem, conditions, count = self.problem, self.conditions, self.genes.operators
+        problem, count = self.problem, self.genes.operators
         first = [0] * count
         start = value_of(problem, first)
-        self.base = profit_of(problem, conditions, start, self.spent)
-        free = profit_of(problem, conditions, start, 0.0)
+        self.base = self._profit_of(start, self.spent)
+        free = self._profit_of(start, 0.0)
         self.gains = np.zeros((count, int(self.genes.options.max())))
         for row, options in enumerate(problem.options):
             for a in range(len(options)):
                 value = value_of(problem, [*first[:row], a, *first[row + 1 :]])
-                self.gains[row, a] = profit_of(problem, conditions, value, 0.0) - free
+                self.gains[row, a] = self._profit_of(value, 0.0) - free
+
+    def _profit_of(self, value: float, cost: float) -> float:
+        if self.start is not None:
+            return self.problem.line.profit(value, cost)
+        return profit_of(self.problem, self.conditions, value, cost)
 
     def _links_limit(self) -> bool:
         """Whether links may limit a plan, a single pair of hosts all of an edge: then each plan is looked at by itself."""
@@ -219,9 +231,9 @@ class Fitness:
         plans = np.asarray(population, dtype=np.int64)
         missing, profit = self._missing(plans), self._profit(plans)
         changes = np.zeros(len(plans)) if self.start is None else (plans != self.start).sum(axis=1)
-        self._keep(plans, missing, profit - WORTH * changes, iteration)
+        self._keep(plans, missing, profit - self.change * changes, iteration)
         # Printed with a plus before the changes, which would reward them.
-        found: Floats = profit - (SHORTFALL * missing + CHANGE * changes) * iteration
+        found: Floats = profit - (SHORTFALL * missing + self.change * changes / AGED) * iteration
         return found
 
     def _profit(self, plans: Integers) -> Floats:

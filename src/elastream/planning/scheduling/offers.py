@@ -17,6 +17,7 @@ __all__ = [
     "NEARLY",
     "HostOffer",
     "alike",
+    "coming",
     "fits",
     "laid_out",
     "least_capacity",
@@ -39,7 +40,7 @@ class HostOffer:
 
     host: as a plan has it; its name is empty where it is yet to be leased. speed: of a core in the instant planned for.
     cost: money that each adds to the period if it stays to its end, beyond what is spent without it, or if it is given
-    back.
+    back; of plans for what is coming, see `coming`, that of a period which is all like it.
     most: how many there may be. fits: int64, shape (operators,), instances of each operator that one can hold.
     """
 
@@ -63,8 +64,18 @@ def fits(problem: Problem, type: HostType) -> Integers:
     return np.where(problem.placed, room, 0).astype(np.int64)
 
 
-def offers(problem: Problem, conditions: Conditions) -> tuple[HostOffer, ...]:
+def coming(problem: Problem, conditions: Conditions) -> float:
+    """Seconds that a plan is made for where conditions change: the longest billing time unit, no less than an instant and
+    no more than the period. What is leased now is paid for so long, and what is saved is saved until another plan is made.
+    """
+    units = [kind.billing.unit for kind in (*problem.types, *(host.type for host in conditions.leased))]
+    return min(max([conditions.seconds, *units]), problem.goal.period)
+
+
+def offers(problem: Problem, conditions: Conditions, *, ahead: float | None = None) -> tuple[HostOffer, ...]:
     """The hosts that are leased, one by one, then the types that can be leased.
+
+    ahead: seconds that the plan is made for, see `coming`; None: the rest of the period.
 
     Raises InputError for conditions of more than one instant: these searches plan for one.
     """
@@ -81,12 +92,25 @@ def offers(problem: Problem, conditions: Conditions) -> tuple[HostOffer, ...]:
         HostOffer(
             host,
             float(speed),
-            cost_of(problem, Deployment((), (host,), none[:1]), conditions) - given_back,
+            cost_of(problem, Deployment((), (host,), none[:1]), conditions) - given_back
+            if ahead is None
+            else _beyond_paid(problem, host, now, ahead),
             1 if host.name else problem.max_hosts,
             fits(problem, host.type),
         )
         for host, speed in zip(hosts, speeds, strict=True)
     )
+
+
+def _beyond_paid(problem: Problem, host: Host, now: float, ahead: float) -> float:
+    """Money that `host` costs in the next `ahead` seconds beyond what is paid of it, if the whole period were like these.
+
+    A host that is given back saves nothing before its paid time ends, one in its place is paid from its first moment.
+    """
+    billing, passed = host.type.billing, now - host.since
+    left = billing.units(passed) * billing.unit - passed if host.name else 0.0
+    units = max(0.0, ahead - left) / billing.unit if host.name else billing.units(ahead)
+    return units * host.type.price * problem.goal.period / ahead
 
 
 def numbers_fixed(problem: Problem, current: Deployment | None) -> tuple[int | None, ...]:

@@ -21,13 +21,13 @@ from elastream.model.endpoints import Collected, DomainSignal, KafkaTopic, Nothi
 from elastream.model.errors import DataflowError, EnvironmentProblem, first_line
 from elastream.model.graph import Edge, Graph, Operator
 from elastream.recording.directory import RunDirectory
+from elastream.recording.manifest import run_id
 from elastream.spark.dataflow.edges import edge_name
 from elastream.spark.dataflow.kafka import sink_options, source_options
 from elastream.spark.dataflow.sinks import (
     as_messages,
     as_records,
-    begin_appending,
-    begin_change_log,
+    begin_results,
     collect_batch,
     forget_collected,
     skip_batch,
@@ -139,7 +139,8 @@ def start_writing(
     for group in grouped.values():
         target = group[0].target
         sink = _destination(graph, target, directory)
-        _begin(sink, key if isinstance(target, Operator) else (), fresh)
+        if isinstance(target, Operator):
+            _begin(sink, key, run_id(directory), fresh)
         if isinstance(target, Edge) and isinstance(sink, ParquetSink):
             parts.append(_edge_part(group, Path(sink.path), ran if noted else lambda batch: None))
         else:
@@ -164,15 +165,13 @@ def _destination(graph: Graph, target: Operator | Edge, directory: RunDirectory)
             return edge_topic(graph, target)
         return ParquetSink(str(directory.edge(target.source, target.target)))
     assert target.writes is not None  # refused before
-    return target.writes
+    return ParquetSink(str(directory.results(target.name))) if target.writes == ParquetSink() else target.writes
 
 
-def _begin(sink: SinkSpec, key: tuple[str, ...], fresh: bool) -> None:
+def _begin(sink: SinkSpec, key: tuple[str, ...], run: str, fresh: bool) -> None:
     match sink:
-        case ParquetSink(path) if key:
-            begin_change_log(Path(path), key, fresh)
-        case ParquetSink(path):
-            begin_appending(Path(path), fresh)
+        case ParquetSink(path) if "://" not in path:
+            begin_results(Path(path), key, run=run, fresh=fresh)
         case Collected(name) if fresh:
             forget_collected(name)
 

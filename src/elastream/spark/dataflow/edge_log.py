@@ -80,6 +80,10 @@ class EdgeLog:
             self._forgotten = self._ends[gone - 1]
             del self._ends[:gone], self._files[:gone], self._written[:gone], self._batch[:gone], self._under[:gone]
 
+    def shift(self, seconds: float) -> None:
+        """Date what is registered by a clock that was set forward by `seconds` since."""
+        self._written = [written + seconds for written in self._written]
+
     def ran(self, number: int) -> Ran | None:
         """What record `number` was written under; if it is not written yet, what the newest batch was; None before one."""
         at = bisect_right(self._ends, number)

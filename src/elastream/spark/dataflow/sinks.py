@@ -11,6 +11,7 @@ import shutil
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from threading import Lock
+from typing import Any
 
 import pandas as pd
 import pyarrow as pa
@@ -20,6 +21,7 @@ from pyspark.sql import functions as F
 
 from elastream.model.endpoints import KafkaTopic, ParquetSink, SinkSpec
 from elastream.model.errors import EnvironmentProblem, InputError
+from elastream.recording.formats import marked, unmarked
 from elastream.spark.dataflow.edge_log import note_composition
 from elastream.spark.dataflow.kafka import check_topic
 from elastream.spark.worker.composition import Ran
@@ -27,13 +29,13 @@ from elastream.spark.worker.composition import Ran
 __all__ = [
     "as_messages",
     "as_records",
-    "begin_appending",
-    "begin_change_log",
+    "begin_results",
     "check_sink",
     "collect_batch",
     "collected",
     "forget_collected",
     "latest",
+    "replace_results",
     "skip_batch",
     "tables_collected",
     "write_batch",
@@ -41,20 +43,23 @@ __all__ = [
 ]
 
 KEY_FILE = "_key.json"
-"""File in a change log's folder with its key columns."""
+"""File in the folder of a sink, which Spark's readers skip: whose results they are, and the key columns of a change log."""
 
 _BATCH = re.compile(r"batch=(\d+)$")
+_PART = re.compile(r"\.?part-\d{5}-[0-9a-f-]{36}.*\.parquet(\.crc)?$")
+"""Files of Spark's own sink."""
 
 
-def check_sink(sink: SinkSpec | None, *, changes: bool) -> None:
-    """Raise ElastreamError for a folder that a new run cannot write, or a topic that cannot be, before anything is started.
+def check_sink(sink: SinkSpec | None, *, changes: bool, run: str | None = "") -> None:
+    """Raise ElastreamError for a folder that a run cannot write, or a topic that cannot be, before anything is started.
 
-    changes: whether the results are those of a keyed operator, kept as a change log.
+    changes: whether the results are those of a keyed operator, kept as a change log. run: whose results may be there
+    already; None: anybody's, they are to be replaced.
     """
     match sink:
-        case ParquetSink(path) if "://" not in path:
+        case ParquetSink(path) if path and "://" not in path:
             place = Path(path)
-            _refuse_occupied(place, changes)
+            _refuse_occupied(place, changes, run)
             there = next(each for each in (place, *place.absolute().parents) if each.exists())
             if not there.is_dir():
                 raise EnvironmentProblem(f"cannot write results to {path}: {there} is a file")
@@ -64,48 +69,55 @@ def check_sink(sink: SinkSpec | None, *, changes: bool) -> None:
             check_topic(topic)
 
 
-def _refuse_occupied(path: Path, changes: bool) -> None:
-    """Raise EnvironmentProblem if `path` holds what a fresh run must not touch: other files, or rows of an earlier run.
+def _refuse_occupied(path: Path, changes: bool, run: str | None) -> None:
+    """Raise EnvironmentProblem if `path` holds what a run must not touch: other files, or results of another run.
 
-    Rows are only appended, and both runs number their batches from 0: Spark would take the new batches for written.
+    Both runs number their batches from 0: Spark would take new batches for written, and a reader the old ones for new.
     """
     entries = sorted(path.iterdir()) if path.is_dir() else []
-    if changes:
-        others = [each.name for each in entries if not _in_change_log(each)]
-        if others:
-            raise EnvironmentProblem(f"{path} holds other files ({others[0]}): write the results to a separate folder")
-        return
+    others = [each.name for each in entries if not _in_change_log(each)]
+    if changes and others:
+        raise EnvironmentProblem(f"{path} holds other files ({others[0]}): write the results to a separate folder")
     earlier = [each.name for each in entries if each.name == "_spark_metadata" or _BATCH.search(each.name)]
-    if earlier:
+    if earlier and run is not None and not (run and run == _about(path).get("run")):
         raise EnvironmentProblem(
-            f"{path} holds the results of an earlier run ({earlier[0]}): choose another folder, or move it away"
+            f"{path} holds the results of an earlier run ({earlier[0]}): --resume RUN goes on with it, --fresh replaces"
+            " its results; or choose another folder"
         )
 
 
-def begin_change_log(path: Path, key: Sequence[str], fresh: bool) -> None:
-    """Prepare `path` for a change log keyed by `key`; a `fresh` run replaces the change log of an earlier one.
+def _about(path: Path) -> dict[str, Any]:
+    """What the folder of a sink says of itself; nothing where it does not."""
+    try:
+        return unmarked(dict(json.loads((path / KEY_FILE).read_text())), path / KEY_FILE)
+    except (FileNotFoundError, ValueError, TypeError):
+        return {}
 
-    Raises EnvironmentProblem if the folder holds other files, or cannot be written.
+
+def replace_results(sinks: Iterable[SinkSpec | None]) -> None:
+    """Remove the results of earlier runs from the folders of `sinks`, and nothing else. Raises EnvironmentProblem."""
+    for path in {Path(sink.path) for sink in sinks if isinstance(sink, ParquetSink) and sink.path}:
+        try:
+            for each in path.iterdir() if path.is_dir() else ():
+                if _in_change_log(each) or each.name == "_spark_metadata" or _PART.match(each.name):
+                    shutil.rmtree(each) if each.is_dir() else each.unlink()
+        except OSError as error:
+            raise EnvironmentProblem(f"the results in {path} cannot be replaced: {error.strerror or error}") from None
+
+
+def begin_results(path: Path, key: Sequence[str] = (), *, run: str = "", fresh: bool = True) -> None:
+    """Prepare `path` for the results of `run`: a change log keyed by `key`, or appended rows.
+
+    fresh: whether none of its batches was planned yet. Raises EnvironmentProblem if the folder holds other files or the
+    results of another run, or cannot be written.
     """
     try:
         path.mkdir(parents=True, exist_ok=True)
-        if fresh:
-            _refuse_occupied(path, changes=True)
-            for each in path.iterdir():
-                shutil.rmtree(each) if each.is_dir() else each.unlink()
+        if fresh or run:
+            _refuse_occupied(path, bool(key), run)
         temporary = path / f".{KEY_FILE}"
-        temporary.write_text(json.dumps({"key": list(key)}))
+        temporary.write_text(json.dumps(marked({"run": run, "key": list(key)})))
         os.replace(temporary, path / KEY_FILE)
-    except OSError as error:
-        raise EnvironmentProblem(f"cannot write results to {path}: {error.strerror or error}") from None
-
-
-def begin_appending(path: Path, fresh: bool) -> None:
-    """Prepare `path` for appending rows. Raises EnvironmentProblem if a `fresh` run finds rows of an earlier one."""
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-        if fresh:
-            _refuse_occupied(path, changes=False)
     except OSError as error:
         raise EnvironmentProblem(f"cannot write results to {path}: {error.strerror or error}") from None
 
@@ -186,10 +198,9 @@ def latest(path: str | os.PathLike[str], key: str | Sequence[str] | None = None)
 def _key_columns(root: Path, key: str | Sequence[str] | None) -> list[str]:
     if key is not None:
         return [key] if isinstance(key, str) else list(key)
-    try:
-        return list(json.loads((root / KEY_FILE).read_text())["key"])
-    except FileNotFoundError:
-        raise InputError(f"{root} does not name its key columns: use latest(path, key=...)") from None
+    if not (columns := _about(root).get("key")):
+        raise InputError(f"{root} does not name its key columns: use latest(path, key=...)")
+    return list(columns)
 
 
 # -- rows kept in memory -----------------------------------------------------------------------------------------------

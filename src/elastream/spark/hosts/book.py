@@ -12,7 +12,10 @@ from dataclasses import dataclass, field
 
 from elastream.clouds.provider import HostStatus, Provider
 from elastream.model.action import Action, Outcome, Status
+from elastream.model.alarms import Alarms
 from elastream.model.cloud import TRANSITIONS, HostState, Lease, total_cost
+from elastream.model.errors import EnvironmentProblem
+from elastream.recording.lease_log import LeaseLog
 from elastream.spark.jvm.executors import Executor, Location
 
 __all__ = ["HostBook", "Known"]
@@ -41,10 +44,22 @@ class Known:
 
 
 class HostBook:
-    """All hosts so far, ended ones too. provider: where hosts are leased. clock: seconds of the run."""
+    """All hosts so far, ended ones too. provider: where hosts are leased. clock: seconds of the run.
 
-    def __init__(self, provider: Provider, clock: Callable[[], float]) -> None:
+    log: where leases are written before their hosts are requested, and once they have ended; None where the provider, and
+    so its hosts, are somebody else's. alarms: raised while an end cannot be written.
+    """
+
+    def __init__(
+        self,
+        provider: Provider,
+        clock: Callable[[], float],
+        log: LeaseLog | None = None,
+        alarms: Alarms | None = None,
+    ) -> None:
         self.provider, self._clock = provider, clock
+        self._log, self._alarms = log, alarms
+        self._unwritten: list[Lease] = []
         self._lock = threading.RLock()
         self._leases: dict[str, Lease] = {}
         self._known: dict[str, Known] = {}
@@ -133,10 +148,12 @@ class HostBook:
         return host if executor is None else f"executor {executor.id} ({executor.host})"
 
     def use(self, host: str) -> float:
-        """Fraction of a host's slots that its tasks took, mean over BUSY_WINDOW; unknown until it was seen twice."""
+        """Fraction of a host's slots that its tasks took, mean over BUSY_WINDOW; unknown until it was seen twice, and while
+        it runs tasks and none has ended in that time: tasks tell when they end."""
         with self._lock:
-            busy, slots = self._known[host].busy, self._leases[host].type.slots
-            if len(busy) < 2:
+            known, slots = self._known[host], self._leases[host].type.slots
+            busy = known.busy
+            if len(busy) < 2 or (known.executor is not None and known.executor.active and busy[0][1] == busy[-1][1]):
                 return NAN
             (since, before), (now, after) = busy[0], busy[-1]
             return min(1.0, (after - before) / (now - since) / slots) if now > since else NAN
@@ -151,4 +168,21 @@ class HostBook:
     def _to(self, host: str, state: HostState) -> None:
         # Another thread may have sent it another way since it was seen: what is not in the table is not wanted.
         if state in TRANSITIONS[self._leases[host].state]:
-            self._leases[host] = self._leases[host].to(state, self._clock())
+            self._leases[host] = lease = self._leases[host].to(state, self._clock())
+            if self._log is not None and not lease.active and self._is_leased(host):
+                self._unwritten.append(lease)
+                self._write_ends()
+
+    def _write_ends(self) -> None:
+        """Write the ends of leases; what cannot be written is kept for the next time, and an alarm stands meanwhile."""
+        try:
+            while self._log is not None and self._unwritten:
+                lease = self._unwritten[0]
+                self._log.ended(lease, self._known[lease.host].reason)
+                self._unwritten.pop(0)
+        except EnvironmentProblem as error:
+            if self._alarms is not None:
+                self._alarms.sound("leases", f"{error}: the end of {len(self._unwritten)} leases is not on disk", error)
+        else:
+            if self._alarms is not None:
+                self._alarms.clear("leases")

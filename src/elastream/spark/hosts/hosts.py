@@ -27,10 +27,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from elastream.clouds.provider import HostStatus, Phase, Provider, RunState
+from elastream.model.alarms import Alarms
 from elastream.model.cloud import Billing, HostState, HostType, Lease
 from elastream.model.errors import in_one_line
+from elastream.recording.lease_log import LeaseLog
 from elastream.spark.hosts.book import HostBook, Known
 from elastream.spark.hosts.session_executors import SessionExecutors
+from elastream.spark.hosts.taking_over import TakenOver
 from elastream.spark.jvm.executors import Executor, Executors, newest_by_address
 
 __all__ = ["GRACE_BATCHES", "GRACE_LIMIT", "SETTLING_BATCHES", "START_LIMIT", "Hosts"]
@@ -57,7 +60,8 @@ class Hosts(HostBook):
 
     provider: where hosts are leased. clock: seconds of the run. fence: lets an executor get no further task. warm: makes a
     new executor fast before it counts, on a thread of its own; None where none is warmed. session: takes in executors that
-    were not leased, and gives them back; None in a session that has only those leased here.
+    were not leased, and gives them back; None in a session that has only those leased here. log: of leases, where the
+    provider is this run's alone: what it lists and nobody leased is an orphan, and released.
     """
 
     def __init__(
@@ -69,14 +73,17 @@ class Hosts(HostBook):
         fence: Callable[[str], None],
         warm: Callable[[Executor], None] | None = None,
         session: SessionExecutors | None = None,
+        log: LeaseLog | None = None,
+        alarms: Alarms | None = None,
     ) -> None:
-        super().__init__(provider, clock)
+        super().__init__(provider, clock, log, alarms)
         self._executors, self._session = executors, session
         self._fence, self._warm = fence, warm
         self._listed: dict[Provider, Mapping[str, HostStatus]] = {}
         self._ever: set[str] = set()  # executors that have been some host's
         self._kept: set[str] = set()
         self._critical = False
+        self.taken_over = TakenOver()
         self._reported = RunState()
         self._last_start = 0.0
 
@@ -85,6 +92,8 @@ class Hosts(HostBook):
     def lease(self, host: str, type: HostType) -> None:
         """Request a host; raises what the provider raises, the host then is LOST."""
         with self._lock:
+            if self._log is not None:
+                self._log.requested(host, type, self._clock())  # what cannot be written is not leased
             self.adopt(host, type, self._clock())
             try:
                 self.provider.lease({host: type})
@@ -92,6 +101,12 @@ class Hosts(HostBook):
                 self._lose(host, in_one_line(error))
                 raise
             self._see_start(host, self.provider.hosts().get(host))
+
+    def remember(self, leases: Mapping[str, Lease]) -> None:
+        """Take leases of an earlier driver that have ended into the ledger."""
+        with self._lock:
+            self._leases |= leases
+            self._known |= {host: Known(self.provider, reason=lease.note) for host, lease in leases.items()}
 
     def adopt(self, host: str, type: HostType, since: float) -> None:
         """Take over a host that was requested from the provider at `since`, before there was a session."""
@@ -196,6 +211,8 @@ class Hosts(HostBook):
                     case HostState.RELEASING:
                         self._give_back(name, known, batch, idle, holds)
             self._release_ended()
+            self._release_orphans()
+            self._write_ends()
             self._report(holds)
 
     # -- under the lock: seeing ----------------------------------------------------------------------------------------
@@ -296,6 +313,21 @@ class Hosts(HostBook):
             ended = [name for name in listed if name in self._leases and not self._leases[name].active]
             if ended:
                 provider.release(ended)
+
+    def _release_orphans(self) -> None:
+        """Release hosts of this run's provider that no lease is known of, and put them into the ledger."""
+        if self._log is None:
+            return
+        for name, status in self._listed.get(self.provider, {}).items():
+            if name in self._leases:
+                continue
+            known = {kind.name: kind for kind in self.provider.terms.types}
+            kind = known.get(status.type) or HostType(status.type, cores=1.0, price=0.0)
+            self.adopt(name, kind, self._clock())
+            self._known[name].reason = "an orphan: its provider lists it, and no lease of this run; released"
+            log.warning("host %s is %s", name, self._known[name].reason)
+            self._log.requested(name, kind, self._clock())
+            self._withdraw(name)
 
     def _report(self, holds: Callable[[str], bool]) -> None:
         works = (HostState.RUNNING, HostState.DRAINING, HostState.RELEASING)

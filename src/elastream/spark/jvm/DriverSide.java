@@ -76,7 +76,8 @@ public static String locations(Object coordinator, String root, String run, long
     return out.toString();
 }
 
-/** Executors: "id host:port slots busyMilliseconds leaving" a line, by tabs; leaving is 1 where Spark gives it nothing new. */
+/** Executors: "id host:port slots busyMilliseconds leaving active" a line, by tabs; leaving is 1 where Spark gives
+ * it nothing new, active its tasks under way. */
 public static String executors(Object context) {
     org.apache.spark.SparkContext spark = (org.apache.spark.SparkContext) context;
     scala.collection.immutable.Seq all = spark.statusStore().executorList(true);
@@ -85,7 +86,8 @@ public static String executors(Object context) {
         org.apache.spark.status.api.v1.ExecutorSummary each = (org.apache.spark.status.api.v1.ExecutorSummary) all.apply(i);
         boolean leaving = each.isExcluded() || spark.taskScheduler().getExecutorDecommissionState(each.id()).isDefined();
         out.append(each.id()).append('\t').append(each.hostPort()).append('\t').append(each.totalCores()).append('\t')
-            .append(each.totalDuration()).append('\t').append(leaving ? 1 : 0).append('\n');
+            .append(each.totalDuration()).append('\t').append(leaving ? 1 : 0).append('\t').append(each.activeTasks())
+            .append('\n');
     }
     return out.toString();
 }

@@ -16,6 +16,7 @@ class Executor:
     """One registered executor. host: the address it was started with. slots: concurrent tasks.
 
     busy: seconds of its ended tasks so far. leaving: it gets no new tasks, because it is being decommissioned or excluded.
+    active: tasks that it runs now.
     """
 
     id: str
@@ -23,6 +24,7 @@ class Executor:
     slots: int
     busy: float = 0.0
     leaving: bool = False
+    active: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +51,10 @@ class Executors:
     def look(self) -> Mapping[str, Executor]:
         """Active executors by id; in local mode the driver. Raises Py4JError."""
         found = {}
-        for executor, host_port, slots, busy, leaving in self._driver.ask("executors", self._driver.context):
+        for executor, host_port, slots, busy, leaving, active in self._driver.ask("executors", self._driver.context):
             if int(slots) > 0:  # the driver of a session that has executors has none
                 address = host_port.rsplit(":", 1)[0]
-                found[executor] = Executor(executor, address, int(slots), int(busy) / 1e3, leaving == "1")
+                found[executor] = Executor(executor, address, int(slots), int(busy) / 1e3, leaving == "1", int(active))
         self.seen = found
         return found
 

@@ -10,7 +10,8 @@ import os
 import shlex
 import sys
 import sysconfig
-from collections.abc import Container, Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Literal, TypeAlias
@@ -23,8 +24,9 @@ from pyspark.sql import SparkSession
 
 from elastream.clouds.local.java import home_without_archives
 from elastream.model.errors import EnvironmentProblem, InputError, first_line
+from elastream.spark.jvm.gateway import jvm_of
 
-__all__ = ["StateStore", "open_session", "session_settings", "settings_for"]
+__all__ = ["StateStore", "holding", "open_session", "session_settings", "settings_for"]
 
 StateStore: TypeAlias = Literal["memory", "disk"]
 """Where executors keep keyed state between batches: in their heap (Spark's default store), or on disk (RocksDB), for state
@@ -57,6 +59,9 @@ collector threads than cores only wait for each other; what the first tier makes
 STACK = "-Xss32m"
 """Stack of the driver's threads: Spark searches for an interrupt in the text of a failed Python callback with an expression
 that recurses a few times per character, and on the default stack a query stopped in mid-batch dies of that instead."""
+
+REMAINS = 60.0
+"""Seconds for which the JVM of a killed driver is waited for; it ends when it notices that its input has ended."""
 
 LOGGING = """\
 rootLogger.level = warn
@@ -168,6 +173,26 @@ def open_session(master: str, name: str, folder: Path, settings: Mapping[str, st
         _end_jvm(others)
         raise
     return spark
+
+
+@contextlib.contextmanager
+def holding(spark: SparkSession, file: Path) -> Iterator[Callable[[], None]]:
+    """Lock `file` for the driver's JVM, until that is gone or what this gives is called; at once where the inside raises.
+
+    A JVM outlives a killed driver by seconds, and its queries go on meanwhile: a run that goes on waits for its end. Raises
+    EnvironmentProblem where it does not end.
+    """
+    channel = jvm_of(spark).java.io.RandomAccessFile(str(file), "rw").getChannel()
+    until = time.monotonic() + REMAINS
+    try:
+        while channel.tryLock() is None:
+            if time.monotonic() > until:
+                raise EnvironmentProblem(f"the JVM of the run's earlier driver still runs, and holds {file}: end it first")
+            time.sleep(0.2)
+        yield channel.close
+    except BaseException:
+        channel.close()
+        raise
 
 
 def session_stopped(spark: SparkSession) -> bool:

@@ -17,6 +17,7 @@ from types import MappingProxyType
 
 from elastream.model.action import TaskId
 from elastream.model.errors import EnvironmentProblem, InputError
+from elastream.recording.formats import marked, unmarked
 from elastream.recording.lines import line, write_whole
 
 __all__ = ["Allocation", "AllocationStore", "VolatilePlan"]
@@ -94,7 +95,7 @@ class AllocationStore:
                 "why": why,
                 "hosts": [[task.operator, task.index, host] for task, host in changed.items()],
             }
-            content = line(entry)
+            content = line(entry if self._read else marked(entry))
             try:
                 write_whole(self._file, content)
             except OSError:
@@ -132,7 +133,8 @@ class AllocationStore:
         self.bytes_read += len(content)
         for each in whole.splitlines(keepends=True):
             try:
-                self._latest = self._after(json.loads(each))
+                fields = json.loads(each)
+                self._latest = self._after(fields if self._read else unmarked(fields, self.path))
             except (ValueError, TypeError, KeyError) as error:
                 number = self._latest.version + 1
                 raise InputError(f"{self.path}, line {number}: not a version of an allocation plan ({error})") from error

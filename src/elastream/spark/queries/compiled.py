@@ -15,7 +15,7 @@ from elastream.model.stages import Layout
 from elastream.model.windows import WindowKind
 from elastream.spark.queries.compiled_frames import Telemetry
 from elastream.spark.queries.compiler import explain_failure
-from elastream.spark.queries.query import Instruments, Query
+from elastream.spark.queries.query import Instruments, Query, stalled
 from elastream.spark.queries.segments import RunningSegment, scalable_operators
 from elastream.spark.queries.switching import Switching, TablesInUse
 from elastream.spark.queries.updates import UpdateWatch
@@ -85,6 +85,8 @@ class CompiledQueries:
     def look(self, now: float, wall: float) -> Sequence[MicroBatch]:
         """Fetch what is new of each."""
         fresh = [batch for query in self.live for batch in query.look()]
+        if step := max((query.stepped for query in self.live), key=abs, default=0.0):
+            self.telemetry.stepped(step, wall)
         self.telemetry.took(fresh, wall)
         self._switching.took(fresh)
         self._watch.took(fresh)
@@ -111,6 +113,10 @@ class CompiledQueries:
     def latency_basis(self) -> Mapping[str, Basis]:
         """What latency is measured from, by source."""
         return self.telemetry.latency_basis
+
+    def stalled(self, wall: float) -> Mapping[str, float]:
+        """Seconds by query for which a batch has been under way that takes unusually long."""
+        return stalled(self.live, wall)
 
     def switch(self, switches: Sequence[Switch]) -> tuple[Outcome, ...]:
         """Do all of these that are possible as one new composition, and answer each; raises where none could be written."""

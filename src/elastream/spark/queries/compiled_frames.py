@@ -4,6 +4,7 @@ Two sources, each cheap enough for every second: the progress of each query (one
 fused stages. The latency of a record is the commit of its batch less the moment from which it counts (see `latencies`).
 """
 
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
@@ -19,7 +20,7 @@ from elastream.model.stages import Layout
 from elastream.spark.dataflow.edge_log import EdgeLog
 from elastream.spark.dataflow.edges import edge_name
 from elastream.spark.queries.latencies import Latencies
-from elastream.spark.queries.segments import RunningSegment
+from elastream.spark.queries.segments import RunningSegment, committed_offsets
 from elastream.spark.telemetry.alternates import AlternateCosts
 from elastream.spark.telemetry.batches import (
     WINDOW,
@@ -31,6 +32,7 @@ from elastream.spark.telemetry.batches import (
     weighted_quantile,
 )
 from elastream.spark.telemetry.durations import columns_of, describe_durations, spans_of
+from elastream.spark.worker.composition import latest_batch
 from elastream.spark.worker.meter import MeterRow
 
 __all__ = ["Telemetry"]
@@ -71,8 +73,11 @@ class Telemetry:
         self._latencies = Latencies(layout, running, self.queues)
         self._meter: dict[tuple[str, int], list[MeterRow]] = {}
         self._alternates = AlternateCosts()
-        self.batches = 0
-        self.rows = 0
+        self._stepped = -math.inf
+        # What an earlier driver committed counts, too.
+        self._before = {each.segment.name: committed_offsets(each.checkpoint) for each in running}
+        self.batches = sum(latest_batch(each.checkpoint, "commits") + 1 for each in running)
+        self.rows = sum(int(self._start_of(source).get("n", 0)) for source in self._sources)
         self.longest = 0.0
 
     def took(self, fresh: Sequence[Batch], now: float) -> None:
@@ -85,6 +90,13 @@ class Telemetry:
         for name, (each, _) in self._sources.items():
             if name not in self._patterns:
                 self._latencies.origins[name].look(now, not np.isnan(self._planned_at(each)), each.interval)
+
+    def stepped(self, seconds: float, now: float) -> None:
+        """Take note that the clock was set by `seconds` some time before epoch second `now`: what is dated is so anew."""
+        self._stepped = now
+        self._latencies.stepped()
+        for queue in self.queues.values():
+            queue.shift(seconds)
 
     @property
     def latency_basis(self) -> Mapping[str, Basis]:
@@ -129,9 +141,7 @@ class Telemetry:
 
     def committed(self, source: str) -> float:
         """Records of a shaped source that committed batches have taken; NaN before the first."""
-        each, number = self._sources[source]
-        last = self.last(each.segment.name)
-        return NAN if last is None else float(last.source(number).end.get("n", NAN))
+        return float(self._end_of(source).get("n", NAN))
 
     def backlog(self, source: str, at: float) -> float:
         """Records due, or there, and not taken by any batch."""
@@ -150,8 +160,10 @@ class Telemetry:
         """Whether all that was written to durable edges of files has been taken by committed batches."""
         for each in self._running:
             last = self.last(each.segment.name)
+            before = {offset["edge"]: int(offset["n"]) for offset in self._before[each.segment.name] if "edge" in offset}
             for edge in each.edges:
-                if self.queues[edge].refresh() > (last.source(self._numbers[edge]).numbers[1] if last else 0):
+                taken = last.source(self._numbers[edge]).numbers[1] if last else before.get(edge_name(edge), 0)
+                if self.queues[edge].refresh() > taken:
                     return False
         return True
 
@@ -355,7 +367,8 @@ class Telemetry:
         return float(max(0, self.queues[edge].refresh() - max(taken, default=0)))
 
     def _planned(self, running: RunningSegment) -> Sequence[Mapping[str, Any]]:
-        return planned_offsets(running.checkpoint, last.id if (last := self.last(running.segment.name)) else -1)
+        last = self.last(running.segment.name)
+        return planned_offsets(running.checkpoint, last.id if last else latest_batch(running.checkpoint, "commits"))
 
     def _charge(self, used: float, columns: dict[Metric, dict[str, float]], cores: float) -> None:
         # Meters speak of batches and hosts of seconds: what the first tell may be more for a while, and nothing is left.
@@ -379,7 +392,8 @@ class Telemetry:
         return NAN if started is None else self._patterns[source].rate(max(0.0, now - started))
 
     def _planned_at(self, running: RunningSegment) -> float:
-        return planned_at(running.checkpoint, last.id if (last := self.last(running.segment.name)) else None)
+        planned = planned_at(running.checkpoint, last.id if (last := self.last(running.segment.name)) else None)
+        return planned if not planned < self._stepped else NAN
 
     def _window(self, now: float) -> dict[str, list[Batch]]:
         """Batches committed lately, by segment; where none was, the newest, so that an old value shows its age."""
@@ -395,6 +409,16 @@ class Telemetry:
 
     def load_started(self, source: str) -> float | None:
         """Epoch second at which the load of a shaped source began; None before its first batch."""
+        return float(self._end_of(source).get("started", 0.0)) or None
+
+    def _end_of(self, source: str) -> Mapping[str, Any]:
+        """The offset up to which committed batches have taken a source, also those of an earlier driver; else nothing."""
         each, number = self._sources[source]
         last = self.last(each.segment.name)
-        return float(last.source(number).end.get("started", 0.0)) or None if last else None
+        return self._start_of(source) if last is None else last.source(number).end
+
+    def _start_of(self, source: str) -> Mapping[str, Any]:
+        """The same, as it was when this driver began."""
+        each, number = self._sources[source]
+        before = self._before[each.segment.name]
+        return before[number] if number < len(before) else {}

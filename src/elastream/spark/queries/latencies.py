@@ -71,17 +71,25 @@ class Latencies:
         for batch in fresh:
             running, known = self._running[batch.query], self._known[batch.query]
             parts = [None if isinstance(inlet, Edge) else self.origins[inlet].took(batch) for inlet in running.reads]
-            known[batch.id] = KnownBatch(batch, tuple(parts))
+            known[batch.id] = KnownBatch(batch, () if batch.stepped else tuple(parts))
             known.pop(batch.id - KEPT, None)
         for name, running in self._running.items():
             for number, each in self._known[name].items():
                 if not each.whole:
                     self._known[name][number] = self._completed(running, each)
 
+    def stepped(self) -> None:
+        """Forget since when records of batches so far count: that was by a clock which was set meanwhile."""
+        for known in self._known.values():
+            for number, each in known.items():
+                known[number] = KnownBatch(each.batch, ())
+        for origin in self.origins.values():
+            origin.stepped()
+
     def of(self, batch: Batch) -> KnownBatch | None:
         """What is known of a batch; None while that is not all."""
         found = self._known[batch.query].get(batch.id)
-        return found if found is not None and found.whole else None
+        return found if found is not None and found.parts and found.whole else None
 
     def ends(self, batch: Batch) -> tuple[float, float]:
         """Moments of the oldest and the newest record of a batch; NaN where it has none, or they are not known."""
@@ -114,6 +122,8 @@ class Latencies:
             written = [(_during(before, at), last + (at > newest), at, weight) for at, weight in moments]
         found: Moments = []
         for wrote, by, at, weight in written:
+            if wrote is not None and not wrote.parts:
+                continue  # the clock was set while it ran, or since
             if wrote is not None and wrote.whole and (moments := wrote.moments):
                 records = sum(each for _, each in moments)
                 found += [(moment, weight * each / records) for moment, each in moments]

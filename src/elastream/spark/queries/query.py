@@ -4,11 +4,12 @@ Two calls to the driver a look, whatever the query does in between; three where 
 id, which outlives a restart from the same checkpoint; each run starts with nothing known. What was not seen is unknown.
 """
 
+import logging
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from pyspark.sql import SparkSession
@@ -27,13 +28,20 @@ from elastream.spark.telemetry.stage_load import LoadWindow, PartitionLoads, Sta
 from elastream.spark.telemetry.state_files import StateSizes
 from elastream.spark.telemetry.traffic import Traffic
 
-__all__ = ["Instruments", "Query", "TaskWatch"]
+__all__ = ["Instruments", "Query", "TaskWatch", "stalled"]
 
 NAN = float("nan")
 RATED = 10.0
 """Seconds of batches, but at least two batches, that rates are taken over: records come in lumps."""
 RECENT = 7
 """Batches that a latency is taken over."""
+STEPPED = 0.5
+"""Seconds by which two clocks must disagree about one look to the next for one to have been set: clocks that are slewed
+differ by a thousandth of that."""
+STALLED, UNUSUAL = 10.0, 3.0
+"""A batch under way is unusually long after so many seconds, and so many times the longest of the last ones."""
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +51,8 @@ class Instruments:
     task_loads: None where this Spark does not report on single tasks, and nothing is known of them. traffic: receives
     bytes by sender and receiver; None: not measured. caught_up: most batches of a query whose tasks one observation reads.
     speeds: how fast hosts are; None where no process of ours runs on them. recovery: acts on lost executors; None: Spark
-    does. copies: where executors report copies of state that they keep; None where they keep none.
+    does. wall, steady: the clock that batches are dated by, and one that nobody sets. copies: where executors report copies
+    of state that they keep; None where they keep none.
     """
 
     spark: SparkSession
@@ -54,6 +63,8 @@ class Instruments:
     caught_up: int = 1
     speeds: SpeedWatch | None = None
     recovery: Recovery | None = None
+    wall: Callable[[], float] = time.time
+    steady: Callable[[], float] = time.monotonic
     copies: CopiesDesk | None = None
 
 
@@ -116,6 +127,8 @@ class Query:
         self.batches: deque[Batch] = deque(maxlen=200)
         self.doing = Doing()
         self._looked = 0.0
+        self._offset = math.nan
+        self.stepped = 0.0
         self._since: float | None = None
         self._windows: dict[str, LoadWindow] = {}
         self._sizes: dict[str, StateSizes] = {}
@@ -157,11 +170,16 @@ class Query:
             self._execution = wrapper.streamingQuery()
         if self.stages is None:
             self._find_stages()
-        before, now = self.doing, time.time()
+        before, now = self.doing, self._with.wall()
+        self._notice_step(now)
         *rows, doing = self._with.driver.ask("batches", self._execution, self.newest)
         self.doing = read_doing(doing)
         for row in reversed(rows):
-            self.batches.append(read_batch(self.name, row, self.batches[-1] if self.batches else None, self.doing.poll))
+            last = self.batches[-1] if self.batches else None
+            batch = read_batch(self.name, row, last, self.doing.poll)
+            if self.stepped:
+                batch = batch.between(max(self._looked, last.end if last else 0.0), now)
+            self.batches.append(batch)
         if rows:
             for sizes in self._sizes.values():
                 sizes.look(self.newest)
@@ -182,13 +200,41 @@ class Query:
                 self._with.traffic.take(self.name, self._names, loads)
         return tuple(self.batches)[-len(rows) :] if rows else ()
 
+    def _notice_step(self, now: float) -> None:
+        """See whether the wall's clock was set since the last look: what was dated before is then dated as it would be now.
+
+        What was measured across the step is forgotten: loads of partitions are unknown until two more batches have ended.
+        """
+        offset = now - self._with.steady()
+        step, self._offset = offset - self._offset, offset
+        self.stepped = step if abs(step) > STEPPED else 0.0  # NaN is no step
+        if not self.stepped:
+            return
+        log.warning("the machine's clock was set by %+.1f s; %s knows less until batches have ended", step, self.name)
+        for number, batch in enumerate(self.batches):
+            self.batches[number] = batch.shifted(step)
+        self._windows.clear()
+        self._looked += step
+        self._since = None if self._since is None else self._since + step
+
+    def stalled(self, now: float) -> float:
+        """Seconds for which a batch has been under way, if that is longer than is usual; else 0.
+
+        So long nothing is known of what the query's tasks take, which report when they end.
+        """
+        if self._since is None:
+            return 0.0
+        usual = max((batch.seconds for batch in list(self.batches)[-RECENT:]), default=0.0)
+        under_way = now - self._since
+        return under_way if under_way > max(STALLED, UNUSUAL * usual) else 0.0
+
     def interval(self, now: float) -> float:
-        """Seconds from one batch to the next at epoch second `now`; NaN until two have been seen."""
+        """Seconds from one batch to the next at epoch second `now`; NaN before two were seen, or where that is no time."""
         recent = self._rated()
         if len(recent) < 2:
             return NAN
-        first, last = recent[0], recent[-1]
-        return max((last.start - first.start) / (len(recent) - 1), now - last.end, 1e-3)
+        mean = (recent[-1].start - recent[0].start) / (len(recent) - 1)
+        return max(mean, now - recent[-1].end) if mean > 0 else NAN
 
     def rate(self, now: float) -> float:
         """Records/s taken, by the batches of the last RATED seconds."""
@@ -253,5 +299,13 @@ class Query:
     def _take(self, name: str, load: StageLoad) -> None:
         assert self.stages is not None
         if load.partitions == self.stages[name].partitions:
+            if self.stepped:
+                load = replace(load, seconds=NAN)
             self._windows.setdefault(name, LoadWindow()).add(load)
             self._with.placing.ran(name, load.batch, load.executor)
+
+
+def stalled(queries: Iterable[Query], now: float) -> dict[str, float]:
+    """Of those whose batch under way takes unusually long, for how many seconds by epoch second `now`."""
+    found = {query.name: query.stalled(now) for query in queries}
+    return {name: seconds for name, seconds in found.items() if seconds}

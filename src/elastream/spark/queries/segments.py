@@ -1,21 +1,36 @@
 """A segment and the query that runs it, and what of its width can be set while it runs."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from pyspark.sql.streaming.query import StreamingQuery
 
 from elastream.model.graph import Edge
+from elastream.model.key_table import selections_of
 from elastream.model.observation import Composition
 from elastream.model.stages import Layout, Segment, Stage
+from elastream.recording.directory import RunDirectory
+from elastream.recording.key_tables import KeyTableLog
 from elastream.spark.dataflow.edges import edge_name
-from elastream.spark.worker.composition import CompositionCodec, CompositionLog, Ran, ran_in_offsets
+from elastream.spark.worker.composition import (
+    CompositionCodec,
+    CompositionLog,
+    Ran,
+    latest_batch,
+    offsets_of,
+    ran_in_offsets,
+    read_wanted,
+    table_version,
+)
 from elastream.spark.worker.meter import Meter
 
 __all__ = [
     "SHUFFLED_EACH",
     "RunningSegment",
+    "committed_offsets",
+    "composition_left",
     "led_by_edges",
     "log_of",
     "ran_under",
@@ -68,6 +83,30 @@ class RunningSegment:
             return ran_under(self.checkpoint, self.control, self.own_source, batch)
         except FileNotFoundError:
             return None
+
+
+def committed_offsets(checkpoint: Path) -> Sequence[Mapping[str, Any]]:
+    """The offsets up to which a query has committed, one a source in the order in which it reads them; none before that."""
+    committed = latest_batch(checkpoint, "commits")
+    return offsets_of(checkpoint, committed) if committed >= 0 else ()
+
+
+def composition_left(layout: Layout, directory: RunDirectory, new: Composition) -> Composition:
+    """The composition that an earlier driver wanted last; `new` where it had none yet. Its version goes on from there."""
+    wanted = read_wanted(directory.wanted)
+    if not wanted.partitions:
+        return new
+    widths = {name: width for name, width in wanted.partitions.items() if name in layout.graph.by_name}
+    for segment in layout.segments:
+        for edge in segment.inputs:
+            if not (stage := stage_behind(segment, edge)).keyed and edge_name(edge) in wanted.partitions:
+                widths[stage.operators[0]] = wanted.partitions[edge_name(edge)]
+    left = CompositionCodec(layout.graph).decode(wanted.code, wanted.version + 1, {**new.parallelism, **widths})
+    if not left.tables:
+        return left
+    newest = KeyTableLog(directory, selections_of(layout.graph)).newest()
+    versions = {operator: table_version(digit, newest[operator]) for operator, digit in left.tables.items()}
+    return replace(left, tables=versions)
 
 
 def widths_of(layout: Layout, composition: Composition) -> Mapping[str, int]:

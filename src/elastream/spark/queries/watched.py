@@ -18,7 +18,7 @@ from elastream.model.observation import Composition, Frame, Metric, MicroBatch
 from elastream.model.signals import Signals
 from elastream.model.stages import Layout, lay_out
 from elastream.spark.jvm.driver_side import running_queries
-from elastream.spark.queries.query import Instruments, Query
+from elastream.spark.queries.query import Instruments, Query, stalled
 from elastream.spark.telemetry.batches import Batch, weighted_quantile
 from elastream.spark.telemetry.frames import state_columns
 from elastream.spark.telemetry.stage_load import PartitionLoads
@@ -90,6 +90,10 @@ class WatchedQueries:
     def latency_basis(self) -> Mapping[str, Basis]:
         """What latency is measured from, by query."""
         return {query.name: Basis.BOUND for query in self.live if query.timed}
+
+    def stalled(self, wall: float) -> Mapping[str, float]:
+        """Seconds by query for which a batch has been under way that takes unusually long."""
+        return stalled(self.live, wall)
 
     def apply(self, action: Action) -> Outcome:
         """Refuse it."""

@@ -79,7 +79,8 @@ class Batch:
 
     since: the end of the batch before, or `start` less WINDOW where that was longer ago: what rates are over, so that the
     wait for the next trigger counts. sources: in the order in which the query reads them. observed: values that the plan
-    observed of the sources' time stamps, by name of the source.
+    observed of the sources' time stamps, by name of the source. stepped: whether the machine's clock was set while it ran,
+    so that its times are bounds, and nothing is known of how long its records waited.
     """
 
     query: str
@@ -90,11 +91,26 @@ class Batch:
     since: float = NAN
     sources: tuple[Taken, ...] = ()
     observed: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    stepped: bool = False
 
     @property
     def end(self) -> float:
         """When it was committed."""
         return self.start + self.seconds
+
+    def shifted(self, seconds: float) -> "Batch":
+        """The same by a clock that was set forward by `seconds` since."""
+        sources = tuple(
+            replace(each, waiting=each.waiting + seconds, held=tuple((at + seconds, count) for at, count in each.held))
+            for each in self.sources
+        )
+        return replace(self, start=self.start + seconds, since=self.since + seconds, sources=sources)
+
+    def between(self, before: float, now: float) -> "Batch":
+        """The same if the clock was set while it ran: all that is known then is that it ended in between."""
+        seconds = self.seconds if 0 <= self.seconds <= now - before else max(0.0, now - before)
+        sources = tuple(replace(each, waiting=NAN, held=()) for each in self.sources)
+        return replace(self, start=now - seconds, seconds=seconds, since=now - seconds, sources=sources, stepped=True)
 
     @property
     def behind(self) -> float:
@@ -194,10 +210,14 @@ def _dated(taken: Taken, before: Held, since: float) -> Taken:
 
 
 def span_of(batches: Sequence[Batch]) -> float:
-    """Wall-clock seconds that a run of batches covers, from the end of the batch before it, gaps included."""
+    """Wall-clock seconds that a run of batches covers, from the end of the batch before it, gaps included.
+
+    NaN unless they are above 0.
+    """
     if not batches:
         return NAN
-    return max(1e-3, max(batch.end for batch in batches) - min(batch.since for batch in batches))
+    seconds = max(batch.end for batch in batches) - min(batch.since for batch in batches)
+    return seconds if seconds > 0 else NAN
 
 
 def rate_of(batches: Sequence[Batch], source: int | None = None) -> float:

@@ -89,6 +89,10 @@ class Origin:
         if not under_way and self._samples and now - interval > self._ended:
             self._note(now - interval, self._samples[-1][1])
 
+    def stepped(self) -> None:
+        """Forget when records came so far: that was by a clock which was set meanwhile."""
+        self._samples.clear()
+
     @property
     def backlog(self) -> float:
         """Records that wait at a source without a load, as far as it tells: with its last batch, or by its files' sizes."""

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from elastream.model.errors import DataflowError, EnvironmentProblem
 from elastream.model.graph import Graph, Kind
 from elastream.model.observation import Composition
+from elastream.recording.formats import marked, unmarked
 
 __all__ = [
     "WIDEST_POOL",
@@ -33,6 +34,7 @@ __all__ = [
     "ran_in_offsets",
     "read_wanted",
     "table_digit",
+    "table_version",
     "write_atomically",
     "write_wanted",
 ]
@@ -147,6 +149,11 @@ def table_digit(version: int) -> int:
     return 0 if version == 0 else (version - 1) % LIVE_TABLES + 1
 
 
+def table_version(digit: int, newest: int) -> int:
+    """The newest version, of `newest`, that has `digit`."""
+    return newest - (newest - digit) % LIVE_TABLES
+
+
 class Ran(NamedTuple):
     """What a batch ran under: a composition by its version and code. The default one where nothing was ever requested."""
 
@@ -174,13 +181,13 @@ class Wanted:
 
 def write_wanted(path: Path, wanted: Wanted) -> None:
     """Replace, atomically and for all queries, the file that Elastream's sources and edges read before each batch."""
-    write_atomically(path, json.dumps(asdict(wanted)))
+    write_atomically(path, json.dumps(marked(asdict(wanted))))
 
 
 def read_wanted(path: Path) -> Wanted:
     """Read what `write_wanted` wrote last; the default composition if nothing was written."""
     try:
-        return Wanted(**json.loads(path.read_text()))
+        return Wanted(**unmarked(json.loads(path.read_text()), path))
     except FileNotFoundError:
         return Wanted()
 

@@ -1,0 +1,103 @@
+"""The folder that a run goes into: a new one, or that of one that goes on; `recording.manifest` has the states of one."""
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from elastream.api.options import RunOptions
+from elastream.model.errors import InputError
+from elastream.model.graph import Graph
+from elastream.model.identity import identity_of, refuse_changed
+from elastream.model.stages import lay_out
+from elastream.recording.directory import RunDirectory
+from elastream.recording.manifest import Manifest, held, read_manifest, write_manifest
+from elastream.recording.observer import Json
+from elastream.recording.recorder import Recording
+from elastream.recording.tail import last_time
+from elastream.spark.hosts.taking_over import Resumed, TakenOver
+
+__all__ = ["RunFolder", "opened", "resumable"]
+
+PARTITIONS = "the number of state partitions"
+
+
+@dataclass(frozen=True, slots=True)
+class RunFolder:
+    """A run's folder, held by this process. resumed: None for a new run."""
+
+    directory: RunDirectory
+    manifest: Manifest
+    resumed: Resumed | None = None
+
+    def begins(
+        self, graph: Graph, *, partitions: int | None, default: int, store: str, program: Mapping[str, Any]
+    ) -> "RunFolder":
+        """The folder of a run that now begins, or goes on. Raises InputError where it cannot go on with `graph`.
+
+        partitions: of state, as they were wanted; None: as many as an earlier driver had, else `default`.
+        """
+        known = self.manifest.identity.get(PARTITIONS)
+        partitions = partitions or (default if known is None else int(known))
+        now = identity_of(lay_out(graph), state_partitions=partitions, state_store=store)
+        if self.resumed is not None:
+            refuse_changed(self.manifest.identity, now)
+            return self
+        manifest = replace(self.manifest, identity=now, program=dict(program))
+        write_manifest(self.directory, manifest)
+        return replace(self, manifest=manifest)
+
+    @property
+    def partitions(self) -> int:
+        """State partitions of the run."""
+        return int(self.manifest.identity[PARTITIONS])
+
+    def went_on(self, hosts: TakenOver, epoch: float) -> tuple[Json, ...]:
+        """Note that the run has gone on, and with which hosts; returns all such notes, for its recording.
+
+        Of a new run, its time 0 is noted: epoch second `epoch`.
+        """
+        if self.resumed is None:
+            write_manifest(self.directory, replace(self.manifest, started=epoch))
+            return ()
+        note = {"time": self.resumed.at, "seen": self.resumed.seen, "adopted": [*hosts.adopted], "gone": [*hosts.gone]}
+        manifest = self.manifest.after(note)
+        write_manifest(self.directory, manifest)
+        return manifest.resumed
+
+
+@contextmanager
+def opened(graph: Graph, options: RunOptions, runs: Path, resume: Path | None) -> Iterator[RunFolder]:
+    """The folder of a run of `graph`, below `runs`, or `resume`; held until the end of the context.
+
+    Raises InputError where `resume` is no run of this dataflow that can go on, EnvironmentProblem where it is held.
+    """
+    if resume is None:
+        directory = RunDirectory.create(options.runs or runs, graph.name)
+        with held(directory):
+            manifest = Manifest(graph.name, time.time())
+            write_manifest(directory, manifest)
+            yield RunFolder(directory, manifest)
+        return
+    directory = RunDirectory(resume.resolve())
+    manifest = resumable(directory)
+    if manifest.flow != graph.name:
+        raise InputError(f"{resume} is a run of dataflow {manifest.flow!r}, not of {graph.name!r}")
+    with held(directory):
+        seen = last_time(directory.recording)
+        # By the clock of the wall, as loads are; it may have been set back meanwhile.
+        yield RunFolder(directory, manifest, Resumed(max(seen, time.time() - manifest.started), seen))
+
+
+def resumable(directory: RunDirectory) -> Manifest:
+    """What the run in `directory` is. Raises InputError where it cannot go on."""
+    manifest = read_manifest(directory)
+    if not manifest.identity:
+        raise InputError(f"the run in {directory.root} never began: start it anew")
+    if directory.recording.exists():
+        ending = Recording.outline(directory.root).ending
+        if ending is not None and ending.status == "finished":
+            raise InputError(f"the run in {directory.root} has finished: nothing is left to do")
+    return manifest

@@ -1,0 +1,331 @@
+"""Page of the resilience experiment: bars, Figures 6.10 to 6.13 beside what the thesis prints, and what depends on what is
+assumed. `experiment` runs the cases, `bars` judges them.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from elastream.experiments.assumptions import assumption_table, drawn, draws_shown, values
+from elastream.experiments.cases import ExperimentOptions, run_all
+from elastream.experiments.findings import Check, Findings, check_table, counted, environment
+from elastream.experiments.page import Block, Heading, Page, Plot, Prose, Table, line
+from elastream.experiments.reactive.page import shares_of
+from elastream.experiments.resilience.bars import TIMED_RATE, ResilienceResults, bars, is_timed
+from elastream.experiments.resilience.experiment import FIRST_HOSTS, ResilienceCase, ResilienceRun, run_case
+from elastream.experiments.resilience.scene import ResilienceAssumptions
+from elastream.experiments.resilience.thesis import FIGURES
+from elastream.simulation.reducers import Protection
+
+__all__ = ["run_resilience"]
+
+SIZES, QUICK_SIZES = (3, 4, 6, 8, 10, 12, 14, 16), (3, 6, 12)
+"""Hosts of reducers of Fig. 6.10: of up to 20 virtual machines (p. 145) some are mappers'."""
+SYSTEMS: Mapping[str, tuple[int, Protection]] = {
+    "r = 0": (0, Protection.PEERS),
+    "r = 1": (1, Protection.PEERS),
+    "r = 2": (2, Protection.PEERS),
+    "Storm, local state": (0, Protection.UPSTREAM),
+    "Storm, external state": (0, Protection.EXTERNAL),
+}
+SEEDS, QUICK_SEEDS = (1, 2, 3, 4, 5), (1,)
+"""Runs of whole scenarios: at least five, as a sign test needs."""
+REPEATS, QUICK_REPEATS = tuple(range(1, 11)), (1, 2, 3, 4, 5)
+"""Runs of single moves and recoveries, at other moments between two checkpoints."""
+MOVED_RATES, MOVED_INTERVALS = (1_500.0, 3_000.0, 6_000.0), (1.0, 2.0, 5.0, 10.0)
+"""Messages/s and seconds of Fig. 6.11(c), whose axes cannot be read: up to 6,000, where that of Fig. 6.13(a) ends, and "up
+to 10 s"."""
+DELTA_INTERVALS = (1.0, 2.0, 5.0, 10.0, 15.0, 20.0)
+"""Seconds of Fig. 6.12."""
+FAULTY = 12
+"""Hosts of Fig. 6.13(b)."""
+HEARTBEAT = 1.0
+"""Seconds between checkpoints in Fig. 6.13(b), which the thesis does not print. Checkpoints are heartbeats: of the
+intervals of Fig. 6.12 only this one can be missed within 1,500 ms."""
+FAILURES, QUICK_FAILURES = (1, 2, 3, 4, 5, 6), (1, 3, 6)
+SURVIVED = ((6, 1), (12, 1), (12, 2), (12, 3), (20, 1))
+"""Hosts and r of the rings that lose as many hosts as section 6.6 says they can, and then r + 1 in a row."""
+DRAWS, FEWER_DRAWS = 10, 2
+"""Sets of assumptions that are drawn."""
+
+
+def run_resilience(options: ExperimentOptions) -> Findings:
+    """Run every figure. quick: fewer sizes and runs. sensitivity: also the quick form with all assumptions drawn."""
+    given = ResilienceAssumptions()
+    draws = []
+    if options.sensitivity:
+        draws = [drawn(given, seed) for seed in range(1, (FEWER_DRAWS if options.quick else DRAWS) + 1)]
+    todo = _cases(given, options.quick) + [case for each in draws for case in _cases(each, True)]
+    runs, seconds = run_all(run_case, todo, options, lambda c, n, of: options.progress(f"{c.part}, {c.hosts} hosts", n, of))
+    main, *others = (ResilienceResults([run for run in runs if run.case.given == each]) for each in (given, *draws))
+    return outcome(main, others, seconds)
+
+
+def _cases(given: ResilienceAssumptions, quick: bool) -> list[ResilienceCase]:
+    """Runs to be made, the longest first."""
+    seeds, repeats = (QUICK_SEEDS, QUICK_REPEATS) if quick else (SEEDS, REPEATS)
+    scenes = QUICK_REPEATS if quick else SEEDS
+    found = [ResilienceCase("growth", FIRST_HOSTS, seed=seed, given=given) for seed in scenes]
+    found += [ResilienceCase("balance", seed=seed, given=given) for seed in scenes]
+    found += [
+        ResilienceCase("peak", hosts, replicas, protection=protection, seed=seed, given=given)
+        for hosts in reversed(QUICK_SIZES if quick else SIZES)
+        for replicas, protection in SYSTEMS.values()
+        for seed in seeds[:3]
+    ]
+    found += [
+        ResilienceCase("recovery", FAULTY, rate=TIMED_RATE, checkpoint=HEARTBEAT, failures=failures, seed=seed, given=given)
+        for failures in (QUICK_FAILURES if quick else FAILURES)
+        for seed in repeats
+    ]
+    found += [
+        ResilienceCase(
+            "recovery", hosts, r, checkpoint=HEARTBEAT, failures=r + 1 if in_a_row else hosts * r // (r + 1),
+            in_a_row=in_a_row, seed=seed, given=given,
+        )
+        for hosts, r in SURVIVED
+        for in_a_row in (False, True)
+        for seed in seeds
+    ]  # fmt: skip
+    found += [
+        ResilienceCase("move", rate=rate, checkpoint=every, seed=seed, given=given)
+        for every in reversed(MOVED_INTERVALS)
+        for rate in MOVED_RATES
+        for seed in repeats
+    ]
+    found += [
+        ResilienceCase("delta", checkpoint=every, seed=seed, given=given) for every in DELTA_INTERVALS for seed in seeds
+    ]
+    return [*found, ResilienceCase("fault", given=given)]
+
+
+def outcome(main: ResilienceResults, draws: Sequence[ResilienceResults], seconds: float) -> Findings:
+    """The findings. draws: results under assumptions that were drawn."""
+    checks = bars(main)
+    shares = shares_of(checks, [bars(each) for each in draws])
+    given = main.runs[0].case.given
+    figures: dict[str, Any] = {
+        "peak throughput (Fig. 6.10)": {
+            name: {f"{hosts:g} hosts": round(main.peak(hosts, *system)) for hosts in main.sizes}
+            for name, system in SYSTEMS.items()
+        },
+        "balance (Fig. 6.11(a))": _spread(main.of("balance")),
+        "scale-out (Fig. 6.11(b))": _spread(main.of("growth")),
+        "moved interval (Fig. 6.11(c))": {
+            f"{rate:g}/s": {
+                f"every {every:g} s": _spread(main.of("move", rate=rate, checkpoint=every))
+                for every in main.axis("move", "checkpoint")
+            }
+            for rate in main.axis("move", "rate")
+        },
+        "checkpoints (Fig. 6.12)": {
+            f"every {every:g} s": _spread(main.of("delta", checkpoint=every)) for every in main.axis("delta", "checkpoint")
+        },
+        "fault (Fig. 6.13(a))": _spread(main.of("fault")),
+        "recovery (Fig. 6.13(b))": {f"{failures} failures": _spread(_timed(main, failures)) for failures in _numbers(main)},
+        "failures survived (6.6)": {
+            _failed(run.case): {name: run.figures[name] for name in ("lacking", "twice", "emitted")}
+            for run in main.of("recovery")
+            if not is_timed(run.case)
+        },
+        "share of draws": shares,
+        "assumptions": values(given),
+        "seconds": round(seconds, 2),
+    }
+    return Findings(
+        figures,
+        FIGURES,
+        checks,
+        _page(main, checks, shares, len(draws)),
+        environment(plant="simulated", runs=len(main.runs), seconds=round(seconds, 1)),
+        verdict(checks),
+    )
+
+
+def _failed(case: ResilienceCase) -> str:
+    return f"{case.failures} of {case.hosts}, r = {case.replicas}, {'' if case.in_a_row else 'not '}in a row"
+
+
+def _numbers(results: ResilienceResults) -> list[int]:
+    return sorted({run.case.failures for run in results.of("recovery") if is_timed(run.case)})
+
+
+def _timed(results: ResilienceResults, failures: int) -> list[ResilienceRun]:
+    return [run for run in results.of("recovery", failures=failures) if is_timed(run.case)]
+
+
+def _spread(runs: Sequence[ResilienceRun]) -> dict[str, Any]:
+    """Of each figure its median over the runs, and the least and the most."""
+    found: dict[str, Any] = {"runs": len(runs)}
+    for name in runs[0].figures if runs else ():
+        known = [run.figures[name] for run in runs if np.isfinite(run.figures[name])]
+        found[name] = [round(float(each), 5) for each in (np.median(known), min(known), max(known))] if known else None
+    return found
+
+
+def verdict(checks: Sequence[Check]) -> str:
+    """What came out, in a sentence."""
+    missed = [check.name for check in checks if check.missed]
+    return f"Missed: {'; '.join(missed)}." if missed else "No bar is missed."
+
+
+def _page(results: ResilienceResults, checks: Sequence[Check], shares: Mapping[str, float], draws: int) -> Page:
+    given = results.runs[0].case.given
+    blocks: list[Block] = [
+        Prose(
+            "Adaptive and resilient stream processing on cloud infrastructure (Kumbhare, 2016), chapter 6, the thesis's "
+            "own design, simulated: word frequencies on hosts of four cores, mappers that multicast to r + 1 reducers. "
+            "What is not marked as the thesis's is simulated. That no tuple is lost is proven by sequence numbers; tuples "
+            "that a state took in twice are counted."
+        ),
+        Prose(f"{counted(checks)}. {verdict(checks)}"),
+        check_table(checks),
+        _printed(),
+        Heading("Peak throughput (Fig. 6.10)"),
+        _peak_plot(results),
+        _peak_table(results),
+        Heading("Balance, and hosts that come (Fig. 6.11)"),
+        *_over_time(results),
+        _moved_table(results),
+        Heading("Incremental checkpoints (Fig. 6.12)"),
+        _delta_plot(results),
+        Heading("Failures (Fig. 6.13, section 6.6)"),
+        *_fault_plots(results),
+        _recovery_table(results),
+        _survival_table(results),
+        Heading("What is assumed"),
+        assumption_table(given),
+    ]
+    blocks += draws_shown(shares, draws)
+    return Page("Resilience: reducers on a ring (simulated)", tuple(blocks))
+
+
+def _printed() -> Table:
+    rows = tuple((f"{figure}: {name}", said) for figure, named in FIGURES.items() for name, said in named.items())
+    return Table("What the thesis prints", ("", "thesis"), rows)
+
+
+def _peak_plot(results: ResilienceResults) -> Plot:
+    lines = [
+        line(name, results.sizes, [results.peak(hosts, *system) for hosts in results.sizes], colour=number)
+        for number, (name, system) in enumerate(SYSTEMS.items())
+    ]
+    return Plot("Peak throughput by hosts (simulated)", "hosts", "messages/s", tuple(lines))
+
+
+def _peak_table(results: ResilienceResults) -> Table:
+    rows = []
+    for hosts in results.sizes:
+        peaks = [results.peak(hosts, *system) for system in SYSTEMS.values()]
+        rows.append(
+            (
+                f"{hosts:g} hosts",
+                *(f"{peak:,.0f}" for peak in peaks),
+                f"{1 - peaks[2] / peaks[0]:.3f}",
+                f"{peaks[1] / peaks[4]:.2f}",
+            )
+        )
+    rows.append(("   thesis, p. 147", *("-" for _ in SYSTEMS), "around 0.15", "around 2.8"))
+    return Table("Peak throughput, messages/s", ("", *SYSTEMS, "lost by r = 2", "r = 1 over external"), tuple(rows))
+
+
+def _over_time(results: ResilienceResults) -> list[Block]:
+    found: list[Block] = []
+    for run in results.of("balance")[:1]:
+        found.append(
+            _hosts_plot("Skew at 500 s on three hosts (simulated, compare Fig. 6.11(a))", run, "rate", "messages/s")
+        )
+        found.append(_hosts_plot("What waits meanwhile (simulated)", run, "queued", "tuples"))
+    for run in results.of("growth")[:1]:
+        x = run.series["seconds"].tolist()
+        lines = (
+            line("offered", x, run.series["offered"].tolist(), colour=5, dash="dot"),
+            line("throughput", x, run.series["throughput"].tolist()),
+            line("hosts", x, run.series["hosts"].tolist(), colour=1, axis=2, steps=True),
+        )
+        found.append(Plot("A rising rate (simulated, compare Fig. 6.11(b))", "s", "messages/s", lines, "hosts"))
+    return found
+
+
+def _hosts_plot(caption: str, run: ResilienceRun, name: str, unit: str) -> Plot:
+    hosts = [each.removeprefix(f"{name} ") for each in run.series if each.startswith(f"{name} ")]
+    x = run.series["seconds"].tolist()
+    lines = [line(host, x, run.series[f"{name} {host}"].tolist(), colour=number) for number, host in enumerate(hosts)]
+    return Plot(caption, "s", unit, tuple(lines))
+
+
+def _moved_table(results: ResilienceResults) -> Table:
+    intervals = results.axis("move", "checkpoint")
+    rows = [
+        (
+            f"{rate:,.0f} messages/s",
+            *(
+                f"{1e3 * float(np.median(results.values('move', 'latency', rate=rate, checkpoint=every))):.0f}"
+                for every in intervals
+            ),
+        )
+        for rate in results.axis("move", "rate")
+    ]
+    rows.append(("   thesis, Fig. 6.11(c)", *("10 to 500" for _ in intervals)))
+    return Table(
+        "Half of an interval moves to a neighbour: ms until the backup is replayed, median, by checkpoint interval",
+        ("", *(f"{every:g} s" for every in intervals)),
+        tuple(rows),
+    )
+
+
+def _delta_plot(results: ResilienceResults) -> Plot:
+    lines = []
+    for number, every in enumerate(results.axis("delta", "checkpoint")):
+        run = results.of("delta", checkpoint=every)[0]
+        x, y = run.series["seconds"].tolist(), run.series["ratio"].tolist()
+        lines.append(line(f"{every:g} s", x, y, colour=number))
+    return Plot(
+        "Checkpoint over full state, by interval (simulated, compare Fig. 6.12: around 7 % at 2 s)",
+        "s",
+        "part",
+        tuple(lines),
+    )
+
+
+def _fault_plots(results: ResilienceResults) -> list[Plot]:
+    return [
+        _hosts_plot(caption, run, name, unit)
+        for run in results.of("fault")[:1]
+        for caption, name, unit in (
+            ("h1 fails at 500 s: rates (simulated, compare Fig. 6.13(a))", "rate", "messages/s"),
+            ("Tuples kept as a secondary (simulated, compare Fig. 6.13(a))", "backups", "tuples"),
+        )
+    ]
+
+
+def _recovery_table(results: ResilienceResults) -> Table:
+    rows = []
+    for failures in _numbers(results):
+        took = 1e3 * np.array([run.figures["recovery"] for run in _timed(results, failures)])
+        twice = np.median([run.figures["twice"] for run in _timed(results, failures)])
+        row = (f"{np.median(took):.0f}", f"{took.min():.0f} to {took.max():.0f}", f"{took.size}", f"{twice:.0f}")
+        rows.append((f"{failures} failures", *row, "1,200 to 1,500" if failures >= 3 else "700 to 1,500"))
+    return Table(
+        f"Recovery of {FAULTY} hosts, r = 1, {TIMED_RATE:,.0f} messages/s, a checkpoint every {HEARTBEAT:g} s: the "
+        "slowest of the hosts that take over",
+        ("", "ms, median", "range", "runs", "tuples taken in twice", "thesis, ms"),
+        tuple(rows),
+    )
+
+
+def _survival_table(results: ResilienceResults) -> Table:
+    rows, good = [], []
+    for run in results.of("recovery"):
+        if not is_timed(run.case) and run.case.seed == 1:
+            case, lacking = run.case, run.figures["lacking"]
+            figures = (f"{run.figures['emitted']:,.0f}", f"{lacking:,.0f}", f"{run.figures['twice']:,.0f}")
+            rows.append((_failed(case), *figures))
+            good.append(lacking == 0)
+    return Table(
+        "Hosts that fail at once, r or fewer in a row, or r + 1",
+        ("", "tuples", "lost", "taken in twice"),
+        tuple(rows),
+        tuple(good),
+    )

@@ -1,0 +1,68 @@
+"""The leases of a run on disk: requested before a provider is called, ended once it has said so.
+
+A driver that was killed leaves hosts behind where its provider outlives it. The next one reads here which are its own:
+
+    on disk            listed by the provider      what resuming does
+    requested          yes, on its way or up       adopted: the lease goes on
+    requested          yes, gone                   written off: lost, and forgotten there
+    requested          no                          written off: lost when the driver was last seen
+    ended              yes                         released once more
+    ended              no                          nothing: it stays in the ledger
+    (not there)        yes                         an orphan: released, and the ledger says so
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from pathlib import Path
+
+from elastream.model.cloud import Billing, HostState, HostType, Lease
+from elastream.model.errors import InputError
+from elastream.recording.lines import Lines
+
+__all__ = ["LeaseLog"]
+
+
+class LeaseLog:
+    """Leases in the file `path`, a JSON line for each request and each end; without a path in memory only.
+
+    Raises JournalProblem where it cannot be read or written: nothing may be leased then. Raises InputError for damage.
+    """
+
+    def __init__(self, path: Path | None = None) -> None:
+        self._lines = None if path is None else Lines(path, "the leases")
+        self._earlier = {} if self._lines is None else _read(self._lines)
+
+    @property
+    def earlier(self) -> Mapping[str, Lease]:
+        """The leases as an earlier driver left them, by host."""
+        return dict(self._earlier)
+
+    def requested(self, host: str, type: HostType, at: float) -> None:
+        """Note a request; it is on disk when this returns."""
+        if self._lines is not None:
+            self._lines.append({"host": host, "state": HostState.REQUESTED.value, "time": at, "type": asdict(type)})
+
+    def ended(self, lease: Lease, why: str = "") -> None:
+        """Note the end of a lease."""
+        if self._lines is not None:
+            self._lines.append({"host": lease.host, "state": lease.state.value, "time": lease.until, "why": why})
+
+    def close(self) -> None:
+        """Close the file; may be called twice."""
+        if self._lines is not None:
+            self._lines.close()
+
+
+def _read(lines: Lines) -> dict[str, Lease]:
+    found: dict[str, Lease] = {}
+    for number, fields in enumerate(lines.read(), start=1):
+        try:
+            host, state, at = str(fields["host"]), HostState(fields["state"]), float(fields["time"])
+            if state is HostState.REQUESTED:
+                kind = fields["type"]
+                found[host] = Lease(host, HostType(**{**kind, "billing": Billing(**kind["billing"])}), at)
+            elif found[host].active:
+                found[host] = replace(found[host].to(state, at), note=str(fields.get("why", "")))
+        except (ValueError, TypeError, KeyError) as error:
+            raise InputError(f"{lines.path}, line {number}: not an entry of a lease ({error})") from error
+    return found

@@ -1,0 +1,94 @@
+"""Tuples that mappers emit, by sequence number: how many each mapper has emitted for each partition at any time.
+
+A tuple is never an object. Mapper m numbers its tuples for partition p from 0 on, and number k is emitted when the integral
+of its rate reaches k + 1; what a host has received, processed or keeps are intervals of these numbers.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from elastream.model.observation import Floats, Integers
+from elastream.simulation.arrivals import Emissions, Load, emissions
+
+__all__ = ["Streams"]
+
+AT_ONCE = 1e-3
+"""Seconds over which records that a load has at one moment are emitted."""
+
+
+class Streams:
+    """What mappers emit for the partitions of `shares` (sources, partitions), from the loads of these sources in order.
+
+    until: length limit of loads, seconds. factors: tuples that mappers make of a record, by source; 1 by default. Tuples
+    of a source are spread evenly over the mappers.
+    """
+
+    def __init__(
+        self,
+        loads: Mapping[str, Load],
+        shares: Floats,
+        mappers: int,
+        seed: int,
+        until: float,
+        factors: Sequence[float] = (),
+        step: float = 0.1,
+    ) -> None:
+        self.shares = shares
+        self.mappers = mappers
+        self._edges, self._reach = zip(
+            *(
+                _reach(emissions(load, step=step, until=until), factor)
+                for load, factor in zip(loads.values(), factors or [1.0] * len(loads), strict=True)
+            ),
+            strict=True,
+        )
+        # Where between two tuples each mapper begins, so that they do not emit in step.
+        self._phase = np.random.default_rng(seed).random((mappers, shares.shape[1]))
+        self.end = max(float(edges[-1]) for edges in self._edges)
+
+    def emitted_by(self, time: Floats | float) -> Floats:
+        """Tuples of each source up to `time` (seconds, any shape); shape (sources, *shape of time)."""
+        return np.array([np.interp(time, e, r, left=0.0) for e, r in zip(self._edges, self._reach, strict=True)])
+
+    def numbers(self, times: Floats) -> Integers:
+        """How many tuples each mapper has emitted for each partition.
+
+        times: seconds, by mapper, or by mapper and partition, (mappers, 1 or partitions). Shape (mappers, partitions).
+        """
+        due = self._phase.copy()
+        for share, edges, reach in zip(self.shares, self._edges, self._reach, strict=True):
+            due += np.interp(times, edges, reach, left=0.0) * (share / self.mappers)
+        return np.floor(due).astype(np.int64)
+
+    def between(self, begin: float, end: float) -> Floats:
+        """Tuples of each source in that time; shape (sources,)."""
+        found: Floats = self.emitted_by(end) - self.emitted_by(begin)
+        return found
+
+    def when(self, begin: float, tuples: float, weights: Floats, latest: float) -> float:
+        """When `tuples` have been emitted since `begin` of what `weights` (by source) count; at most `latest`."""
+        low, high = begin, latest
+        if float(weights @ self.between(begin, latest)) <= tuples:
+            return latest
+        for _ in range(40):  # halves an interval of an hour to less than a nanosecond
+            middle = (low + high) / 2
+            if float(weights @ self.between(begin, middle)) < tuples:
+                low = middle
+            else:
+                high = middle
+        return high
+
+
+def _reach(load: Emissions, factor: float) -> tuple[Floats, Floats]:
+    """Edges of pieces of constant rate, and the tuples due by each: `factor` for a record."""
+    if not load.times.size:
+        return np.array([0.0, 1.0]), np.zeros(2)
+    lasts = load.span or AT_ONCE
+    ends = load.times + lasts
+    # A piece ends where the next begins at the latest: pieces follow one another.
+    ends[:-1] = np.minimum(ends[:-1], load.times[1:])
+    reach = load.reach.astype(np.float64)
+    edges = np.column_stack([load.times, ends]).ravel()
+    rows = np.column_stack([reach - load.counts, reach]).ravel()
+    return edges, rows * factor

@@ -1,0 +1,69 @@
+"""What a run that goes on does with the leases of its earlier driver; `recording.lease_log` has the table.
+
+Hosts that are still there are adopted under their names, with the time from which they are paid. For those that are gone as
+many of their types are leased, so that the run goes on as wide as it was: the load has not become less meanwhile.
+"""
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from elastream.clouds.provider import Phase, Provider, Terms
+from elastream.model.cloud import HostState, HostType, Lease, by_zones
+from elastream.recording.lease_log import LeaseLog
+
+__all__ = ["Resumed", "TakenOver", "first_hosts", "take_over"]
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Resumed:
+    """That a run goes on, at second `at` of the run; its earlier driver was last seen at `seen`."""
+
+    at: float
+    seen: float
+
+
+@dataclass(frozen=True, slots=True)
+class TakenOver:
+    """Leases of an earlier driver. adopted: of hosts that are there. gone: of others, ended now. ended: ended before."""
+
+    adopted: Mapping[str, Lease] = field(default_factory=dict)
+    gone: Mapping[str, Lease] = field(default_factory=dict)
+    ended: Mapping[str, Lease] = field(default_factory=dict)
+
+    @property
+    def next_number(self) -> int:
+        """A number such that no host of before is called `h` and that, or more."""
+        names = (*self.adopted, *self.gone, *self.ended)
+        return 1 + max((int(name[1:]) for name in names if name[:1] == "h" and name[1:].isdecimal()), default=0)
+
+
+def take_over(leases: LeaseLog, provider: Provider, resumed: Resumed) -> TakenOver:
+    """Sort the leases in `leases` by what `provider` lists; those of hosts that are gone end when they were last seen."""
+    listed = provider.hosts()
+    adopted, gone, ended = {}, {}, {}
+    for host, lease in leases.earlier.items():
+        status = listed.get(host)
+        if not lease.active:
+            ended[host] = lease
+        elif status is not None and status.phase in (Phase.REQUESTED, Phase.STARTING, Phase.UP):
+            adopted[host] = lease
+        else:
+            why = f"gone when the run was resumed; last seen at {resumed.seen:.0f} s"
+            gone[host] = lost = replace(lease.to(HostState.LOST, max(lease.since, resumed.seen)), note=why)
+            leases.ended(lost, why)
+            log.warning("host %s is lost: %s", host, why)
+    provider.release([host for host in (*gone, *ended) if host in listed])
+    return TakenOver(adopted, gone, ended)
+
+
+def first_hosts(terms: Terms, before: TakenOver) -> Mapping[str, HostType]:
+    """What is leased at the start, by name: in place of what is gone, and at least as much as must be there."""
+    known = {kind.name: kind for kind in terms.types}
+    wanted = [known.get(lease.type.name, terms.types[0]) for lease in before.gone.values()]
+    wanted = wanted[: max(0, terms.max_hosts - len(before.adopted))]
+    missing = max(1, terms.min_hosts) - len(before.adopted) - len(wanted)
+    kinds = [*wanted, *(by_zones(terms.types, missing) if missing > 0 else ())]
+    return {f"h{number}": kind for number, kind in enumerate(kinds, start=before.next_number)}

@@ -1,0 +1,107 @@
+"""What a fault of Autopilot does to the hosts and the folder that it was given; no Spark, plants are fakes."""
+
+import logging
+from contextlib import ExitStack
+from types import SimpleNamespace
+
+import pytest
+
+from conformance.fake_plant import FakePlant
+from elastream.api import autopilot as module
+from elastream.api.autopilot import Autopilot
+from elastream.control.journal import ActionState, Journal
+from elastream.model.action import LeaseHost, SetParallelism
+from elastream.model.plant import Plan
+from elastream.recording.directory import RunDirectory
+from elastream.recording.manifest import held
+
+
+class Plant(FakePlant):
+    look_seconds = 0.0
+
+    def describe(self, host):
+        return host
+
+
+class Planned:
+    name = "planned"
+
+    def __init__(self, *actions):
+        self.actions = actions
+
+    def plan(self, observation, memory=None):
+        return Plan(self.actions)
+
+
+def piloted(policy=None, *, plant=None, application="app-1", **options):
+    spark = SimpleNamespace(version="4", sparkContext=SimpleNamespace(master="spark://x", applicationId=application))
+    pilot = Autopilot(spark, policy=policy or Planned(), period=1, **options)
+    pilot.ended, pilot.made = [], plant or Plant(hosts=2, time_limit=6.0)
+    pilot.made.clock.epoch = 0.0
+
+    def attach(stack: ExitStack):
+        stack.callback(lambda: pilot.ended.append("every leased host"))
+        close = pilot.made.close
+
+        def leave():
+            close()
+            pilot.kept[:] = ["h1", "h2"]
+
+        pilot.made.close = leave
+        return pilot.made
+
+    pilot._attach = attach
+    return pilot
+
+
+def test_a_malformed_action_is_a_failed_plan_and_hosts_that_do_all_the_work_stay():
+    pilot = piloted(Planned(SetParallelism("source", "3")))
+    pilot._run()
+    assert pilot.made.applied == []
+    assert pilot.made.closed
+    assert pilot.ended == []
+
+
+def test_a_fault_of_autopilot_ends_no_host_that_does_all_the_work(monkeypatch, caplog):
+    monkeypatch.setattr(module, "describe_run", lambda *_, **__: (_ for _ in ()).throw(AssertionError("a bug")))
+    pilot = piloted()
+    pilot._run()
+    assert "autopilot stopped after an error: AssertionError: a bug" in caplog.text
+    assert pilot.made.closed
+    assert pilot.ended == []
+    assert pilot._staying is not None
+
+
+def test_metrics_are_served_no_longer_than_they_are_fresh(monkeypatch):
+    pytest.importorskip("prometheus_client")
+    import psutil
+
+    listening = {each.laddr.port for each in psutil.Process().net_connections() if each.status == "LISTEN"}
+    pilot = piloted(Planned(SetParallelism("source", "3")), metrics_port=0)
+    pilot._run()
+    assert {each.laddr.port for each in psutil.Process().net_connections() if each.status == "LISTEN"} <= listening
+
+
+@pytest.mark.parametrize(
+    ("application", "applied", "states"),
+    [("app-1", [LeaseHost("h3", "small")], [ActionState.DONE]), ("app-2", [], [ActionState.DROPPED])],
+)
+def test_only_the_same_application_s_undone_actions_are_done(tmp_path, application, applied, states):
+    piloted(folder=tmp_path)._run()
+    journal = Journal(tmp_path / "journal.jsonl")
+    journal.step(journal.grant(LeaseHost("h3", "small"), "planned", 1.0), ActionState.TRIED, 1.0)
+    journal.close()
+    pilot = piloted(folder=tmp_path, application=application)
+    pilot._run()
+    assert pilot.made.applied == applied
+    assert [entry.state for entry in Journal(tmp_path / "journal.jsonl").entries] == states
+
+
+def test_a_folder_that_another_autopilot_writes_to_is_left_alone_and_the_queries_are_looked_after(tmp_path, caplog):
+    caplog.set_level(logging.WARNING)
+    with held(RunDirectory(tmp_path)):
+        pilot = piloted(Planned(LeaseHost("h3", "small")), folder=tmp_path)
+        pilot._run()
+    assert "keeps no recording and no journal" in caplog.text
+    assert pilot.made.applied == [LeaseHost("h3", "small")]
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["run.lock"]

@@ -1,0 +1,45 @@
+import pytest
+
+from elastream.clouds.local.local import SMALL
+from elastream.model.cloud import HostState, Lease
+from elastream.model.errors import InputError
+from elastream.recording.lease_log import LeaseLog
+
+
+def test_leases_read_as_they_were_left(tmp_path):
+    log = LeaseLog(tmp_path / "leases.jsonl")
+    assert log.earlier == {}
+    for number, host in enumerate(("h1", "h2", "h3")):
+        log.requested(host, SMALL, float(number))
+    log.ended(Lease("h1", SMALL, 0.0).to(HostState.LOST, 7.0), "its plug was pulled")
+    log.ended(Lease("h3", SMALL, 2.0).to(HostState.RELEASED, 8.0))
+    log.close()
+    earlier = LeaseLog(tmp_path / "leases.jsonl").earlier
+    assert {host: lease.state for host, lease in earlier.items()} == {
+        "h1": HostState.LOST,
+        "h2": HostState.REQUESTED,
+        "h3": HostState.RELEASED,
+    }
+    assert (earlier["h1"].until, earlier["h1"].note, earlier["h2"].type, earlier["h2"].since) == (
+        7.0,
+        "its plug was pulled",
+        SMALL,
+        1.0,
+    )
+
+
+def test_a_name_may_be_leased_again_after_its_end(tmp_path):
+    log = LeaseLog(tmp_path / "leases.jsonl")
+    log.requested("h1", SMALL, 0.0)
+    log.ended(Lease("h1", SMALL, 0.0).to(HostState.LOST, 7.0))
+    log.requested("h1", SMALL, 9.0)
+    assert LeaseLog(tmp_path / "leases.jsonl").earlier["h1"].since == 9.0
+
+
+def test_damage_is_named_and_a_torn_last_line_is_none(tmp_path):
+    path = tmp_path / "leases.jsonl"
+    path.write_text('{"host": "h1", "state": "released", "time": 3.0}\n')
+    with pytest.raises(InputError, match=r"leases.jsonl, line 1: not an entry of a lease"):
+        LeaseLog(path)
+    path.write_text('{"host": "h1", "sta')
+    assert LeaseLog(path).earlier == {}

@@ -1,0 +1,105 @@
+import json
+from dataclasses import replace
+
+import pytest
+
+from elastream.model.errors import EnvironmentProblem, InputError
+from elastream.model.observation import Observation
+from elastream.recording.directory import RunDirectory
+from elastream.recording.formats import FORMAT
+from elastream.recording.guard_log import GuardLog
+from elastream.recording.lines import Lines
+from elastream.recording.manifest import Manifest, held, read_manifest, run_id, write_manifest
+from elastream.recording.recorder import Recorder, Recording
+from elastream.recording.tail import last_time, whole_length
+from elastream.spark.placement.allocation import AllocationStore
+from elastream.spark.worker.composition import read_wanted
+from example_run import example_events, example_header, play
+
+
+def test_what_a_run_is_reads_as_it_was_written(tmp_path):
+    directory = RunDirectory(tmp_path)
+    assert run_id(directory) == ""
+    manifest = Manifest("words", 1e9, identity={"the dataflow": "words"}, program={"file": "words.py"}).after({"time": 4.0})
+    write_manifest(directory, manifest)
+    assert read_manifest(directory) == manifest
+    assert run_id(directory) == manifest.id
+    assert Manifest("words", 1e9).id != manifest.id
+
+
+def test_one_process_holds_a_folder_and_the_next_may_as_soon_as_it_is_gone(tmp_path):
+    directory = RunDirectory(tmp_path)
+    with held(directory), pytest.raises(EnvironmentProblem, match=r"is held by another process \(\d+\)"), held(directory):
+        pass
+    with held(directory):
+        pass
+
+
+@pytest.mark.parametrize("content", ["", "[]", '{"flow": "words"}', '{"flow": "w", "started": 1, "more": 2}', "\x00"])
+def test_a_damaged_manifest_is_named(tmp_path, content):
+    (tmp_path / "run.json").write_text(content)
+    with pytest.raises(InputError, match=r"run.json does not describe a run"):
+        read_manifest(RunDirectory(tmp_path))
+
+
+def test_every_file_of_a_newer_format_is_refused_and_one_without_a_format_is_read(tmp_path):
+    newer, refused = FORMAT + 1, rf"has format {FORMAT + 1}: a newer Elastream wrote it"
+    directory = RunDirectory(tmp_path)
+    (tmp_path / "control").mkdir()
+    directory.manifest.write_text(json.dumps({"format": newer}))
+    directory.journal.write_text(json.dumps({"format": newer}) + "\n")
+    directory.allocation.write_text(json.dumps({"format": newer}) + "\n")
+    directory.wanted.write_text(json.dumps({"format": newer}))
+    directory.recording.write_text(json.dumps({"kind": "start", "format": newer, "flow": "f", "policy": "p"}) + "\n")
+    directory.guards.write_text(json.dumps({"format": newer}) + "\n")
+    for read in (
+        lambda: read_manifest(directory),
+        Lines(directory.journal, "the journal").read,
+        lambda: AllocationStore(directory.allocation),
+        lambda: read_wanted(directory.wanted),
+        lambda: Recording.read(directory.recording),
+    ):
+        with pytest.raises(InputError, match=refused):
+            read()
+    (said,) = GuardLog(directory.guards).newer()
+    assert "a newer Elastream wrote it" in str(said)
+    directory.journal.write_text('{"number": 1}\n{"number": 2}\n')
+    assert Lines(directory.journal, "the journal").read() == [{"number": 1}, {"number": 2}]
+
+
+def test_the_first_line_of_a_log_carries_the_format(tmp_path):
+    lines = Lines(tmp_path / "log", "the log")
+    lines.append({"number": 1})
+    lines.append({"number": 2})
+    lines.close()
+    written = [json.loads(line) for line in (tmp_path / "log").read_text().splitlines()]
+    assert written == [{"format": FORMAT, "number": 1}, {"number": 2}]
+    assert Lines(tmp_path / "log", "the log").read() == [{"number": 1}, {"number": 2}]
+
+
+def test_the_last_time_of_a_recording_is_found_from_behind_however_long_its_lines_are(tmp_path):
+    path = tmp_path / "recording.jsonl"
+    assert last_time(path) == 0.0
+    path.write_text('{"kind":"start"}\n')
+    assert last_time(path) == 0.0
+    long = "x" * 300_000
+    path.write_text(f'{{"time": 4.5, "note": "{long}"}}\n' + '{"kind":"start"}\n' * 20 + '{"time": 9')
+    assert last_time(path) == 4.5
+    assert whole_length(path) == path.stat().st_size - len('{"time": 9')
+
+
+def test_a_recording_that_goes_on_keeps_what_was_there_and_counts_its_rounds_on(tmp_path):
+    play(Recorder(tmp_path / "recording.jsonl"))
+    first = Recording.read(tmp_path)
+    with (tmp_path / "recording.jsonl").open("a") as file:
+        file.write('{"kind":"observ')  # torn
+    again = Recorder(tmp_path / "recording.jsonl", resumed=True)
+    again.started(replace(example_header(), resumed=({"time": 200.0, "seen": 180.0, "adopted": [], "gone": ["h1"]},)))
+    for event in example_events():
+        (again.observed if isinstance(event, Observation) else again.decided)(event)  # type: ignore[operator]
+    both = Recording.read(tmp_path)
+    assert both.ending is None
+    assert first.ending is not None
+    assert len(both.times) == 2 * len(first.times)
+    assert [each.round for each in both.decisions] == list(range(1, 2 * len(first.decisions) + 1))
+    assert replace(both.header, resumed=()) == first.header

@@ -1,0 +1,20 @@
+"""The ring of reducers keeps the contract that every plant keeps."""
+
+from ring_cases import ring
+
+from conformance.suite import PlantCase, conformance_suite
+from elastream.model.promises import PlantKind
+from elastream.simulation.reducers import Protection
+
+
+def plant():
+    return ring(hosts=2, rate="500/s", seconds=600.0)
+
+
+TestReducers = conformance_suite(PlantCase("reducers", plant, PlantKind.REDUCERS, settle=30.0, examples=30))
+TestStorm = conformance_suite(
+    PlantCase(
+        "storm", lambda: ring(hosts=2, rate="500/s", seconds=600.0, protection=Protection.UPSTREAM), PlantKind.REDUCERS,
+        settle=90.0, examples=20,
+    )
+)  # fmt: skip

@@ -1,0 +1,162 @@
+"""The clock of the machine is set while queries run, and batches hang: what is known of a query then, and what is done."""
+
+import math
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from elastream.control.arbitration import arbitrate
+from elastream.model.action import DrainHost, LeaseHost, ReleaseHost, TaskId
+from elastream.model.cloud import Billing, HostState, HostType, Lease
+from elastream.model.decision import Proposal
+from elastream.model.observation import Context, Frame, Metric, Observation, Sample
+from elastream.planning.policies.by_load import ByLoad
+from elastream.spark.jvm.stateful import StatefulOperator, StatefulStage
+from elastream.spark.placement.allocation import VolatilePlan
+from elastream.spark.placement.placing import Placing
+from elastream.spark.queries.query import Instruments, Query, stalled
+from elastream.spark.queries.watched import application_frame, layout_of, operator_frame
+from elastream.spark.telemetry.frames import task_frame
+from elastream.spark.telemetry.stage_load import StageLoad
+from spark_progress import START as EPOCH
+from spark_progress import line, source
+
+EVERY, ROWS, PARTITIONS = 10.0, 100_000, 8
+STAGE = StatefulStage("count0", PARTITIONS, "file:/state", (StatefulOperator(0, "StateStoreSave", ("default",), 0),))
+KIND = HostType("m", cores=2, slots=2, price=0.0, billing=Billing(3600), start=10)
+
+
+class Machine:
+    """A driver whose query ends a batch of 8 s every EVERY seconds; `wall` is what the machine's clock says."""
+
+    context = None
+
+    def __init__(self):
+        self.now, self.set_by, self.ended, self.began = 0.0, 0.0, [], None
+
+    def wall(self):
+        return EPOCH + self.now + self.set_by
+
+    def begin(self):
+        self.began = self.wall()
+
+    def end(self):
+        self.ended.append((len(self.ended), self.began, self.wall() - self.began))
+        self.began = None
+
+    def ask(self, method, _, seen):
+        assert method == "batches"
+        at = [line(n, s - EPOCH, took, source({"n": 0}, {"n": ROWS}, ROWS)) for n, s, took in self.ended if n > seen]
+        return [*at[::-1], ["ProcessingTimeTrigger(10000)", "Waiting" if self.began is None else "Processing new data"]]
+
+
+class Watched:
+    """A query on four hosts that works steadily, seen every five seconds through a policy for hosts."""
+
+    def __init__(self, target):
+        self.machine, self.target, self.planned = Machine(), target, []
+        streams = SimpleNamespace(get=lambda _: SimpleNamespace(streamingQuery=lambda: None))
+        spark = SimpleNamespace(_jsparkSession=SimpleNamespace(streams=lambda: streams))
+        clocks = {"wall": self.machine.wall, "steady": lambda: self.machine.now}
+        self.query = Query(Instruments(spark, self.machine, Placing({}, lambda: 0.0, VolatilePlan()), **clocks), "id", "q")
+        self.query.run("run")
+        self.query.stages = {"q/count0": STAGE}
+        self.memory, self.history = None, ()
+
+    def round(self, cpu=0.62):
+        machine, query = self.machine, self.query
+        before = query.newest
+        query.look()
+        for batch in range(before + 1, query.newest + 1):
+            column = np.full(PARTITIONS, 6.2)
+            ended = machine.ended[batch][1] + machine.ended[batch][2]
+            took = ended - (machine.ended[batch - 1][1] + machine.ended[batch - 1][2]) if batch else math.nan
+            load = StageLoad(batch, 0, (), (0,), False, took, ended, ("1",) * 8, column, *[column] * 7)
+            query._take("q/count0", load)
+        wall, layout = machine.wall(), layout_of((("q", query.operators),))
+        leases = {
+            f"h{n}": Lease(f"h{n}", KIND, 0.0).to(HostState.STARTING, 0).to(HostState.RUNNING, 0) for n in range(1, 5)
+        }
+        loads = query.loads(wall)
+        held = {TaskId("q/count0", n): f"h{n % 4 + 1}" for n in range(PARTITIONS)}
+        actions = ("MoveTask", "DrainHost", "LeaseHost", "ReleaseHost", "CancelDrain", "RenewHost")
+        observation = Observation(
+            time=machine.now,
+            context=Context(layout, {"m": KIND}, self.target, max_hosts=40, min_hosts=1, capabilities=frozenset(actions)),
+            operators=operator_frame(layout.graph, [query], loads, wall, 8 * cpu),
+            application=application_frame(layout.graph, [query], wall, 0.0),
+            hosts=Frame(tuple(leases), {Metric.CPU: [cpu] * 4, Metric.TASKS: [2.0] * 4}),
+            tasks=task_frame(layout.graph, tuple(leases), held, loads),
+            leases=leases,
+            history=self.history,
+            next_host=9,
+            stalled=stalled([query], wall),
+        )
+        self.history = (*self.history, Sample(observation.time, observation.operators))[-120:]
+        plan = ByLoad().plan(observation, self.memory)
+        self.memory = plan.memory
+        wanted = [each for each in plan.actions if isinstance(each, LeaseHost | DrainHost | ReleaseHost)]
+        decided = arbitrate([Proposal(each, "by load") for each in wanted], observation)
+        self.planned += [(machine.now, each) for each in decided if not each.refused]
+        return observation, decided
+
+    def run(self, seconds, hangs=False, **kwargs):
+        found = []
+        for _ in range(int(seconds / 5)):
+            self.machine.now += 5.0
+            if self.machine.began is None:
+                self.machine.begin()
+            elif not hangs:
+                self.machine.now += 3.0
+                self.machine.end()
+                self.machine.now -= 3.0
+            found.append(self.round(**kwargs))
+        return found
+
+
+@pytest.mark.parametrize("target", [None, 20.0])
+@pytest.mark.parametrize("step", [-3600.0, -60.0, -1.0, 1.0, 60.0, 3600.0])
+def test_a_clock_that_is_set_leases_and_drains_nothing_and_rates_are_right_or_unknown(step, target):
+    watched = Watched(target)
+    watched.run(600)
+    assert watched.planned == []
+    watched.machine.set_by = step
+    seen = watched.run(400)
+    assert watched.planned == []
+    for observation, _ in seen:
+        rate = observation.application.value("queries", Metric.THROUGHPUT)
+        assert math.isnan(rate) or 0.4 <= rate / (ROWS / EVERY) <= 2.5
+        latency = observation.application.value("queries", Metric.LATENCY_P99)
+        assert math.isnan(latency) or 0 <= latency < 60
+    last = seen[-1][0].application.value("queries", Metric.THROUGHPUT)
+    assert last == pytest.approx(ROWS / EVERY, rel=0.3), "and known again"
+
+
+@given(steps=st.lists(st.tuples(st.integers(1, 40), st.floats(-4000, 4000)), max_size=4))
+def test_however_often_the_clock_is_set_nothing_is_leased_or_drained_for_it(steps):
+    watched = Watched(20.0)
+    watched.run(300)
+    for rounds, step in steps:
+        watched.machine.set_by += step
+        watched.run(5.0 * rounds)
+    assert watched.planned == []
+
+
+@pytest.mark.parametrize("target", [None, 20.0])
+@pytest.mark.parametrize("cpu", [0.0, 0.62, math.nan])
+def test_a_batch_that_hangs_takes_no_host_away_and_the_refusal_says_so(cpu, target):
+    watched = Watched(target)
+    watched.run(600)
+    seen = watched.run(600, hangs=True, cpu=cpu)
+    assert not [each for _, each in watched.planned if not isinstance(each.action, LeaseHost)]
+    refused = [each.refused for _, decided in seen for each in decided if each.refused]
+    assert all("no batch of 'q' has ended for" in each for each in refused)
+    assert seen[-1][0].stalled["q"] > 500
+
+
+def test_a_batch_of_usual_length_is_none_that_hangs():
+    watched = Watched(None)
+    assert all(not observation.stalled for observation, _ in watched.run(300))
