@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from elastream.experiments.cases import ExperimentOptions, run_all
-from elastream.experiments.keeping import Kept
+from elastream.experiments.keeping import KeptResults
 from elastream.model.errors import EnvironmentProblem, InputError
 
 
@@ -25,7 +25,7 @@ def doubled(case):
 
 
 def ran(path, run=doubled, cases=CASES, workers=1):
-    keep, said = Kept(path), []
+    keep, said = KeptResults(path), []
     try:
         found, _ = run_all(
             run, cases, ExperimentOptions(workers=workers, keep=keep), lambda case, *_: said.append(case.name)
@@ -73,9 +73,9 @@ def test_results_of_other_code_and_other_files_are_refused(tmp_path):
     path = tmp_path / "kept"
     path.write_bytes(pickle.dumps(("elastream results", "other")))
     with pytest.raises(InputError, match="other code"):
-        Kept(path)
+        KeptResults(path)
     path.write_text("a page")
     with pytest.raises(InputError, match="no file of results"):
-        Kept(path)
+        KeptResults(path)
     with pytest.raises(EnvironmentProblem, match="cannot keep results"):
-        Kept(tmp_path / "none" / "kept")
+        KeptResults(tmp_path / "none" / "kept")

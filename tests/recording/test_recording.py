@@ -146,6 +146,12 @@ def test_a_summary_counts_what_happened(run):
     assert 0 < summary.within_target < 1
 
 
+def test_tasks_moved_are_those_that_the_plant_counted_where_it_does():
+    recording = example_recording()
+    counted = replace(recording, ending=replace(recording.ending, facts={"moves": 17}))
+    assert summarise(counted).moves == 17
+
+
 def test_figures_that_the_plant_counted_itself_are_taken_from_its_ending():
     collector = Collector()
     collector.started(describe_run(FakePlant().context, policy="p", plant="spark", started=0.0))

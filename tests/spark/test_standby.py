@@ -91,8 +91,8 @@ class Hosts:
 
 
 class Rings:
-    def of(self, operator):
-        return Ring.even([f"h-{each}" for each in "abcd"])
+    def heirs(self, task, at):
+        return Ring.even([f"h-{each}" for each in "abcd"]).successors(at, 4)
 
 
 def standby(java, states=None, replicas=1, hosts=None, **placing):

@@ -27,7 +27,7 @@ from elastream.model.fitting import refuse_replicas
 from elastream.model.graph import Kind
 from elastream.model.observation import Metric, Observation
 from elastream.model.plant import Policy
-from elastream.model.units import duration, format_duration
+from elastream.model.units import duration, format_duration, pause
 from elastream.model.wording import quantities
 from elastream.planning.policies.by_load import ByLoad
 from elastream.recording.directory import RunDirectory
@@ -97,9 +97,7 @@ class Autopilot:
         self._target = None if target_latency is None else duration(target_latency)
         self._max_hosts, self._min_hosts = max_hosts, min_hosts
         self._cloud, self._type = cloud, host_type
-        self._period = duration(period)
-        if not self._period > 0:
-            raise ElastreamError("period is 0 s; it must be above 0")
+        self._period = pause(period, "observation")
         self._observe_only, self._replicas = observe_only, replicas
         self._policy = policy or ByLoad()
         self._metrics = (registry, metrics_port) if registry is not None or metrics_port is not None else None

@@ -34,7 +34,7 @@ from elastream.model.key_table import KeyTable, selection_of, selections_of
 from elastream.model.observation import Context
 from elastream.model.plant import Policy
 from elastream.model.stages import lay_out
-from elastream.model.units import duration
+from elastream.model.units import duration, pause
 from elastream.recording.directory import RunDirectory
 from elastream.recording.guard_log import GuardLog
 from elastream.recording.key_tables import KeyTableLog
@@ -151,7 +151,7 @@ def run(
             "python": platform.python_version(),
             "directory": str(directory.root),
             "cores": os.cpu_count(),
-            "period": duration(period),
+            "period": pause(period, "plan"),
             "batch seconds": pace,
             "consistency": str(mode),
             "replicas": replicas,
@@ -189,8 +189,8 @@ def run(
                     loop = Loop(
                         plant,
                         policy,
-                        monitor=duration(monitor),
-                        period=duration(period),
+                        monitor=pause(monitor, "observation"),
+                        period=pause(period, "plan"),
                         observers=[*recorders, *views, *options.observers, *observers],
                         journal=Journal(directory.journal),
                         observe_only=options.observe_only,

@@ -29,8 +29,15 @@ def check(
 ) -> None:
     """Check a dataflow, starting nothing: whether `run` and `simulate` would refuse it, and what its policy will not know.
 
+    A program is executed up to its `run(...)`, and files that a document names are imported, in a process of their own.
     Exit status 2, with one sentence, for what they would refuse.
     """
+    from elastream.cli.child import in_child
+
+    in_child(file, lambda: _check(file, policy, cloud))
+
+
+def _check(file: Path, policy: str | None, cloud: str | None) -> None:
     from elastream.model.fitting import few_zones
     from elastream.model.key_table import selection_of
 

@@ -49,6 +49,7 @@ def declared(file: Path) -> Declared:
     from elastream.api.options import RunOptions
     from elastream.cli.program import execute
     from elastream.cli.run import without_run
+    from elastream.model.errors import InputError
     from elastream.model.flow import Dataflow
 
     if file.suffix in (".yaml", ".yml") and file.is_file():
@@ -57,6 +58,8 @@ def declared(file: Path) -> Declared:
         names = execute(file, RunOptions(before=_stop_before)) or {}
     except Stopped as stopped:
         return stopped.declared
+    except SystemExit as ended:
+        raise InputError(f"{file} ended by itself (status {ended.code or 0}) before it called run(...)") from None
     flows = [value for value in names.values() if isinstance(value, Dataflow)]
     if len(flows) != 1:
         without_run(file, names)

@@ -63,7 +63,7 @@ def experiment(
     from elastream.dashboard.progress import progress_bar
     from elastream.experiments.cases import ExperimentOptions
     from elastream.experiments.findings import counted
-    from elastream.experiments.keeping import Kept
+    from elastream.experiments.keeping import KeptResults
 
     if name not in PAGES:
         raise typer.BadParameter(f"there is no experiment {name!r} (there are: {', '.join(PAGES)})")
@@ -87,7 +87,7 @@ def experiment(
         raise typer.BadParameter("--resume is of simulated cases: an experiment on Spark is made in one go")
     about = {"command": command, "load": round(os.getloadavg()[0], 2)}  # before it, not its own
     console = Console()
-    with progress_bar(console) as progress, nullcontext() if resume is None else closing(Kept(resume)) as keep:
+    with progress_bar(console) as progress, nullcontext() if resume is None else closing(KeptResults(resume)) as keep:
         if keep:
             console.print(f"{len(keep):,} results taken from {resume}")
         outcome = run(ExperimentOptions(quick, sensitivity, min(2, os.cpu_count() or 1), progress, keep), **part)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from multiprocessing.connection import wait as wait_for_any
 from typing import Any, TypeVar
 
-from elastream.experiments.keeping import Kept
+from elastream.experiments.keeping import KeptResults
 
 LOOK, TELL = 0.5, 0.2
 """Seconds between two looks at how far workers are, and least seconds between two reports of a worker."""
@@ -34,7 +34,7 @@ class ExperimentOptions:
     sensitivity: bool = False
     workers: int = 2
     progress: Callable[[str, int, int], None] = lambda *_: None
-    keep: Kept | None = None
+    keep: KeptResults | None = None
 
 
 C = TypeVar("C")

@@ -19,13 +19,13 @@ import numpy as np
 import elastream
 from elastream.model.errors import EnvironmentProblem, InputError
 
-__all__ = ["Kept"]
+__all__ = ["KeptResults"]
 
 MAGIC = "elastream results"
 """First of a file, beside the digest of the code."""
 
 
-class Kept:
+class KeptResults:
     """The results in one file. Raises InputError where that is of other code or no such file, and EnvironmentProblem where
     it cannot be read or written."""
 

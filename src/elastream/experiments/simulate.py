@@ -25,7 +25,7 @@ from elastream.model.flow import Dataflow
 from elastream.model.graph import Graph, Kind
 from elastream.model.key_table import KeyTable
 from elastream.model.plant import Policy
-from elastream.model.units import duration
+from elastream.model.units import duration, pause
 from elastream.recording.recorder import Recording
 from elastream.simulation import Settings
 from elastream.workload import LinkSource, SpeedSource, load_from
@@ -36,6 +36,7 @@ FUSED = (1.0, 2.0)
 """Seconds between observations and between plans where stages are fused: those of a run on Spark."""
 APART = (15.0, 60.0)
 """The same where every operator is a stage of its own: VISP's."""
+LARGEST_SEED = 2**32 - 1
 MOST_HOSTS = 1_000
 """Most hosts at once where no cloud says how many."""
 
@@ -81,6 +82,10 @@ def simulate(
     Raises InputError for a load without end and no `limit`, CloudError without hosts, and whatever cannot be simulated.
     """
     graph = flow.graph if isinstance(flow, Dataflow) else flow
+    if max_hosts is not None and max_hosts < 1:
+        raise CloudError(f"max_hosts is {max_hosts}: a dataflow needs at least one host")
+    if not 0 <= seed <= LARGEST_SEED:
+        raise InputError(f"the seed {seed} is out of range: it is a whole number from 0 to {LARGEST_SEED}")
     settings: Settings | None = None
     types = tuple(host_types) or (() if cloud is None else tuple(cloud.types))
     if calibrate is not None:
@@ -101,7 +106,7 @@ def simulate(
             target_latency=None if target_latency is None else duration(target_latency),
             max_hosts=max_hosts or (MOST_HOSTS if cloud is None or host_types else cloud.max_hosts),
             monitor=monitor,
-            period=every if period is None else duration(period),
+            period=every if period is None else pause(period, "plan"),
             seed=seed,
             fused=as_spark,
             settings=settings,

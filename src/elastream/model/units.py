@@ -9,7 +9,10 @@ from collections.abc import Mapping
 
 from elastream.model.errors import ElastreamError
 
-__all__ = ["bytes_per_second", "duration", "format_duration", "format_rate", "memory", "price", "rate"]
+__all__ = ["bytes_per_second", "duration", "format_duration", "format_rate", "memory", "pause", "price", "rate"]
+
+LEAST_PAUSE = 0.01
+"""Seconds from one observation or plan to the next, at least: a shorter one only keeps a core busy."""
 
 _NUMBER = re.compile(r"\s*([-+]?(?:\d[\d_,]*)?(?:\.\d+)?(?:[eE][-+]?\d+)?)\s*(.*?)\s*$", re.DOTALL)
 _SECONDS = {
@@ -46,6 +49,15 @@ def duration(value: float | str) -> float:
     Raises ElastreamError for anything else, and for a negative duration.
     """
     return _in(_SECONDS, value, "a duration", " such as '50ms'", "{!r} is not one of us, ms, s, min, h, d")
+
+
+def pause(value: float | str, what: str) -> float:
+    """Seconds of `value`, the time from one `what` to the next; raises ElastreamError below LEAST_PAUSE."""
+    seconds = duration(value)
+    if not LEAST_PAUSE <= seconds < math.inf:
+        least = format_duration(LEAST_PAUSE)
+        raise ElastreamError(f"{value!r} is no time from one {what} to the next: the least is {least}")
+    return seconds
 
 
 def rate(value: float | str) -> float:

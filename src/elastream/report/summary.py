@@ -31,9 +31,10 @@ class Summary:
     percentile in which it was within the target latency. longest_batch: seconds, of all queries. host_seconds, cost: of
     all leases. static_hosts, static_cost: the provision that the run's peak would have filled, and its cost over the run's
     length. static_rate, static_cores: that peak, records/s, and the cores of speed 1 that it works. leases, releases,
-    lost: hosts requested, released, and failed. peak_hosts: most hosts leased at once. moves, rounds: tasks moved and
-    planning rounds. refused: proposals refused. latency_basis: what latencies count from, by source. lacked: metrics that
-    the policy lacked for rounds, each with the longest time for which it did.
+    lost: hosts requested, released, and failed. peak_hosts: most hosts leased at once. moves, rounds: tasks moved (where
+    the plant counts them, also by rings and drains) and planning rounds. refused: proposals refused. latency_basis: what
+    latencies count from, by source. lacked: metrics that the policy lacked for rounds, each with the longest time for which
+    it did.
     """
 
     status: str
@@ -105,7 +106,7 @@ def summarise(recording: Recording) -> Summary:
         releases=ended.count(HostState.RELEASED),
         lost=ended.count(HostState.LOST),
         peak_hosts=int(max(recording.leased, default=0)),
-        moves=sum(isinstance(outcome.action, MoveTask) for d in recording.decisions for outcome in d.done),
+        moves=int(fact("moves", sum(isinstance(each.action, MoveTask) for d in recording.decisions for each in d.done))),
         rounds=len(recording.decisions),
         refused=sum(bool(proposal.refused) for d in recording.decisions for proposal in d.proposals),
         latency_basis=recording.latency_basis,

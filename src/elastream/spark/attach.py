@@ -97,8 +97,9 @@ def attach(
     hosts = Hosts(executors, provider or session, clock.now, fence=client.fence, warm=warm, session=session)
     hosts.look()
     placing = Placing({}, clock.now, VolatilePlan(), limits=FEW, alarms=alarms)
-    desk = desk_of(spark) if replicas else None
-    instruments = Instruments(spark, driver, placing, task_loads, traffic, recovery=recovery, copies=desk)
+    instruments = Instruments(
+        spark, driver, placing, task_loads, traffic, recovery=recovery, copies=desk_of(spark) if replicas else None
+    )
     leasable = tuple(kinds) if asks or provider is not None else ()
     scope = Scope(Terms(leasable, max_hosts, min_hosts), target_latency, observe_only, LOOK_SHARE, replicas)
 

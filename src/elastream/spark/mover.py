@@ -10,8 +10,8 @@ what is wanted, in `placing` and `hosts`, and wakes the mover, which sees to it.
                                                           ring says
     a host of a ring is lost                              what it had is wanted on its neighbour (`Rings.keep`)
     its owner recalls a host                              it is released; kept where nothing else could do its work
-    a second has passed                                   who keeps copies of what state is said anew (`WarmStandby.look`)
     an executor was lost                                  the driver has put its partitions elsewhere; `Succession.look`
+    a second has passed                                   who keeps copies of what state is said anew (`WarmStandby.look`)
     a host registers, is warm, holds nothing, is gone     `Hosts.step` takes it to its next state
     a change of the composition waits until
     records under way are drained                         until they are, it looks (`CompiledQueries.settle`)
@@ -104,6 +104,7 @@ class Mover:
         rings: Rings,
         clock: Callable[[], float],
         alarms: Alarms,
+        *,
         succession: Succession | None = None,
         standby: WarmStandby | None = None,
     ) -> None:

@@ -136,17 +136,9 @@ class SparkPlant(Generic[Q]):
             else Succession(recovery, lambda: queries.live, hosts, self.placing, self.rings, self.standby.copies)
         )
         self.mover = Mover(
-            self.spark,
-            self._driver,
-            queries,
-            hosts,
-            self.placing,
-            self.rings,
-            clock.now,
-            alarms,
-            self.succession,
-            self.standby,
-        )
+            self.spark, self._driver, queries, hosts, self.placing, self.rings, clock.now, alarms,
+            succession=self.succession, standby=self.standby,
+        )  # fmt: skip
         self._types = {type.name: type for type in scope.terms.types}
         self._host_actions = HostActions(hosts, self._types, scope.terms.max_hosts, self.mover.empty)
         self._watch = HostWatch()

@@ -92,14 +92,11 @@ class WarmStandby:
         moving: Mapping[TaskId, str],
     ) -> Sequence[Location]:
         """Executors that are to keep a copy of `task`, the first to take over first; none where its own is unknown."""
-        at, ring = where.get(task), self._rings.of(task.operator)
+        at = where.get(task)
         owner = None if at is None else host_of.get(at.executor)
-        if owner is None or ring is None:
+        if owner is None:
             return ()
-        # A host that left the ring, or never was on it, has the neighbours of the one that its partition belongs to.
-        count = self._placing.partitions[task.operator]
-        node = owner if owner in ring else ring.owner(task.index / count)
-        heirs = ring.successors(node, len(ring)) if node == owner else (node, *ring.successors(node, len(ring)))
+        heirs = self._rings.heirs(task, owner)
         usable = [name for name in dict.fromkeys(heirs) if name != owner and self._hosts.target(name) is not None]
         hosts = [*usable[: self._replicas], *(name for name in (moving.get(task),) if name is not None and name != owner)]
         found = (self._hosts.target(name) for name in dict.fromkeys(hosts))

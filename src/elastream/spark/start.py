@@ -96,8 +96,9 @@ def start_plant(
     refuse_uncompilable(layout)
     refuse_inconsistent(layout, consistency)
     wanted = {**_kafka(graph), **(settings or {})}
-    like = (ports, warm, state_partitions, state_store, wanted, resumed, replicas)
-    with _on_hosts(graph.name, cloud, directory, *like) as on:
+    with _on_hosts(
+        graph.name, cloud, directory, ports, warm, state_partitions, state_store, wanted, resumed, replicas
+    ) as on:
         if said := few_zones(replicas, on.provider.terms.types):
             log.warning("%s", said)
         slots = len(on.hosts.usable) * on.provider.terms.types[0].slots
@@ -142,8 +143,9 @@ def start_beside(
 
     Otherwise as `start_plant`.
     """
-    like = (None, True, state_partitions, state_store, settings or {}, None, replicas)
-    with _on_hosts("queries", cloud, directory, *like) as on:
+    with _on_hosts(
+        "queries", cloud, directory, None, True, state_partitions, state_store, settings or {}, None, replicas
+    ) as on:
         on.spark.conf.set("spark.sql.shuffle.partitions", str(on.partitions))
         start(on.spark)
         return on.plant(WatchedQueries(on.instruments, target_latency=target_latency), target_latency, replicas)
@@ -201,7 +203,7 @@ def _on_hosts(
     state_store: StateStore,
     settings: Mapping[str, str],
     resumed: Resumed | None,
-    replicas: int,
+    replicas: int = 0,
 ) -> Iterator[_OnHosts]:
     """Cluster, session and first hosts; ended again where what is done inside raises."""
     clock = RunClock(0.0 if resumed is None else resumed.at)

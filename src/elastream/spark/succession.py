@@ -21,7 +21,6 @@ from py4j.protocol import Py4JError
 
 from elastream.model.action import TaskId
 from elastream.model.cloud import HostState
-from elastream.model.ring import Ring
 from elastream.spark.hosts.book import HostBook
 from elastream.spark.jvm.executors import Location
 from elastream.spark.jvm.recovery import Followed, Loss, Recovery
@@ -103,19 +102,14 @@ class Succession:
     def _followed(self) -> Sequence[Followed]:
         where, host_of, copies = self._placing.where(), self._hosts.host_of(), self._copies()
         usable = {name: target.executor for name in self._hosts.usable if (target := self._hosts.target(name)) is not None}
-        rings: dict[str, Ring | None] = {}
 
         def heirs(task: TaskId) -> Sequence[str]:
             at = where.get(task)
             host = None if at is None else host_of.get(at.executor)
             if host is None:
                 return ()
-            if task.operator not in rings:
-                rings[task.operator] = self._rings.of(task.operator)
-            ring = rings[task.operator]
-            after = ring.successors(host, len(ring)) if ring is not None and host in ring else ()
-            first = [name for name in copies.get(task, ()) if name != host]
-            return [usable[name] for name in dict.fromkeys((*first, *after)) if name in usable]
+            names = dict.fromkeys((*copies.get(task, ()), *self._rings.heirs(task, host)))
+            return [usable[name] for name in names if name in usable and name != host]
 
         found = []
         self._named = {}

@@ -4,10 +4,12 @@ from collections.abc import Callable
 
 import numpy as np
 
+from elastream.experiments.deployed import deployed, problem_at
 from elastream.experiments.lookahead.bars import LookaheadResults, bars, ranked
-from elastream.experiments.lookahead.contenders import IN_TURNS, INTERVAL
-from elastream.experiments.lookahead.experiment import Foresight, LookaheadAssumptions, LookaheadCase, LookaheadRun
+from elastream.experiments.lookahead.contenders import IN_TURNS, INTERVAL, contender
+from elastream.experiments.lookahead.experiment import Foresight, LookaheadAssumptions, LookaheadCase, LookaheadRun, site_of
 from elastream.experiments.lookahead.page import _cases, outcome
+from elastream.experiments.reactive.algorithms import searched
 
 GIVEN = LookaheadAssumptions()
 RANK = {INTERVAL: 0.58, IN_TURNS: 0.4, "plasticc": 0.6, "waaf": 0.46, "caf": 0.45, "wpa": 0.5, "wpo": 0.49, "wpp": 0.3}
@@ -67,3 +69,12 @@ def test_ranks_agree_whatever_the_distance():
     assert ranked([1, 2, 3], [3, 2, 1]) == -1.0
     assert ranked([1, 2, 3], [5, 5, 5]) == 0.0
     assert ranked((10, 20), (Foresight().error, 1.0)) == 1.0
+
+
+def test_readings_are_policies_with_parameters_of_their_own():
+    site = site_of(1, GIVEN)
+    problem, conditions = problem_at(site)
+    plant = deployed(site, problem, searched("ce", problem, conditions, 0.0)[0].deployment)
+    turns, interval = (contender(name, site, plant, 1200.0, "oracle", 0.0, 0.0) for name in (IN_TURNS, INTERVAL))
+    assert (turns.name, turns.alternates, turns.resources) == ("caf", 2, 2)
+    assert (interval.name, interval.hold, interval.horizon) == ("plasticc", "interval", 1200.0)

@@ -20,7 +20,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from elastream.clouds.local.hosts import LocalHosts
 from elastream.clouds.local.local import Local
-from elastream.model.action import LeaseHost, MoveTask
+from elastream.model.action import LeaseHost, MoveTask, ReleaseHost
 from elastream.model.cloud import HostType
 from elastream.model.errors import EnvironmentProblem, first_line
 from elastream.model.observation import Observation
@@ -30,9 +30,10 @@ from elastream.spark.plant import SparkPlant
 from elastream.spark.queries.watched import WatchedQueries
 from elastream.spark.start import start_beside
 
-__all__ = ["BATCHES_BEFORE", "HOST", "Bed", "Fault", "Job", "bed"]
+__all__ = ["BATCHES_BEFORE", "HOST", "NORMAL", "Bed", "Fault", "Job", "bed"]
 
-HOST = HostType("slot", cores=1.0, slots=1, memory=1400.0)
+HOST = HostType("host", cores=1.0, slots=4, memory=1400.0)
+"""Four tasks at once, as the thesis's virtual machines (p. 145): there is room for a neighbour's state partitions."""
 NORMAL, BATCHES_BEFORE = 1.25, 50
 """A batch is as before if it takes at most so many times the median of so many batches before (the project's bar)."""
 STEADY = 10
@@ -46,37 +47,46 @@ STRIDE = 7_368_787
 @dataclass(frozen=True, slots=True)
 class Job:
     """keys: of the state, all of which are there before anything is measured. rows: of a batch. pace: seconds from one
-    batch to the next, 0 for the next as soon as one has ended. partitions: of the state. hot: keys that half of all records
-    have, 0 for none.
+    batch to the next, 0 for the next as soon as one has ended. partitions: of the state. zipf: keys come as words do in a
+    text (Zipf's law), not evenly; of rare ones some never come.
     """
 
     keys: int
     rows: int
     pace: float = 1.0
     partitions: int = 8
-    hot: int = 0
+    zipf: bool = False
 
     @property
     def filling(self) -> int:
-        """Batches until each key has been seen."""
-        return -(-self.keys // self.rows) * (2 if self.hot else 1)
+        """Batches until each key has been seen, or has had that many chances to."""
+        return -(-self.keys // self.rows)
+
+    def source(self, spark: SparkSession) -> DataFrame:
+        """The stream of records, with their numbers as `value`."""
+        source = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", self.rows).option("numPartitions", 4)
+        return source.load()
+
+    def keyed(self, numbers: DataFrame) -> DataFrame:
+        """The `key` of each record, by its number alone."""
+        return numbers.select(self._key().alias("key"))
 
     def counted(self, numbers: DataFrame) -> DataFrame:
-        """Count of each key over records `value`."""
-        return numbers.select(self._key().alias("key")).groupBy("key").count()
+        """Count of each key."""
+        return self.keyed(numbers).groupBy("key").count()
 
     def start(self, spark: SparkSession, checkpoint: Path) -> StreamingQuery:
         """Start the query, or go on from its checkpoint."""
-        source = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", self.rows).option("numPartitions", 4)
-        writer = self.counted(source.load()).writeStream.outputMode("update").format("noop")
+        writer = self.counted(self.source(spark)).writeStream.outputMode("update").format("noop")
         paced = writer.trigger(processingTime=f"{self.pace:g} seconds")
         return paced.option("checkpointLocation", str(checkpoint)).start()
 
     def _key(self) -> Column:
-        if not self.hot:
+        if not self.zipf:
             return F.col("value") * STRIDE % self.keys
-        half, number = F.col("value") % 2 == 0, F.floor(F.col("value") / 2)
-        return F.when(half, number % self.hot).otherwise(number * STRIDE % self.keys)
+        # Uniform in (0, 1) by the number, to the rank: of Zipf's law with exponent 1, log(rank) is uniform.
+        uniform = (F.pmod(F.xxhash64("value"), F.lit(1 << 30)) + 0.5) / float(1 << 30)
+        return F.floor(F.pow(F.lit(float(self.keys)), uniform)) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,8 +139,17 @@ class Bed:
         hosts = self.plant.hosts.usable
         for number, task in enumerate(sorted(self.plant.placing.tasks)):
             self.plant.apply(MoveTask(task, hosts[number * len(hosts) // len(self.plant.placing.tasks)]))
+        self.settled()
+
+    def settled(self) -> None:
+        """Wait until no state moves, copies are kept, and batches are steady."""
         self.until(lambda seen: not self.plant.placing.wanted() and copied(seen))
         self.more(STEADY)
+
+    def release(self, host: str) -> None:
+        """Give `host` back, and wait until it is gone."""
+        self.plant.apply(ReleaseHost(host))
+        self.until(lambda seen: host not in seen.leases)
 
     def lease(self, types: Sequence[HostType]) -> tuple[str, ...]:
         """Lease hosts of these types and wait until they work; their names."""
@@ -230,13 +249,17 @@ def bed(
     zones: int = 1,
     state_store: StateStore = "memory",
     settings: Mapping[str, str] | None = None,
+    start: Callable[[Job, SparkSession, Path], StreamingQuery] = Job.start,
 ) -> Iterator[Bed]:
-    """`job` on `hosts` hosts, as many in each fault zone, with equally many state partitions, its state filled."""
+    """`job` on `hosts` hosts with equally many state partitions, its state filled.
+
+    zones: fault zones, each with as many hosts. start: starts the query in place of the job's own.
+    """
     types = [replace(HOST, name=f"{HOST.name}-{number}", zone=f"zone {number}") for number in range(1, zones + 1)]
     with tempfile.TemporaryDirectory(prefix="recovery-", ignore_cleanup_errors=True) as folder:
         root, started = Path(folder), list[StreamingQuery]()
         plant = start_beside(
-            lambda spark: started.append(job.start(spark, root / "checkpoint")),
+            lambda spark: started.append(start(job, spark, root / "checkpoint")),
             Local(host_types=types, max_hosts=2 * hosts, min_hosts=hosts // zones),
             RunDirectory.create(root / "runs", "recovery"),
             state_partitions=job.partitions,
@@ -248,7 +271,8 @@ def bed(
             made = Bed(plant, started[0], job, root / "checkpoint")
             made.lease([type for type in types[1:] for _ in range(hosts // zones)])
             made.filled()
-            made.spread()
+            if plant.placing.tasks:
+                made.spread()
             yield made
         finally:
             plant.close()

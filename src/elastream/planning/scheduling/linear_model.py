@@ -19,7 +19,7 @@ from elastream.planning.scheduling.problem import Conditions, Deployment, Proble
 if TYPE_CHECKING:
     from ortools.math_opt.python.mathopt import LinearSum, Model, Variable
 
-__all__ = ["ENOUGH", "Allowed", "Found", "LinearModel"]
+__all__ = ["ENOUGH", "Allowed", "LinearModel", "Solution"]
 
 ENOUGH = 1e-5
 """Difference of profit below which a plan counts as optimal: a tenth of a thousandth of the value."""
@@ -31,7 +31,7 @@ Allowed: TypeAlias = tuple[tuple[int, ...], ...]
 
 
 @dataclass(frozen=True)
-class Found:
+class Solution:
     """What the solver chose. chosen: offers, each with its number of hosts and the instances on them."""
 
     active: tuple[int, ...]
@@ -73,7 +73,7 @@ class LinearModel:
             self._shared_cores() if problem.shared else self._own_cores()
             self._objective()
 
-    def solve(self, seconds: float, beaten: float) -> tuple[Found | None, float]:
+    def solve(self, seconds: float, beaten: float) -> tuple[Solution | None, float]:
         """(what was found or None, bound of the profit). beaten: a profit that is to be exceeded."""
         from ortools.math_opt.python import mathopt
 
@@ -103,7 +103,7 @@ class LinearModel:
                     if at == k:
                         instances[operator] = round(values[each])
                 chosen.append((offer, count, instances))
-        return Found(active, tuple(chosen)), bound
+        return Solution(active, tuple(chosen)), bound
 
     def _extreme(self, pick: Callable[[list[float]], float]) -> Floats:
         """The most or the least that each operator can take, over the options allowed."""

@@ -21,7 +21,7 @@ from elastream.planning.scheduling.packing import NEARLY
 from elastream.planning.scheduling.problem import Goal, Host, Problem, value_of
 from elastream.planning.scheduling.steps import allocate, grow, shrink
 
-__all__ = ["PROGRESS", "Choices", "Hold", "Trial", "beyond", "money_for"]
+__all__ = ["PROGRESS", "Choices", "Hold", "TriedAction", "beyond", "money_for"]
 
 Hold: TypeAlias = Literal["step", "interval"]
 """What is to be within the tolerance: the throughput of each step, or its mean over what is left of the interval (5.2)."""
@@ -31,7 +31,7 @@ PROGRESS = 1e-4
 
 
 @dataclass(frozen=True)
-class Trial:
+class TriedAction:
     """An action on a copy. gain: of profit, over what is left of the interval. said: what it is."""
 
     assembly: Assembly
@@ -73,7 +73,7 @@ class Choices:
         found = self.found.application
         return float(found[0] if self.hold == "step" else found.mean())
 
-    def up(self) -> Trial | None:
+    def up(self) -> TriedAction | None:
         """`ScaleUpOrDecAppValue`: of the operator that holds most up, which can have more cores or work less."""
         relative = self.found.relative[self.at]
         for operator in sorted(np.flatnonzero(relative < 1 - NEARLY).tolist(), key=lambda row: float(relative[row])):
@@ -82,7 +82,7 @@ class Choices:
                 return max(tried, key=lambda each: (each.gain, each.found.application[self.at]))
         return self._linked()
 
-    def _helps(self, trial: Trial, operator: int) -> bool:
+    def _helps(self, trial: TriedAction, operator: int) -> bool:
         """Whether more reaches the outputs, or the operator holds up less: those after it may come next.
 
         The second is not enough for an instance that another operator gave up: it would be taken back, and so on.
@@ -93,7 +93,7 @@ class Choices:
         taken = bool((trial.assembly.total < self.assembly.total).any())
         return not taken and bool(after.relative[self.at, operator] > before.relative[self.at, operator] + PROGRESS)
 
-    def _linked(self) -> Trial | None:
+    def _linked(self) -> TriedAction | None:
         """Instances beside those that send to them, where no operator lacks cores and links hold records up."""
         if self.bandwidth is None:
             return None
@@ -102,9 +102,9 @@ class Choices:
         found = trial.flows(trial.limits())
         if found.application[self.at] <= self.reached + PROGRESS:
             return None
-        return Trial(trial, found, 0.0, f"{len(trial.hosts) - hosts} hosts more: links hold records up")
+        return TriedAction(trial, found, 0.0, f"{len(trial.hosts) - hosts} hosts more: links hold records up")
 
-    def down(self) -> Trial | None:
+    def down(self) -> TriedAction | None:
         """`ScaleDownOrIncAppValue`: of the operator with most to spare, whose throughput may fall to the target."""
         for place, operator in enumerate(self._by_spare()):
             tried = [*self._switched(operator, better(self.assembly, operator))]
@@ -114,7 +114,7 @@ class Choices:
                 return max(tried, key=lambda each: (each.gain, -each.found.application[0]))
         return None
 
-    def _enough(self, trial: Trial) -> bool:
+    def _enough(self, trial: TriedAction) -> bool:
         """Whether the target is reached now, and on average of the rest: what is given up then is leased again."""
         reached = trial.found.application
         return min(float(reached[0]), float(reached.mean())) >= self.goal.throughput - NEARLY
@@ -126,7 +126,7 @@ class Choices:
             spare = np.divide(capacity, needs, out=np.full(needs.shape, np.inf), where=needs > 0)
         return sorted(self.assembly.order, key=lambda row: (-round(float(relative[row]), 9), -float(spare[row])))
 
-    def _switched(self, operator: int, option: int | None) -> Iterator[Trial]:
+    def _switched(self, operator: int, option: int | None) -> Iterator[TriedAction]:
         if option is None:
             return
         trial = self.assembly.copy()
@@ -136,7 +136,7 @@ class Choices:
         said = f"{self.problem.operators[operator]} as {options[option].name}: value {more:+.3g}"
         yield self._tried(trial, more, 0.0, said)
 
-    def _grown(self, operator: int) -> Iterator[Trial]:
+    def _grown(self, operator: int) -> Iterator[TriedAction]:
         """As many instances more as the operator lacks; or one that another can spare; where cores are shared, a host."""
         problem, name = self.problem, self.problem.operators[operator]
         hosts, had = len(self.assembly.hosts), int(self.assembly.total[operator])
@@ -169,7 +169,7 @@ class Choices:
         speeds = self.assembly.speeds
         return float(self.problem.per_instance[operator]) * float(speeds.mean() if speeds.size else 1.0)
 
-    def _shrunk(self, operator: int) -> Iterator[Trial]:
+    def _shrunk(self, operator: int) -> Iterator[TriedAction]:
         """As many instances less as the operator can spare, or one; where cores are shared, a host."""
         if self.problem.shared:
             rows = range(len(self.assembly.hosts))
@@ -189,7 +189,7 @@ class Choices:
                 said = f"{self.problem.operators[operator]} x {int(trial.total[operator])}: it has cores to spare"
                 yield self._tried(trial, 0.0, -self._saved(trial), said)
 
-    def _tried(self, trial: Assembly, value: float, money: float, said: str) -> Trial:
+    def _tried(self, trial: Assembly, value: float, money: float, said: str) -> TriedAction:
         """An action with its gain of profit (4.8).
 
         An alternate is gone back on as soon as that is of use: it counts for as long as it is needed, or holds. A host is
@@ -198,7 +198,7 @@ class Choices:
         found = trial.flows(self.bandwidth)
         lasts = trial.conditions.seconds * self._lasting(found, lost=value < 0)
         gain = value * lasts / self.goal.period - self.problem.line.sigma * money
-        return Trial(trial, found, gain, said)
+        return TriedAction(trial, found, gain, said)
 
     def _lasting(self, found: Flows, *, lost: bool) -> int:
         """Instants for which another alternate counts: one of less value until the throughput would be within the tolerance

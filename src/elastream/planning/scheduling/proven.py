@@ -19,7 +19,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from elastream.planning.scheduling.linear_model import ENOUGH, Allowed, Found, LinearModel
+from elastream.planning.scheduling.linear_model import ENOUGH, Allowed, LinearModel, Solution
 from elastream.planning.scheduling.offers import NEARLY, HostOffer, laid_out, numbers_fixed, offers
 from elastream.planning.scheduling.optimum import Optimum
 from elastream.planning.scheduling.problem import Conditions, Deployment, Problem, score
@@ -127,11 +127,11 @@ class _Proof:
 
     def _solve(
         self, among: tuple[HostOffer, ...], allowed: Allowed, least: float, until: float
-    ) -> tuple[Found | None, float]:
+    ) -> tuple[Solution | None, float]:
         model = LinearModel(self.problem, self.conditions, among, allowed, least, self.fixed)
         return model.solve(max(0.1, until - time.monotonic()), self.profit)
 
-    def _kept(self, found: Found) -> bool:
+    def _kept(self, found: Solution) -> bool:
         """Whether that is a plan that reaches the throughput; the best of them is kept."""
         plan = laid_out(self.problem, found.active, found.chosen)
         if plan is None:
@@ -180,7 +180,7 @@ def _same(problem: Problem, active: Sequence[int]) -> Allowed:
     )
 
 
-def _told_apart(every: Sequence[HostOffer], found: Found) -> tuple[HostOffer, ...]:
+def _told_apart(every: Sequence[HostOffer], found: Solution) -> tuple[HostOffer, ...]:
     """The offers with a few single hosts instead of numbers of hosts, about as many as were chosen of each."""
     numbers = {id(offer): count for offer, count, _ in found.chosen}
     spare = max(1, (APART - sum(numbers.values())) // len(every))

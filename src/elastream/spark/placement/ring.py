@@ -22,6 +22,7 @@ class Rings:
         self._placing, self._usable, self._zone = placing, usable, zone
         self._lock = threading.Lock()
         self._rings: Mapping[str, Ring] = {}
+        self._even_of: tuple[Mapping[str, str], Ring | None] = {}, None
 
     @property
     def standing(self) -> Mapping[str, Ring]:
@@ -31,9 +32,27 @@ class Rings:
     def of(self, operator: str) -> Ring | None:
         """The ring of `operator`: the one that was set, else all usable hosts at even tokens; None without any host."""
         found = self._rings.get(operator)
-        if found is None and (hosts := self._usable()):
-            found = Ring.even(in_zones({host: self._zone(host) for host in hosts}))
-        return found
+        return self._even() if found is None else found
+
+    def heirs(self, task: TaskId, at: str) -> Sequence[str]:
+        """Hosts that are to take `task`, which is at `at`, if that is lost: its neighbours clockwise, nearest first.
+
+        A host that is not on the ring has the neighbours of the one that the task belongs to, and that one before them.
+        """
+        ring = self.of(task.operator)
+        if ring is None or at in ring:
+            return () if ring is None else ring.successors(at, len(ring))
+        owner = ring.owner(task.index / self._placing.partitions[task.operator])
+        return (owner, *ring.successors(owner, len(ring)))
+
+    def _even(self) -> Ring | None:
+        """All usable hosts at even tokens; None without any."""
+        zones = {host: self._zone(host) for host in self._usable()}
+        before, ring = self._even_of
+        if list(zones.items()) != list(before.items()):
+            ring = Ring.even(in_zones(zones)) if zones else None
+            self._even_of = zones, ring
+        return ring
 
     def owner(self, task: TaskId) -> str | None:
         """The host that `task` belongs to by the ring that was set for its operator; None where none was."""

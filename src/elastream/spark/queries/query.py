@@ -51,8 +51,8 @@ class Instruments:
     task_loads: None where this Spark does not report on single tasks, and nothing is known of them. traffic: receives
     bytes by sender and receiver; None: not measured. caught_up: most batches of a query whose tasks one observation reads.
     speeds: how fast hosts are; None where no process of ours runs on them. recovery: acts on lost executors; None: Spark
-    does. wall, steady: the clock that batches are dated by, and one that nobody sets. copies: where executors report copies
-    of state that they keep; None where they keep none.
+    does. copies: where executors report copies of state that they keep; None where they keep none. wall, steady: the clock
+    that batches are dated by, and one that nobody sets.
     """
 
     spark: SparkSession
@@ -63,9 +63,9 @@ class Instruments:
     caught_up: int = 1
     speeds: SpeedWatch | None = None
     recovery: Recovery | None = None
+    copies: CopiesDesk | None = None
     wall: Callable[[], float] = time.time
     steady: Callable[[], float] = time.monotonic
-    copies: CopiesDesk | None = None
 
 
 class TaskWatch:

@@ -1,0 +1,120 @@
+"""Page of chapter 6 of the thesis on Spark: figures, the thesis's in rows of their own, bars. `measured` measures them."""
+
+import statistics
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from importlib.metadata import version
+from itertools import pairwise
+
+from elastream.experiments.cases import ExperimentOptions
+from elastream.experiments.findings import Check, Findings, check_table, counted, environment
+from elastream.experiments.page import Block, Page, Prose, Table
+from elastream.experiments.resilience.bed import BATCHES_BEFORE, HOST, NORMAL, Fault
+from elastream.experiments.resilience.measured import HOSTS, STREAM, Resilience, Sizes, measure
+
+__all__ = ["outcome", "run_resilience_spark"]
+
+RECOVERED, KEPT, REACTED, DELTA = 1.5, 0.85, 3.0, 0.07
+"""Bars: seconds of a recovery (p. 121), records/s with copies over those without (p. 147: a drop of 15 %), seconds until an
+idle host works (p. 149), and of the whole state what a checkpoint every two seconds holds (p. 150)."""
+PAPER: Mapping[str, str] = {
+    "records/s, r = 2 over r = 0": '"around 15%" less (p. 147)',
+    "records/s, r = 1 over state outside": '"around 2.8x" Storm with Cassandra (p. 147); "up to 2x" (p. 156)',
+    "first batch on an idle host": '"around 1.5-3 seconds", detection, replay and restore (p. 149)',
+    "batch in which an interval moves": "10 to 500 ms at moderate rates, growing with both (Fig. 6.11(c))",
+    "checkpoint over whole state": '"around 7%" at 2 s (Fig. 6.12)',
+    "recovery": "700 to 1,500 ms (p. 121), 1,200 to 1,500 ms for 3 to 6 failures at once of n = 12 (Fig. 6.13(b))",
+}
+
+
+def run_resilience_spark(options: ExperimentOptions) -> Findings:
+    """All parts, each on a cluster of its own. quick: each thing once."""
+    begun = time.monotonic()
+    found = measure(Sizes.quick() if options.quick else Sizes(), options.progress)
+    return outcome(found, time.monotonic() - begun)
+
+
+def outcome(found: Resilience, seconds: float) -> Findings:
+    """The findings of what was measured."""
+    checks = tuple(_bars(found))
+    return Findings(
+        {**found.figures(), "seconds": round(seconds, 1)},
+        dict(PAPER),
+        checks,
+        _page(found, checks),
+        environment(plant="spark", spark=version("pyspark"), hosts=_hosts(), seconds=round(seconds, 1)),
+    )
+
+
+def _hosts() -> str:
+    return (
+        f"{HOSTS} processes of {HOST.slots} slots on one machine, whose cores they share; each held to {HOST.cores:g} core"
+    )
+
+
+def _bars(found: Resilience) -> Iterator[Check]:
+    plain = found.speeds.get("r = 0", [])
+    for way in ("r = 1", "r = 2"):
+        ratios = [a / b for a, b in zip(found.speeds.get(way, []), plain, strict=True)]
+        yield Check.median_at_least(f"records/s, {way} over r = 0", ratios, KEPT, "p. 147")
+    yield Check.median_at_most("s to the first batch on an idle host", found.joined["idle"], REACTED, "p. 149")
+    if 2.0 in found.deltas:
+        yield Check.at_most("checkpoint over whole state at 2 s", found.deltas[2.0], DELTA, "Fig. 6.12")
+        parts = [found.deltas[each] for each in sorted(found.deltas)]
+        grows = all(a < b for a, b in pairwise(parts))
+        yield Check("checkpoint over whole state grows with the interval", float(grows), "yes", grows, "Fig. 6.12")
+    for count, faults in sorted(found.faults.items()):
+        runs = [each.recovered for each in faults]
+        yield Check.median_at_most(f"s from the kill of {count} to a batch as before", runs, RECOVERED, "p. 121")
+    for name, values in (("counts that differ from a batch query's", found.wrong), ("restarts", found.restarts)):
+        yield Check.at_most(name, sum(values.values()), 0, "6.6; exact here")
+
+
+def _page(found: Resilience, checks: Sequence[Check]) -> Page:
+    blocks: list[Block] = [
+        Prose(
+            "Adaptive and resilient stream processing on cloud infrastructure (Kumbhare), chapter 6, on a real Spark "
+            f"cluster of this machine: {_hosts()}. State is exact here, by the source's offsets and the checkpoint; a copy "
+            "of a state partition follows the checkpoint on another host. A host is lost by SIGKILL of all its processes. "
+            "Recovery is the time from then to the commit of the first batch that began after it and took at most "
+            f"{NORMAL:g} times the median of the {BATCHES_BEFORE} before."
+        ),
+        Prose(f"{counted(checks)}."),
+        check_table(checks, "Spark"),
+        Table("Recovery on Spark (s)", ("", "runs", "median", "least", "most", "batch before"), tuple(_recoveries(found))),
+        Table("On Spark", ("", "median", "runs"), tuple(_rows(found))),
+        Table("The thesis", ("", "printed"), tuple(PAPER.items())),
+        *(Prose(f"Not measured: {remark}.") for remark in found.remarks),
+    ]
+    return Page("Chapter 6 on Spark: operators with state that balance, scale and recover", tuple(blocks))
+
+
+def _recoveries(found: Resilience) -> Iterator[tuple[str, ...]]:
+    kinds: Mapping[str, Sequence[Fault]] = {
+        **{f"{count} of {HOSTS} hosts at once, no neighbours": each for count, each in sorted(found.faults.items())},
+        f"a zone, {HOSTS // 2} of {HOSTS} hosts": found.zone,
+    }
+    for name, faults in kinds.items():
+        if faults:
+            runs = [each.recovered for each in faults]
+            row = (statistics.median(runs), min(runs), max(runs), statistics.median(each.normal for each in faults))
+            yield (name, str(len(runs)), *(f"{value:.2f}" for value in row))
+
+
+def _rows(found: Resilience) -> Iterator[tuple[str, ...]]:
+    for way, runs in found.speeds.items():
+        yield _row(f"records/s, {way}", runs, "{:,.0f}")
+    if (outside := found.speeds.get("outside")) and (copied := found.speeds.get("r = 1")):
+        yield _row("records/s, r = 1 over state outside", [a / b for a, b in zip(copied, outside, strict=True)], "{:.2f}")
+    for kind, runs in found.joined.items():
+        if runs:
+            yield _row(f"s to the first batch on a host that is {kind}", runs, "{:.2f}")
+    for (count, rows), runs in found.moved.items():
+        share = count / STREAM.partitions
+        yield _row(f"longest batch while {share:.0%} of the state moves, over the median, {rows:,} records", runs, "{:.2f}")
+    for seconds, part in sorted(found.deltas.items()):
+        yield _row(f"checkpoint every {seconds:g} s over the whole state", [part], "{:.3f}")
+
+
+def _row(name: str, runs: Sequence[float], form: str) -> tuple[str, ...]:
+    return (name, form.format(statistics.median(runs)), ", ".join(form.format(run) for run in runs))

@@ -1,0 +1,162 @@
+"""Odd input, and code that ends its process: one sentence, status 2, no stack trace."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from typer.testing import CliRunner, Result
+
+from elastream.cli.app import app
+from properties import examples
+
+DOCUMENT = """
+dataflow: words
+target_latency: 3s
+operators:
+  lines: {source: {records: [{value: a b}], schema: value string}, load: {constant: {rate: 10/s, lasts: 20s}}}
+  words: {from: lines, flat_map: "words.py:split", returns: word string, cost: 1ms}
+  out: {from: words, sink: {collect: words}}
+policy: threshold
+cloud: {local: {max_hosts: 2}}
+"""
+SPLIT = "def split(line):\n    return line.split()\n"
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("job.yaml").write_text(DOCUMENT)
+    Path("words.py").write_text(SPLIT)
+
+
+def call(*arguments: str) -> Result:
+    return CliRunner().invoke(app, list(arguments))
+
+
+def refused(result: Result, *named: str) -> None:
+    assert result.exit_code == 2, result.output
+    assert "Traceback" not in result.output
+    for name in named:
+        assert name in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("option", "named"),
+    [
+        (("--seed", "1" + 20 * "0"), "the seed 100000000000000000000 is out of range"),
+        (("--seed", "-1"), "Invalid value"),
+        (("--max-hosts", "0"), "Invalid value"),
+        (("--max-hosts", "-3"), "Invalid value"),
+        (("--policy", "static:hosts=-1"), "-1 is not a whole number of 1 or more"),
+        (("--period", "1us"), "is no time from one plan to the next: the least is 10 ms"),
+        (("--period", "-1s"), "it is negative"),
+        (("--limit", "0s"), "is no time"),
+    ],
+)
+def test_options_out_of_range_are_refused(option, named):
+    refused(call("simulate", "job.yaml", *option), named)
+
+
+@pytest.mark.parametrize("text", ["a: " + 3000 * "[" + 3000 * "]", "a: " + 2000 * "{a: " + "1" + 2000 * "}"])
+def test_a_document_that_is_nested_too_deeply_is_one_sentence(text):
+    Path("deep.yaml").write_text(text)
+    refused(call("check", "deep.yaml"), "this cannot be read as YAML: RecursionError")
+
+
+def test_a_byte_order_mark_costs_no_row():
+    Path("load.csv").write_bytes(b"\xef\xbb\xbftime,count\n0,600\n60,600\n")
+    plain = call("simulate", "job.yaml", "--load", "load.csv")
+    Path("load.csv").write_bytes(b"time,count\n0,600\n60,600\n")
+    assert plain.exit_code == 0, plain.output
+    assert call("simulate", "job.yaml", "--load", "load.csv").stdout == plain.stdout
+
+
+@pytest.mark.parametrize(
+    ("code", "named"),
+    [
+        ("raise SystemExit(0)", "ended by itself (status 0) before it called run(...)"),
+        ("import os\nos._exit(0)", "ended with status 0 before it was done"),
+        ("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)", "was killed by signal 9 before it was done"),
+        ("raise SystemExit('no')", "ended by itself (status no)"),
+    ],
+)
+def test_a_program_that_ends_its_process_is_not_valid(code, named):
+    Path("job.py").write_text(code)
+    refused(call("check", "job.py"), named)
+
+
+@pytest.mark.parametrize("code", ["import os\nos._exit(0)\n", "import sys\nsys.exit(0)\n", "1 / 0\n"])
+def test_code_that_a_document_names_is_imported_in_another_process(code):
+    Path("words.py").write_text(code + SPLIT)
+    refused(call("check", "job.yaml"))
+
+
+def test_what_check_imports_leaves_nothing_behind_in_its_own_process():
+    Path("words.py").write_text("import os, sys\nos.environ['LEFT'] = '1'\nsys.path.append('left')\n" + SPLIT)
+    import os
+    import sys
+
+    assert call("check", "job.yaml").exit_code == 0
+    assert "LEFT" not in os.environ
+    assert "left" not in sys.path
+
+
+scalars = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.floats(),
+    st.text(max_size=8),
+    st.sampled_from(["1s", "-1s", "1e400s", "10/s"]),
+)
+values = st.recursive(
+    scalars,
+    lambda each: st.one_of(st.lists(each, max_size=3), st.dictionaries(st.text(max_size=5), each, max_size=3)),
+    max_leaves=5,
+)
+places = st.sampled_from(
+    [
+        ("target_latency",), ("policy",), ("cloud",), ("operators",), ("dataflow",), ("operators", "lines"),
+        ("operators", "lines", "source"), ("operators", "lines", "load"), ("operators", "words", "cost"),
+        ("operators", "words", "returns"), ("operators", "words", "cores"), ("operators", "out", "sink"),
+        ("cloud", "local", "max_hosts"), ("operators", "lines", "load", "constant", "rate"),
+    ]
+)  # fmt: skip
+
+
+@settings(max_examples=examples(60), suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(place=places, value=values)
+def test_whatever_stands_in_a_document_it_is_taken_or_refused_in_a_sentence(place, value):
+    import io
+
+    from ruamel.yaml import YAML
+
+    yaml, out = YAML(typ="safe"), io.StringIO()
+    document = yaml.load(DOCUMENT)
+    node = document
+    for key in place[:-1]:
+        node = node[key]
+    node[place[-1]] = value
+    yaml.dump(document, out)
+    Path("odd.yaml").write_text(out.getvalue(), encoding="utf-8")
+    result = call("check", "odd.yaml")
+    assert result.exit_code in (0, 2), (value, result.output)
+    assert "Traceback" not in result.output
+
+
+@settings(max_examples=examples(60), suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    content=st.one_of(
+        st.binary(max_size=200), st.text(alphabet="0123456789,;.-:TZ\n\t eE+naif", max_size=200).map(str.encode)
+    )
+)
+def test_whatever_a_recorded_load_holds_it_is_taken_or_refused_in_a_sentence(content):
+    import contextlib
+
+    from elastream.model.errors import ElastreamError
+    from elastream.workload import trace
+
+    Path("odd.csv").write_bytes(content)
+    with contextlib.suppress(ElastreamError):
+        assert trace("odd.csv").count(1.0) >= 0
