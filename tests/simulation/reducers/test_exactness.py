@@ -10,7 +10,7 @@ from ring_cases import VM, even_keys, ring, run_out
 
 from elastream.model.action import DrainHost, LeaseHost, ReleaseHost, SetTokens
 from elastream.model.errors import InputError
-from elastream.simulation.reducers import LinkFailure, Protection, ZoneFailure
+from elastream.simulation.reducers import KeySpace, LinkFailure, Protection, ZoneFailure, hashed, two_regimes
 from elastream.simulation.settings import HostFailure
 from properties import examples
 
@@ -186,6 +186,18 @@ def test_delta_sizes_follow_sizes_and_rates_of_keys():
     few, many = (keys.updated(np.full((1, 4), tuples)) for tuples in (100.0, 1e6))
     assert few.sum() == pytest.approx(100 * 64, rel=0.02)
     assert many.sum() == pytest.approx(4000 * 64)
+
+
+def test_classes_of_keys_say_what_single_keys_would():
+    weights, at = two_regimes(30_000), hashed(30_000, 3)
+    keys = KeySpace.of(at, {"text": weights}, 16)
+    for tuples in (1e3, 1e5, 1e7):
+        exact = 64 * -np.expm1(-tuples * weights).sum()
+        assert keys.held(np.full((1, 16), tuples)).sum() == pytest.approx(exact, rel=0.01)
+        half = np.arange(16) < 8
+        assert keys.held(np.full((1, 16), tuples), half).sum() == pytest.approx(
+            keys.held(np.full((1, 16), tuples))[:8].sum()
+        )
 
 
 @pytest.mark.parametrize(

@@ -82,9 +82,9 @@ class Checkpoints:
         reducers, given = self.reducers, self.reducers.settings
         stamps = reducers.stamps(node)
         emitted = reducers.streams.emitted_by(stamps)
-        delta = float(reducers.keys.updated(emitted - reducers.streams.emitted_by(node.marked))[node.own].sum())
+        delta = float(reducers.keys.updated(emitted - reducers.streams.emitted_by(node.marked), node.own).sum())
         if len(self.made) < RECENT:
-            self.made.append(Checkpoint(node.name, now, delta, float(reducers.keys.held(emitted)[node.own].sum())))
+            self.made.append(Checkpoint(node.name, now, delta, float(reducers.keys.held(emitted, node.own).sum())))
         node.marked[node.own] = stamps[node.own]
         fragment = Fragment(node, node.own.copy(), reducers.processed(node), node.twice.copy(), node.gone.copy(), stamps)
         node.sending = True

@@ -77,7 +77,7 @@ class Handover:
             # What waits at the owner goes along, as the new host got no tuple from before.
             node.low[:, part] = processed
             stamps = reducers.stamps(owner)
-            state = float(reducers.keys.held(reducers.streams.emitted_by(stamps))[part].sum())
+            state = float(reducers.keys.held(reducers.streams.emitted_by(stamps), part).sum())
             size = state + given.tuple_bytes * float((arrived - processed).sum())
             self.sent += size
             owner.debt += size * given.serialise

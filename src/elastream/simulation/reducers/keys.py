@@ -1,7 +1,7 @@
 """Keys of a reducer: where they lie on the ring, how large their state is, and how often each is updated.
 
 A run may have a million keys, so they are kept in classes: keys of one partition whose parts of the tuples agree to
-within a factor of 2^(1/4). How much of the state an interval updates is then a sum over classes, whatever the number of
+within a factor of 2^(1/2). How much of the state an interval updates is then a sum over classes, whatever the number of
 tuples.
 """
 
@@ -9,15 +9,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from elastream.model.errors import InputError
 from elastream.model.observation import Floats, Integers
+from elastream.simulation.reducers.nodes import Bools
 
 __all__ = ["KeySpace", "hashed", "two_regimes"]
 
-FINENESS = 4.0
-"""Classes an octave of a key's part of the tuples: keys of a class differ by less than 19 %."""
+FINENESS = 2.0
+"""Classes an octave of a key's part of the tuples: keys of a class differ by less than 42 %."""
 NEVER, CLASSES = -500, 512
 """Class of keys that a source never emits, and how many classes there may be: down to parts of 2^-125."""
 WORD_STATE = 64.0
@@ -98,20 +99,25 @@ class KeySpace:
         """Number of partitions."""
         return int(self.shares.shape[1])
 
-    def updated(self, tuples: Floats) -> Floats:
+    def updated(self, tuples: Floats, of: Bools | None = None) -> Floats:
         """Bytes by partition that an update of each key met at least once writes, expected, after `tuples` of each source.
 
-        tuples: how many the source emitted meanwhile, for all partitions, shape (sources, partitions).
+        tuples: how many the source emitted meanwhile, for all partitions, shape (sources, partitions). of: partitions that
+        are asked for, by default all; the others are 0.
         """
-        return self._met(tuples, self.written)
+        return self._met(tuples, self.written, of)
 
-    def held(self, tuples: Floats) -> Floats:
+    def held(self, tuples: Floats, of: Bools | None = None) -> Floats:
         """Bytes of state by partition, expected: of keys that were met at least once in `tuples` of each source."""
-        return self._met(tuples, self.size)
+        return self._met(tuples, self.size, of)
 
-    def _met(self, tuples: Floats, bytes_of: Floats) -> Floats:
-        mean = np.einsum("sc,sc->c", self.part, tuples[:, self.partition])
-        return np.bincount(self.partition, bytes_of * -np.expm1(-mean), self.partitions).astype(np.float64)
+    def _met(self, tuples: Floats, bytes_of: Floats, of: Bools | None) -> Floats:
+        rows: slice | NDArray[np.int64] = slice(None) if of is None else np.flatnonzero(of[self.partition])
+        where = self.partition[rows]
+        mean = np.zeros(where.size)
+        for part, emitted in zip(self.part, tuples, strict=True):
+            mean += part[rows] * emitted[where]
+        return np.bincount(where, bytes_of[rows] * -np.expm1(-mean), self.partitions).astype(np.float64)
 
 
 def hashed(count: int, seed: int) -> Floats:

@@ -121,7 +121,7 @@ class Peers:
             part: Bools = owned & ~watcher.has & other.has
             if other is watcher or not part.any():
                 continue
-            state = float(reducers.keys.held(reducers.streams.emitted_by(other.stamp))[part].sum())
+            state = float(reducers.keys.held(reducers.streams.emitted_by(other.stamp), part).sum())
             tuples = float((reducers.arrived(other, now) - other.low)[:, part].sum())
             size = state + given.tuple_bytes * tuples
             other.debt += size * given.serialise

@@ -13,6 +13,7 @@ private org.apache.spark.sql.execution.streaming.state.StateStoreCoordinatorRef 
 private volatile String[][] stages = new String[0][];
 private final StringBuilder happened = new StringBuilder();
 private final java.util.List lost = new java.util.ArrayList(); // recently, used by the thread of the listener alone
+private final java.util.List heirs = new java.util.ArrayList(); // of those: arrays of stage, field of the partition, heir
 private long recentUntil;
 private String resubmitted = ""; // the newest attempt of a stage
 
@@ -85,7 +86,10 @@ public void onExecutorRemoved(org.apache.spark.scheduler.SparkListenerExecutorRe
  */
 public void onTaskStart(org.apache.spark.scheduler.SparkListenerTaskStart started) {
     if (lost.isEmpty()) return;
-    if (System.nanoTime() > recentUntil) lost.clear();
+    if (System.nanoTime() > recentUntil) {
+        lost.clear();
+        heirs.clear();
+    }
     for (int i = 0; i < lost.size(); i++) {
         long began = System.nanoTime();
         int unstuck = 0;
@@ -112,6 +116,7 @@ public void onTaskEnd(org.apache.spark.scheduler.SparkListenerTaskEnd ended) {
     if (attempt.equals(resubmitted)) return;
     resubmitted = attempt;
     try {
+        repeat();
         context.dagScheduler().eventProcessLoop().post(org.apache.spark.scheduler.ResubmitFailedStages$.MODULE$);
     } catch (Throwable thrown) {
         note("", System.currentTimeMillis(), "a stage failed", System.nanoTime(), 0, "failed stages: " + thrown, "");
@@ -151,16 +156,36 @@ private void repoint(String lost, StringBuilder moved) {
         String[] stage = known[which[0]];
         String heir = heir(stage[which[1]], held);
         count(held, heir);
-        String host = hostOf(heir);
-        String[] operators = operators(stage);
-        for (int o = 0; o < operators.length; o++) {
-            for (int s = 0; s < stores(operators[o]).length; s++) {
-                coordinator.reportActiveInstance(provider(stage, operators[o], which[1] - 3, s), host, heir,
-                    (scala.collection.immutable.Seq) scala.collection.immutable.Nil$.MODULE$);
-            }
+        report(stage, which[1], heir);
+        heirs.add(new Object[] {stage, Integer.valueOf(which[1]), heir});
+        moved.append('\t').append(stage[0]).append(':').append(ids(operators(stage))).append(':').append(which[1] - 3)
+            .append(':').append(heir);
+    }
+}
+
+/** Have the partition in field `field` of `stage` run at `heir`. */
+private void report(String[] stage, int field, String heir) {
+    String[] operators = operators(stage);
+    for (int o = 0; o < operators.length; o++) {
+        for (int s = 0; s < stores(operators[o]).length; s++) {
+            coordinator.reportActiveInstance(provider(stage, operators[o], field - 3, s), hostOf(heir), heir,
+                (scala.collection.immutable.Seq) scala.collection.immutable.Nil$.MODULE$);
         }
-        moved.append('\t').append(stage[0]).append(':').append(ids(operators)).append(':').append(which[1] - 3).append(':')
-            .append(heir);
+    }
+}
+
+/**
+ * Report partitions at their heirs again. Where no task waited for another executor, Spark ran those that were lost anywhere,
+ * before its event: these opened their state there, and then failed for want of shuffle files.
+ */
+private void repeat() {
+    for (int i = 0; i < heirs.size(); i++) {
+        Object[] each = (Object[]) heirs.get(i);
+        String[] stage = (String[]) each[0];
+        int field = ((Integer) each[1]).intValue();
+        scala.Option at = coordinator.getLocation(provider(stage, operators(stage)[0], field - 3, 0));
+        boolean elsewhere = at.isDefined() && !executorOf((String) at.get()).equals(each[2]);
+        if (elsewhere && lives((String) each[2], "")) report(stage, field, (String) each[2]);
     }
 }
 

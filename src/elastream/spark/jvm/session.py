@@ -104,6 +104,10 @@ def settings_for(
         "spark.executor.heartbeatInterval": "5s",
         "spark.locality.wait": LOCALITY_WAIT,
         "spark.stage.maxConsecutiveAttempts": "32",
+        # A task that had begun to fetch from a lost executor hears only after this wait that it is lost: with 5 s, Spark's
+        # default, a batch stood still for 6.9 s. As patient as Spark is with one that only does not answer: 15 s in all.
+        "spark.shuffle.io.retryWait": "200ms",
+        "spark.shuffle.io.maxRetries": "75",
         "spark.excludeOnFailure.enabled": "false",
         "spark.sql.shuffle.partitions": str(state_partitions),
         "spark.sql.adaptive.enabled": "false",
