@@ -42,6 +42,12 @@ class Leases(dict[str, Lease]):
         return tuple(host for host, lease in self.items() if lease.state in states)
 
     @cached_property
+    def usable_cores(self) -> tuple[float, float]:
+        """Cores that the usable hosts have together, whatever their speed, and that the smallest has; inf without any."""
+        cores = [self[host].type.cores for host in self.usable]
+        return math.fsum(cores), min(cores, default=math.inf)
+
+    @cached_property
     def came(self) -> tuple[float, ...]:
         """When each usable host came into its present state."""
         return tuple(self[host].history[-1][0] for host in self.usable)

@@ -548,6 +548,11 @@ class Observation:
         return self._leased.draining
 
     @property
+    def usable_cores(self) -> tuple[float, float]:
+        """Cores that the usable hosts have together, whatever their speed, and that the smallest has."""
+        return self._leased.usable_cores
+
+    @property
     def came(self) -> tuple[float, ...]:
         """When each usable host came into its present state."""
         return self._leased.came

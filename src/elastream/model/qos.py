@@ -110,15 +110,23 @@ def erlang_c(servers: int, offered: float) -> float:
     return last / (total + last)
 
 
-def waiting_time(arrival_rate: float, service_time: float, servers: int, variation: Floats | float = 1.0) -> float:
+def waiting_time(
+    arrival_rate: float,
+    service_time: float,
+    servers: int,
+    variation: Floats | float = 1.0,
+    chance: float | None = None,
+) -> float:
     """Mean seconds in queue: M/M/c scaled by (1 + variation) / 2 (Allen-Cunneen); inf at or above capacity.
 
-    variation: squared coefficient of variation of the service time, plus that of interarrival times less 1.
+    variation: squared coefficient of variation of the service time, plus that of interarrival times less 1. chance: that
+    an arrival waits, where it is known (`erlang_c`).
     """
     offered = arrival_rate * service_time
     if offered >= servers:
         return float("inf")
-    return erlang_c(servers, offered) * service_time / (servers - offered) * (1 + float(np.asarray(variation))) / 2
+    waits = erlang_c(servers, offered) if chance is None else chance
+    return waits * service_time / (servers - offered) * (1 + float(np.asarray(variation))) / 2
 
 
 class FlowNetwork:

@@ -176,8 +176,8 @@ class CohortStation(Station):
         self.leaves = 1 + (1 - usage**2) * (self.comes - 1) + usage**2 * (max(service, 0.2) - 1) / math.sqrt(instances)
         if instances > MOST_SERVERS or not 0 < usage < FULL:
             return self.before
-        waits = waiting_time(rate, mean, instances, self.comes + service - 1)
         chance = erlang_c(instances, rate * mean)
+        waits = waiting_time(rate, mean, instances, self.comes + service - 1, chance)
         if waits < NEGLIGIBLE * mean:
             return self.before
         levels = (np.arange(CHANCES) + 0.5) / CHANCES

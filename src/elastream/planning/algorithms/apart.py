@@ -22,7 +22,7 @@ from elastream.model.qos import live_edges, rates_over
 from elastream.model.stages import Unit
 from elastream.model.wording import counted
 from elastream.planning.algorithms.billing import due_back
-from elastream.planning.algorithms.draft import TAKES_INSTANCES, Draft
+from elastream.planning.algorithms.draft import Draft
 from elastream.planning.algorithms.load import WITHIN
 from elastream.planning.algorithms.measures import mean_and_least, speeds_by_operator
 
@@ -105,8 +105,7 @@ def needs_of(
 
 def lacks(observation: Observation, wanted: Mapping[str, int], instances: Mapping[str, int], spare: int) -> bool:
     """Whether `enlarge` could have anything to do: most rounds have nothing, and a draft costs more than this."""
-    taking = sum(lease.state in TAKES_INSTANCES for lease in observation.leases.values())
-    if spare > 0 or taking < observation.context.min_hosts:
+    if spare > 0 or len(observation.usable) + len(observation.coming) < observation.context.min_hosts:
         return True
     return any(count > instances[name] > 0 for name, count in wanted.items())
 
@@ -119,12 +118,14 @@ def may_reduce(
     pace: float,
 ) -> bool:
     """Whether `reduce` could empty a host: one is due back, and by their cores in sum its instances fit on the others."""
-    leases = observation.leases.values()
-    if any(lease.state is HostState.DRAINING for lease in leases):
+    if observation.draining:
         return True  # what is on those counts as free room as soon as they are empty
-    running = [lease for lease in leases if lease.state is HostState.RUNNING]
     taken = sum((instances[unit.name] - surplus.get(unit.name, 0)) * unit.cores for unit in units)
-    free = math.fsum([lease.type.cores for lease in running]) - taken
+    whole, least = observation.usable_cores
+    free = whole - taken
+    if not least <= free + NEARLY:
+        return False
+    running = (observation.leases[host] for host in observation.usable)
     return any(lease.type.cores <= free + NEARLY and due_back(lease, observation.time, pace) for lease in running)
 
 

@@ -324,7 +324,7 @@ class _Round:
             unknown = unsized(observation)
         upper = self.upper / self.rate if self.rate > 0 else 1.0
         wanted = {
-            name: max(need.instances(self.most), replace(need, cores=need.cores * upper).instances(1.0))
+            name: max(need.instances(self.most), CoreNeed(need.cores * upper, need.drain, need.per_instance).instances(1.0))
             for name, need in needs.items()
         }
         if self.load.late and not needs:
@@ -341,7 +341,7 @@ class _Round:
                 growing = self.later / self.rate if self.rate > 0 else 1.0
                 for unit, cores in zip(units, seen.highest, strict=True):
                     least = max(float(cores), needs[unit.name].cores * growing)
-                    kept = replace(needs[unit.name], cores=least, drain=0.0).instances(self.most)
+                    kept = CoreNeed(least, 0.0, needs[unit.name].per_instance).instances(self.most)
                     surplus[unit.name] = max(0, instances[unit.name] - max(kept, wanted[unit.name]))
         shrinks = bool(surplus) and not observation.coming and observation.since_change >= policy.cool_down
         grown: list[Action] = []
