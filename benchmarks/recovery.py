@@ -19,7 +19,7 @@ from typing import Any
 
 from _common import Report, main, progress
 
-from elastream.experiments.resilience.bed import Bed, Fault, Job, bed
+from elastream.experiments.resilience.bed import Bed, Job, Mended, bed
 
 HOSTS = 4
 LARGE = Job(keys=2_000_000, rows=100_000)
@@ -35,7 +35,7 @@ BARS: Mapping[str, float] = {"small": 0.95, "large": 0.85}
 """Records/s with a copy over those without."""
 
 
-def fault(made: Bed, chance: random.Random, *, restart: bool) -> Fault:
+def fault(made: Bed, chance: random.Random, *, restart: bool) -> Mended:
     """Kill a host at a random time of a batch, wait until all is as before, and bring another one."""
     normal = made.normal()
     made.more(1)
@@ -50,7 +50,7 @@ def fault(made: Bed, chance: random.Random, *, restart: bool) -> Fault:
     return found
 
 
-def arm(name: str, job: Job, faults: int, chance: random.Random) -> tuple[list[Fault], int]:
+def arm(name: str, job: Job, faults: int, chance: random.Random) -> tuple[list[Mended], int]:
     """Faults of one way, and how many counts were wrong in the end, or restarts were not meant."""
     with bed(job, HOSTS, replicas=int(name == "standby")) as made:
         found = [fault(made, chance, restart=name == "restart") for _ in range(faults)]
@@ -72,7 +72,7 @@ def measure(arguments: argparse.Namespace) -> Report:
     report, chance = Report(), random.Random(SEED)
     rounds, faults = (1, QUICK_FAULTS) if arguments.quick else (arguments.rounds, FAULTS)
     jobs = {"small": SMALL, "large": QUICK if arguments.quick else LARGE}
-    runs: dict[str, list[list[Fault]]] = {"standby": [], "without": [], "restart": []}
+    runs: dict[str, list[list[Mended]]] = {"standby": [], "without": [], "restart": []}
     speeds: dict[tuple[str, int], list[float]] = {(size, copies): [] for size in jobs for copies in (0, 1)}
     wrong = 0
     for number in range(rounds):
@@ -101,7 +101,7 @@ def measure(arguments: argparse.Namespace) -> Report:
     return report
 
 
-def _over(runs: Mapping[str, Sequence[Sequence[Fault]]], other: str) -> list[float]:
+def _over(runs: Mapping[str, Sequence[Sequence[Mended]]], other: str) -> list[float]:
     """Ratios of recoveries with a copy to those of another way, round by round, of medians."""
     ours, theirs = ([statistics.median(each.recovered for each in found) for found in runs[n]] for n in ("standby", other))
     return [a / b for a, b in zip(ours, theirs, strict=True)]

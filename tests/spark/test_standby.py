@@ -53,10 +53,14 @@ def desk_over(java):
 class States:
     operators: tuple = (COUNT,)
     partitions: int = PARTITIONS
-    planned: bool = True
+    planned_: bool = True
+    batch: int = 0
+
+    def planned(self):
+        return self.batch
 
     def stores(self):
-        return {each: each.id if each is COUNT else None for each in self.operators} if self.planned else None
+        return {each: each.id if each is COUNT else None for each in self.operators} if self.planned_ else None
 
 
 @dataclass
@@ -128,11 +132,11 @@ def test_the_host_that_a_partition_moves_to_keeps_a_copy_meanwhile():
 
 
 def test_nothing_is_said_before_a_batch_was_planned_and_nothing_twice():
-    java, states = Java(), States(planned=False)
+    java, states = Java(), States(planned_=False)
     warm = standby(java, states)
     warm.look()
     assert java.tables == {}
-    states.planned = True
+    states.planned_ = True
     warm.look()
     assert len(java.tables) == 1
     java.want = None  # saying it again would fail
@@ -143,7 +147,7 @@ def test_a_query_that_runs_anew_has_the_copies_of_its_last_run_dropped():
     java, states = Java(), {"count": States()}
     warm = WarmStandby(desk_over(java), Hosts(), Placing(states), Rings(), 1)
     warm.look()
-    states["count"] = States(planned=False)
+    states["count"] = States(planned_=False)
     warm.look()
     assert java.tables == {}
 
@@ -180,6 +184,14 @@ def test_copies_that_are_there_are_observed_with_their_lag_and_memory():
     assert warm.lags() == {tasks[0]: 0.0, tasks[1]: 2.0}
     assert warm.memory() == {"h-b": 2.0, "h-c": 2.0}
     assert warm.copies() == {tasks[0]: ["h-b"], tasks[1]: ["h-c"]}
+
+
+def test_a_copy_is_behind_the_batch_that_runs_before_its_executor_has_seen_the_last_one_end():
+    java = Java()
+    java.keeps("b", 0, version=7, committed=7)
+    warm = standby(java, States(batch=8))
+    warm.look()
+    assert warm.lags() == {TaskId("count", 0): 1.0}
 
 
 def test_a_copy_without_room_says_so():

@@ -15,7 +15,7 @@ from elastream.model.action import TaskId
 from elastream.model.observation import Standby
 from elastream.model.wording import counted
 from elastream.spark.hosts.hosts import Hosts
-from elastream.spark.jvm.copies import NO_DESK, Copies, CopiesDesk, Kept
+from elastream.spark.jvm.copies import NO_DESK, Copies, CopiesDesk, KeptCopy
 from elastream.spark.jvm.executors import Location
 from elastream.spark.jvm.state_partitions import StatePartitions
 from elastream.spark.placement.placing import Placing
@@ -35,7 +35,7 @@ class WarmStandby:
     def __init__(self, desk: CopiesDesk | None, hosts: Hosts, placing: Placing, rings: Rings, replicas: int) -> None:
         self._desk, self._hosts, self._placing, self._rings, self._replicas = desk, hosts, placing, rings, replicas
         self._copies: Mapping[str, tuple[StatePartitions, Copies]] = {}
-        self._kept: tuple[Kept, ...] = ()
+        self._kept: tuple[KeptCopy, ...] = ()
         self._faults: Mapping[str, str] = {}
         self._said: set[str] = set()
 

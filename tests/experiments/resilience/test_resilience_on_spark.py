@@ -3,13 +3,13 @@
 import json
 
 from elastream.experiments.page import render
-from elastream.experiments.resilience.bed import Fault
+from elastream.experiments.resilience.bed import Mended
 from elastream.experiments.resilience.measured import Resilience
 from elastream.experiments.resilience.on_spark import outcome
 
 
 def fault(seconds):
-    return Fault(normal=0.3, recovered=seconds, committed=seconds / 2, longest=0.8, batches=2)
+    return Mended(normal=0.3, recovered=seconds, committed=seconds / 2, longest=0.8, batches=2)
 
 
 def found(**given):

@@ -1,7 +1,7 @@
 """The policies that search whole plans, in the loop of a simulated plant."""
 
 import importlib.util
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 import pytest
 
@@ -12,6 +12,7 @@ from elastream.model.errors import InputError
 from elastream.model.graph import Alternate, Edge, Graph, Kind, Operator
 from elastream.model.stages import lay_out
 from elastream.planning.policies.searching import Exhaustive, Genetic, Hybrid
+from elastream.planning.policies.value_cost import Answer, Asked, ValueCost
 from elastream.planning.scheduling.problem import Goal, score
 from elastream.planning.scheduling.proven import optimum
 from elastream.planning.scheduling.reading import read
@@ -135,3 +136,23 @@ def test_without_pygad_it_says_how_to_get_it(name, monkeypatch):
 def test_a_search_of_no_length_is_refused(policy, wrong):
     with pytest.raises(InputError):
         policy(**{wrong: 0})
+
+
+@dataclass(frozen=True)
+class Asking(ValueCost):
+    """Notes which stages it is time for, and leaves the plan as it is."""
+
+    seen: list[tuple[bool, bool]] = field(default_factory=list)
+
+    def search(self, asked: Asked) -> Answer:
+        self.seen.append((asked.alternates, asked.resources))
+        return Answer(asked.read.deployment, "")
+
+
+@pytest.mark.parametrize(
+    ("every", "stages"), [(1, [(True, True)] * 4), (2, [(True, False), (False, True), (True, False), (False, True)])]
+)
+def test_alternates_and_hosts_are_planned_in_turns_where_both_have_several_rounds(every, stages):
+    policy = Asking(alternates=every, resources=every)
+    looped(policy, 30, rounds=5)
+    assert policy.seen[:4] == stages

@@ -218,9 +218,14 @@ def test_a_batch_finds_the_state_that_was_loaded_ahead_and_loads_nothing(spark, 
 
 
 def keeps(copies, partition, place):
-    """Whether `place` has a copy of `partition` that holds all committed batches; it is to keep one."""
+    """Whether `place` has a copy of `partition` that holds what it sees committed; it is to keep one."""
     copies.follow({partition: [place]})
     return copies.lag().get(partition, {}).get(place.executor) == 0
+
+
+def holds(desk, place):
+    """Committed batches that the copies of `place` hold."""
+    return [each.version for each in desk.kept() if each.executor == place.executor and each.there]
 
 
 @contextmanager
@@ -246,7 +251,7 @@ def test_a_task_opens_the_copy_that_its_executor_kept_and_reads_no_file(spark, t
         copies, before = Copies(desk, states), len(desk.opened())
         wait_until(lambda: keeps(copies, 0, other))  # it is loaded
         stepped.batch()
-        wait_until(lambda: keeps(copies, 0, other))  # it has followed
+        wait_until(lambda: holds(desk, other) == [2])  # it has followed
         assert copies.bytes()[0][other.executor] > 0
         states.move(0, other)
         with hidden(tmp_path / "checkpoint" / "state" / "0" / "0"):

@@ -30,7 +30,7 @@ from elastream.spark.plant import SparkPlant
 from elastream.spark.queries.watched import WatchedQueries
 from elastream.spark.start import start_beside
 
-__all__ = ["BATCHES_BEFORE", "HOST", "NORMAL", "Bed", "Fault", "Job", "bed"]
+__all__ = ["BATCHES_BEFORE", "HOST", "NORMAL", "Bed", "Job", "Mended", "bed"]
 
 HOST = HostType("host", cores=1.0, slots=4, memory=1400.0)
 """Four tasks at once, as the thesis's virtual machines (p. 145): there is room for a neighbour's state partitions."""
@@ -90,7 +90,7 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
+class Mended:
     """What a fault cost.
 
     normal: median seconds of the BATCHES_BEFORE batches before. recovered: seconds from the fault to the commit of the
@@ -185,7 +185,7 @@ class Bed:
         assert ring is not None
         return ring.nodes[: 2 * count : 2]
 
-    def after(self, at: float, normal: float) -> Fault:
+    def after(self, at: float, normal: float) -> Mended:
         """Wait until a batch that began after the fault at `at` takes what batches took before."""
 
         def first() -> tuple[list[tuple[float, float]], int]:
@@ -196,7 +196,7 @@ class Bed:
         self.until(lambda seen: first()[1] >= 0)
         seen, number = first()
         longest = max(end - began for began, end in seen[: number + 1])
-        return Fault(normal, seen[number][1] - at, seen[0][1] - at, longest, number + 1)
+        return Mended(normal, seen[number][1] - at, seen[0][1] - at, longest, number + 1)
 
     @property
     def restarted(self) -> bool:

@@ -15,7 +15,7 @@ from typing import Any
 
 from pyspark.sql import functions as F
 
-from elastream.experiments.resilience.bed import HOST, Bed, Fault, Job, bed
+from elastream.experiments.resilience.bed import HOST, Bed, Job, Mended, bed
 from elastream.experiments.resilience.outside import count_outside, missing, outside_store
 from elastream.model.action import SetTokens
 from elastream.model.metrics import Metric
@@ -69,8 +69,8 @@ class Resilience:
     joined: dict[str, list[float]] = field(default_factory=lambda: {"idle": [], "leased": []})
     moved: dict[tuple[int, int], list[float]] = field(default_factory=dict)
     deltas: dict[float, float] = field(default_factory=dict)
-    faults: dict[int, list[Fault]] = field(default_factory=dict)
-    zone: list[Fault] = field(default_factory=list)
+    faults: dict[int, list[Mended]] = field(default_factory=dict)
+    zone: list[Mended] = field(default_factory=list)
     wrong: dict[str, int] = field(default_factory=dict)
     restarts: dict[str, int] = field(default_factory=dict)
     remarks: list[str] = field(default_factory=list)

@@ -9,7 +9,7 @@ from itertools import pairwise
 from elastream.experiments.cases import ExperimentOptions
 from elastream.experiments.findings import Check, Findings, check_table, counted, environment
 from elastream.experiments.page import Block, Page, Prose, Table
-from elastream.experiments.resilience.bed import BATCHES_BEFORE, HOST, NORMAL, Fault
+from elastream.experiments.resilience.bed import BATCHES_BEFORE, HOST, NORMAL, Mended
 from elastream.experiments.resilience.measured import HOSTS, PARTS, Resilience, Sizes, measure
 
 __all__ = ["outcome", "run_resilience_spark"]
@@ -90,7 +90,7 @@ def _page(found: Resilience, checks: Sequence[Check]) -> Page:
 
 
 def _recoveries(found: Resilience) -> Iterator[tuple[str, ...]]:
-    kinds: Mapping[str, Sequence[Fault]] = {
+    kinds: Mapping[str, Sequence[Mended]] = {
         **{f"{count} of {HOSTS} hosts at once, no neighbours": each for count, each in sorted(found.faults.items())},
         f"a zone, {HOSTS // 2} of {HOSTS} hosts": found.zone,
     }

@@ -19,7 +19,7 @@ from elastream.spark.jvm.executors import Location
 from elastream.spark.jvm.gateway import Java, jvm_of
 from elastream.spark.jvm.state_partitions import StatePartitions
 
-__all__ = ["NO_DESK", "Copies", "CopiesDesk", "Kept", "Opened", "desk_of"]
+__all__ = ["NO_DESK", "Copies", "CopiesDesk", "KeptCopy", "OpenedCopy", "desk_of"]
 
 log = logging.getLogger(__name__)
 
@@ -30,7 +30,7 @@ OTHER_STORE = (
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class KeptCopy:
     """A copy of one store of one state partition, as its executor reports. operator: run, number and store, by slashes.
 
     state: of its life, see `copies/Copy.java`. version: committed batches that it holds, -1 for none; committed: those that
@@ -53,7 +53,7 @@ class Kept:
         return self.state == "following"
 
 
-class Opened(NamedTuple):
+class OpenedCopy(NamedTuple):
     """A copy that a task opened. copied: committed batches that it held; wanted: those that the task asked for.
 
     files: read from the checkpoint to make up for the difference. seconds: that opening took.
@@ -81,9 +81,9 @@ class CopiesDesk:
         if desk is None:
             raise EnvironmentProblem(NO_DESK)
         self.java = desk
-        self._opened: list[Opened] = []
+        self._opened: list[OpenedCopy] = []
 
-    def reports(self) -> tuple[tuple[Kept, ...], Mapping[str, str]]:
+    def reports(self) -> tuple[tuple[KeptCopy, ...], Mapping[str, str]]:
         """All copies by the last reports; and by executor that reports, what its follower cannot do, empty for none.
 
         Executors that are gone are among them. Raises Py4JError if the session has stopped.
@@ -96,19 +96,19 @@ class CopiesDesk:
                 continue
             partition, state, *numbers, why = fields
             version, committed, memory, disk = map(int, numbers)
-            found.append(Kept(executor, first, int(partition), state, version, committed, memory, disk, why))
+            found.append(KeptCopy(executor, first, int(partition), state, version, committed, memory, disk, why))
         return tuple(found), faults
 
-    def kept(self) -> tuple[Kept, ...]:
+    def kept(self) -> tuple[KeptCopy, ...]:
         """All copies by the last reports."""
         return self.reports()[0]
 
-    def opened(self) -> tuple[Opened, ...]:
+    def opened(self) -> tuple[OpenedCopy, ...]:
         """Copies that tasks have opened so far."""
         for line in _lines(self.java.opened()):
             executor, operator, partition, copied, wanted, files, took = line.split("\t")
             numbers = int(partition), int(copied), int(wanted), int(files)
-            self._opened.append(Opened(executor, operator, *numbers, float(took) / 1e3))
+            self._opened.append(OpenedCopy(executor, operator, *numbers, float(took) / 1e3))
         return tuple(self._opened)
 
 
@@ -132,6 +132,7 @@ class Copies:
         self._desk, self._states = desk, states
         self._names: tuple[str, ...] = ()
         self._tables: dict[str, str] = {}
+        self._committed = -1
         self.why: tuple[str, ...] = ()
 
     def follow(self, places: Mapping[int, Sequence[Location]]) -> None:
@@ -141,6 +142,8 @@ class Copies:
         """
         if not self._names and not self.why:
             self._learn()
+        if self._names:
+            self._committed = self._states.planned()
         rows = sorted((at.executor, p, rank) for p, each in places.items() for rank, at in enumerate(each))
         table = "".join(f"{executor}\t{partition}\t{rank}\n" for executor, partition, rank in rows)
         for name in self._names:
@@ -154,13 +157,14 @@ class Copies:
             self._desk.java.forget(name)
         self._names, self._tables = (), {}
 
-    def lag(self, kept: Sequence[Kept] | None = None) -> Mapping[int, Mapping[str, float]]:
+    def lag(self, kept: Sequence[KeptCopy] | None = None) -> Mapping[int, Mapping[str, float]]:
         """By partition and executor, committed batches that a copy does not hold yet; NaN for one that is not there yet.
 
         kept: as `CopiesDesk.kept` answers.
         """
         mine = self._mine(kept)
-        newest = max((each.committed for each in mine), default=-1)
+        # Executors see a commit a moment later; those before the batch that was planned last are there.
+        newest = max([self._committed, *(each.committed for each in mine)])
         found: dict[int, dict[str, float]] = {}
         for each in mine:
             lag = float(newest - each.version) if each.there else math.nan
@@ -170,7 +174,7 @@ class Copies:
             by_executor[each.executor] = math.nan if math.isnan(before) or math.isnan(lag) else max(before, lag)
         return found
 
-    def bytes(self, kept: Sequence[Kept] | None = None) -> Mapping[int, Mapping[str, int]]:
+    def bytes(self, kept: Sequence[KeptCopy] | None = None) -> Mapping[int, Mapping[str, int]]:
         """By partition and executor, bytes of memory that a copy takes."""
         found: dict[int, dict[str, int]] = {}
         for each in self._mine(kept):
@@ -178,7 +182,7 @@ class Copies:
             by_executor[each.executor] = by_executor.get(each.executor, 0) + (each.memory if each.there else 0)
         return found
 
-    def _mine(self, kept: Sequence[Kept] | None) -> list[Kept]:
+    def _mine(self, kept: Sequence[KeptCopy] | None) -> list[KeptCopy]:
         return [each for each in (self._desk.kept() if kept is None else kept) if each.operator in self._names]
 
     def _learn(self) -> None:

@@ -40,6 +40,7 @@ public final class Follower implements ExecutorPlugin, Runnable {
     /** A job that loads state ahead names the run whose partitions its tasks open. */
     private static final String OPENS = "elastream.opens";
 
+    private static final org.slf4j.Logger LOG = org.slf4j.LoggerFactory.getLogger("elastream.copies");
     private static final ConcurrentLinkedQueue OPENED = new ConcurrentLinkedQueue();
 
     private final Map operators = new HashMap();
@@ -92,6 +93,7 @@ public final class Follower implements ExecutorPlugin, Runnable {
             }
         } catch (Throwable problem) {
             trouble = problem.toString(); // the task opens the checkpoint, as it does without copies
+            LOG.warn("a copy was not handed over", problem);
         }
     }
 
@@ -112,7 +114,9 @@ public final class Follower implements ExecutorPlugin, Runnable {
     private void hand(Copy copy) throws Exception {
         if (Inside.isLoaded(copy.id)) return;
         StateStoreProvider given = copy.take();
-        if (given != null && !Inside.hand(copy.id, given)) given.close();
+        boolean handed = given != null && Inside.hand(copy.id, given);
+        LOG.info("copy of " + copy.id + (handed ? " handed over" : " not handed over: " + copy.why));
+        if (given != null && !handed) given.close();
     }
 
     /** A task opened what was a copy: it had `from` batches, `version` were asked for, `files` were read. */
