@@ -62,10 +62,7 @@ def arm(name: str, job: Job, faults: int, chance: random.Random) -> tuple[list[M
 def speed(job: Job, replicas: int) -> float:
     """Records/s of the query with a full batch always ready."""
     with bed(replace(job, pace=0.0), HOSTS, replicas=replicas) as made:
-        since = time.time()
-        made.until(lambda seen: time.time() > since + WINDOW)
-        found = [(began, end) for began, end in made.batches() if began >= since]
-        return job.rows * len(found) / (found[-1][1] - found[0][0])
+        return made.rate(WINDOW)
 
 
 def measure(arguments: argparse.Namespace) -> Report:

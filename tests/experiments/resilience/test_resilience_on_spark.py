@@ -1,11 +1,18 @@
-"""What the page of chapter 6 on Spark says of given figures; nothing is measured here."""
+"""What the page of chapter 6 on Spark says of given figures, and what its parts wait for; nothing is measured here."""
 
 import json
+from datetime import UTC, datetime
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
 
 from elastream.experiments.page import render
-from elastream.experiments.resilience.bed import Mended
-from elastream.experiments.resilience.measured import Resilience
+from elastream.experiments.resilience import bed as bed_module
+from elastream.experiments.resilience.bed import PATIENCE, Bed, Job, Mended
+from elastream.experiments.resilience.measured import Resilience, Sizes, attempt
 from elastream.experiments.resilience.on_spark import outcome
+from elastream.model.errors import EnvironmentProblem
 
 
 def fault(seconds):
@@ -64,3 +71,62 @@ def test_what_was_not_measured_is_said_on_the_page():
 
 def test_figures_are_json():
     json.dumps(outcome(found(), 60.0).to_json(), allow_nan=False)
+
+
+def test_a_part_that_fails_leaves_its_sentence_and_what_others_have_measured():
+    kept = found()
+
+    def part(found, sizes):
+        raise EnvironmentProblem("what was waited for did not come within 180 s")
+
+    attempt(kept, Sizes.quick(), "a zone lost", part)
+    shown = outcome(kept, 60.0)
+    assert kept.failed == {"a zone lost": "what was waited for did not come within 180 s"}
+    assert "Did not run through: a zone lost: what was waited for did not come within 180 s." in render(shown.page)
+    assert [check.name for check in shown.checks if check.missed] == ["parts that did not run through"]
+
+
+def test_findings_are_given_where_every_part_has_failed():
+    nothing = Resilience(failed={"hosts killed": "no memory"})
+    assert not outcome(nothing, 60.0).holds
+    json.dumps(outcome(nothing, 60.0).to_json(), allow_nan=False)
+
+
+class Stage:
+    """Bed on a clock of its own, with a query that ends a batch of `seconds` each `pace` until `hangs`."""
+
+    def __init__(self, monkeypatch, seconds, pace, hangs=float("inf")):
+        self.now = 1e9
+        clock = SimpleNamespace(time=lambda: self.now, monotonic=lambda: self.now, sleep=self.sleep)
+        monkeypatch.setattr(bed_module, "time", clock)
+        self.recentProgress, self.seconds, self.pace, self.hangs = [], seconds, pace, self.now + hangs
+        self.began, self.runId = self.now, "run"
+        self.bed = Bed(SimpleNamespace(observe=lambda: None), self, Job(10, 10, pace=pace), Path())
+
+    def exception(self):
+        return None
+
+    def sleep(self, seconds):
+        self.now += seconds
+        while self.began + self.seconds <= min(self.now, self.hangs):
+            at = datetime.fromtimestamp(self.began, UTC).isoformat().replace("+00:00", "Z")
+            progress = {"numInputRows": 10, "timestamp": at, "durationMs": {"triggerExecution": 1e3 * self.seconds}}
+            self.recentProgress.append(progress)
+            self.began += max(self.seconds, self.pace)
+
+
+def test_batches_that_come_seldom_are_waited_for_however_many_are_wanted(monkeypatch):
+    stage = Stage(monkeypatch, seconds=1.0, pace=20.0)
+    stage.bed.more(10)
+    assert len(stage.recentProgress) == 10
+
+
+def test_a_query_that_hangs_is_not_waited_for_for_ever(monkeypatch):
+    stage = Stage(monkeypatch, seconds=1.0, pace=1.0, hangs=5.0)
+    with pytest.raises(EnvironmentProblem, match="did not come"):
+        stage.bed.more(10)
+    assert stage.now < stage.hangs + 2 * PATIENCE
+
+
+def test_records_a_second_are_of_whole_batches_even_if_none_fits_the_window(monkeypatch):
+    assert Stage(monkeypatch, seconds=25.0, pace=0.0).bed.rate(10.0) == pytest.approx(10 / 25.0)

@@ -121,10 +121,19 @@ class Bed:
                 found.append((began, began + each["durationMs"]["triggerExecution"] / 1e3))
         return found
 
-    def more(self, count: int, limit: float = PATIENCE) -> None:
-        """Wait until `count` batches more have ended."""
+    def more(self, count: int) -> None:
+        """Wait until `count` batches more have ended, each within PATIENCE and its pace of the one before it."""
         since = time.time()
-        self.until(lambda seen: sum(end > since for _, end in self.batches()) >= count, limit)
+        for ended in range(count):
+            self._more_than(ended, since)
+
+    def rate(self, window: float) -> float:
+        """Records/s over whole batches of `window` seconds, or longer where none is whole by then."""
+        since = time.time()
+        self.until(lambda seen: time.time() > since + window, window + PATIENCE)
+        self._more_than(0, since, whole=True)
+        seen = [(began, end) for began, end in self.batches() if began > since]
+        return self.job.rows * len(seen) / (seen[-1][1] - seen[0][0])
 
     def filled(self) -> None:
         """Wait until the state has all of its keys."""
@@ -224,6 +233,14 @@ class Bed:
                 raise EnvironmentProblem(f"what was waited for did not come within {limit:g} s")
             time.sleep(LOOK)
         return seen
+
+    def _more_than(self, ended: int, since: float, *, whole: bool = False) -> None:
+        """Wait until more than so many batches have ended after `since`; whole: have begun after it, too."""
+
+        def more(seen: Observation) -> bool:
+            return sum((began if whole else end) > since for began, end in self.batches()) > ended
+
+        self.until(more, PATIENCE + self.job.pace)
 
     def _newest(self) -> int:
         newest = self.query.lastProgress

@@ -5,6 +5,7 @@ Each part has a cluster of its own, four hosts on this machine, and ends with it
 """
 
 import itertools
+import logging
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -13,11 +14,14 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 
 from elastream.experiments.resilience.bed import HOST, Bed, Job, Mended, bed
 from elastream.experiments.resilience.outside import count_outside, missing, outside_store
 from elastream.model.action import SetTokens
+from elastream.model.errors import ElastreamError, in_one_line
 from elastream.model.metrics import Metric
 from elastream.model.ring import Ring
 
@@ -36,6 +40,8 @@ VOCABULARY, WORDS = 20_000, 10_000
 """Keys of the state whose checkpoints are compared with it, and records a second: as many words come as are said in
 ten hours a second, so that at 20 s most of the words have come again."""
 SEED = 1
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +67,8 @@ class Resilience:
     speeds: records/s by what keeps or copies the state. joined: to the first batch on an idle leased host, and on one
     that had to be leased. moved: longest batch over the median one, by (partitions, records a batch). deltas: part of the
     state that a checkpoint holds, by interval. faults: by hosts killed at once. zone: all hosts of a fault zone.
-    wrong: counts that differ from a batch query's, by part. restarts: of queries, by part. remarks: what could not be
-    measured, and why.
+    wrong: counts that differ from a batch query's, by part. restarts: of queries, by part. failed: parts that did not run
+    through, and why. remarks: what cannot be measured here, and why.
     """
 
     speeds: dict[str, list[float]] = field(default_factory=dict)
@@ -73,6 +79,7 @@ class Resilience:
     zone: list[Mended] = field(default_factory=list)
     wrong: dict[str, int] = field(default_factory=dict)
     restarts: dict[str, int] = field(default_factory=dict)
+    failed: dict[str, str] = field(default_factory=dict)
     remarks: list[str] = field(default_factory=list)
 
     def figures(self) -> Mapping[str, Any]:
@@ -88,19 +95,24 @@ class Resilience:
             "recovery from a lost zone": [asdict(each) for each in self.zone],
             "wrong counts": self.wrong,
             "restarts": self.restarts,
+            "failed": self.failed,
             "not measured": self.remarks,
         }
 
     def close(self, part: str, made: Bed) -> None:
-        """Note whether anything of the part was lost or started anew."""
-        self.restarts[part] = int(made.restarted)
-        self.wrong[part] = made.wrong()
+        """Note whether anything of the part, which may come more than once, was lost or started anew."""
+        self.restarts[part] = self.restarts.get(part, 0) + int(made.restarted)
+        self.wrong[part] = self.wrong.get(part, 0) + made.wrong()
+
+
+Part = Callable[[Resilience, Sizes], None]
+"""Measures something on a cluster of its own."""
 
 
 def measure(sizes: Sizes, progress: Callable[[str, int, int], None]) -> Resilience:
-    """All parts, one after the other."""
+    """All parts, one after the other; one that fails ends neither the others nor what it has measured."""
     found = Resilience()
-    parts: Mapping[str, Callable[[Resilience, Sizes], None]] = {
+    parts: Mapping[str, Part] = {
         "hosts killed": killed,
         "a zone lost": zone_lost,
         "a host joins, an interval moves": moving,
@@ -109,9 +121,18 @@ def measure(sizes: Sizes, progress: Callable[[str, int, int], None]) -> Resilien
     }
     for number, (name, part) in enumerate(parts.items()):
         progress(name, number, len(parts))
-        part(found, sizes)
+        attempt(found, sizes, name, part)
     progress("done", len(parts), len(parts))
     return found
+
+
+def attempt(found: Resilience, sizes: Sizes, name: str, part: Part) -> None:
+    """Measure `part`, or note why it did not run through."""
+    try:
+        part(found, sizes)
+    except (ElastreamError, PySparkException, Py4JError) as error:
+        found.failed[name] = in_one_line(error)
+        log.warning("%s: %s", name, found.failed[name])
 
 
 def killed(found: Resilience, sizes: Sizes) -> None:
@@ -206,6 +227,7 @@ def checkpoints(found: Resilience, sizes: Sizes) -> None:
         job = Job(VOCABULARY, round(WORDS * seconds), pace=seconds, zipf=True)
         with bed(job, 2) as made:
             found.deltas[seconds] = delta(made)
+            found.close(f"checkpoints every {seconds:g} s", made)
 
 
 def delta(made: Bed) -> float:
@@ -224,22 +246,16 @@ def throughput(found: Resilience, sizes: Sizes) -> None:
         ways.append("outside")
     for _ in range(sizes.rounds):
         for way in chance.sample(ways, len(ways)):
-            speed = outside(sizes.window) if way == "outside" else speed_of(int(way[-1]), sizes.window)
+            speed = outside(sizes.window) if way == "outside" else speed_of(found, way, sizes.window)
             found.speeds.setdefault(way, []).append(speed)
 
 
-def speed_of(replicas: int, window: float) -> float:
-    """Records/s with so many copies."""
-    with bed(FULL, HOSTS, replicas=replicas) as made:
-        return rate(made, window)
-
-
-def rate(made: Bed, window: float) -> float:
-    """Records/s over whole batches of `window` seconds."""
-    since = time.time()
-    made.until(lambda seen: time.time() > since + window)
-    seen = [(began, end) for began, end in made.batches() if began >= since]
-    return made.job.rows * len(seen) / (seen[-1][1] - seen[0][0])
+def speed_of(found: Resilience, way: str, window: float) -> float:
+    """Records/s with as many copies as the last character of `way` says."""
+    with bed(FULL, HOSTS, replicas=int(way[-1])) as made:
+        speed = made.rate(window)
+        found.close(f"records/s, {way}", made)
+        return speed
 
 
 def outside(window: float) -> float:
@@ -251,7 +267,7 @@ def outside(window: float) -> float:
             return count_outside(keys, store, checkpoint, "outside")
 
         with bed(FULL, HOSTS, start=start) as made:
-            return rate(made, window)
+            return made.rate(window)
 
 
 HOST_TYPE = replace(HOST, name=f"{HOST.name}-1", zone="zone 1")
