@@ -11,7 +11,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from elastream.model.errors import EnvironmentProblem
-from elastream.spark.jvm.session import open_session
+from elastream.spark.jvm.copies_jar import PLUGIN, copies_settings
+from elastream.spark.jvm.session import STATE_STORES, open_session
 from spark_jvm import forget_jvm
 from waiting import wait_until
 
@@ -65,3 +66,18 @@ def test_an_interrupt_while_a_session_opens_leaves_no_jvm_and_the_next_one_opens
     finally:
         spark.stop()
         forget_jvm()
+
+
+@pytest.mark.spark
+def test_a_session_knows_its_own_jars_and_nothing_of_the_settings_of_the_one_before(tmp_path):
+    base = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1", "spark.ui.enabled": "false"}
+    forget_jvm()
+    provider = "spark.sql.streaming.stateStore.providerClass"
+    found = []
+    for number, more in enumerate((STATE_STORES["disk"], copies_settings(), {})):
+        (folder := tmp_path / str(number)).mkdir()
+        session = open_session("local[1]", "one of several", folder, {**base, **more})
+        found.append(("RocksDB" in session.conf.get(provider), session.conf.get("spark.plugins", "none")))
+        session.stop()
+    forget_jvm()
+    assert found == [(True, "none"), (False, PLUGIN), (False, "none")]

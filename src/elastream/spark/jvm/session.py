@@ -169,6 +169,7 @@ def open_session(master: str, name: str, folder: Path, settings: Mapping[str, st
         builder = builder.config(key, value)
     others = psutil.Process().children()
     try:
+        _renew_jvm({**settings, **places})
         with _stderr_into(folder / "driver-stderr.log"), _home(home_without_archives(folder / "spark-home")):
             spark = builder.getOrCreate()
     except (PySparkException, Py4JError, RuntimeError, OSError) as error:
@@ -177,6 +178,27 @@ def open_session(master: str, name: str, folder: Path, settings: Mapping[str, st
         _end_jvm(others)
         raise
     return spark
+
+
+_given: set[str] = set()
+"""Names of the settings of all sessions of this process so far."""
+
+
+def _renew_jvm(settings: Mapping[str, str]) -> None:
+    """Have the JVM that an earlier session of this process left forget it, and know the jars of the next.
+
+    The JVM keeps the first session's settings as its properties, which every later one begins with, and its class path.
+    """
+    jvm, gone = SparkContext._jvm, _given - settings.keys()
+    _given.update(settings)
+    if jvm is None:
+        return
+    for name in gone:
+        jvm.java.lang.System.clearProperty(name)
+    loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()
+    for jar in filter(None, settings.get("spark.jars", "").split(",")):
+        if (where := jvm.org.apache.spark.util.Utils.resolveURI(jar)).getScheme() == "file":
+            loader.addURL(where.toURL())
 
 
 @contextlib.contextmanager
