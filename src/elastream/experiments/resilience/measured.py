@@ -21,15 +21,15 @@ from elastream.model.action import SetTokens
 from elastream.model.metrics import Metric
 from elastream.model.ring import Ring
 
-__all__ = ["HOSTS", "Resilience", "Sizes", "measure"]
+__all__ = ["HOSTS", "PARTS", "Resilience", "Sizes", "measure"]
 
 HOSTS = 4
 STREAM = Job(keys=20_000, rows=5_000, pace=0.25, partitions=8)
 """20,000 records/s, where the thesis has 15,000 messages/s (Fig. 6.13(b)); two state partitions a host of four slots."""
 FULL = Job(keys=50_000, rows=100_000, pace=0.0)
 """As fast as it goes: a full batch is always ready."""
-MOVED, RATES = (1, 2), (5_000, 20_000)
-"""State partitions of an interval that moves, and records of a batch."""
+MOVED, RATES, PARTS = (1, 2), (5_000, 20_000), 16
+"""State partitions of an interval that moves, records of a batch, and state partitions in all, four a host."""
 INTERVALS = (1.0, 2.0, 5.0, 10.0, 20.0)
 """Seconds between checkpoints (Fig. 6.12: 1 to 20), which are the ends of batches here."""
 VOCABULARY, WORDS = 20_000, 10_000
@@ -147,7 +147,7 @@ def zone_lost(found: Resilience, sizes: Sizes) -> None:
 def moving(found: Resilience, sizes: Sizes) -> None:
     """Figs. 6.11(b) and (c): a host takes half of another's interval; a part of an interval moves to the neighbour."""
     for rows in RATES:
-        job = replace(STREAM, rows=rows)
+        job = replace(STREAM, rows=rows, partitions=PARTS)
         with bed(job, HOSTS, replicas=1) as made:
             for count, _ in itertools.product(MOVED, range(sizes.moves)):
                 found.moved.setdefault((count, rows), []).append(longest_over_median(made, count))

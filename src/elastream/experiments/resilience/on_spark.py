@@ -10,7 +10,7 @@ from elastream.experiments.cases import ExperimentOptions
 from elastream.experiments.findings import Check, Findings, check_table, counted, environment
 from elastream.experiments.page import Block, Page, Prose, Table
 from elastream.experiments.resilience.bed import BATCHES_BEFORE, HOST, NORMAL, Mended
-from elastream.experiments.resilience.measured import HOSTS, STREAM, Resilience, Sizes, measure
+from elastream.experiments.resilience.measured import HOSTS, PARTS, Resilience, Sizes, measure
 
 __all__ = ["outcome", "run_resilience_spark"]
 
@@ -110,7 +110,7 @@ def _rows(found: Resilience) -> Iterator[tuple[str, ...]]:
         if runs:
             yield _row(f"s to the first batch on a host that is {kind}", runs, "{:.2f}")
     for (count, rows), runs in found.moved.items():
-        share = count / STREAM.partitions
+        share = count / PARTS
         yield _row(f"longest batch while {share:.0%} of the state moves, over the median, {rows:,} records", runs, "{:.2f}")
     for seconds, part in sorted(found.deltas.items()):
         yield _row(f"checkpoint every {seconds:g} s over the whole state", [part], "{:.3f}")
