@@ -261,6 +261,7 @@ def test_a_task_opens_the_copy_that_its_executor_kept_and_reads_no_file(spark, t
         (opened,) = desk.opened()[before:]
         assert (opened.executor, opened.copied, opened.wanted, opened.files) == (other.executor, 2, 2, 0)
         stepped.batch()
+        copies.forget()  # or the next test would find them
     finally:
         stepped.query.stop()
     assert stepped.state["numRowsTotal" if "loadedMapCacheHitCount" in metrics else "numRowsUpdated"] == (
