@@ -19,7 +19,7 @@ from pathlib import Path
 from _common import Report, main, progress
 
 import elastream
-from elastream.experiments.cases import cores, run_all
+from elastream.experiments.cases import ExperimentOptions, cores, run_all
 from elastream.experiments.liveness import Found, tried
 from elastream.experiments.scenarios import POLICIES, LivenessCase, cases
 
@@ -40,7 +40,7 @@ def measure(arguments: argparse.Namespace) -> Report:
             progress(f"{count} of {all_of_them} cases")
 
     if left:
-        new, _ = run_all(keeping(arguments.kept, code), left, arguments.workers, done, tried)
+        new, _ = run_all(keeping(arguments.kept, code), left, ExperimentOptions(workers=arguments.workers), done, tried)
         known |= {found.case: found for found in new}
     report = told([known[case] for case in chosen])
     report.environment["code"] = code

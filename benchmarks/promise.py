@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 from _common import Report, main, progress
 
-from elastream.experiments.cases import run_all
+from elastream.experiments.cases import ExperimentOptions, run_all
 from elastream.experiments.compare import compare
 from elastream.model.cloud import Billing, HostType
 from elastream.model.endpoints import ArrivalPattern
@@ -238,7 +238,7 @@ def measure(arguments: argparse.Namespace) -> Report:
     def told(case: Case, done: int, all: int) -> None:
         progress(f"{done} of {all}: {case.title}")
 
-    results, _ = run_all(run_case, wanted, min(workers, len(wanted)), told)
+    results, _ = run_all(run_case, wanted, ExperimentOptions(workers=min(workers, len(wanted))), told)
     for case, result in zip(wanted, results, strict=True):
         progress(
             f"{case.title}: {result['in time']:.2%} in time, {result['hosts over work']:.2f} times the hosts that the work "

@@ -14,7 +14,7 @@ from itertools import pairwise
 import numpy as np
 from _common import Report, main, progress
 
-from elastream.experiments.cases import run_all
+from elastream.experiments.cases import ExperimentOptions, run_all
 from elastream.experiments.simulated import simulated
 from elastream.experiments.visp.experiment import cases, make, run_case
 from elastream.experiments.visp.manufacturing import MONITORING
@@ -147,7 +147,9 @@ def measure(arguments: argparse.Namespace) -> Report:
             )
     report.at_most("two hours of VISP's busiest load, s", min(paper), 1.0, SOURCE)
     wanted = cases(("stepwise",), (1,)) if arguments.quick else cases()
-    runs, seconds = run_all(run_case, wanted, 2, lambda *_: None, warm=lambda case: make(case).advance(MONITORING))
+    runs, seconds = run_all(
+        run_case, wanted, ExperimentOptions(workers=2), lambda *_: None, warm=lambda case: make(case).advance(MONITORING)
+    )
     progress(f"{len(runs)} runs on two cores: {seconds:.1f} s")
     bound = 10.0 if arguments.quick else 60.0
     report.at_most(f"{len(runs)} runs of the experiment on two cores, s", seconds, bound, SOURCE)

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -48,8 +49,17 @@ def jvms() -> list[psutil.Process]:
 
 @pytest.mark.spark
 def test_an_interrupt_while_a_session_opens_leaves_no_jvm_and_the_next_one_opens(tmp_path):
-    forget_jvm()
-    log = tmp_path / "driver.log"
+    """In a process of its own: an interrupt would end one that runs tests for another."""
+    given = os.pathsep.join([str(Path(__file__).parent), *filter(None, sys.path)])
+    code = f"from pathlib import Path; from test_session import interrupted; interrupted(Path({str(tmp_path)!r}))"
+    ended = subprocess.run(
+        [sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": given}, capture_output=True, text=True
+    )
+    assert ended.returncode == 0, ended.stderr
+
+
+def interrupted(folder: Path) -> None:
+    log = folder / "driver.log"
 
     def interrupt() -> None:
         wait_until(lambda: log.exists() and "Failed to connect to master" in log.read_text())
@@ -58,9 +68,9 @@ def test_an_interrupt_while_a_session_opens_leaves_no_jvm_and_the_next_one_opens
     threading.Thread(target=interrupt).start()
     settings = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1", "spark.ui.enabled": "false"}
     with pytest.raises(KeyboardInterrupt):
-        open_session("spark://127.0.0.1:9", "interrupted", tmp_path, settings)
+        open_session("spark://127.0.0.1:9", "interrupted", folder, settings)
     assert not jvms()
-    spark = open_session("local[1]", "another", tmp_path, settings)
+    spark = open_session("local[1]", "another", folder, settings)
     try:
         assert spark.range(3).count() == 3
     finally:
