@@ -179,7 +179,7 @@ class SimulatedPlant:
             case DrainHost():
                 status, reason = self._drain(action.host)
             case CancelDrain():
-                status, reason = self._cancel_drain(action.host)
+                status, reason = self.pool.cancel_drain(action.host, self.time)
             case ReleaseHost():
                 status, reason = self._release(action.host)
             case SwitchAlternate() | SwitchEdge() | SetKeyTable():
@@ -276,8 +276,7 @@ class SimulatedPlant:
         station, ring = self._station(action.operator), Ring(dict(action.tokens))
         assert station is not None
         for host in ring:
-            row = self.pool.active_row(host)
-            if row is None or self.pool.leases[row].state is not HostState.RUNNING:
+            if not self.pool.runs(host):
                 return Status.REFUSED, f"host {host!r} is not running"
         moved, refused = self.staffing.follow(station, ring, self.time)
         if refused:
@@ -291,13 +290,6 @@ class SimulatedPlant:
         self.pool.to(row, HostState.DRAINING, self.time)
         left = self.staffing.empty(row, self.time)
         return (Status.ACCEPTED, f"{left} instances wait for room on other hosts") if left else (Status.DONE, "")
-
-    def _cancel_drain(self, host: str) -> tuple[Status, str]:
-        row = self.pool.active_row(host)
-        if row is None or not self.pool.up[row]:
-            return Status.REFUSED, f"host {host!r} is not draining"
-        self.pool.to(row, HostState.RUNNING, self.time)
-        return Status.DONE, ""
 
     def _release(self, host: str) -> tuple[Status, str]:
         row = self.pool.rows.get(host)

@@ -97,6 +97,11 @@ class SimulatedHosts:
         row = self.rows.get(host)
         return row if row is not None and self.leases[row].active else None
 
+    def runs(self, host: str) -> bool:
+        """Whether `host` is up and takes tasks."""
+        row = self.active_row(host)
+        return row is not None and self.leases[row].state is HostState.RUNNING
+
     def lease(self, name: str, kind: HostType, now: float, *, running: bool = False) -> int:
         """Lease a host; returns its row. running: the host is up at once, as at the start of a run."""
         row = len(self.leases)
@@ -146,6 +151,14 @@ class SimulatedHosts:
         if row is None or self.leases[row].state is HostState.RELEASING:
             return Status.REFUSED, f"host {host!r} is not leased"
         self.renewed[host] = self.leases[row].units(now)
+        return Status.DONE, ""
+
+    def cancel_drain(self, host: str, now: float) -> tuple[Status, str]:
+        """Return a draining host to service."""
+        row = self.active_row(host)
+        if row is None or not self.up[row]:
+            return Status.REFUSED, f"host {host!r} is not draining"
+        self.to(row, HostState.RUNNING, now)
         return Status.DONE, ""
 
     def end(self, now: float) -> None:

@@ -206,12 +206,13 @@ class Worked:
         return max(0.0, busy * self._speed(operator.name) - (0.0 if math.isnan(theirs) else theirs))
 
     @cached_property
-    def _cycle(self) -> tuple[Frame, ...]:
+    def cycle(self) -> tuple[Frame, ...]:
+        """The operators as they were seen during a micro-batch's time."""
         return cycle(self.observation)
 
     def _usual(self, operator: str, metric: Metric) -> float:
         """Mean of `metric` over a micro-batch's time; NaN where it is unknown now."""
-        values = [frame.value(operator, metric) for frame in self._cycle]
+        values = [frame.value(operator, metric) for frame in self.cycle]
         known = [value for value in values if not math.isnan(value)]
         return math.nan if math.isnan(values[-1]) else math.fsum(known) / len(known)
 

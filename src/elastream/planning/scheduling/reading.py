@@ -20,7 +20,6 @@ from elastream.model.qos import application_value, live_edges, offered_rates, ou
 from elastream.planning.algorithms.choosing import Choosable, Costs, Worked, elements, selected
 from elastream.planning.algorithms.draft import Draft
 from elastream.planning.algorithms.fused import in_equal_parts
-from elastream.planning.algorithms.measures import cycle
 from elastream.planning.provision import TARGET_UTILISATION
 from elastream.planning.scheduling.problem import HOUR, Conditions, Deployment, Goal, Host, Option, Problem, paid, value_of
 
@@ -107,7 +106,6 @@ class _Reading:
         self.shared = not observation.context.layout.apart
         self.filled = TARGET_UTILISATION if self.shared else 1.0
         self.worked = Worked(observation, known.costs)
-        self.cycle = cycle(observation)
         self.elements = {each.name: each for each in elements(observation) if not each.choice}
         self.unknown: list[Unknown] = []
         self.rates = self._rates()
@@ -330,7 +328,7 @@ class _Reading:
         Where tasks share cores, the least that waited during a micro-batch's time: what came since it began waits for the
         next in any case, as in a bottleneck's queue the least of an interval tells what stands (CoDel, RFC 8289).
         """
-        waited = [frame.value(name, Metric.BACKLOG) for frame in self.cycle]
+        waited = [frame.value(name, Metric.BACKLOG) for frame in self.worked.cycle]
         return min((each for each in waited if not math.isnan(each)), default=0.0)
 
     def _bandwidth(self) -> Mapping[tuple[str, str], Floats]:

@@ -201,7 +201,7 @@ class ReducersPlant:
         """Where the whole ring is lost, a host that runs begins anew."""
         ring = self.reducers.on_ring
         if not any(node.alive for node in ring):
-            left = [node for node in self.reducers.living if self._running(node.name)]
+            left = [node for node in self.reducers.living if self.pool.runs(node.name)]
             if left:
                 since = min((node.failed_at for node in ring), default=self.time)
                 self.reducers.enact(Ring({left[0].name: 0.0}), "recovery", since, self.time)
@@ -241,7 +241,7 @@ class ReducersPlant:
             return Status.REFUSED, refused
         ring = Ring(dict(action.tokens))
         for host in ring:
-            if not self._running(host):
+            if not self.pool.runs(host):
                 return Status.REFUSED, f"host {host!r} is not running"
         return self._want(ring)
 
@@ -253,23 +253,19 @@ class ReducersPlant:
             return Status.ACCEPTED, "state is on its way to hosts that have no copy of it"
         return Status.DONE, ""
 
-    def _running(self, host: str) -> bool:
-        row = self.pool.active_row(host)
-        return row is not None and self.pool.leases[row].state is HostState.RUNNING
-
     def _without(self, host: str) -> tuple[Status, str]:
         """Have the interval of `host` taken over by its neighbour clockwise, or by another host where it is alone."""
         ring = self.handover.wish.ring if self.handover.wish is not None else self.reducers.ring
         if ring is None or host not in ring:
             return Status.DONE, ""
-        others = [name for name in ring.nodes if name != host and self._running(name)]
+        others = [name for name in ring.nodes if name != host and self.pool.runs(name)]
         if others:
             left = ring
             for name in ring.nodes:
                 if name not in others and len(left) > 1:
                     left = left.without(name)
             return self._want(left)
-        idle = [node.name for node in self.reducers.living if node.name != host and self._running(node.name)]
+        idle = [node.name for node in self.reducers.living if node.name != host and self.pool.runs(node.name)]
         if not idle:
             return Status.REFUSED, f"no other host runs that could take over what host {host!r} owns"
         return self._want(Ring({idle[0]: 0.0}))
@@ -285,12 +281,10 @@ class ReducersPlant:
         return Status.DONE, ""
 
     def _cancel_drain(self, host: str) -> tuple[Status, str]:
-        row = self.pool.active_row(host)
-        if row is None or not self.pool.up[row]:
-            return Status.REFUSED, f"host {host!r} is not draining"
-        self.pool.to(row, HostState.RUNNING, self.time)
-        self._leaving.discard(host)
-        return Status.DONE, ""
+        status, reason = self.pool.cancel_drain(host, self.time)
+        if status is Status.DONE:
+            self._leaving.discard(host)
+        return status, reason
 
     def _release(self, host: str) -> tuple[Status, str]:
         row = self.pool.rows.get(host)
