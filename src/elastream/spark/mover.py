@@ -192,25 +192,27 @@ class Mover:
     # -- the thread ----------------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        pause = 0.0
-        while True:
+        pause: float | None = 0.0
+        while pause is not None:
             self._woken.wait(pause)
             self._woken.clear()
-            if self._closing.is_set():
-                return
-            try:
-                pause = self.step()
-            except Exception as error:
-                if self._closing.is_set() or session_stopped(self._spark):
-                    return  # there is nothing left to move
-                # A query that has just stopped, or a host that has just gone, answers with an error: the next pass tells.
-                if not isinstance(error, Py4JError | PySparkException | ElastreamError | OSError):
-                    raise
-                self._failed(error)
-                pause = CALM
-            else:
-                self._faults = 0
-                self._alarms.clear("moves")
+            pause = None if self._closing.is_set() else self.once()
+
+    def once(self) -> float | None:
+        """One pass, its faults included; seconds until the next is due, None where nothing is left to move."""
+        try:
+            pause = self.step()
+        except Exception as error:
+            if self._closing.is_set() or session_stopped(self._spark):
+                return None
+            # A query that has just stopped, or a host that has just gone, answers with an error: the next pass tells.
+            if not isinstance(error, Py4JError | PySparkException | ElastreamError | OSError):
+                raise
+            self._failed(error)
+            return CALM
+        self._faults = 0
+        self._alarms.clear("moves")
+        return pause
 
     def _failed(self, error: Exception) -> None:
         self._faults += 1

@@ -27,7 +27,7 @@ from elastream.recording.lease_log import LeaseLog
 from elastream.spark.dataflow.kafka import kafka_settings
 from elastream.spark.dataflow.key_tables import bringing_into_use
 from elastream.spark.hosts.hosts import Hosts
-from elastream.spark.hosts.taking_over import Resumed, TakenOver, first_hosts, take_over
+from elastream.spark.hosts.taking_over import Resumed, begun
 from elastream.spark.hosts.warmup import warm_up
 from elastream.spark.jvm.copies import desk_of
 from elastream.spark.jvm.copies_jar import copies_settings
@@ -216,11 +216,7 @@ def _on_hosts(
             raise CloudError(f"no Spark session can reach the hosts of {type(cloud).__name__}")
         partitions = state_partitions or state_partitions_of(terms.types, terms.max_hosts)
         leases = LeaseLog(directory.leases)
-        before = TakenOver() if resumed is None else take_over(leases, provider, resumed)
-        first, since = first_hosts(terms, before), clock.now()
-        for host, kind in first.items():
-            leases.requested(host, kind, since)
-        provider.lease(first)  # a host takes as long to start as a session
+        first = begun(leases, provider, resumed, clock.now())  # a host takes as long to start as a session
         wanted = settings_for(
             driver_address=reach.driver_address,
             executor_memory=reach.executor_memory,
@@ -247,12 +243,7 @@ def _on_hosts(
             log=leases,
             alarms=alarms,
         )
-        hosts.taken_over = before
-        hosts.remember({**before.ended, **before.gone})
-        for host, lease in before.adopted.items():
-            hosts.adopt(host, lease.type, lease.since)
-        for host, kind in first.items():
-            hosts.adopt(host, kind, since)
+        hosts.begin(first)
         _await_first(hosts, max(1, terms.min_hosts))
         placing = Placing({}, clock.now, AllocationStore(directory.allocation), alarms=alarms)
         instruments = _instruments(spark, driver, placing, SpeedWatch(readings))

@@ -11,7 +11,7 @@ from elastream.model.cloud import HostState, HostType, Lease
 from elastream.recording.lease_log import LeaseLog
 from elastream.recording.lines import JournalProblem
 from elastream.spark.hosts.hosts import Hosts
-from elastream.spark.hosts.taking_over import Resumed, TakenOver, first_hosts, take_over
+from elastream.spark.hosts.taking_over import Resumed, TakenOver, begun, first_hosts
 from elastream.spark.jvm.executors import Executors
 from fake_clock import FakeClock
 
@@ -25,14 +25,9 @@ class Killed(Exception):
 def driver(provider, path, clock, resumed=None):
     """The hosts of a run, as `start_plant` begins or resumes them."""
     log, session = LeaseLog(path), FakeSession()
-    before = TakenOver() if resumed is None else take_over(log, provider, resumed)
+    first = begun(log, provider, resumed, clock.now())
     hosts = Hosts(Executors(session), provider, clock.now, fence=session.fence, log=log)
-    hosts.taken_over = before
-    hosts.remember({**before.ended, **before.gone})
-    for host, lease in before.adopted.items():
-        hosts.adopt(host, lease.type, lease.since)
-    for host, kind in first_hosts(provider.terms, before).items():
-        hosts.lease(host, kind)
+    hosts.begin(first)
     return hosts
 
 

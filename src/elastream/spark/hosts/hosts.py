@@ -33,7 +33,7 @@ from elastream.model.errors import in_one_line
 from elastream.recording.lease_log import LeaseLog
 from elastream.spark.hosts.book import HostBook, Known
 from elastream.spark.hosts.session_executors import SessionExecutors
-from elastream.spark.hosts.taking_over import TakenOver
+from elastream.spark.hosts.taking_over import Begun, TakenOver
 from elastream.spark.jvm.executors import Executor, Executors, newest_by_address
 
 __all__ = ["GRACE_BATCHES", "GRACE_LIMIT", "SETTLING_BATCHES", "START_LIMIT", "Hosts"]
@@ -102,11 +102,17 @@ class Hosts(HostBook):
                 raise
             self._see_start(host, self.provider.hosts().get(host))
 
-    def remember(self, leases: Mapping[str, Lease]) -> None:
-        """Take leases of an earlier driver that have ended into the ledger."""
+    def begin(self, begun: Begun) -> None:
+        """Take the hosts that the run begins with into the ledger, and those that an earlier driver had."""
         with self._lock:
-            self._leases |= leases
-            self._known |= {host: Known(self.provider, reason=lease.note) for host, lease in leases.items()}
+            self.taken_over = before = begun.before
+            over = {**before.ended, **before.gone}
+            self._leases |= over
+            self._known |= {host: Known(self.provider, reason=lease.note) for host, lease in over.items()}
+            for host, lease in before.adopted.items():
+                self.adopt(host, lease.type, lease.since)
+            for host, kind in begun.first.items():
+                self.adopt(host, kind, begun.since)
 
     def adopt(self, host: str, type: HostType, since: float) -> None:
         """Take over a host that was requested from the provider at `since`, before there was a session."""
