@@ -51,6 +51,8 @@ SOURCES = (
     Source("switching", "Random switches with faults among them", SPARK, "python benchmarks/switching.py",
            "explanation/consistency.md"),
     Source("churn", "Random moves, kills and decommissions", SPARK, "python benchmarks/churn.py", "explanation/nstorm.md"),
+    Source("faults", "A campaign of faults", SIMULATED, "python benchmarks/faults.py --simulated",
+           "explanation/fault-campaign.md"),
     Source("autopilot-growth", "Autopilot: one executor grows to four", SPARK,
            "python benchmarks/autopilot.py --part growth", "how-to/autopilot.md"),
     Source("autopilot-live-skew", "Autopilot: skewed keys", SPARK,

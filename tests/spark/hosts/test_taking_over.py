@@ -68,6 +68,22 @@ def test_what_the_provider_lists_and_nobody_leased_is_released_and_stands_in_the
     assert LeaseLog(tmp_path / "leases").earlier["stray"].state is HostState.RELEASED
 
 
+def test_an_orphan_that_cannot_be_written_down_is_no_host_of_the_run_and_goes_when_there_is_room(tmp_path):
+    provider, clock = FakeProvider((SMALL, BIG)), FakeClock()
+    hosts = driver(provider, tmp_path / "leases", clock)
+    file = hosts._log._lines._file
+    hosts._log._lines._file = open("/dev/full", "ab", buffering=0)  # noqa: SIM115
+    provider.lease({"stray": BIG})
+    for _ in range(2):
+        with pytest.raises(JournalProblem, match="No space left"):
+            look(hosts)
+        assert [*hosts.leases] == ["h1"]
+    hosts._log._lines._file = file
+    look(hosts)
+    assert [*provider.known] == ["h1"]
+    assert LeaseLog(tmp_path / "leases").earlier["stray"].state is HostState.RELEASED
+
+
 def test_hosts_of_somebody_elses_provider_are_no_orphans():
     provider, session = FakeProvider(), FakeSession()
     hosts = Hosts(Executors(session), provider, FakeClock().now, fence=session.fence)

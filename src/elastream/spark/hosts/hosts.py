@@ -217,9 +217,9 @@ class Hosts(HostBook):
                     case HostState.RELEASING:
                         self._give_back(name, known, batch, idle, holds)
             self._release_ended()
-            self._release_orphans()
             self._write_ends()
             self._report(holds)
+            self._release_orphans()
 
     # -- under the lock: seeing ----------------------------------------------------------------------------------------
 
@@ -329,10 +329,10 @@ class Hosts(HostBook):
                 continue
             known = {kind.name: kind for kind in self.provider.terms.types}
             kind = known.get(status.type) or HostType(status.type, cores=1.0, price=0.0)
+            self._log.requested(name, kind, self._clock())  # first: its end could not be read without it
             self.adopt(name, kind, self._clock())
             self._known[name].reason = "an orphan: its provider lists it, and no lease of this run; released"
             log.warning("host %s is %s", name, self._known[name].reason)
-            self._log.requested(name, kind, self._clock())
             self._withdraw(name)
 
     def _report(self, holds: Callable[[str], bool]) -> None:
