@@ -21,7 +21,7 @@ from typing import Any
 from _common import Report, main, progress
 from campaign.history import Violation
 from campaign.mutants import MUTANTS, Mutant
-from campaign.schedule import OWN, SHARED, Schedule, drawn, shortened, to_json
+from campaign.schedule import Schedule, drawn, shortened, to_json
 from campaign.world import ran
 
 from elastream.experiments.cases import ExperimentOptions, cores, run_all
@@ -30,6 +30,8 @@ SEEDS, QUICK, FAULTS = 500, 40, 20
 """Schedules of the simulated form, of its quick form, and faults of each."""
 MINUTES, ON_CORES = 8.0, 2
 """The simulated form's bar, and the cores that it is for."""
+SPARK_FAULTS, SPARK_QUICK, SPARK_MINUTES = 300, 40, 22.0
+"""The same on Spark."""
 TRIED = 40
 """Seeds on which a mutant is tried, until one catches it."""
 CAUGHT = 1.0
@@ -142,6 +144,36 @@ def mutants(arguments: argparse.Namespace) -> Report:
     return report
 
 
+def on_spark(arguments: argparse.Namespace) -> Report:
+    """One warm cluster."""
+    from campaign.on_spark import on_spark_ran
+
+    count = arguments.faults or (SPARK_QUICK if arguments.quick else SPARK_FAULTS)
+    found = on_spark_ran(arguments.first, count, progress)
+    for each in found.broken:
+        progress(str(each))
+    for remark in found.remarks:
+        progress(remark)
+    report = Report()
+    report.figures = {
+        "faults": sum(found.faults.values()),
+        "faults by kind": dict(found.faults.most_common()),
+        "of them done": dict(found.done.most_common()),
+        "batches": found.batches,
+        "records": found.records,
+        "starts of the driver": found.starts,
+        "seconds until all had settled": found.settled,
+        "minutes": found.seconds / 60,
+        "broken": [str(each) for each in found.broken],
+        "remarks": found.remarks,
+    }
+    report.at_most("rules broken", len(found.broken), 0, "the project's bar")
+    if count >= SPARK_FAULTS:
+        report.at_least("faults", report.figures["faults"], SPARK_FAULTS, "the project's bar")
+        report.at_most(f"minutes on {ON_CORES} cores", report.figures["minutes"], SPARK_MINUTES, "the project's bar")
+    return report
+
+
 def one(arguments: argparse.Namespace) -> Report:
     """One schedule again, and shorter if that is wanted."""
     report = Report()
@@ -172,8 +204,6 @@ def measure(arguments: argparse.Namespace) -> Report:
     if arguments.mutants:
         return mutants(arguments)
     if arguments.spark:
-        from _faults_on_spark import on_spark
-
         return on_spark(arguments)
     return simulated(arguments)
 
@@ -184,6 +214,11 @@ def line(report: Report) -> str:
         return f"{figures['caught']} of {figures['of']} mutants caught"
     if "schedule" in figures:
         return "; ".join(figures["broken"]) or "no rule was broken"
+    if "starts of the driver" in figures:
+        return (
+            f"{figures['faults']} faults on Spark in {figures['minutes']:.1f} min, {figures['batches']} batches, "
+            f"{figures['starts of the driver']} starts of the driver: {len(figures['broken'])} rules broken"
+        )
     if "seeds" in figures:
         return (
             f"{figures['faults']} faults under {figures['seeds']} seeds, {figures['batches']} batches, "
@@ -204,8 +239,6 @@ def more(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--faults", type=int, help="of each seed; on Spark, of all")
     parser.add_argument("--workers", type=int, default=cores(), help="processes")
 
-
-assert OWN and SHARED
 
 if __name__ == "__main__":
     main("faults", __doc__.splitlines()[0], measure, line, more)

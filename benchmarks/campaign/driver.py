@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from campaign.disk import Killed
+from campaign.errors import raised
 from campaign.history import History
 from campaign.paper import COST, TRIGGER, Durable, Engine, Machine
-from campaign.process import FaultyProvider, Process, Strand, raised
+from campaign.process import FaultyProvider, Process, Strand
 
 from elastream.clouds.provider import Provider
 from elastream.control.journal import ActionState, Journal
@@ -227,6 +228,8 @@ class Driver(Process):
         """Nothing is left of the process."""
         if self.engine is not None:
             self.engine.stopped = True
+        for lock in self.membership._locks.values() if self.membership is not None else ():
+            lock.close()  # as the kernel does
         self.engine = self.plant = self.loop = self.journal = self.membership = None
         self.dies, self.calls_die, self.room = "", "", math.inf
         self.call_errors.clear()
@@ -282,6 +285,8 @@ class Watcher:
         self._driver, self._clock = driver, clock
         self._began = driver.now()
         self._known_at = -math.inf
+        self._late_at = self._lost_at = self._began
+        self._there: frozenset[str] = frozenset()
         self._observation: Observation | None = None
 
     def started(self, header: Header) -> None:
@@ -297,6 +302,7 @@ class Watcher:
         active = sum(lease.active for lease in observation.leases.values())
         if active > observation.context.max_hosts:
             driver.history.note("max_hosts", now, f"{driver.name} has {active} hosts leased")
+        self._see_truth(observation, now)
         if not observation.application.ids:
             return
         rate = observation.overall(Metric.THROUGHPUT)
@@ -306,6 +312,20 @@ class Watcher:
         for rule in (self._rate(rate, now), self._latency(latency, now)):
             if rule:
                 driver.history.note("unknown", now, f"{driver.name}: {rule}")
+
+    def _see_truth(self, observation: Observation, now: float) -> None:
+        """When records waited last, and when a host was gone last."""
+        engine = self._driver.engine
+        assert engine is not None
+        there = frozenset(observation.leases)
+        if self._there - there:
+            self._lost_at = now
+        self._there = there
+        rate = self._driver.arrived(now) - self._driver.arrived(now - 1.0)
+        done = self._driver.durable.ranges[self._driver.durable.committed][1] if self._driver.durable.committed >= 0 else 0
+        slow = engine.batch is not None and now - engine.batch[1] > 2 * TRIGGER
+        if slow or self._driver.arrived(now) - done > 3 * TRIGGER * rate:
+            self._late_at = now
 
     def _rate(self, rate: float, now: float) -> str:
         assert self._driver.engine is not None
@@ -353,6 +373,11 @@ class Watcher:
         """What a change of the number of hosts has no ground for; empty where it has one."""
         engine = self._driver.engine
         assert engine is not None
+        rates = [self._driver.arrived(at) - self._driver.arrived(at - 1.0) for at in (now, now - 20.0, now - 40.0, now - 60.0)]
+        if isinstance(action, LeaseHost) and now - max(self._late_at, self._lost_at) > 45.0:
+            cores = sum(lease.type.cores for lease in seen.leases.values())
+            if cores > 2.0 * max(rates) * COST + 1.0:
+                return f"{action} although there are {cores:g} cores for a load that takes {max(rates) * COST:.2f}"
         taking = not isinstance(action, LeaseHost) and seen.leases[action.host].state is HostState.RUNNING
         few = len(seen.usable) < max(1, seen.context.min_hosts)
         if not few and now - max(self._known_at, self._began) > 120.0 and math.isnan(seen.overall(Metric.LATENCY)):
@@ -364,8 +389,7 @@ class Watcher:
                 return f"{action} while a batch has been under way for {under_way:.0f} s"
         if taking:
             left = sum(seen.leases[host].type.cores for host in seen.usable if host != action.host)
-            rate = min(self._driver.arrived(at) - self._driver.arrived(at - 1) for at in (now, now - 30.0))
-            if left < rate * COST:
-                return f"{action} leaves {left:g} cores, and the load takes {rate * COST:.2f}"
+            if left < min(rates[:3]) * COST:
+                return f"{action} leaves {left:g} cores, and the load takes {min(rates[:3]) * COST:.2f}"
         return ""
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
+from campaign.errors import raised
 from campaign.history import Commit, History, content_of, row_of
 
 from elastream.clouds.local.cluster import LocalCluster
@@ -270,7 +271,7 @@ class Engine:
         self._came_up: dict[str, float] = {}
         self.stopped = False
         # faults, each until a second
-        self.fails: tuple[float, Exception] = (-math.inf, Exception())
+        self.fails: tuple[float, str] = (-math.inf, "")
         self.reports_lost = self.hangs = self.silent = self.loadless = -math.inf
         self.spark = self._java()
 
@@ -278,23 +279,24 @@ class Engine:
 
     def ask(self, method: str, *arguments: Any) -> list[list[str]]:
         """What the Java of the real driver side answers."""
-        until, error = self.fails
-        if self.now() < until:
-            raise error
+        self._perhaps_fail()
         return getattr(self, f"_{method}")(*arguments)
+
+    def _perhaps_fail(self) -> None:
+        until, how = self.fails
+        if self.now() < until:
+            raise raised(how)
 
     def cpu_seconds(self) -> float:
         return 0.0
 
     def fence(self, executor: str) -> None:
-        until, error = self.fails
-        if self.now() < until:
-            raise error
+        self._perhaps_fail()
         if executor in self.executors:
             self.executors[executor].fenced = True
 
     def _executors(self, _: Any) -> list[list[str]]:
-        running = {executor for executor, _, _ in self._tasks.values()}
+        running = {executor for executor, _, _ in self._tasks.values()} if self.batch is not None else set()
         return [
             [each.id, f"{each.address}:7", "1", str(round(1e3 * each.busy)), str(int(each.fenced)), str(int(each.id in running))]
             for each in self.executors.values()

@@ -10,30 +10,20 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from campaign.disk import Killed
+from campaign.errors import raised
 from campaign.history import Call, History
-from py4j.protocol import Py4JError
 
 from elastream.clouds.provider import HostStatus, Measured, Provider, RunState, Terms
 from elastream.model.cloud import HostType
-from elastream.model.errors import CloudError, EnvironmentProblem
+from elastream.model.errors import CloudError
 
-__all__ = ["ERRORS", "FaultyProvider", "Process", "Strand", "raised"]
+__all__ = ["FaultyProvider", "Process", "Strand"]
 
 R = TypeVar("R")
 
-ERRORS: Mapping[str, type[Exception]] = {
-    each.__name__: each
-    for each in (EnvironmentProblem, OSError, TimeoutError, RuntimeError, KeyError, ValueError, Py4JError)
-}
-"""By name what a schedule lets calls raise."""
 ABSURD: Mapping[str, float | None] = {
     "nan": math.nan, "inf": math.inf, "-inf": -math.inf, "negative": -5.0, "none": None, "huge": 1e18,
 }  # fmt: skip
-
-
-def raised(how: str) -> Exception:
-    """The exception that a schedule names."""
-    return ERRORS[how.split()[0]]("as meant")
 
 
 class Strand(threading.Thread):

@@ -20,7 +20,7 @@ from campaign.disk import Disk, Killed, failing
 from campaign.driver import AGAIN, MAX_HOSTS, Driver
 from campaign.history import History, Ledgers, Violation, checked
 from campaign.paper import EPOCH, SMALL, Cloud, Cluster, Machine
-from campaign.process import FaultyProvider, Process, Strand, raised
+from campaign.process import FaultyProvider, Process, Strand
 from campaign.schedule import OWN, SHARED, Fault, Schedule
 
 from elastream.clouds.local.hosts import LocalHosts
@@ -33,6 +33,7 @@ from elastream.model.errors import CloudError, ElastreamError, EnvironmentProble
 from elastream.planning.managers.regions import RegionRules
 from elastream.planning.sharing.messages import Claim, Offer, RegionOrder, RegionReport, View
 from elastream.planning.sharing.rules import ArbiterRules, RegionFacts
+from elastream.recording.lease_log import LeaseLog
 from elastream.recording.lines import JournalProblem
 from elastream.recording.manifest import held
 from elastream.services.arbiter_node import ArbiterNode, Entitlement, UnknownMember
@@ -157,6 +158,7 @@ class World:
                 self.history.note("settled", self.time, f"{BOUND:.0f} s after the last fault: {why}")
                 break
         self._ledgers = self._end()
+        self._stop()
 
     # -- processes -------------------------------------------------------------------------------------------------------
 
@@ -270,7 +272,8 @@ class World:
     def _machines(self, driver: Driver) -> Mapping[str, Machine]:
         if self.schedule.world == OWN:
             self.clouds["a"].pass_time()
-            return self.clouds["a"].machines
+            machines = self.clouds["a"].machines
+            return {name: machine for name, machine in machines.items() if not name.startswith("stray")}
         cluster = self.clusters.get(driver.name)
         if cluster is None:
             return {}
@@ -401,7 +404,7 @@ class World:
             case "an executor stands still" if running:
                 engine.executors[self.chance.choice(running)].stands_until = until
             case "the gateway fails":
-                engine.fails = (until, raised(fault.how))
+                engine.fails = (until, fault.how)
             case "reports to the coordinator lost":
                 engine.reports_lost = until
             case "a batch hangs":
@@ -442,6 +445,25 @@ class World:
         active = {name for name, lease in driver.plant.hosts.leases.items() if lease.active}
         listed = set(self.clouds["a"].hosts())
         return f"the ledger has {sorted(active)}, and the provider {sorted(listed)}" if active != listed else ""
+
+    def _stop(self) -> None:
+        """Every run ends in order, and leaves nothing."""
+        drivers = [each for each in self.processes.values() if isinstance(each, Driver)]
+        until = self.time + 30.0
+        for driver in drivers:
+            driver.stopping = True
+            if driver.loop is not None:
+                driver.loop.stop()
+            else:
+                driver.starts_at = math.inf
+        while any(each.starts_at < math.inf for each in drivers) and self.time < until:
+            self.time = round(self.time + STEP, 6)
+            for process in self.processes.values():
+                self._let(process)
+        for driver in drivers:
+            left = [host for host, lease in LeaseLog(driver.directory.leases).earlier.items() if lease.active]
+            if left:
+                self.history.note("leases", self.time, f"{driver.name} has ended, and its ledger has {sorted(left)} active")
 
     def _end(self) -> Ledgers | None:
         """What is leased at the end, by ledger and by provider, while all still runs."""
