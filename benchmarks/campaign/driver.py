@@ -126,11 +126,12 @@ class Driver(Process):
         wall: Callable[[], float],
         history: History,
         arrived: Callable[[float], float],
+        due: Callable[[float], float],
         opened: Callable[["Driver", Alarms], Provider],
         machines: Callable[["Driver"], Mapping[str, Machine]],
     ) -> None:
         super().__init__(name, now, history)
-        self.directory, self.wall, self.arrived = RunDirectory(folder), wall, arrived
+        self.directory, self.wall, self.arrived, self.due = RunDirectory(folder), wall, arrived, due
         self._opened, self._machines = opened, machines
         self.durable = Durable()
         self.engine: Engine | None = None
@@ -187,7 +188,7 @@ class Driver(Process):
         leases = LeaseLog(self.directory.leases)
         first = begun(leases, provider, resumed, clock.now())
         self.engine = engine = Engine(
-            self.name, self.durable, lambda: self._machines(self), self.arrived, self.now, self.wall, self.history,
+            self.name, self.durable, lambda: self._machines(self), self.arrived, self.due, self.now, self.wall, self.history,
             self.generation,
         )  # fmt: skip
         driver: Any = engine
@@ -257,7 +258,7 @@ class Driver(Process):
         if plant.placing.wanted():
             return f"{self.name} wants {len(plant.placing.wanted())} partitions elsewhere"
         held, planned = plant.mover.ran(), plant.placing.plan.latest.hosts
-        astray = [str(task) for task, host in planned.items() if held.get(task) != host]
+        astray = [str(task) for task, host in planned.items() if host in leases and held.get(task) != host]
         if astray:
             return f"{', '.join(astray)} of {self.name} are not where they are planned"
         if not engine.progress or now - engine.progress[-1].steady > 3 * TRIGGER + 4:
@@ -346,9 +347,12 @@ class Watcher:
         assert self._driver.engine is not None
         if math.isnan(latency):
             return ""
-        progress = self._driver.engine.progress
-        began = progress[-12].steady_began if len(progress) >= 12 else self._began
-        most = now - min(began, self._began if len(progress) < 12 else began) + 10.0
+        progress = self._driver.engine.progress[-12:]
+        # What is said is a bound: all of a batch may have come with the poll before it.
+        gaps = [b.steady - a.steady for a, b in zip(progress, progress[1:])] or [now - self._began]
+        waited = [each.waited for each in progress] or [now - self._began]
+        batch = self._driver.engine.batch
+        most = max(waited) + 3 * max(gaps) + (now - batch[1] if batch is not None else 0.0) + 15.0
         if not -1.0 <= latency <= most:
             return f"latency is said to be {latency:.0f} s, and is from 0 to {most:.0f} s"
         return ""

@@ -28,7 +28,7 @@ TRIGGER, OVERHEAD = 2.0, 0.2
 COST = 1 / 400
 """Core-seconds of a record."""
 PARTITIONS = 6
-BOUND = 6000
+BOUND = 2400
 """Most records of a batch."""
 REGISTERS = 2.0
 """Seconds until an executor registers on a host that is up."""
@@ -162,7 +162,7 @@ class Cluster:
 
     def terminate(self, host: str) -> None:
         machine = self.machines[host]
-        if machine.phase is not Phase.GONE:
+        if machine.phase in (Phase.STARTING, Phase.UP):
             machine.phase, machine.since = Phase.ENDING, self._now()
 
     def kill(self, host: str) -> None:
@@ -218,7 +218,9 @@ class Executor:
 
 @dataclass
 class Progress:
-    """A committed batch as the driver tells of it. began, ended: by the wall's clock; steady: when it really ended."""
+    """A committed batch as the driver tells of it. began, ended: by the wall's clock; steady: when it really ended. waited: for
+    how long its oldest record did.
+    """
 
     number: int
     began: float
@@ -229,6 +231,7 @@ class Progress:
     tasks: list[tuple[str, float]]
     steady_began: float = 0.0
     steady: float = 0.0
+    waited: float = 0.0
 
 
 class Engine:
@@ -252,12 +255,13 @@ class Engine:
         durable: Durable,
         machines: Callable[[], Mapping[str, Machine]],
         arrived: Callable[[float], float],
+        due: Callable[[float], float],
         now: Callable[[], float],
         wall: Callable[[], float],
         history: History,
         run: int,
     ) -> None:
-        self.name, self.durable, self._machines, self._arrived = name, durable, machines, arrived
+        self.name, self.durable, self._machines, self._arrived, self._due = name, durable, machines, arrived, due
         self.now, self.wall, self._history = now, wall, history
         self.query_id, self.run_id = f"query-{name}", f"run-{run}"
         self._prefix = f"{run}."
@@ -265,7 +269,8 @@ class Engine:
         self.locations: dict[int, str] = {}
         self.progress: list[Progress] = []
         self.batch: tuple[int, float, float] | None = None  # number, when it began, by the wall
-        self._written = False
+        self._written, self._spent_at = False, 0.0
+        self._works: dict[str, tuple[float, float]] = {}
         self._ends, self._tasks = math.inf, dict[int, tuple[str, int, float]]()
         self._next, self._numbers = 0.0, 0
         self._came_up: dict[str, float] = {}
@@ -393,6 +398,7 @@ class Engine:
         """Let pass what has come due: executors register and are lost, a batch begins and ends."""
         now = self.now()
         self._meet_hosts(now)
+        self._spend(now)
         if self.batch is not None and now >= self._ends:
             if self._written:
                 self._commit(now)
@@ -415,6 +421,15 @@ class Engine:
                     name = f"{self._prefix}{self._numbers}".replace(".", "00")
                     self.executors[name] = Executor(name, host, machine.address)
                     self._came_up.pop(machine.address)
+
+    def _spend(self, now: float) -> None:
+        """Count the CPU time of hosts whose tasks have run since the last tick."""
+        machines = self._machines()
+        for executor, (began, ends) in self._works.items():
+            if executor in self.executors:
+                machine = machines[self.executors[executor].host]
+                machine.seconds += max(0.0, min(now, ends) - max(self._spent_at, began)) * machine.type.cores
+        self._spent_at = now
 
     def kill_executor(self, executor: str) -> None:
         """Its process ends; the host lives and starts another."""
@@ -444,7 +459,7 @@ class Engine:
                 return
             self.durable.ranges.append((start, min(latest, start + BOUND)))
         self.batch = (number, now, self.wall())
-        self._tasks = {}
+        self._tasks, self._works = {}, {}
         self._run(range(PARTITIONS), number, now + OVERHEAD)
 
     def _run(self, partitions: Collection[int], number: int, at: float) -> None:
@@ -456,6 +471,8 @@ class Engine:
             seconds = COST * (end - start) / PARTITIONS / machines[self.executors[executor].host].type.cores
             busy[executor] = busy.get(executor, 0.0) + seconds
             self._tasks[partition] = (executor, number, seconds)
+            self.locations[partition] = executor  # a task reports where it loads its state, before it works
+        self._works |= {executor: (at, at + seconds) for executor, seconds in busy.items()}
         hold = max(self.executors[each].stands_until for each in busy)
         self._ends = max(at + max(busy.values()), hold, self.hangs)
 
@@ -481,7 +498,7 @@ class Engine:
         start, end = self.durable.ranges[number]
         tasks = [(self._tasks[p][0], self._tasks[p][2]) for p in range(PARTITIONS)]
         self.progress.append(
-            Progress(number, by_wall, self.wall(), start, end, int(self._arrived(began)), tasks, began, now)
+            Progress(number, by_wall, self.wall(), start, end, int(self._arrived(began)), tasks, began, now, now - self._due(start))
         )
         del self.progress[:-100]
         self.batch = None
@@ -489,7 +506,6 @@ class Engine:
 
     def _write(self, number: int, now: float) -> None:
         start, end = self.durable.ranges[number]
-        machines = self._machines()
         for partition in range(PARTITIONS):
             executor, _, seconds = self._tasks[partition]
             at = self.executors[executor]
@@ -499,8 +515,6 @@ class Engine:
             self.durable.contents[partition, number + 1] = content
             at.state[partition] = number + 1
             at.busy += seconds
-            machines[at.host].seconds += seconds * machines[at.host].type.cores
-            self.locations[partition] = executor
             self._history.commits.append(Commit(now, self.name, number, partition, at.host, loaded, number + 1, content))
         self._history.sink.append((now, self.name, number, start, end, row_of(start, end)))
 

@@ -118,9 +118,9 @@ def drawn(seed: int, faults: int, world: str = "") -> Schedule:
             Fault(round(at, 1), name, chance.choice(kind.who[where]), kind.amount(chance), seconds, chance.choice(kind.how))
         )
         at += chance.expovariate(1 / BETWEEN)
-    load = [(0.0, chance.uniform(200.0, 900.0))]
+    load = [(0.0, chance.uniform(150.0, 350.0))]
     while load[-1][0] < at:
-        load.append((load[-1][0] + chance.uniform(30.0, 120.0), chance.uniform(200.0, 900.0)))
+        load.append((load[-1][0] + chance.uniform(30.0, 120.0), chance.uniform(150.0, 900.0)))
     return Schedule(seed, where, tuple((round(t, 1), round(rate, 1)) for t, rate in load), tuple(found))
 
 

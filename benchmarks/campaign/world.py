@@ -89,7 +89,7 @@ class World:
         self.processes: dict[str, Process] = {}
         for name in ("a",) if schedule.world == OWN else ("a", "b"):
             self.processes[name] = Driver(
-                name, folder / name, self.now, self.wall, self.history, self.arrived, self._opened, self._machines
+                name, folder / name, self.now, self.wall, self.history, self.arrived, self.due, self._opened, self._machines
             )
         if schedule.world == OWN:
             self.clouds["a"] = Cloud("a", (SMALL,), self.now, MAX_HOSTS)
@@ -120,6 +120,14 @@ class World:
         for (since, rate), (until, _) in zip(load, [*load[1:], (math.inf, 0.0)], strict=True):
             total += rate * max(0.0, min(at, until) - since)
         return total
+
+    def due(self, record: float) -> float:
+        """When a record came, by its number."""
+        low, high = 0.0, self.time + 1.0
+        while high - low > 0.01:
+            middle = (low + high) / 2
+            low, high = (middle, high) if self.arrived(middle) <= record else (low, middle)
+        return high
 
     def at(self, time: float, do: Callable[[], None]) -> None:
         """Have `do` done at second `time`."""
