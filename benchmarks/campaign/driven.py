@@ -1,7 +1,8 @@
 """The driver's process of the campaign on Spark: a word count under the whole loop, which takes its faults as commands.
 
-python driven.py FOLDER [RESUME]. Commands come as lines of JSON on standard input; what happens goes to FOLDER/history.jsonl:
-the executor of each state partition and batch, calls of the provider with how they ended, and each command as it was done.
+python driven.py FOLDER [RESUME]. Commands come as lines of JSON on standard input; what happens goes to
+FOLDER/history.jsonl: the executor of each state partition and batch, calls of the provider with how they ended, and each
+command as it was done.
 """
 
 import json
@@ -63,8 +64,8 @@ class Shown:
     def observed(self, observation: Observation) -> None:
         hosts = {host: str(lease.state) for host, lease in observation.leases.items()}
         alarms = [alarm.source for alarm in observation.alarms]
-        self._told("seen", hosts=hosts, batches=[int(batch.number) for batch in observation.batches if batch.number == batch.number],
-                   alarms=alarms, wanted=len(captured[0].placing.wanted()) if captured else 0)  # fmt: skip
+        wanted = len(captured[0].placing.wanted()) if captured else 0
+        self._told("seen", hosts=hosts, alarms=alarms, wanted=wanted)
 
     def decided(self, decision: Any) -> None:
         """Nothing."""
@@ -115,7 +116,9 @@ def seams(told: Told) -> None:
         setattr(LocalHosts, verb, called(told, verb, getattr(LocalHosts, verb)))
 
 
-def called(told: Told, verb: str, do: Callable[[Any, Collection[str] | Mapping[str, HostType]], None]) -> Callable[..., None]:
+def called(
+    told: Told, verb: str, do: Callable[[Any, Collection[str] | Mapping[str, HostType]], None]
+) -> Callable[..., None]:
     """A verb of the provider that is noted as invoked, and as it ended."""
 
     def call(self: Any, hosts: Any) -> None:

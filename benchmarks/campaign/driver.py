@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,6 @@ from campaign.errors import raised
 from campaign.history import History
 from campaign.paper import COST, TRIGGER, Durable, Engine, Machine
 from campaign.process import FaultyProvider, Process, Strand
-
 from elastream.clouds.provider import Provider
 from elastream.control.journal import ActionState, Journal
 from elastream.control.loop import Loop
@@ -116,7 +116,7 @@ class Tripwire:
 
 
 class Driver(Process):
-    """The driver of the application `name` in `folder`. machines: of it, as they are; opened: its provider, once a start."""
+    """The driver of the application `name` in `folder`. machines: of it, as they are; opened: its provider."""
 
     def __init__(
         self,
@@ -180,7 +180,9 @@ class Driver(Process):
             ending = self.loop.run()
             self.works()
             if not self.stopping:
-                self.history.note("control", self.now(), f"the run of {self.name} ended as {ending.status}: {ending.reason}")
+                self.history.note(
+                    "control", self.now(), f"the run of {self.name} ended as {ending.status}: {ending.reason}"
+                )
 
     def _plant(
         self, provider: FaultyProvider, clock: Clock, alarms: Alarms, resumed: Resumed | None, strand: Strand
@@ -188,8 +190,8 @@ class Driver(Process):
         leases = LeaseLog(self.directory.leases)
         first = begun(leases, provider, resumed, clock.now())
         self.engine = engine = Engine(
-            self.name, self.durable, lambda: self._machines(self), self.arrived, self.due, self.now, self.wall, self.history,
-            self.generation,
+            self.name, self.durable, lambda: self._machines(self), self.arrived, self.due, self.now, self.wall,
+            self.history, self.generation,
         )  # fmt: skip
         driver: Any = engine
         hosts = Hosts(Executors(driver), provider, clock.now, fence=engine.fence, log=leases, alarms=alarms)
@@ -223,7 +225,7 @@ class Driver(Process):
         plant.hosts.close()
         plant.hosts.provider.close()
 
-    # -- what the world sees of it ---------------------------------------------------------------------------------------
+    # -- what the world sees of it --------------------
 
     def forget(self) -> None:
         """Nothing is left of the process."""
@@ -333,14 +335,15 @@ class Watcher:
         ended = [each for each in self._driver.engine.progress if now - each.steady < 120.0]
         if math.isnan(rate) or len(ended) < 3:
             return ""
-        gaps = [(b.end - b.start) / max(b.steady_began - a.steady_began, TRIGGER / 2) for a, b in zip(ended, ended[1:])]
+        gaps = [(b.end - b.start) / max(b.steady_began - a.steady_began, TRIGGER / 2) for a, b in pairwise(ended)]
         if rate > 3 * max(gaps) + 50:
             return f"throughput is said to be {rate:.0f}, and was at most {max(gaps):.0f} records/s"
         recent = ended[-6:]
-        steady = all(b.steady_began - a.steady_began < 3 * TRIGGER for a, b in zip(recent, recent[1:]))
+        steady = all(b.steady_began - a.steady_began < 3 * TRIGGER for a, b in pairwise(recent))
         if len(recent) == 6 and steady and now - ended[-1].steady < 2 * TRIGGER and now >= self._driver.engine.silent + 20:
-            if rate < 0.3 * min(gaps[-5:]) - 10:
-                return f"throughput is said to be {rate:.0f}, and was at least {min(gaps[-5:]):.0f} records/s"
+            least = min((b.end - b.start) / max(b.steady - a.steady, TRIGGER) for a, b in pairwise(recent))
+            if rate < 0.3 * least - 10:
+                return f"throughput is said to be {rate:.0f}, and was at least {least:.0f} records/s"
         return ""
 
     def _latency(self, latency: float, now: float) -> str:
@@ -349,10 +352,10 @@ class Watcher:
             return ""
         progress = self._driver.engine.progress[-12:]
         # What is said is a bound: all of a batch may have come with the poll before it.
-        gaps = [b.steady - a.steady for a, b in zip(progress, progress[1:])] or [now - self._began]
+        gaps = [b.steady - a.steady for a, b in pairwise(progress)] or [now - self._began]
         waited = [each.waited for each in progress] or [now - self._began]
         batch = self._driver.engine.batch
-        most = max(waited) + 3 * max(gaps) + (now - batch[1] if batch is not None else 0.0) + 15.0
+        most = max(waited) + 3 * max(gaps) + (now - batch[1] if batch is not None else 0.0) + 30.0
         if not -1.0 <= latency <= most:
             return f"latency is said to be {latency:.0f} s, and is from 0 to {most:.0f} s"
         return ""
@@ -377,7 +380,9 @@ class Watcher:
         """What a change of the number of hosts has no ground for; empty where it has one."""
         engine = self._driver.engine
         assert engine is not None
-        rates = [self._driver.arrived(at) - self._driver.arrived(at - 1.0) for at in (now, now - 20.0, now - 40.0, now - 60.0)]
+        rates = [
+            self._driver.arrived(at) - self._driver.arrived(at - 1.0) for at in (now, now - 20.0, now - 40.0, now - 60.0)
+        ]
         if isinstance(action, LeaseHost) and now - max(self._late_at, self._lost_at) > 45.0:
             cores = sum(lease.type.cores for lease in seen.leases.values())
             if cores > 2.0 * max(rates) * COST + 1.0:
@@ -396,4 +401,3 @@ class Watcher:
             if left < min(rates[:3]) * COST:
                 return f"{action} leaves {left:g} cores, and the load takes {min(rates[:3]) * COST:.2f}"
         return ""
-

@@ -1,8 +1,8 @@
 """The history of a run, and what must hold of it.
 
 As Jepsen does it, what a process asks of something outside is an *invoke*, and it ends as *ok*, *fail* or *unknown* (the
-answer was lost, or the process died meanwhile: it may have happened or not). What the data plane does is noted by the engine
-itself, which is asked and not believed: per partition and batch the executor, the version of the state that was loaded, the
+answer was lost, or the process died meanwhile: it may have happened or not). What the data plane does is noted by the
+engine itself: per partition and batch the executor, the version of the state that was loaded, the
 version that was committed, and a hash of its content.
 
     invariant                 of what
@@ -15,8 +15,8 @@ version that was committed, and a hash of its content.
     one holder                no machine is used by two applications, and none is given back under its user
     unknown                   what is observed is right or unknown, and nobody scales on what is unknown or hangs
     control                   no fault of the control plane ends a run, a thread or a process
-    settled                   a while after the last fault batches end, nothing waits, partitions are where they are planned,
-                              and hosts neither come nor go
+    settled                   a while after the last fault batches end, nothing waits, partitions are where they are
+                              planned, and hosts neither come nor go
 """
 
 import hashlib

@@ -4,12 +4,11 @@ A mutant is caught where some seed breaks a rule that it does not break without 
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
 from campaign.paper import Engine
-
 from elastream.clouds.membership import Membership
 from elastream.control import arbitration, loop, safety
 from elastream.control.journal import Journal
@@ -62,7 +61,7 @@ def patched(owner: Any, name: str, value: Any) -> Iterator[None]:
         setattr(owner, name, before)
 
 
-# -- the loop and its journal ------------------------------------------------------------------------------------------------
+# -- the loop and its journal --------------------
 
 
 def _unguarded_round() -> Sequence[tuple[Any, str, Any]]:
@@ -152,14 +151,14 @@ def _no_bounds() -> Sequence[tuple[Any, str, Any]]:
     return [(arbitration, "RULES", rules), (HostActions, "_lease", boundless)]
 
 
-# -- time --------------------------------------------------------------------------------------------------------------------
+# -- time --------------------
 
 
 def _clock_believed() -> Sequence[tuple[Any, str, Any]]:
     return [(Query, "_notice_step", lambda self, now: None)]
 
 
-# -- leases ------------------------------------------------------------------------------------------------------------------
+# -- leases --------------------
 
 
 def _leases_unlogged() -> Sequence[tuple[Any, str, Any]]:
@@ -175,10 +174,8 @@ def _ends_dropped() -> Sequence[tuple[Any, str, Any]]:
         unwritten, self._unwritten = self._unwritten, []
         for lease in unwritten:
             if self._log is not None:
-                try:
+                with suppress(ElastreamError):
                     self._log.ended(lease, "")
-                except ElastreamError:
-                    pass
 
     return [(HostBook, "_write_ends", write)]
 
@@ -198,7 +195,7 @@ def _ended_listed() -> Sequence[tuple[Any, str, Any]]:
     return [(Hosts, "_release_ended", lambda self: None)]
 
 
-# -- the mover and placement -------------------------------------------------------------------------------------------------
+# -- the mover and placement --------------------
 
 
 def _mover_dies() -> Sequence[tuple[Any, str, Any]]:
@@ -226,7 +223,7 @@ def _landed_at_once() -> Sequence[tuple[Any, str, Any]]:
     return [(Placing, "_settle", hasty), *_drift_stays()]
 
 
-# -- shared hosts ------------------------------------------------------------------------------------------------------------
+# -- shared hosts --------------------
 
 
 def _said_before_written() -> Sequence[tuple[Any, str, Any]]:
@@ -273,7 +270,7 @@ def _no_compaction_lock() -> Sequence[tuple[Any, str, Any]]:
     return [(StateLog, "commit", commit)]
 
 
-# -- the engine: what the history's checkers are for -------------------------------------------------------------------------
+# -- the engine: what the history's checkers are for --------------------
 
 
 def _old_state() -> Sequence[tuple[Any, str, Any]]:

@@ -24,10 +24,10 @@ from typing import Any
 
 import psutil
 import pyarrow.parquet as pq
+
 from campaign.driven import HISTORY, MAX_HOSTS, PARTITIONS, words_of
 from campaign.history import Violation
 from campaign.schedule import Fault
-
 from elastream.recording.lease_log import LeaseLog
 from elastream.spark.dataflow.corpus import replayed
 from elastream.spark.dataflow.sources import CORPUS
@@ -96,7 +96,7 @@ class _Campaign:
         self._read, self.hosts, self.alarms, self.wanted = 0, dict[str, str](), list[str](), 0
         self.status = ""
 
-    # -- the driver ------------------------------------------------------------------------------------------------------
+    # -- the driver --------------------
 
     @property
     def run(self) -> Path | None:
@@ -155,7 +155,7 @@ class _Campaign:
         if all(each.said != said for each in self.found.broken):
             self.found.broken.append(Violation(rule, time.monotonic() - self.began, said))
 
-    # -- processes -------------------------------------------------------------------------------------------------------
+    # -- processes --------------------
 
     def _below(self, what: str) -> list[psutil.Process]:
         """Processes below the driver whose command has `what`: started by it, and by nobody else."""
@@ -213,7 +213,7 @@ class _Campaign:
         else:
             self.tell(do=kind, seconds=fault.seconds, partition=number, host=number // PARTITIONS)
 
-    # -- the small disk --------------------------------------------------------------------------------------------------
+    # -- the small disk --------------------
 
     def mount(self) -> None:
         """A small disk for the control plane's logs; without the right to mount one, a remark says so."""
@@ -253,7 +253,7 @@ class _Campaign:
         timer.start()
         self.found.done["a full disk"] += 1
 
-    # -- the run ---------------------------------------------------------------------------------------------------------
+    # -- the run --------------------
 
     def go(self) -> Found:
         self.began = time.monotonic()
@@ -268,7 +268,9 @@ class _Campaign:
                     time.sleep(0.1)
                 self.happen(fault)
                 if count % 20 == 0:
-                    self.progress(f"{count} of {len(self.faults)} faults, {len(self.commits())} batches, {self.found.starts} starts")
+                    self.progress(
+                        f"{count} of {len(self.faults)} faults, {len(self.commits())} batches, {self.found.starts} starts"
+                    )
             ended = time.monotonic()
             self._until(self._settled, "all to settle", SETTLE)
             self.found.settled = time.monotonic() - ended
@@ -333,7 +335,7 @@ class _Campaign:
                     each.kill()
         self.look()
 
-    # -- what must hold --------------------------------------------------------------------------------------------------
+    # -- what must hold --------------------
 
     def _watch_the_sink(self) -> None:
         """What was once written for a batch is what is written there for ever."""
@@ -398,7 +400,9 @@ class _Campaign:
         for partition in (checkpoint / "state" / "0").glob("[0-9]*"):
             versions = [int(file.name.split(".")[0].split("_")[0]) for file in partition.glob("[0-9]*.*")]
             if versions and max(versions) < committed + 1:
-                self.note("versions", f"partition {partition.name} ends with version {max(versions)} after batch {committed}")
+                self.note(
+                    "versions", f"partition {partition.name} ends with version {max(versions)} after batch {committed}"
+                )
 
     def _entries(self, kind: str) -> Iterator[Mapping[str, Any]]:
         for line in (self.folder / HISTORY).read_text().splitlines():

@@ -14,7 +14,6 @@ from typing import Any
 
 from campaign.errors import raised
 from campaign.history import Commit, History, content_of, row_of
-
 from elastream.clouds.local.cluster import LocalCluster
 from elastream.clouds.provider import HostStatus, Measured, Phase, RunState, Terms
 from elastream.model.cloud import Billing, HostType
@@ -218,8 +217,8 @@ class Executor:
 
 @dataclass
 class Progress:
-    """A committed batch as the driver tells of it. began, ended: by the wall's clock; steady: when it really ended. waited: for
-    how long its oldest record did.
+    """A committed batch as the driver tells of it. began, ended: by the wall's clock; steady: when it really ended. waited:
+    for how long its oldest record did.
     """
 
     number: int
@@ -242,7 +241,7 @@ class Engine:
 
     context = None
     replays, salted = True, False
-    """What mutants undo: a batch that was planned is run as it was planned; content does not depend on where it came about."""
+    """What mutants undo: a batch that was planned is run as it was planned; content does not depend on its place."""
 
     @staticmethod
     def loads(cached: int | None, wanted: int) -> int:
@@ -280,7 +279,7 @@ class Engine:
         self.reports_lost = self.hangs = self.silent = self.loadless = -math.inf
         self.spark = self._java()
 
-    # -- the driver's JVM ------------------------------------------------------------------------------------------------
+    # -- the driver's JVM --------------------
 
     def ask(self, method: str, *arguments: Any) -> list[list[str]]:
         """What the Java of the real driver side answers."""
@@ -303,7 +302,14 @@ class Engine:
     def _executors(self, _: Any) -> list[list[str]]:
         running = {executor for executor, _, _ in self._tasks.values()} if self.batch is not None else set()
         return [
-            [each.id, f"{each.address}:7", "1", str(round(1e3 * each.busy)), str(int(each.fenced)), str(int(each.id in running))]
+            [
+                each.id,
+                f"{each.address}:7",
+                "1",
+                str(round(1e3 * each.busy)),
+                str(int(each.fenced)),
+                str(int(each.id in running)),
+            ]
             for each in self.executors.values()
         ]
 
@@ -318,7 +324,11 @@ class Engine:
         found = []
         for each in self.progress:
             if each.number > seen:
-                offsets = {"startOffset": {"n": each.start}, "endOffset": {"n": each.end}, "latestOffset": {"n": each.latest}}
+                offsets = {
+                    "startOffset": {"n": each.start},
+                    "endOffset": {"n": each.end},
+                    "latestOffset": {"n": each.latest},
+                }
                 source = {"description": "paper", **offsets, "numInputRows": each.end - each.start}
                 times = [str(round(1e3 * at)) for at in (each.began, each.ended - each.began)]
                 found.append(
@@ -392,7 +402,7 @@ class Engine:
         if self.now() >= self.reports_lost:
             self.locations[partition] = executor
 
-    # -- what happens ----------------------------------------------------------------------------------------------------
+    # -- what happens --------------------
 
     def tick(self) -> None:
         """Let pass what has come due: executors register and are lost, a batch begins and ends."""
@@ -415,12 +425,13 @@ class Engine:
                 self._lose(executor.id)
         taken = {executor.host for executor in self.executors.values()}
         for host, machine in machines.items():
-            if machine.up and host not in taken:
-                if now >= self._came_up.setdefault(machine.address, now) + REGISTERS:
-                    self._numbers += 1
-                    name = f"{self._prefix}{self._numbers}".replace(".", "00")
-                    self.executors[name] = Executor(name, host, machine.address)
-                    self._came_up.pop(machine.address)
+            if not machine.up or host in taken:
+                continue
+            if now >= self._came_up.setdefault(machine.address, now) + REGISTERS:
+                self._numbers += 1
+                name = f"{self._prefix}{self._numbers}".replace(".", "00")
+                self.executors[name] = Executor(name, host, machine.address)
+                self._came_up.pop(machine.address)
 
     def _spend(self, now: float) -> None:
         """Count the CPU time of hosts whose tasks have run since the last tick."""
@@ -498,7 +509,18 @@ class Engine:
         start, end = self.durable.ranges[number]
         tasks = [(self._tasks[p][0], self._tasks[p][2]) for p in range(PARTITIONS)]
         self.progress.append(
-            Progress(number, by_wall, self.wall(), start, end, int(self._arrived(began)), tasks, began, now, now - self._due(start))
+            Progress(
+                number,
+                by_wall,
+                self.wall(),
+                start,
+                end,
+                int(self._arrived(began)),
+                tasks,
+                began,
+                now,
+                now - self._due(start),
+            )
         )
         del self.progress[:-100]
         self.batch = None

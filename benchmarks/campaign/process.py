@@ -12,7 +12,6 @@ from typing import Any, TypeVar
 from campaign.disk import Killed
 from campaign.errors import raised
 from campaign.history import Call, History
-
 from elastream.clouds.provider import HostStatus, Measured, Provider, RunState, Terms
 from elastream.model.cloud import HostType
 from elastream.model.errors import CloudError
@@ -100,7 +99,7 @@ class Process:
 
 
 class FaultyProvider:
-    """`provider` as `process` has it: calls are noted, fail as faults say, and end the process where it is to die in one."""
+    """`provider` as `process` has it: calls are noted, fail as faults say, and end the process if it is to die in one."""
 
     def __init__(self, provider: Provider, process: Process) -> None:
         self.provider, self._process = provider, process

@@ -13,6 +13,8 @@ import random
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -22,13 +24,11 @@ from campaign.history import History, Ledgers, Violation, checked
 from campaign.paper import EPOCH, SMALL, Cloud, Cluster, Machine
 from campaign.process import FaultyProvider, Process, Strand
 from campaign.schedule import OWN, SHARED, Fault, Schedule
-
 from elastream.clouds.local.hosts import LocalHosts
 from elastream.clouds.membership import Membership, MembershipLost
 from elastream.clouds.pool import PoolHosts
 from elastream.clouds.provider import Phase, Provider
 from elastream.model.alarms import Alarms
-from elastream.model.cloud import HostType
 from elastream.model.errors import CloudError, ElastreamError, EnvironmentProblem, InputError
 from elastream.planning.managers.regions import RegionRules
 from elastream.planning.sharing.messages import Claim, Offer, RegionOrder, RegionReport, View
@@ -55,8 +55,7 @@ up for ten minutes, and a host then takes its time."""
 REST = 15.0
 """Seconds for which all must be at rest to count as settled."""
 REGIONS = ("east", "west")
-TYPES = {region: HostType(f"small-{region}", cores=1.0, price=1.0, billing=SMALL.billing, start=6.0, stop=2.0, region=region)
-         for region in REGIONS}  # fmt: skip
+TYPES = {region: replace(SMALL, name=f"small-{region}", region=region, zone=region) for region in REGIONS}
 RULES = ArbiterRules(
     patience=30.0, silence=15.0, settle=10.0, max_hosts=2 * MAX_HOSTS, min_hosts=0, absence=60.0,
     regions={region: RegionFacts(capacity=MAX_HOSTS) for region in REGIONS},
@@ -104,7 +103,7 @@ class World:
         for fault in schedule.faults:
             self.at(fault.at, lambda fault=fault: self.happen(fault))
 
-    # -- time ------------------------------------------------------------------------------------------------------------
+    # -- time --------------------
 
     def now(self) -> float:
         """Seconds since the world began, by a clock that nobody sets."""
@@ -168,7 +167,7 @@ class World:
         self._ledgers = self._end()
         self._stop()
 
-    # -- processes -------------------------------------------------------------------------------------------------------
+    # -- processes --------------------
 
     def _let(self, process: Process) -> None:
         """Let a process do what has come due; start it where it is to run."""
@@ -288,7 +287,7 @@ class World:
         cluster.status()
         return cluster.machines
 
-    # -- the network -----------------------------------------------------------------------------------------------------
+    # -- the network --------------------
 
     def sent(self, sender: Process, deliver: Callable[[ArbiterNode], R]) -> R:
         """The arbiter's answer to a message; raises EnvironmentProblem where the message or the answer is lost."""
@@ -304,10 +303,8 @@ class World:
         return answer
 
     def _again(self, deliver: Callable[[ArbiterNode], Any]) -> None:
-        try:
+        with suppress(ElastreamError):
             self._asked(deliver)
-        except ElastreamError:
-            pass
 
     def _asked(self, deliver: Callable[[ArbiterNode], R]) -> R:
         node, process = self.arbiter, self.processes["arbiter"]
@@ -342,7 +339,7 @@ class World:
                     self.history.note("one holder", self.time, f"{machine} is used by {holders[machine]} and {name}")
                 holders[machine] = name
 
-    # -- faults ----------------------------------------------------------------------------------------------------------
+    # -- faults --------------------
 
     def happen(self, fault: Fault) -> None:
         """Let a fault happen now."""
@@ -436,7 +433,7 @@ class World:
         except EnvironmentProblem:
             pass
 
-    # -- the end ---------------------------------------------------------------------------------------------------------
+    # -- the end --------------------
 
     def _unsettled(self) -> str:
         for process in self.processes.values():

@@ -18,7 +18,11 @@ from elastream.recording.formats import marked, unmarked
 __all__ = ["JournalProblem", "Lines", "line", "replace_whole", "write_whole"]
 
 
-WRITE: Callable[[FileIO, bytes], int] = FileIO.write
+def _write(file: FileIO, content: bytes) -> int:
+    return file.write(content)
+
+
+WRITE: Callable[[FileIO, bytes], int] = _write
 SYNC: Callable[[int], None] = os.fsync
 """How bytes reach a file, and the disk: all that must survive a crash goes through these. The fault campaign has others."""
 

@@ -15,8 +15,8 @@ what is wanted, in `placing` and `hosts`, and wakes the mover, which sees to it.
     a host registers, is warm, holds nothing, is gone     `Hosts.step` takes it to its next state
     a change of the composition waits until
     records under way are drained                         until they are, it looks (`CompiledQueries.settle`)
-    a pass failed                                         its traceback is logged, and the next one is made; FAULTS in a row,
-                                                          or one of an unknown kind, sound an alarm
+    a pass failed                                         its traceback is logged, and the next is made; FAULTS in a row, or
+                                                          one of an unknown kind, sound an alarm
 
 Who may call what: `held`, `ran`, `empty`, `wake`, `weigh` and `close` are called from any thread. `Query.look` and all else
 that `observe` does runs in the thread of the loop, and changes nothing but what is known. Once a plant has begun, only the

@@ -50,7 +50,7 @@ class Begun:
 
 
 def begun(leases: LeaseLog, provider: Provider, resumed: Resumed | None, now: float) -> Begun:
-    """Take over what an earlier driver left, if the run goes on, and request the first hosts, each noted in `leases` first."""
+    """Take over what an earlier driver left, if the run goes on, and request first hosts, each noted in `leases` before."""
     before = TakenOver() if resumed is None else take_over(leases, provider, resumed)
     first = first_hosts(provider.terms, before)
     for host, kind in first.items():
