@@ -185,7 +185,7 @@ def _orphans_stay() -> Sequence[tuple[Any, str, Any]]:
 
 
 def _nothing_adopted() -> Sequence[tuple[Any, str, Any]]:
-    def forget(leases: Any, provider: Any, resumed: Any) -> Any:
+    def forget(leases: Any, provider: Any, seen: float) -> Any:
         return taking_over.TakenOver()
 
     return [(taking_over, "take_over", forget)]

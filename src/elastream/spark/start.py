@@ -44,6 +44,7 @@ from elastream.spark.queries.compiler import start_queries
 from elastream.spark.queries.query import Instruments
 from elastream.spark.queries.segments import composition_left, led_by_edges
 from elastream.spark.queries.watched import WatchedQueries
+from elastream.spark.telemetry.left_out import LeftOutWatch
 from elastream.spark.telemetry.links import LinkWatch
 from elastream.spark.telemetry.speeds import SpeedWatch
 from elastream.spark.telemetry.traffic import MapOutputs, Traffic
@@ -124,6 +125,7 @@ def start_plant(
             target_latency=target_latency,
             consistency=consistency,
             tables=bringing_into_use(graph, directory),
+            left_out=LeftOutWatch(layout, directory),
         )
         return on.plant(queries, target_latency, replicas)
 
