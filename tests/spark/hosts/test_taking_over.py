@@ -11,7 +11,7 @@ from elastream.model.cloud import HostState, HostType, Lease
 from elastream.recording.lease_log import LeaseLog
 from elastream.recording.lines import JournalProblem
 from elastream.spark.hosts.hosts import Hosts
-from elastream.spark.hosts.taking_over import Resumed, TakenOver, begun, first_hosts
+from elastream.spark.hosts.taking_over import Resumed, TakenOver, begun, first_hosts, take_over
 from elastream.spark.jvm.executors import Executors
 from fake_clock import FakeClock
 
