@@ -4,6 +4,7 @@ A tuple is never an object. Mapper m numbers its tuples for partition p from 0 o
 of its rate reaches k + 1; what a host has received, processed or keeps are intervals of these numbers.
 """
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -46,10 +47,19 @@ class Streams:
         # Where between two tuples each mapper begins, so that they do not emit in step.
         self._phase = np.random.default_rng(seed).random((mappers, shares.shape[1]))
         self.end = max(float(edges[-1]) for edges in self._edges)
+        # The same as plain numbers: a run asks for single moments hundreds of thousands of times.
+        self._steps = [(edges.tolist(), reach.tolist()) for edges, reach in zip(self._edges, self._reach, strict=True)]
+        self._every = sorted({edge for edges, _ in self._steps for edge in edges})
 
     def emitted_by(self, time: Floats | float) -> Floats:
         """Tuples of each source up to `time` (seconds, any shape); shape (sources, *shape of time)."""
+        if isinstance(time, float):
+            return np.array(self._by(time))
         return np.array([np.interp(time, e, r, left=0.0) for e, r in zip(self._edges, self._reach, strict=True)])
+
+    def _by(self, time: float) -> list[float]:
+        """Tuples of each source up to one moment."""
+        return [_at(time, edges, reach, bisect_right(edges, time) - 1) for edges, reach in self._steps]
 
     def numbers(self, times: Floats) -> Integers:
         """How many tuples each mapper has emitted for each partition.
@@ -63,21 +73,47 @@ class Streams:
 
     def between(self, begin: float, end: float) -> Floats:
         """Tuples of each source in that time; shape (sources,)."""
-        found: Floats = self.emitted_by(end) - self.emitted_by(begin)
-        return found
+        return np.array([late - early for early, late in zip(self._by(begin), self._by(end), strict=True)])
 
     def when(self, begin: float, tuples: float, weights: Floats, latest: float) -> float:
         """When `tuples` have been emitted since `begin` of what `weights` (by source) count; at most `latest`."""
-        low, high = begin, latest
-        if float(weights @ self.between(begin, latest)) <= tuples:
+        heavy: list[float] = weights.tolist()
+        low, due = begin, _weighed(heavy, self._by(begin))
+        high, most = latest, _weighed(heavy, self._by(latest))
+        wanted = due + tuples
+        if most <= wanted:
             return latest
-        for _ in range(40):  # halves an interval of an hour to less than a nanosecond
-            middle = (low + high) / 2
-            if float(weights @ self.between(begin, middle)) < tuples:
-                low = middle
+        first, last = bisect_right(self._every, low), bisect_left(self._every, high)
+        while first < last:
+            middle = (first + last) // 2
+            edge = self._every[middle]
+            if (reached := _weighed(heavy, self._by(edge))) < wanted:
+                low, due, first = edge, reached, middle + 1
             else:
-                high = middle
-        return high
+                high, last = edge, middle
+        # Between two edges the rate is constant; at `high` itself tuples may come all at once.
+        just_before = _weighed(
+            heavy, [_at(high, edges, reach, bisect_left(edges, high) - 1) for edges, reach in self._steps]
+        )
+        if just_before <= wanted:
+            return high
+        return min(high, low + (high - low) * (wanted - due) / (just_before - due))
+
+
+def _at(time: float, edges: Sequence[float], reach: Sequence[float], piece: int) -> float:
+    """Tuples due by `time` as the line says that begins at edge `piece`; as `numpy.interp`, to the last bit."""
+    if piece < 0:
+        return 0.0
+    if piece >= len(edges) - 1:
+        return reach[-1]
+    begin, end = edges[piece], edges[piece + 1]
+    if time == begin:
+        return reach[piece]
+    return (reach[piece + 1] - reach[piece]) / (end - begin) * (time - begin) + reach[piece]
+
+
+def _weighed(weights: Sequence[float], tuples: Sequence[float]) -> float:
+    return sum(weight * each for weight, each in zip(weights, tuples, strict=True))
 
 
 def _reach(load: Emissions, factor: float) -> tuple[Floats, Floats]:
