@@ -217,7 +217,7 @@ def _on_hosts(
         partitions = state_partitions or state_partitions_of(terms.types, terms.max_hosts)
         leases = LeaseLog(directory.leases)
         before = TakenOver() if resumed is None else take_over(leases, provider, resumed)
-        first, since = first_hosts(terms, before), clock.now()
+        first, since = first_hosts(terms, before, replicas), clock.now()
         for host, kind in first.items():
             leases.requested(host, kind, since)
         provider.lease(first)  # a host takes as long to start as a session

@@ -23,7 +23,7 @@ from elastream.model.promises import Rows
 from elastream.model.ring import Ring, in_zones
 from elastream.model.wording import counted, percent
 from elastream.planning.algorithms.billing import due_back
-from elastream.planning.algorithms.measures import tasks_on
+from elastream.planning.algorithms.measures import spread, tasks_on
 from elastream.planning.algorithms.ring_balance import Arc, evened, halved, middle
 from elastream.planning.algorithms.ring_load import RingLoad
 from elastream.planning.policies.static import filling, missing_hosts
@@ -347,7 +347,8 @@ class _Round:
             self.remarks.append(f"{why}; at most {counted(context.max_hosts, 'host')} may be leased")
         if "LeaseHost" not in context.capabilities:
             leases = 0
-        return [LeaseHost(observation.host_name(n), kind.name, kind.region, why=why) for n in range(leases)]
+        kinds = (kind, *spread(observation, kind, leases - 1))[:leases]
+        return [LeaseHost(observation.host_name(n), each.name, each.region, why=why) for n, each in enumerate(kinds)]
 
     # -- scale-in ------------------------------------------------------------------------------------------------------
 
