@@ -233,7 +233,7 @@ def test_it_says_when_hosts_cannot_all_hold_state():
     ("settings", "sentence"),
     [
         ({"cpu_low": 0.8}, "cpu_low is 0.8 and cpu_high 0.7; they must be 0 < cpu_low < cpu_high <= 1"),
-        ({"cpu_high": 1.2}, "cpu_low is 0.35 and cpu_high 1.2; they must be 0 < cpu_low < cpu_high <= 1"),
+        ({"cpu_high": 1.2}, "cpu_low is 0.6 and cpu_high 1.2; they must be 0 < cpu_low < cpu_high <= 1"),
         ({"queue_high": 1.0, "queue_low": 2.0}, "queue_low is 2 s; it must be at most queue_high, 1 s"),
         ({"patience": -1.0}, "patience is -1 s; it must not be negative"),
         ({"gain": 1.0}, "gain is 1; it must be 0 or more and below 1"),

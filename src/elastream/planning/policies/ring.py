@@ -80,13 +80,13 @@ class RingBalance:
     **One key.** A state partition that is busy alone cannot be divided: where a change would not lower the highest level
     by `gain`, nothing is moved and nothing leased for it, and a remark names the partition.
 
-    queue_high: seconds; None: half the target latency. queue_low: None: half of queue_high. calm: None: the start of a
+    cpu_low: None: half of cpu_high. queue_high: seconds; None: half the target latency. queue_low: None: half of queue_high. calm: None: the start of a
     host, at least 10 s. host_type: type to lease; None: that with the lowest price per core and second. partitions_a_host:
     state partitions for each host that may be leased, of runs that do not say how many: one is a tenth of a host's load.
     """
 
     cpu_high: float = TARGET_UTILISATION
-    cpu_low: float = TARGET_UTILISATION / 2
+    cpu_low: float | None = None
     queue_high: float | None = None
     queue_low: float | None = None
     patience: float = 3.0
@@ -98,9 +98,9 @@ class RingBalance:
     partitions_a_host: int = 10
 
     def __post_init__(self) -> None:
-        if not 0 < self.cpu_low < self.cpu_high <= 1:
+        if not 0 < self.light < self.cpu_high <= 1:
             raise InputError(
-                f"cpu_low is {self.cpu_low:g} and cpu_high {self.cpu_high:g}; they must be 0 < cpu_low < cpu_high <= 1"
+                f"cpu_low is {self.light:g} and cpu_high {self.cpu_high:g}; they must be 0 < cpu_low < cpu_high <= 1"
             )
         for name in ("queue_high", "queue_low", "patience", "cool_down", "calm"):
             if (value := getattr(self, name)) is not None and not value >= 0:
@@ -113,6 +113,16 @@ class RingBalance:
             raise InputError(f"gain is {self.gain:g}; it must be 0 or more and below 1")
         if self.cut not in (known := ("half", "load")):
             raise InputError(f"cut is {self.cut!r}; it must be {' or '.join(map(repr, known))}")
+
+    @property
+    def light(self) -> float:
+        """Part of its cores up to which a host is light."""
+        return self.cpu_high / 2 if self.cpu_low is None else self.cpu_low
+
+    def queues(self, target_latency: float | None) -> tuple[float, float]:
+        """(queue_high, queue_low), seconds, under this target latency."""
+        high = (target_latency or DEFAULT_LATENCY) / 2 if self.queue_high is None else self.queue_high
+        return high, high / 2 if self.queue_low is None else self.queue_low
 
     needs: ClassVar[Needs] = frozenset({(Rows.HOST, Metric.CPU), (Rows.OPERATOR, Metric.BACKLOG)})
     name: ClassVar = "ring"
@@ -129,6 +139,9 @@ class RingBalance:
             return "it divides the state of keyed operators among hosts, and the dataflow has none: use threshold"
         if self.host_type is not None and context.host_types and self.host_type not in context.host_types:
             return f"there is no host type {self.host_type!r} (there are: {', '.join(context.host_types)})"
+        high, low = self.queues(context.target_latency)
+        if low > high:
+            return f"queue_low is {low:g} s; it must be at most queue_high, half of the target latency: {high:g} s"
         return ""
 
 
@@ -140,9 +153,7 @@ class _Round:
         self.load = RingLoad(observation, policy.cpu_high)
         self.remarks: list[str] = []
         self.unknown: tuple[Unknown, ...] = ()
-        target = observation.context.target_latency or DEFAULT_LATENCY
-        self.queue_high = target / 2 if policy.queue_high is None else policy.queue_high
-        self.queue_low = self.queue_high / 2 if policy.queue_low is None else policy.queue_low
+        self.queue_high, self.queue_low = policy.queues(observation.context.target_latency)
         self.pace = PACE if before is None else max(observation.time - before.time, 0.0)
         self.rings = {name: ring for name, ring in observation.rings.items() if name in self.load.units}
         self.seen = self._watched()
@@ -168,7 +179,7 @@ class _Round:
         now, before = self.observation.time, self.before or Watched(self.observation.time)
         levels, queues, policy = self.load.levels, self.load.queues, self.policy
         high = {h: before.high.get(h, now) for h in levels if levels[h] >= policy.cpu_high and queues[h] >= self.queue_high}
-        low = {h: before.low.get(h, now) for h in levels if levels[h] <= policy.cpu_low and queues[h] <= self.queue_low}
+        low = {h: before.low.get(h, now) for h in levels if levels[h] <= policy.light and queues[h] <= self.queue_low}
         hosts = frozenset(self.observation.usable)
         moving = any(not self.observation.follows(name, ring) for name, ring in self.rings.items())
         changed = now if moving or (self.before is not None and hosts != before.hosts) else before.changed
