@@ -14,7 +14,7 @@ from elastream.recording.recorder import Recording
 from elastream.report.page import Card, cards
 from elastream.report.summary import Summary
 from elastream.report.thinning import thinned
-from elastream.report.timeline import PALETTE
+from elastream.report.drawing import PALETTE
 
 __all__ = ["fragment", "sentence"]
 
