@@ -14,7 +14,8 @@ from elastream.model.metrics import Metric
 from elastream.model.observation import Context, Frame, Observation, TaskFrame
 from elastream.model.ring import Ring
 from elastream.model.stages import lay_out
-from elastream.planning.policies.ring import RingBalance, Watched
+from elastream.planning.policies.ring import RingBalance
+from elastream.planning.policies.ring_round import Watched
 from one_run import OneRun
 
 ONE = HostType("one", cores=1.0, billing=Billing(1.0), start=8.0, stop=2.0)
