@@ -213,7 +213,7 @@ class Reducers:
         stamps = self.stamps(old)
         for segment in old.queue:
             segment.owned &= ~given
-            segment.weights = self.streams.shares[:, segment.owned].sum(axis=1)
+            segment.weights = self.streams.part_of(segment.owned)
         for replay in list(old.replays):
             replay.without(given)
             if not replay.tuples:
@@ -229,9 +229,7 @@ class Reducers:
 
     def weigh(self, node: Node, now: float) -> None:
         """Count from now on what `node` gets for the partitions that it owns and keeps now."""
-        shares = self.streams.shares
-        node.own_weights = shares[:, node.own].sum(axis=1)
-        node.fed_weights = shares[:, node.fed].sum(axis=1)
+        node.own_weights, node.fed_weights = self.streams.part_of(node.own), self.streams.part_of(node.fed)
         if node.queue[-1].since >= now:
             node.queue.pop()
         node.queue.append(Waiting(now, node.own.copy(), node.own_weights))

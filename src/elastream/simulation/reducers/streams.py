@@ -8,11 +8,12 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from elastream.model.observation import Floats, Integers
 from elastream.simulation.arrivals import Emissions, Load, emissions
 
-__all__ = ["Streams"]
+__all__ = ["Streams", "weighed"]
 
 AT_ONCE = 1e-3
 """Seconds over which records that a load has at one moment are emitted."""
@@ -71,15 +72,19 @@ class Streams:
             due += np.interp(times, edges, reach, left=0.0) * (share / self.mappers)
         return np.floor(due).astype(np.int64)
 
-    def between(self, begin: float, end: float) -> Floats:
-        """Tuples of each source in that time; shape (sources,)."""
-        return np.array([late - early for early, late in zip(self._by(begin), self._by(end), strict=True)])
+    def between(self, begin: float, end: float) -> list[float]:
+        """Tuples of each source in that time."""
+        return [late - early for early, late in zip(self._by(begin), self._by(end), strict=True)]
 
-    def when(self, begin: float, tuples: float, weights: Floats, latest: float) -> float:
+    def part_of(self, partitions: NDArray[np.bool_]) -> list[float]:
+        """The part of the tuples of each source that is for these."""
+        found: list[float] = self.shares[:, partitions].sum(axis=1).tolist()
+        return found
+
+    def when(self, begin: float, tuples: float, weights: Sequence[float], latest: float) -> float:
         """When `tuples` have been emitted since `begin` of what `weights` (by source) count; at most `latest`."""
-        heavy: list[float] = weights.tolist()
-        low, due = begin, _weighed(heavy, self._by(begin))
-        high, most = latest, _weighed(heavy, self._by(latest))
+        low, due = begin, weighed(weights, self._by(begin))
+        high, most = latest, weighed(weights, self._by(latest))
         wanted = due + tuples
         if most <= wanted:
             return latest
@@ -87,13 +92,13 @@ class Streams:
         while first < last:
             middle = (first + last) // 2
             edge = self._every[middle]
-            if (reached := _weighed(heavy, self._by(edge))) < wanted:
+            if (reached := weighed(weights, self._by(edge))) < wanted:
                 low, due, first = edge, reached, middle + 1
             else:
                 high, last = edge, middle
         # Between two edges the rate is constant; at `high` itself tuples may come all at once.
-        just_before = _weighed(
-            heavy, [_at(high, edges, reach, bisect_left(edges, high) - 1) for edges, reach in self._steps]
+        just_before = weighed(
+            weights, [_at(high, edges, reach, bisect_left(edges, high) - 1) for edges, reach in self._steps]
         )
         if just_before <= wanted:
             return high
@@ -112,7 +117,8 @@ def _at(time: float, edges: Sequence[float], reach: Sequence[float], piece: int)
     return (reach[piece + 1] - reach[piece]) / (end - begin) * (time - begin) + reach[piece]
 
 
-def _weighed(weights: Sequence[float], tuples: Sequence[float]) -> float:
+def weighed(weights: Sequence[float], tuples: Sequence[float]) -> float:
+    """Tuples of all sources, each source's by its weight."""
     return sum(weight * each for weight, each in zip(weights, tuples, strict=True))
 
 
