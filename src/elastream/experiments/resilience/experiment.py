@@ -3,7 +3,7 @@ survive. `scene` builds what runs, `bars` judges what came of it, `page` shows i
 """
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -148,7 +148,8 @@ def _by_host(plant: ReducersPlant) -> dict[str, Floats]:
 def _growth(case: ResilienceCase) -> tuple[Mapping[str, float], Series]:
     """Fig. 6.11(b): a rising rate, and idle hosts that come one by one.
 
-    A reaction lasts from the moment at which a queue is long until all of the backup is replayed on the host that came.
+    A reaction lasts from the moment at which the queue of the host is long that another one comes beside, until all of the
+    backup is replayed on that one.
     """
     first, last, seconds = GROWTH
     plant = _ring(case, {TEXT: ramp(first, last, seconds)}, seconds)
@@ -158,7 +159,7 @@ def _growth(case: ResilienceCase) -> tuple[Mapping[str, float], Series]:
     for each in plant.reducers.takeovers:
         if each.why == "tokens" and each.host not in known:
             known.add(each.host)
-            reactions.append(each.restored - _long_since(plant, each.decided))
+            reactions.append(each.restored - _long_since(plant, each.owners, each.decided))
     samples = plant.watch.series
     series = {
         "seconds": np.array([sample.time for sample in samples]),
@@ -177,11 +178,11 @@ def _growth(case: ResilienceCase) -> tuple[Mapping[str, float], Series]:
     return figures, series
 
 
-def _long_since(plant: ReducersPlant, until: float) -> float:
-    """Since when a queue has been long that is so at `until`, or was within the last measurement."""
+def _long_since(plant: ReducersPlant, hosts: Sequence[str], until: float) -> float:
+    """Since when a queue of these hosts has been long that is so at `until`, or was within the last measurement."""
     late, since = _long(plant), until
     for at in sorted(
-        (at for node in plant.reducers.nodes.values() for at, behind in node.behind if behind >= late), reverse=True
+        (at for host in hosts for at, behind in plant.reducers.nodes[host].behind if behind >= late), reverse=True
     ):
         if at <= until and at >= since - plant.settings.monitor:
             since = at

@@ -29,7 +29,7 @@ LINKS, MAPPERS = 3_000_001, 2_000_000
 @dataclass(slots=True)
 class Takeover:
     """A host took over partitions. why: "recovery", "tokens" or "start". since: when what it answers began: the failure,
-    or the request. decided: when the ring changed. restored: when all of the backup was replayed; NaN before. tuples:
+    or the request. decided: when the ring changed. owners: before. restored: when all of the backup was replayed; NaN before. tuples:
     replayed. repeated: tuples processed again that the old owner had processed. twice: of those, such as the state took
     in twice. lost: tuples that the state lacks, for want of a copy or of tuples."""
 
@@ -38,6 +38,7 @@ class Takeover:
     since: float
     decided: float
     partitions: int
+    owners: tuple[str, ...] = ()
     restored: float = float("nan")
     tuples: float = 0.0
     repeated: int = 0
@@ -167,6 +168,7 @@ class Reducers:
         for old in {id(each): each for each in self.owner if each is not None and each is not node}.values():
             mine = gained & old.own
             if mine.any():
+                about.owners = (*about.owners, old.name)
                 of_old = np.stack([self.processed(old), old.twice, old.gone, self.acknowledged(old)])
                 before[:, :, mine] = of_old[:, :, mine]
                 self._give_up(old, mine, before[0], now)
