@@ -29,9 +29,9 @@ LINKS, MAPPERS = 3_000_001, 2_000_000
 @dataclass(slots=True)
 class Takeover:
     """A host took over partitions. why: "recovery", "tokens" or "start". since: when what it answers began: the failure,
-    or the request. decided: when the ring changed. owners: before. restored: when all of the backup was replayed; NaN before. tuples:
-    replayed. repeated: tuples processed again that the old owner had processed. twice: of those, such as the state took
-    in twice. lost: tuples that the state lacks, for want of a copy or of tuples."""
+    or the request. decided: when the ring changed. owners: of these before. restored: when all of the backup was replayed;
+    NaN before. tuples: replayed. repeated: tuples processed again that the old owner had processed. twice: of those, such
+    as the state took in twice. lost: tuples that the state lacks, for want of a copy or of tuples."""
 
     host: str
     why: str
