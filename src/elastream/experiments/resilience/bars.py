@@ -107,7 +107,7 @@ def _within(name: str, values: Sequence[float], low: float, high: float, source:
 
 
 def _reacted(results: ResilienceResults) -> Iterator[Check]:
-    values = [value for value in results.values("growth", "reaction") if value == value]
+    values = [value for run in results.of("growth") for value in run.series["reactions"].tolist() if value == value]
     yield _within("scale-out: seconds from a long queue to a restored host, median", values, *REACTION, "Fig. 6.11(b)")
     yield Check(
         "scale-out: tuples lost", sum(results.values("growth", "lacking")), "0", _none(results, "growth"), "6.3: D1, D2"

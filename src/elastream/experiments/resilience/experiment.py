@@ -43,7 +43,7 @@ KILLED_AT, SHOWN = 500.0, (300.0, 650.0)
 """Fig. 6.13(a): when a host fails, and what of the run it shows."""
 
 Series = Mapping[str, Floats]
-"""By name; all of one length, "seconds" among them."""
+"""By name; those over "seconds" of its length."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +167,7 @@ def _growth(case: ResilienceCase) -> tuple[Mapping[str, float], Series]:
         "throughput": np.array([sum(sample.rate.values()) for sample in samples]),
         "hosts": np.array([float(len(sample.rate)) for sample in samples]),
         "queued": np.array([sum(sample.queued.values()) for sample in samples]),
+        "reactions": np.array(reactions),
     }
     figures = {
         "reaction": float(np.median(reactions)) if reactions else np.nan,
