@@ -140,13 +140,20 @@ class RingLoad:
             for row, name in enumerate(names)
         }
 
+    @cached_property
+    def _speeds(self) -> Floats:
+        """Speed of the cores of each host, by its row; and of none, 1, for tasks that are placed nowhere."""
+        capacities, leases = self.observation.capacities, self.observation.leases
+        known = [capacities[host] / leases[host].type.cores if host in capacities else 1.0 for host in self.observation.hosts.ids]
+        return np.array([*known, 1.0])
+
     def loads(self, operator: str) -> Floats:
-        """Cores that each state partition of `operator` keeps busy, by its number; NaN where unknown."""
+        """Cores of speed 1 that each state partition of `operator` keeps busy, by its number; NaN where unknown."""
         tasks, count = self.observation.tasks, self.observation.context.partitions[operator]
         found = np.full(count, np.nan)
         mine = tasks.operator == self.observation.operators.rows.get(operator, -1)
         within = mine & (tasks.index < count)
-        found[tasks.index[within]] = tasks.column(Metric.BUSY_CORES)[within]
+        found[tasks.index[within]] = tasks.column(Metric.BUSY_CORES)[within] * self._speeds[tasks.host[within]]
         return found
 
     def arc(self, operator: str, ring: Ring, hosts: tuple[str, ...], joins: str | None = None) -> Arc:
