@@ -1,5 +1,5 @@
-"""Where state is, on a line of the live view for each operator that has a ring or copies: who owns how much, and who keeps
-copies of it."""
+"""Where state is, on two lines of the live view for each operator that has a ring or copies: who owns how much, and who
+keeps copies of it."""
 
 import math
 
@@ -13,12 +13,12 @@ from elastream.model.wording import counted, percent
 
 __all__ = ["rings_of"]
 
-RINGS = 3
+RINGS = 2
 """Most operators whose rings are shown."""
 
 
 def rings_of(seen: Observation) -> list[Text]:
-    """A line for each operator that has a ring or copies; of more than `RINGS`, the others are only counted."""
+    """Lines about each operator that has a ring or copies; of more than `RINGS`, the others are only counted."""
     names, rows = seen.tasks.operator, seen.operators.rows
     tasks = seen.tasks.tasks
     copied = {tasks[row].operator for row in set(seen.standby.task.tolist())}
@@ -26,27 +26,28 @@ def rings_of(seen: Observation) -> list[Text]:
     lines = []
     for operator in operators[:RINGS]:
         mine = names == rows.get(operator, -1)
-        lines.append(
-            Text.assemble(
-                (f"ring {operator}  " if operator in seen.rings else f"state {operator}  ", "dim"),
-                _owners(seen, operator, mine),
-                (_copies(seen, mine) if operator in copied else "", "dim"),
-                overflow="ellipsis",
-                no_wrap=True,
-            )
-        )
+        kind = "ring" if operator in seen.rings else "state"
+        lines.append(_line((f"{kind} {operator}  ", "dim"), _owners(seen, operator, mine)))
+        if operator in copied:
+            lines.append(_line((f"  copies of {_copies(seen, mine)}", "dim")))
     if len(operators) > RINGS:
         lines.append(Text(f"and {counted(len(operators) - RINGS, 'ring')} more", style="dim"))
     if seen.standby.why:
-        lines.append(Text(f"copies: {seen.standby.why}", style="yellow", overflow="ellipsis", no_wrap=True))
+        lines.append(_line((f"copies: {seen.standby.why}", "yellow")))
     return lines
+
+
+def _line(*parts: str | tuple[str, str]) -> Text:
+    return Text.assemble(*parts, overflow="ellipsis", no_wrap=True)
 
 
 def _owners(seen: Observation, operator: str, mine: NDArray[np.bool_]) -> str:
     """Each host clockwise, the part of the state that it owns, and who keeps a copy of most of that."""
     hosts, tasks = seen.hosts.ids, seen.tasks
     keepers = _keepers(seen)
-    on = {hosts[row]: np.flatnonzero(mine & (tasks.host == row)) for row in sorted(set(tasks.host[mine].tolist())) if row >= 0}
+    on = {
+        hosts[row]: np.flatnonzero(mine & (tasks.host == row)) for row in sorted(set(tasks.host[mine].tolist())) if row >= 0
+    }
     order = [*seen.rings[operator].nodes] if operator in seen.rings else []
     said = []
     for host in dict.fromkeys([*(each for each in order if each in on), *on]):
@@ -72,5 +73,5 @@ def _copies(seen: Observation, mine: NDArray[np.bool_]) -> str:
     have = int(np.isin(np.flatnonzero(mine), seen.standby.task).sum())
     known = lag[~np.isnan(lag)]
     behind = float(known.max()) if known.size else math.nan
-    said = f"   copies of {have} of {int(mine.sum())}"
+    said = f"{have} of {int(mine.sum())} state partitions"
     return said if math.isnan(behind) else f"{said}, {counted(round(behind), 'checkpoint')} behind at most"

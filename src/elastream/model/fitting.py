@@ -89,9 +89,7 @@ def few_zones(replicas: int, types: Iterable[HostType]) -> str:
 def refuse_partitions(partitions: int | None) -> None:
     """Raise InputError for state partitions that no run can have. None: as many as is the default."""
     if partitions is not None and (not isinstance(partitions, int) or isinstance(partitions, bool) or partitions < 1):
-        raise InputError(
-            f"state_partitions is {partitions!r}; it must be a whole number, 1 or more", ("state_partitions",)
-        )
+        raise InputError(f"state_partitions is {partitions!r}; it must be a whole number, 1 or more", ("state_partitions",))
 
 
 def few_partitions(partitions: int, max_hosts: int) -> str:

@@ -1,4 +1,4 @@
-"""Where the state of keyed operators was: rings of hosts over time, who kept copies of what, and who has what at the end."""
+"""Where the state of keyed operators was: rings of hosts over time, who kept copies, and who has what at the end."""
 
 import html
 from bisect import bisect_right
@@ -26,8 +26,8 @@ Held = Mapping[str, Sequence[int]]
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """What a host owned of a ring from `since` to `until`, seconds: [begin, end) of the keys, in parts where it goes through
-    0. keepers: hosts with copies of it, that with most of them first."""
+    """What a host owned of a ring from `since` to `until`, seconds: [begin, end) of the keys, in parts where it goes
+    through 0. keepers: hosts with copies of it, that with most of them first."""
 
     host: str
     parts: tuple[tuple[float, float], ...]
@@ -85,7 +85,7 @@ def rings_over_time(recording: Recording) -> tuple[Bands, ...]:
 
 
 def state_at_the_end(recording: Recording) -> tuple[StateOf, ...]:
-    """Who had what of each keyed operator's state when it was last seen; empty where nothing is known of rings or copies."""
+    """Who had what of each keyed operator's state when it was last seen; empty without rings and copies."""
     series = recording.series
     if not (series.rings or series.held):
         return ()
@@ -170,7 +170,7 @@ def add_bands(
             {
                 "type": "scatter", "mode": "markers", "name": host, "xaxis": "x", "yaxis": axis,
                 "x": [x_of(each.since) for each in mine],
-                "y": [sum(max(each.parts, key=lambda part: part[1] - part[0])) / 2 for each in mine],
+                "y": [_middle(each) for each in mine],
                 "text": [_said(each) for each in mine],
                 "hovertemplate": "%{text}<extra></extra>",
                 "marker": {"size": 5, "color": colours[host], "line": {"width": 1, "color": "#ffffff"}},
@@ -205,3 +205,9 @@ def _said(each: Interval) -> str:
     parts = " and ".join(f"{begin:.3g} to {end:.3g}" for begin, end in each.parts)
     copies = f", copies on {', '.join(each.keepers)}" if each.keepers else ""
     return html.escape(f"{clock(each.since)}: {each.host} owns {parts}{copies}")
+
+
+def _middle(each: Interval) -> float:
+    """Where the name of an interval's host is, in the larger of its parts."""
+    begin, end = max(each.parts, key=lambda part: part[1] - part[0])
+    return (begin + end) / 2

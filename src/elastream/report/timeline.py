@@ -143,7 +143,9 @@ def _panels(recording: Recording) -> Iterable[Panel]:
     yield Panel("Cost so far", (Curve("paid", recording.cost(), PALETTE[3], "hv"),))
     behind = recording.series.behind
     copies = [
-        Curve(name, behind.column(name, Metric.STANDBY_LAG.value, len(recording.times)), PALETTE[number % len(PALETTE)], "hv")
+        Curve(
+            name, behind.column(name, Metric.STANDBY_LAG.value, len(recording.times)), PALETTE[number % len(PALETTE)], "hv"
+        )
         for number, name in enumerate(behind.rows)
     ]
     yield Panel("Copies of state behind, checkpoints", tuple(copies))

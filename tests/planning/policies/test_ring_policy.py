@@ -285,10 +285,8 @@ def test_where_another_host_would_hardly_shorten_a_batch_none_is_leased_and_that
 
 def test_of_partitions_that_share_no_core_more_are_asked_for_and_no_host():
     loads = [0.9] * P
-    many = [replace(ONE, name="wide", cores=8.0)] * 2
-    actions, plan = after(
-        RingBalance(), *lasting([0.95, 0.95], waits=3.0, loads=loads, kinds=many, types=tuple(many[:1]))
-    )
+    many = [replace(ONE, name="wide", cores=8.0, slots=8)] * 2
+    actions, plan = after(RingBalance(), *lasting([0.95, 0.95], waits=3.0, loads=loads, kinds=many, types=tuple(many[:1])))
     assert actions == []
     assert any("give more than 16 state partitions" in remark for remark in plan.remarks)
 

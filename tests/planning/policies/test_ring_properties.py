@@ -72,8 +72,8 @@ def played(case, rates=None, faults=()):
     """A run of `case` under `ring`, with rates/s by second."""
     types = [
         HostType(
-            f"type{number}-{zone}", cores=case["cores"], speed=speed, price=speed, billing=Billing(1.0), start=8.0, stop=2.0,
-            zone=f"zone {zone}",
+            f"type{number}-{zone}", cores=case["cores"], speed=speed, price=speed, billing=Billing(1.0), start=8.0,
+            stop=2.0, zone=f"zone {zone}",
         )
         for number, speed in enumerate(case["speeds"])
         for zone in range(case["zones"])

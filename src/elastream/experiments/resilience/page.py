@@ -39,7 +39,7 @@ to 10 s"."""
 DELTA_INTERVALS = (1.0, 2.0, 5.0, 10.0, 15.0, 20.0)
 """Seconds of Fig. 6.12."""
 DELTA_RATES = (600.0, 1_500.0, 3_000.0, 15_000.0, 30_000.0)
-"""Messages/s at which a checkpoint is shown beside the state, too: from a tenth of the other figures' to what three hosts do."""
+"""Messages/s at which a checkpoint is shown beside the state, too: up to what three hosts do."""
 FAULTY = 12
 """Hosts of Fig. 6.13(b)."""
 HEARTBEAT = 1.0
@@ -129,7 +129,8 @@ def outcome(main: ResilienceResults, draws: Sequence[ResilienceResults], seconds
             for every in main.axis("delta", "checkpoint")
         },
         f"checkpoints every {AT_INTERVAL:g} s, by rate": {
-            f"{rate:g}/s": _spread(main.of("delta", checkpoint=AT_INTERVAL, rate=rate)) for rate in main.axis("delta", "rate")
+            f"{rate:g}/s": _spread(main.of("delta", checkpoint=AT_INTERVAL, rate=rate))
+            for rate in main.axis("delta", "rate")
         },
         "fault (Fig. 6.13(a))": _spread(main.of("fault")),
         "recovery (Fig. 6.13(b))": {f"{failures} failures": _spread(_timed(main, failures)) for failures in _numbers(main)},
@@ -303,8 +304,8 @@ def _delta_table(results: ResilienceResults) -> Table:
     rates = results.axis("delta", "rate")
     row = (f"{np.mean(results.values('delta', 'ratio', rate=rate, checkpoint=AT_INTERVAL)):.3f}" for rate in rates)
     return Table(
-        f"The same every {AT_INTERVAL:g} s by rate, at the end: how many different words come in a time depends on how many "
-        "come at all; the thesis prints no rate",
+        f"The same every {AT_INTERVAL:g} s by rate, at the end: how many different words come depends on how many come at "
+        "all; the thesis prints no rate",
         ("messages/s", *(f"{rate:,.0f}" for rate in rates)),
         (("checkpoint over state", *row), ("   thesis, p. 150", *("around 0.07" for _ in rates))),
     )

@@ -29,8 +29,8 @@ MOST_BEHIND = 10.0
 """Most by which a use of CPU is multiplied because fewer records are processed than arrive: of a query that has stopped for
 a moment the ratio says nothing."""
 NO_PAUSE = 1.65
-"""Mean latency over the length of a batch up to which batches have no pause between them: one and a half where there is none
-at all, and a tenth for what is measured between two looks."""
+"""Mean latency over the length of a batch up to which batches have no pause between them: one and a half where there is
+none at all, and a tenth for what is measured between two looks."""
 REMEMBERED = 120.0
 """Seconds of samples that a trend is drawn through: what the default policy keeps, too."""
 
@@ -111,7 +111,7 @@ class RingLoad:
 
     @cached_property
     def gain(self) -> float:
-        """Part of a micro-batch that another host would save at most: of its time in tasks; 1 where that is not the limit."""
+        """Part of a micro-batch that another host would save at most, of its time in tasks; 1 with pauses."""
         if not self.without_pause:
             return 1.0
         column, rows = self.observation.hosts.column(Metric.CPU).tolist(), self.observation.hosts.rows
@@ -143,8 +143,7 @@ class RingLoad:
     @cached_property
     def _speeds(self) -> Floats:
         """Speed of the cores of each host, by its row; and of none, 1, for tasks that are placed nowhere."""
-        capacities, leases = self.observation.capacities, self.observation.leases
-        known = [capacities[host] / leases[host].type.cores if host in capacities else 1.0 for host in self.observation.hosts.ids]
+        known = [self.observation.speeds.get(host, 1.0) for host in self.observation.hosts.ids]
         return np.array([*known, 1.0])
 
     def loads(self, operator: str) -> Floats:

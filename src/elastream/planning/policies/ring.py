@@ -53,10 +53,10 @@ class RingBalance:
     **One key.** A state partition that is busy alone cannot be divided: where a change would not lower the highest level
     by `gain`, nothing is moved and nothing leased for it, and a remark names the partition.
 
-    cpu_low: None: half of cpu_high. queue_high: seconds; None: half the target latency. queue_low: None: half of queue_high.
-    calm: None: the start of a host, at least 10 s. host_type: type to lease; None: that with the lowest price per core and
-    second. partitions_a_host: state partitions for each host that may be leased, of runs that do not say how many: one is a
-    tenth of a host's load.
+    cpu_low: None: half of cpu_high. queue_high: seconds; None: half the target latency. queue_low: None: half of
+    queue_high. calm: None: the start of a host, at least 10 s. host_type: type to lease; None: that with the lowest price
+    per core and second. partitions_a_host: state partitions for each host that may be leased, of runs that do not say how
+    many: one is a tenth of a host's load.
     """
 
     cpu_high: float = TARGET_UTILISATION

@@ -92,10 +92,14 @@ class Round:
 
     @cached_property
     def _overloaded(self) -> list[str]:
-        """Hosts that have been overloaded for long enough, that with the highest level first."""
+        """Hosts that have been overloaded for long enough, the worst first."""
         since = self.observation.time - self.policy.patience
-        found = [host for host, began in self.seen.high.items() if began <= since]
-        return sorted(found, key=lambda host: (-self.load.levels[host], host))
+        return self._worst(host for host, began in self.seen.high.items() if began <= since)
+
+    def _worst(self, hosts: Iterable[str]) -> list[str]:
+        """`hosts`, that with the highest level first, to a hundredth: of full ones the one with the longest queue."""
+        levels, queues = self.load.levels, self.load.queues
+        return sorted(hosts, key=lambda host: (-round(levels[host], 2), -queues[host], host))
 
     # -- rings ---------------------------------------------------------------------------------------------------------
 
@@ -111,20 +115,24 @@ class Round:
         return [SetTokens(name, tokens, why=why) for name in self.load.units if name not in self.rings]
 
     def _joined(self) -> list[Action]:
-        """Tokens for usable hosts that are not on every ring yet: each behind the host with the highest level, the same on
-        all rings, so that a host has one neighbour."""
+        """Tokens for usable hosts that are not on every ring yet, the same on all rings, so that a host has one neighbour:
+        each between an overloaded host and its neighbour, the worst first; without one behind the fullest."""
         rings, joining = (
             dict(self.rings),
             [h for h in self.observation.usable if any(h not in r for r in self.rings.values())],
         )
         lead = max(rings, key=lambda name: float(np.nan_to_num(self.load.loads(name)).sum()), default="")
+        overloaded = [host for host in self._worst(self.seen.high) if host in rings.get(lead, ())]
         for host in joining:
-            behind = rings[lead].before(host) if host in rings[lead] else self._fullest(lead, rings[lead])
+            if host in rings[lead]:
+                behind = rings[lead].before(host)
+            else:
+                behind = overloaded.pop(0) if overloaded else self._fullest(lead, rings[lead])
             for name, ring in rings.items():
                 if host not in ring:
                     after = behind if behind in ring else self._fullest(name, ring)
                     rings[name] = ring.with_node(host, self._between(name, ring, after, host))
-        why = f"{', '.join(joining)} joined behind the fullest host"
+        why = f"{', '.join(joining)} joined where hosts are fullest"
         return [
             SetTokens(name, tuple(ring.tokens.items()), why=why) for name, ring in rings.items() if ring != self.rings[name]
         ]
@@ -163,12 +171,10 @@ class Round:
         for host in self._overloaded:
             if host not in next(iter(self.rings.values())):
                 continue
-            if (neighbours := self._asked(host)) is None:
-                stuck.append(host)
-            elif (change := self._balanced(neighbours)) is not None:
+            neighbours = self._asked(host)
+            if neighbours is not None and (change := self._balanced(neighbours)) is not None:
                 return [change]
-            else:
-                self._cannot(host)
+            stuck.append(host)
         return self._grown([host for host in stuck if self._divisible(host) or self._cannot(host)])
 
     def _asked(self, host: str) -> tuple[str, ...] | None:
@@ -253,7 +259,7 @@ class Round:
             return []
         if self.load.gain < self.policy.gain:
             self.remarks.append(
-                f"{', '.join(hosts)}: records wait for micro-batches that follow one another without a pause, of whose time "
+                f"{', '.join(hosts)}: records wait for micro-batches that follow one another without a pause, of which "
                 f"another host would save {percent(self.load.gain)} at most: none is leased for them"
             )
             return []
@@ -262,7 +268,7 @@ class Round:
         need = math.fsum(levels) * self.load.growth(kind.start + self.pace)
         short = need / self.policy.cpu_high - math.fsum(observation.capacities[host] for host in observation.usable)
         wanted = max(1, math.ceil(short / (kind.cores * kind.speed) - 1e-9))
-        why = f"{', '.join(hosts)} overloaded, and no other host is light"
+        why = f"{', '.join(hosts)} overloaded, and no light host would relieve {'it' if len(hosts) == 1 else 'them'}"
         room = context.max_hosts - len(observation.leases)
         leases = min(wanted, max(0, room))
         if leases < wanted:

@@ -83,19 +83,19 @@ class Streams:
 
     def when(self, begin: float, tuples: float, weights: Sequence[float], latest: float) -> float:
         """When `tuples` have been emitted since `begin` of what `weights` (by source) count; at most `latest`."""
-        low, due = begin, weighed(weights, self._by(begin))
-        high, most = latest, weighed(weights, self._by(latest))
-        wanted = due + tuples
-        if most <= wanted:
+        low, due = begin, self._weighed_by(begin, weights)
+        high, wanted = latest, due + tuples
+        if self._weighed_by(latest, weights) <= wanted:
             return latest
-        first, last = bisect_right(self._every, low), bisect_left(self._every, high)
+        every = self._every
+        first, last = bisect_right(every, low), bisect_left(every, high)
+        stride = 1  # what a host gets done in a moment has come in a moment: the edges next to `begin` are tried first
         while first < last:
-            middle = (first + last) // 2
-            edge = self._every[middle]
-            if (reached := weighed(weights, self._by(edge))) < wanted:
-                low, due, first = edge, reached, middle + 1
+            at = min((first + last) // 2, first + stride - 1)
+            if (reached := self._weighed_by(every[at], weights)) < wanted:
+                low, due, first, stride = every[at], reached, at + 1, 2 * stride
             else:
-                high, last = edge, middle
+                high, last = every[at], at
         # Between two edges the rate is constant; at `high` itself tuples may come all at once.
         just_before = weighed(
             weights, [_at(high, edges, reach, bisect_left(edges, high) - 1) for edges, reach in self._steps]
@@ -103,6 +103,13 @@ class Streams:
         if just_before <= wanted:
             return high
         return min(high, low + (high - low) * (wanted - due) / (just_before - due))
+
+    def _weighed_by(self, time: float, weights: Sequence[float]) -> float:
+        """Tuples up to `time`, each source's by its weight."""
+        found = 0.0
+        for weight, (edges, reach) in zip(weights, self._steps, strict=True):
+            found += weight * _at(time, edges, reach, bisect_right(edges, time) - 1)
+        return found
 
 
 def _at(time: float, edges: Sequence[float], reach: Sequence[float], piece: int) -> float:
@@ -119,7 +126,10 @@ def _at(time: float, edges: Sequence[float], reach: Sequence[float], piece: int)
 
 def weighed(weights: Sequence[float], tuples: Sequence[float]) -> float:
     """Tuples of all sources, each source's by its weight."""
-    return sum(weight * each for weight, each in zip(weights, tuples, strict=True))
+    found = 0.0
+    for weight, each in zip(weights, tuples, strict=True):
+        found += weight * each
+    return found
 
 
 def _reach(load: Emissions, factor: float) -> tuple[Floats, Floats]:
