@@ -127,6 +127,12 @@ class RingLoad:
         return {**shared, **{host: seconds for host, seconds in self._own_queues.items() if host in shared}}
 
     @cached_property
+    def one_queue(self) -> bool:
+        """Whether all hosts work off one queue: that of a query's source."""
+        layout = self.observation.context.layout
+        return not self._own_queues and len({layout.stage_of[name].segment for name in self.units}) == 1
+
+    @cached_property
     def _own_queues(self) -> Mapping[str, float]:
         """Seconds that the queue of each host takes at the rate at which it processes; empty where tasks have no queues."""
         tasks, names = self.observation.tasks, self.observation.hosts.ids

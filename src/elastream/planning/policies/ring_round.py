@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import Literal, Protocol
 
 import numpy as np
 
@@ -21,15 +21,34 @@ from elastream.planning.algorithms.ring_balance import Arc, evened, halved, midd
 from elastream.planning.algorithms.ring_load import RingLoad
 from elastream.planning.policies.static import filling, missing_hosts
 
-if TYPE_CHECKING:
-    from elastream.planning.policies.ring import RingBalance
-
 __all__ = ["Round", "Watched"]
 
 PACE = 2.0
 """Seconds from one round to the next, until two rounds were seen."""
 LEAST_CALM = 10.0
 """Seconds for which hosts are to have been light, at least, before one goes."""
+
+
+class Thresholds(Protocol):
+    """What a round takes of `RingBalance`, which says what each means."""
+
+    @property
+    def cpu_high(self) -> float: ...
+    @property
+    def light(self) -> float: ...
+    @property
+    def patience(self) -> float: ...
+    @property
+    def cool_down(self) -> float: ...
+    @property
+    def calm(self) -> float | None: ...
+    @property
+    def cut(self) -> Literal["half", "load"]: ...
+    @property
+    def gain(self) -> float: ...
+    @property
+    def host_type(self) -> str | None: ...
+    def queues(self, target_latency: float | None) -> tuple[float, float]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +65,7 @@ class Watched:
 class Round:
     """One planning round."""
 
-    def __init__(self, policy: "RingBalance", observation: Observation, before: Watched | None) -> None:
+    def __init__(self, policy: Thresholds, observation: Observation, before: Watched | None) -> None:
         self.policy, self.observation, self.before = policy, observation, before
         self.queue_high, self.queue_low = policy.queues(observation.context.target_latency)
         self.load = RingLoad(observation, policy.cpu_high, self.queue_high)
@@ -174,8 +193,13 @@ class Round:
             neighbours = self._asked(host)
             if neighbours is not None and (change := self._balanced(neighbours)) is not None:
                 return [change]
-            stuck.append(host)
-        return self._grown([host for host in stuck if self._divisible(host) or self._cannot(host)])
+            if self._divisible(host):
+                stuck.append(host)
+            else:
+                self._cannot(host)
+                if self.load.one_queue:
+                    return []  # a query is as slow as its slowest host: it would gain nothing by more for the others
+        return self._grown(stuck)
 
     def _asked(self, host: str) -> tuple[str, ...] | None:
         """`host` and its neighbours clockwise up to the first that is light; None where none is."""
@@ -238,8 +262,8 @@ class Round:
                 return True
         return False
 
-    def _cannot(self, host: str) -> bool:
-        """Say why `host` stays overloaded; False."""
+    def _cannot(self, host: str) -> None:
+        """Say why `host` stays overloaded."""
         if (heaviest := self.load.heaviest(host)) is not None:
             name, number, cores = heaviest
             count = self.observation.context.partitions[name]
@@ -250,7 +274,6 @@ class Round:
                 f"{cores:.2g} of its {self.observation.capacities[host]:.3g} cores busy, and one key, or several in one "
                 f"partition, cannot be divided: {more}aggregate in part before that key, or use hosts with faster cores"
             )
-        return False
 
     def _grown(self, hosts: list[str]) -> list[Action]:
         """Leases for those that are overloaded and found no light one."""
