@@ -18,7 +18,7 @@ from elastream.model.compiling import refuse_uncompilable
 from elastream.model.composing import Consistency, refuse_inconsistent
 from elastream.model.endpoints import KafkaTopic
 from elastream.model.errors import CloudError, EnvironmentProblem
-from elastream.model.fitting import few_zones
+from elastream.model.fitting import few_partitions, few_zones
 from elastream.model.graph import Graph
 from elastream.model.observation import Composition
 from elastream.model.stages import Layout, lay_out
@@ -100,9 +100,11 @@ def start_plant(
     with _on_hosts(
         graph.name, cloud, directory, ports, warm, state_partitions, state_store, wanted, resumed, replicas
     ) as on:
-        if said := few_zones(replicas, on.provider.terms.types):
+        terms, keyed = on.provider.terms, any(stage.keyed for stage in layout.stages)
+        doubts = [few_zones(replicas, terms.types), few_partitions(on.partitions, terms.max_hosts) if keyed else ""]
+        for said in filter(None, doubts):
             log.warning("%s", said)
-        slots = len(on.hosts.usable) * on.provider.terms.types[0].slots
+        slots = len(on.hosts.usable) * terms.types[0].slots
         composition = Composition.default(graph, dict.fromkeys({*graph.loads, *led_by_edges(layout)}, slots))
         if resumed is not None:
             composition = composition_left(layout, directory, composition)
@@ -218,7 +220,8 @@ def _on_hosts(
             raise CloudError(f"no Spark session can reach the hosts of {type(cloud).__name__}")
         partitions = state_partitions or state_partitions_of(terms.types, terms.max_hosts)
         leases = LeaseLog(directory.leases)
-        first = begun(leases, provider, resumed, clock.now())  # a host takes as long to start as a session
+        # A host takes as long to start as a session.
+        first = begun(leases, provider, resumed, clock.now(), replicas)
         wanted = settings_for(
             driver_address=reach.driver_address,
             executor_memory=reach.executor_memory,

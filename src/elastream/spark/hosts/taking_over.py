@@ -49,10 +49,10 @@ class Begun:
     since: float
 
 
-def begun(leases: LeaseLog, provider: Provider, resumed: Resumed | None, now: float) -> Begun:
+def begun(leases: LeaseLog, provider: Provider, resumed: Resumed | None, now: float, replicas: int = 0) -> Begun:
     """Take over what an earlier driver left, if the run goes on, and request first hosts, each noted in `leases` before."""
     before = TakenOver() if resumed is None else take_over(leases, provider, resumed.seen)
-    first = first_hosts(provider.terms, before)
+    first = first_hosts(provider.terms, before, replicas)
     for host, kind in first.items():
         leases.requested(host, kind, now)
     provider.lease(first)
@@ -79,11 +79,15 @@ def take_over(leases: LeaseLog, provider: Provider, seen: float) -> TakenOver:
     return TakenOver(adopted, gone, ended)
 
 
-def first_hosts(terms: Terms, before: TakenOver) -> Mapping[str, HostType]:
-    """What is leased at the start, by name: in place of what is gone, and at least as much as must be there."""
+def first_hosts(terms: Terms, before: TakenOver, copies: int = 0) -> Mapping[str, HostType]:
+    """What is leased at the start, by name: in place of what is gone, and at least as much as must be there.
+
+    copies: of state, which are to be in other zones.
+    """
     known = {kind.name: kind for kind in terms.types}
     wanted = [known.get(lease.type.name, terms.types[0]) for lease in before.gone.values()]
     wanted = wanted[: max(0, terms.max_hosts - len(before.adopted))]
     missing = max(1, terms.min_hosts) - len(before.adopted) - len(wanted)
-    kinds = [*wanted, *(by_zones(terms.types, missing) if missing > 0 else ())]
+    zones = [lease.zone for lease in before.adopted.values()] + [kind.zone for kind in wanted]
+    kinds = [*wanted, *by_zones(terms.types, missing, copies=copies, there=zones)]
     return {f"h{number}": kind for number, kind in enumerate(kinds, start=before.next_number)}
