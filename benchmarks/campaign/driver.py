@@ -356,7 +356,7 @@ class Watcher:
         waited = [each.waited for each in progress] or [now - self._began]
         batch = self._driver.engine.batch
         most = max(waited) + 3 * max(gaps) + (now - batch[1] if batch is not None else 0.0) + 30.0
-        if not -1.0 <= latency <= most:
+        if not -1.0 <= latency <= 1.1 * most:
             return f"latency is said to be {latency:.0f} s, and is from 0 to {most:.0f} s"
         return ""
 

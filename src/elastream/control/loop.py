@@ -263,7 +263,8 @@ class Loop:
         proposals += [Proposal(action, "guards") for action in owed(observation, plan.actions)]
         proposals += self._tabling.proposals(observation, self._alarms) if self._tabling is not None else ()
         proposals += [Proposal(action, "journal") for action in self._journal.left_over]
-        waiting = [replace(p, refused=p.refused or self._backoff.refusal(p.action, began)) for p in proposals]
+        vital = not observation.working and not observation.coming  # without a host nothing else gets on
+        waiting = [replace(p, refused=p.refused or self._backoff.refusal(p.action, began, vital=vital)) for p in proposals]
         since = None if self._planned_at is None else observation.time - self._planned_at
         decided = arbitrate(waiting, observation, self._under_way, since)
         self._planned_at = observation.time
