@@ -336,6 +336,22 @@ class TestLeased:
         assert warmed == ["7"]
         assert list(hosts.milestones("h1")) == ["lease", "spawned", "registered", "warm"]
 
+    def test_a_warm_up_that_fails_because_all_has_ended_says_nothing(self, provider, clock, caplog):
+        ended, session = threading.Event(), FakeSession({"7": ("at h1", 1, 0, False)})
+
+        def cut_short(executor):
+            assert ended.wait(60)
+            raise RuntimeError("the session has stopped")
+
+        hosts = Hosts(Executors(session), provider, clock.now, fence=session.fence, warm=cut_short)
+        hosts.lease("h1", SMALL)
+        hosts.look()
+        (warming,) = (each for each in threading.enumerate() if each.name == "warm-up")
+        hosts.close()
+        ended.set()
+        warming.join(60)
+        assert not caplog.records
+
     def test_a_warm_up_that_fails_is_logged_with_its_traceback_and_the_host_takes_tasks(self, provider, clock, caplog):
         def broken(executor):
             raise RuntimeError("no library")

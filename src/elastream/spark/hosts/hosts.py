@@ -86,6 +86,7 @@ class Hosts(HostBook):
         self.taken_over = TakenOver()
         self._reported = RunState()
         self._last_start = 0.0
+        self._closed = False
 
     # -- requests ------------------------------------------------------------------------------------------------------
 
@@ -158,6 +159,7 @@ class Hosts(HostBook):
     def close(self) -> None:
         """Every lease ends now; the hosts are their provider's to end."""
         with self._lock:
+            self._closed = True
             for name, lease in self._leases.items():
                 if lease.active:
                     # A host that never started goes straight to its end: `_to` skips what the table does not know.
@@ -280,13 +282,13 @@ class Hosts(HostBook):
             threading.Thread(target=self._warm_up, args=(self._warm, known, executor), name="warm-up", daemon=True).start()
         return False
 
-    @staticmethod
-    def _warm_up(warm: Callable[[Executor], None], known: Known, executor: Executor) -> None:
+    def _warm_up(self, warm: Callable[[Executor], None], known: Known, executor: Executor) -> None:
         try:
             warm(executor)
         except Exception:
-            # A cold executor is slow, not wrong; a dead one shows at the next look.
-            log.warning("executor %s at %s could not be warmed up", executor.id, executor.host, exc_info=True)
+            # A cold executor is slow, not wrong; a dead one shows at the next look. At the end all of them go, in mid-way.
+            level = logging.DEBUG if self._closed else logging.WARNING
+            log.log(level, "executor %s at %s could not be warmed up", executor.id, executor.host, exc_info=True)
         finally:
             known.warm.add(executor.id)
 
