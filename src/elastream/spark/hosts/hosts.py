@@ -253,7 +253,10 @@ class Hosts(HostBook):
         now = self._clock()
         self._ever.add(executor.id)
         known.milestones.setdefault("registered", now)
-        if self._leases[name].state is HostState.STARTING and self._is_warm(known, executor):
+        state = self._leases[name].state
+        # Also of one that replaces another on a host at work: a cold one would hold up every batch that it has tasks of.
+        warm = state in (HostState.STARTING, HostState.RUNNING) and self._is_warm(known, executor)
+        if state is HostState.STARTING and warm:
             known.milestones["warm"] = now
             self._to(name, HostState.RUNNING)
         known.busy.append((now, executor.busy))
@@ -270,12 +273,14 @@ class Hosts(HostBook):
         kind = HostType(f"executor-{slots}", cores=slots, slots=slots, price=0.0, billing=Billing(1.0))
         session.adopt(name, executor.id, kind)
         self._leases[name] = Lease(name, kind, now).to(HostState.STARTING, now).to(HostState.RUNNING, now)
-        self._known[name] = known = Known(session, executor=executor)
+        self._known[name] = known = Known(session, executor=executor, warm={executor.id})
         self._follow(name, known, executor)
 
     def _is_warm(self, known: Known, executor: Executor) -> bool:
         """Whether an executor is warm; begins to warm it up where it is not."""
-        if self._warm is None or executor.id in known.warm:
+        if self._warm is None:
+            known.warm.add(executor.id)
+        if executor.id in known.warm:
             return True
         if known.warming != executor.id:
             known.warming = executor.id
