@@ -80,7 +80,7 @@ def churn(
     refill: bool = True,
     progress: Callable[[str], None] = lambda text: None,
 ) -> Churn:
-    """Run events of these kinds. refill: whether a host is leased for each that goes; without, few may go, and time is saved.
+    """Run events of these kinds. refill: whether a host is leased for each that goes; without, few may go.
 
     Raises EnvironmentProblem if the query fails or hangs.
     """

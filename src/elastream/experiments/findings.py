@@ -107,7 +107,10 @@ def as_json(
     summary: str = "",
 ) -> dict[str, Any]:
     """Content of the `--json` file of experiments and benchmarks; summary: conclusion in words."""
-    bars = [{"name": c.name, "value": _written(c.value), "bound": c.bound, "verdict": c.verdict, "source": c.source} for c in checks]
+    bars = [
+        {"name": c.name, "value": _written(c.value), "bound": c.bound, "verdict": c.verdict, "source": c.source}
+        for c in checks
+    ]
     return {"figures": figures, "paper": paper, "checks": bars, "summary": summary, "environment": dict(environment)}
 
 

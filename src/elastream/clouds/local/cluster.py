@@ -50,7 +50,7 @@ def executor_memory(host: HostType) -> int:
 
 
 def told(log: Path, lines: int) -> str:
-    """How a sentence about a process that ended goes on: with the last lines of its log that are not about its usual work."""
+    """How a sentence about a process that ended goes on: with the last lines of its log that are not its usual ones."""
     try:
         written = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
     except OSError:

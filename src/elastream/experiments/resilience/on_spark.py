@@ -132,8 +132,9 @@ def _rows(found: Resilience) -> Iterator[tuple[str, ...]]:
     if found.balanced:
         yield _row("batches from a skew until hosts are alike", found.balanced, "{:.0f}")
     if found.taken:
-        for moment, runs in zip(("before", "after"), zip(*found.taken, strict=True), strict=True):
-            yield _row(f"records of the neighbour of a killed host, part of all, {moment}", runs, "{:.2f}")
+        for number, moment in enumerate(("before", "after")):
+            parts = [each[number] for each in found.taken]
+            yield _row(f"records of the neighbour of a killed host, part of all, {moment}", parts, "{:.2f}")
     for kind, runs in found.joined.items():
         if runs:
             yield _row(f"s to the first batch on a host that is {kind}", runs, "{:.2f}")
