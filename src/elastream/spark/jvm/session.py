@@ -196,7 +196,7 @@ def _renew_jvm(settings: Mapping[str, str]) -> None:
         return
     for name in gone:
         jvm.java.lang.System.clearProperty(name)
-    jvm.org.apache.spark.util.Utils.clearLocalRootDirs()
+    getattr(getattr(jvm.org.apache.spark.util, "Utils$"), "MODULE$").clearLocalRootDirs()
     loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()
     for jar in filter(None, settings.get("spark.jars", "").split(",")):
         if (where := jvm.org.apache.spark.util.Utils.resolveURI(jar)).getScheme() == "file":
