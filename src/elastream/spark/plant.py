@@ -164,7 +164,7 @@ class SparkPlant(Generic[Q]):
             capabilities=frozenset({"MoveTask", "SetTokens", *hosts, *self.queries.kinds}),
             scalable=self.queries.scalable,
             partitions=self.placing.partitions,
-            replicas=self._scope.replicas,
+            replicas=self.standby.replicas,
         )
 
     @property

@@ -212,7 +212,7 @@ def _on_hosts(
     """Cluster, session and first hosts; ended again where what is done inside raises."""
     clock = RunClock(0.0 if resumed is None else resumed.at)
     alarms = Alarms(clock.now)
-    provider = spark = None
+    provider = spark = hosts = None
     try:
         provider = cloud.open(directory.cluster, ports=ports, alarms=alarms)
         terms, reach = provider.terms, provider.terms.reach
@@ -257,6 +257,8 @@ def _on_hosts(
         with holding(spark, directory.session_lock) as let_go:
             yield _OnHosts(spark, provider, hosts, instruments, clock, alarms, partitions, let_go)
     except BaseException:
+        if hosts is not None:
+            hosts.close()
         if provider is not None:
             provider.close()
         if spark is not None:

@@ -88,6 +88,7 @@ class Hosts(HostBook):
         self.taken_over = TakenOver()
         self._reported = RunState()
         self._last_start = 0.0
+        self._closed = False
 
     # -- requests ------------------------------------------------------------------------------------------------------
 
@@ -174,6 +175,7 @@ class Hosts(HostBook):
         ended: whether they do; else the log keeps the leases, for who takes them over.
         """
         with self._lock:
+            self._closed = True
             if not ended:
                 self._log = None
             for name, lease in self._leases.items():
@@ -269,7 +271,10 @@ class Hosts(HostBook):
         now = self._clock()
         self._ever.add(executor.id)
         known.milestones.setdefault("registered", now)
-        if self._leases[name].state is HostState.STARTING and self._is_warm(known, executor):
+        state = self._leases[name].state
+        # Also of one that replaces another on a host at work: a cold one would hold up every batch that it has tasks of.
+        warm = state in (HostState.STARTING, HostState.RUNNING) and self._is_warm(known, executor)
+        if state is HostState.STARTING and warm:
             known.milestones["warm"] = now
             self._to(name, HostState.RUNNING)
         known.busy.append((now, executor.busy))
@@ -286,25 +291,27 @@ class Hosts(HostBook):
         kind = HostType(f"executor-{slots}", cores=slots, slots=slots, price=0.0, billing=Billing(1.0))
         session.adopt(name, executor.id, kind)
         self._leases[name] = Lease(name, kind, now).to(HostState.STARTING, now).to(HostState.RUNNING, now)
-        self._known[name] = known = Known(session, executor=executor)
+        self._known[name] = known = Known(session, executor=executor, warm={executor.id})
         self._follow(name, known, executor)
 
     def _is_warm(self, known: Known, executor: Executor) -> bool:
         """Whether an executor is warm; begins to warm it up where it is not."""
-        if self._warm is None or executor.id in known.warm:
+        if self._warm is None:
+            known.warm.add(executor.id)
+        if executor.id in known.warm:
             return True
         if known.warming != executor.id:
             known.warming = executor.id
             threading.Thread(target=self._warm_up, args=(self._warm, known, executor), name="warm-up", daemon=True).start()
         return False
 
-    @staticmethod
-    def _warm_up(warm: Callable[[Executor], None], known: Known, executor: Executor) -> None:
+    def _warm_up(self, warm: Callable[[Executor], None], known: Known, executor: Executor) -> None:
         try:
             warm(executor)
         except Exception:
-            # A cold executor is slow, not wrong; a dead one shows at the next look.
-            log.warning("executor %s at %s could not be warmed up", executor.id, executor.host, exc_info=True)
+            # A cold executor is slow, not wrong; a dead one shows at the next look. At the end all of them go, in mid-way.
+            level = logging.DEBUG if self._closed else logging.WARNING
+            log.log(level, "executor %s at %s could not be warmed up", executor.id, executor.host, exc_info=True)
         finally:
             known.warm.add(executor.id)
 
