@@ -11,7 +11,6 @@ Mutants: with one mend undone at a time, a part of the seeds must break a rule.
 """
 
 import argparse
-import os
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -120,7 +119,6 @@ def simulated(arguments: argparse.Namespace) -> Report:
         "minutes": seconds / 60,
         "core seconds a seed": sum(each.seconds for each in found) / len(found),
     }
-    report.environment["cores"] = os.cpu_count()
     report.at_most("seeds that broke a rule", len(report.figures["seeds that broke a rule"]), 0, "the project's bar")
     if seeds >= SEEDS:
         report.at_least("faults", report.figures["faults"], SEEDS * FAULTS, "the project's bar")

@@ -98,6 +98,7 @@ class _Campaign:
         self.seen: dict[int, str] = {}
         self.ranges: dict[int, int] = {}
         self.killed, self._watched = -math.inf, 0.0
+        self.below: list[psutil.Process] = []
         self._read, self.hosts, self.alarms, self.wanted = 0, dict[str, str](), list[str](), 0
         self.status = ""
 
@@ -106,11 +107,12 @@ class _Campaign:
     @property
     def run(self) -> Path | None:
         """The run's folder, once there is one."""
-        return next(iter(sorted((self.folder / "runs").glob("*"))), None)
+        runs = sorted((self.folder / "runs").glob("*"))  # a run that was killed before it began is followed by another
+        return next((each for each in reversed(runs) if _begun(each)), runs[-1] if runs else None)
 
     def start(self) -> None:
         """Start the driver, or start it again; it resumes what has begun."""
-        resume = self.run is not None and (self.run / "checkpoint").is_dir() and any((self.run / "checkpoint").iterdir())
+        resume = self.run is not None and _begun(self.run)
         if resume and self.small:
             self._onto_the_small_disk()
         here = Path(__file__).parent.parent
@@ -213,6 +215,7 @@ class _Campaign:
         elif kind == "kill the driver":
             if self.driver is not None and self.driver.poll() is None:
                 self.killed = time.monotonic()
+                self.below += psutil.Process(self.driver.pid).children(recursive=True)
                 self.driver.kill()
                 self.found.done[kind] += 1
         elif kind == "a full disk":
@@ -332,18 +335,18 @@ class _Campaign:
     def stop(self) -> None:
         """End the run in order."""
         if self.driver is not None and self.driver.poll() is None:
-            below = psutil.Process(self.driver.pid).children(recursive=True)
+            self.below += psutil.Process(self.driver.pid).children(recursive=True)
             self.driver.send_signal(signal.SIGTERM)
             try:
                 self.driver.wait(90)
             except subprocess.TimeoutExpired:
                 self.note("control", "the driver does not end within 90 s of SIGTERM")
                 self.driver.kill()
-            _, alive = psutil.wait_procs(below, timeout=30)
-            for each in alive:
-                with contextlib.suppress(psutil.Error):
-                    self.note("leases", f"a process is left: {' '.join(each.cmdline())[:120]}")
-                    each.kill()
+        _, alive = psutil.wait_procs(self.below, timeout=30)
+        for each in alive:
+            with contextlib.suppress(psutil.Error):
+                self.note("leases", f"a process is left: {' '.join(each.cmdline())[:120]}")
+                each.kill()
         self.look()
 
     # -- what must hold --------------------
@@ -429,6 +432,11 @@ class _Campaign:
                 entry = json.loads(line)
                 if entry["kind"] == kind:
                     yield entry
+
+
+def _begun(run: Path) -> bool:
+    """Whether a run has come as far as to have a checkpoint."""
+    return (run / "checkpoint").is_dir() and any((run / "checkpoint").iterdir())
 
 
 def on_spark_ran(seed: int, count: int, progress: Callable[[str], None]) -> Found:
