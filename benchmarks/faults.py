@@ -5,8 +5,9 @@ python benchmarks/faults.py --spark [--quick] [--faults N] [--json FILE]
 python benchmarks/faults.py --mutants [--quick] [--workers N]
 python benchmarks/faults.py --seed N [--faults N] [--shrink]      # one schedule again; a failing one made shorter
 
-Simulated (the default): 500 seeds of 20 faults each, at most 8 minutes on two cores, then the mutants. The loop, the journal, the mover, the ledger of
-leases, the arbiter and the managers of regions are the real ones; engine, machines, disk, clock and network are arithmetic.
+Simulated (the default): 500 seeds of 20 faults each, at most 8 minutes on two cores, then the mutants. The loop, the
+journal, the mover, the ledger of leases, the arbiter and the managers of regions are the real ones; engine, machines, disk,
+clock and network are arithmetic.
 Mutants: with one mend undone at a time, a part of the seeds must break a rule.
 """
 
@@ -143,7 +144,9 @@ def mutants(arguments: argparse.Namespace, report: Report) -> Report:
     for mutant, outcome in zip(MUTANTS, found, strict=True):
         table[mutant.name] = {"undoes": mutant.undoes, "caught": outcome is not None, "said": said(outcome)}
     report.figures |= {"mutants": table, "mutants caught": sum(each["caught"] for each in table.values())}
-    report.at_least("fraction of mutants caught", report.figures["mutants caught"] / len(table), CAUGHT, "the project's bar")
+    report.at_least(
+        "fraction of mutants caught", report.figures["mutants caught"] / len(table), CAUGHT, "the project's bar"
+    )
     return report
 
 

@@ -145,7 +145,9 @@ HEADLINES = (
         "batch time",
     ),
     Headline("counts wrong after 2,000 random moves, kills and decommissions under load", "churn", "counts that differ"),
-    Headline("300 faults on one cluster, driver and supervisor killed among them: rules broken", "faults-spark", "rules broken"),
+    Headline(
+        "300 faults on one cluster, driver and supervisor killed among them: rules broken", "faults-spark", "rules broken"
+    ),
     Headline(
         "batches that met two compositions, over 1,000 random switches with faults among them",
         "switching",
@@ -165,7 +167,9 @@ HEADLINES = (
     Headline("the same, billed by the hour: cost over the static peak's, the worst case", "promise", "the static peak's"),
     Headline("rounds of overload in which a policy neither acts nor says why", "liveness", "silent rounds"),
     Headline(
-        "500 schedules of 20 faults each over the real control plane: schedules that broke a rule", "faults", "seeds that broke"
+        "500 schedules of 20 faults each over the real control plane: schedules that broke a rule",
+        "faults",
+        "seeds that broke",
     ),
     Headline("part of the undone mends that these schedules notice", "faults", "mutants caught"),
     Headline(

@@ -231,7 +231,7 @@ def _nothing_adopted() -> Sequence[tuple[Any, str, Any]]:
 
 def _orphans_adopted() -> Sequence[tuple[Any, str, Any]]:
     def release(self: Hosts) -> None:
-        for name, status in self._listed.get(self.provider, {}).items():
+        for name in self._listed.get(self.provider, {}):
             if name not in self._leases and self._log is not None:
                 kind = self.provider.terms.types[0]
                 self.adopt(name, kind, self._clock())

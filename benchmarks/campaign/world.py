@@ -479,7 +479,8 @@ class World:
             ordered = set(party.hosts) if party is not None else set()
             there = {host for host in self.clouds[name].hosts() if not host.startswith("stray")}
             if not ordered == set(region.hosts) == there:
-                return f"of {name} the arbiter has {sorted(ordered)}, its manager {sorted(region.hosts)}, its cloud {sorted(there)}"
+                mine = sorted(region.hosts)
+                return f"of {name} the arbiter has {sorted(ordered)}, its manager {mine}, its cloud {sorted(there)}"
         return ""
 
     def _on_disk(self, driver: Driver) -> None:
@@ -499,7 +500,9 @@ class World:
         for entry in driver.journal.entries:
             found = journal.get(entry.number)
             if entry.state.value not in ("granted", "accepted", "interrupted") and found != entry.state:
-                self.history.note("leases", self.time, f"the journal has {entry.action} as {found}, and it is {entry.state}")
+                self.history.note(
+                    "leases", self.time, f"the journal has {entry.action} as {found}, and it is {entry.state}"
+                )
 
     def _end(self) -> Ledgers | None:
         """What is leased at the end, by ledger and by provider, while all still runs."""

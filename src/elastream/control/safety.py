@@ -29,7 +29,7 @@ class BackOff:
     _failures: dict[Hashable, tuple[int, float, str]] = field(default_factory=dict)
 
     def refusal(self, action: Action, now: float, *, vital: bool = False) -> str:
-        """Why `action` must wait; empty if it need not. vital: nothing can go on without it, so that it is never given up."""
+        """Why `action` must wait; empty if it need not. vital: nothing goes on without it, so that it is never given up."""
         count, last, reason = self._failures.get(_what(action), (0, 0.0, ""))
         rest = self.first * 2**self.attempts if vital else self.rest
         if count >= self.attempts and now < last + rest:

@@ -112,9 +112,7 @@ class StateLog:
         self._count = 2
 
 
-def steady(
-    wall: Callable[[], float] = time.time, monotonic: Callable[[], float] = time.monotonic
-) -> Callable[[], float]:
+def steady(wall: Callable[[], float] = time.time, monotonic: Callable[[], float] = time.monotonic) -> Callable[[], float]:
     """A clock of epoch seconds for one process, which go on from now whoever sets the machine's clock meanwhile.
 
     Managers wait for each other by it: a clock that is set forward must not make members silent, or orders overdue.
