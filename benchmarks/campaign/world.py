@@ -248,6 +248,7 @@ class World:
                 self.processes["arbiter"].works()
                 self.arbiter.round()
         finally:
+            self.arbiter = None
             log.close()
 
     def _region(self, process: Process, strand: Strand) -> None:
