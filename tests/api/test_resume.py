@@ -43,7 +43,8 @@ operators:
   count: {from: split, key_by: word, aggregate: {count: count(*)}}
   sink: {from: count, sink: {parquet: true}}
 policy: {static: {hosts: 1}}
-cloud: {local: {host_type: {name: tiny, cores: 1.0, slots: 1, memory: 1000.0}, max_hosts: 1}}
+host_types: {tiny: {cores: 1.0, slots: 1, memory: 1000MB}}
+cloud: {local: {host_type: tiny, max_hosts: 1}}
 """
 
 
