@@ -33,6 +33,7 @@ def made(case: ResilienceCase) -> ResilienceRun:
         "throughput": np.ones(3),
         "hosts": np.ones(3),
         "ratio": np.ones(3),
+        "reactions": np.full(4, 2.0),
     }
     return ResilienceRun(case, values[case.part], series)
 

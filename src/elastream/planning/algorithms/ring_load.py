@@ -28,16 +28,21 @@ __all__ = ["RingLoad"]
 MOST_BEHIND = 10.0
 """Most by which a use of CPU is multiplied because fewer records are processed than arrive: of a query that has stopped for
 a moment the ratio says nothing."""
+NO_PAUSE = 1.65
+"""Mean latency over the length of a batch up to which batches have no pause between them: one and a half where there is
+none at all, and a tenth for what is measured between two looks."""
 REMEMBERED = 120.0
 """Seconds of samples that a trend is drawn through: what the default policy keeps, too."""
 
 
 @dataclass(frozen=True)
 class RingLoad:
-    """Readings of one observation. busy: part of its cores from which a host counts as busy."""
+    """Readings of one observation. busy: part of its cores from which a host counts as busy. late: seconds from which
+    records wait for long."""
 
     observation: Observation
     busy: float
+    late: float = math.inf
 
     @cached_property
     def units(self) -> Mapping[str, Unit]:
@@ -49,17 +54,32 @@ class RingLoad:
     def waits(self) -> Mapping[str, float]:
         """Seconds that records which come now will wait for each operator, beyond one batch; NaN where unknown.
 
-        By what waits and the rate at which records arrive (Little's law), else by the latency of the application.
+        By what waits and the rate at which records arrive (Little's law), else by the latency of the application. Batches
+        that follow one another without a pause, each as long as `late`, keep records waiting for as long.
         """
-        found = {}
+        found, held_up = {}, self._batch if self.without_pause else 0.0
         for name, unit in self.units.items():
             queue, rate = waiting(self.observation, unit), self._rate(unit, Metric.ARRIVAL_RATE)
             seconds = (0.0 if queue <= 0 else math.inf) if rate == 0 else queue / rate
             if math.isnan(seconds):
                 latency, batch = (self.observation.overall(each) for each in (Metric.LATENCY, Metric.BATCH_DURATION))
                 seconds = max(0.0, latency - batch) if latency == latency and batch == batch else math.nan
-            found[name] = seconds
+            found[name] = max(seconds, held_up) if seconds == seconds else seconds
         return found
+
+    @cached_property
+    def _batch(self) -> float:
+        """Seconds of a micro-batch; NaN where unknown."""
+        return self.observation.overall(Metric.BATCH_DURATION)
+
+    @cached_property
+    def without_pause(self) -> bool:
+        """Whether micro-batches of `late` seconds or more follow one another without a pause.
+
+        Of records that come evenly, one waits for half a batch and is in the next; with pauses it waits for longer.
+        """
+        latency = self.observation.overall(Metric.LATENCY)
+        return self._batch >= self.late and latency <= NO_PAUSE * self._batch
 
     @cached_property
     def behind(self) -> Mapping[str, float]:
@@ -76,10 +96,27 @@ class RingLoad:
 
     @cached_property
     def levels(self) -> Mapping[str, float]:
-        """Use of CPU of each usable host at the rate at which records arrive, NaN where unknown; may be above 1."""
+        """Use of CPU of each usable host at the rate at which records arrive, NaN where unknown; may be above 1.
+
+        Where batches follow one another without a pause, hosts have no more to give than they do: their use is relative to
+        the busiest one's. The rest of such a batch is spent between tasks, where no host works.
+        """
         column, rows = self.observation.hosts.column(Metric.CPU).tolist(), self.observation.hosts.rows
         most = max(self.behind.values(), default=1.0)
-        return {host: column[rows[host]] * most for host in self.observation.usable if host in rows}
+        found = {host: column[rows[host]] * most for host in self.observation.usable if host in rows}
+        highest = max((level for level in found.values() if level == level), default=math.nan)
+        if not (self.without_pause and 0 < highest < 1):
+            return found
+        return {host: level / highest for host, level in found.items()}
+
+    @cached_property
+    def gain(self) -> float:
+        """Part of a micro-batch that another host would save at most, of its time in tasks; 1 with pauses."""
+        if not self.without_pause:
+            return 1.0
+        column, rows = self.observation.hosts.column(Metric.CPU).tolist(), self.observation.hosts.rows
+        used = [column[rows[host]] for host in self.observation.usable if host in rows]
+        return min(1.0, max(used, default=0.0)) / (len(used) + 1)
 
     @cached_property
     def queues(self) -> Mapping[str, float]:
@@ -88,6 +125,12 @@ class RingLoad:
         wait = max(self.waits.values(), default=0.0, key=lambda each: -math.inf if each != each else each)
         shared = {host: 0.0 if level < self.busy else wait for host, level in self.levels.items()}
         return {**shared, **{host: seconds for host, seconds in self._own_queues.items() if host in shared}}
+
+    @cached_property
+    def one_queue(self) -> bool:
+        """Whether all hosts work off one queue: that of a query's source."""
+        layout = self.observation.context.layout
+        return not self._own_queues and len({layout.stage_of[name].segment for name in self.units}) == 1
 
     @cached_property
     def _own_queues(self) -> Mapping[str, float]:
@@ -103,13 +146,19 @@ class RingLoad:
             for row, name in enumerate(names)
         }
 
+    @cached_property
+    def _speeds(self) -> Floats:
+        """Speed of the cores of each host, by its row; and of none, 1, for tasks that are placed nowhere."""
+        known = [self.observation.speeds.get(host, 1.0) for host in self.observation.hosts.ids]
+        return np.array([*known, 1.0])
+
     def loads(self, operator: str) -> Floats:
-        """Cores that each state partition of `operator` keeps busy, by its number; NaN where unknown."""
+        """Cores of speed 1 that each state partition of `operator` keeps busy, by its number; NaN where unknown."""
         tasks, count = self.observation.tasks, self.observation.context.partitions[operator]
         found = np.full(count, np.nan)
         mine = tasks.operator == self.observation.operators.rows.get(operator, -1)
         within = mine & (tasks.index < count)
-        found[tasks.index[within]] = tasks.column(Metric.BUSY_CORES)[within]
+        found[tasks.index[within]] = tasks.column(Metric.BUSY_CORES)[within] * self._speeds[tasks.host[within]]
         return found
 
     def arc(self, operator: str, ring: Ring, hosts: tuple[str, ...], joins: str | None = None) -> Arc:
