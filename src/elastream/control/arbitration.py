@@ -38,8 +38,8 @@ __all__ = ["arbitrate", "subject"]
 LEAST, TIMES = 4, 10
 """Hosts that a round may add at least, and how many times as many as before it there may be at most.
 
-Four, as in HPA's default for scaling up; ten, as the default policy is to answer a tenfold burst in one round. HPA doubles in
-15 s: bounded so, 95.1 % of a tenfold burst's records were in time, where 97.0 % are (benchmarks/promise.py --quick).
+Four, as in HPA's default for scaling up; ten, as the default policy is to answer a tenfold burst in one round. HPA doubles
+in 15 s: bounded so, 95.1 % of a tenfold burst's records were in time, where 97.0 % are (benchmarks/promise.py --quick).
 """
 COMPATIBLE = frozenset({(DrainHost, ReleaseHost), (CancelDrain, RenewHost), (RenewHost, CancelDrain)})
 """Pairs of actions on one host that may stand in one plan, in this order."""
@@ -53,8 +53,8 @@ def arbitrate(
     Refused is what the plant cannot do, what names a thing that is not there, a switch outside the allowed set of its
     guards, what is in force or under way already, what is repeated in the plan or contradicts an earlier part of it, taking
     a working host away while a batch hangs, what would leave more than `max_hosts` leased or fewer than `min_hosts`
-    working, and more hosts at once than TIMES as many as there are. under_way: actions accepted earlier and not in force yet.
-    first: whether it is a run's first round, which is not bounded so: it deploys.
+    working, and more hosts at once than TIMES as many as there are. under_way: actions accepted earlier and not in force
+    yet. first: whether it is a run's first round, which is not bounded so: it deploys.
     """
     plan = _Plan(observation, under_way, math.inf if first else max(LEAST, (TIMES - 1) * len(observation.leases)))
     answered = []
