@@ -280,17 +280,22 @@ class Round:
         observation, context = self.observation, self.observation.context
         if not hosts or observation.coming:
             return []
-        if self.load.gain < self.policy.gain:
-            self.remarks.append(
-                f"{', '.join(hosts)}: records wait for micro-batches that follow one another without a pause, of which "
-                f"another host would save {percent(self.load.gain)} at most: none is leased for them"
-            )
-            return []
         kind = self._kind(hosts[0])
         levels = [level * observation.capacities[host] for host, level in self.load.levels.items() if level == level]
         need = math.fsum(levels) * self.load.growth(kind.start + self.pace)
         short = need / self.policy.cpu_high - math.fsum(observation.capacities[host] for host in observation.usable)
         wanted = max(1, math.ceil(short / (kind.cores * kind.speed) - 1e-9))
+        if self.load.without_pause:
+            enough = self.load.enough(self.policy.gain)
+            if math.isinf(enough):
+                self.remarks.append(
+                    f"{', '.join(hosts)}: records wait for micro-batches that follow one another without a pause, and no "
+                    "number of hosts would shorten these enough: the time between tasks does not become less"
+                )
+                return []
+            wanted = math.ceil(enough - len(observation.usable) - 1e-9)
+            if wanted <= 0:
+                return []  # what waits becomes less
         why = f"{', '.join(hosts)} overloaded, and no light host would relieve {'it' if len(hosts) == 1 else 'them'}"
         room = context.max_hosts - len(observation.leases)
         leases = min(wanted, max(0, room))
@@ -321,9 +326,9 @@ class Round:
                 continue
             cores = math.fsum(self.load.levels[each] * observation.capacities[each] for each in (host, heir))
             level = growth * cores / observation.capacities[heir]
-            if level <= (1 - policy.gain) * policy.cpu_high and due_back(
-                observation.leases[host], observation.time, self.pace
-            ):
+            room = level <= (1 - policy.gain) * policy.cpu_high
+            room = room and self.load.keeps_pace(self.load.levels[heir], level, policy.gain)
+            if room and due_back(observation.leases[host], observation.time, self.pace):
                 why = f"it and {heir} have been light for {calm:.0f} s: {heir} takes over, at {percent(level)} of its cores"
                 return [DrainHost(host, why=why)]
         return []
