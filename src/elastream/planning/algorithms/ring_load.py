@@ -132,10 +132,11 @@ class RingLoad:
     def enough(self, gain: float) -> float:
         """Hosts with which a query that keeps records waiting without a pause would no longer do so; inf: with none.
 
-        Hosts share the part of a batch that is spent in tasks, and not the rest (Amdahl). gain: part by which it is to be
-        faster than it must be.
+        Hosts share the part of a batch that is spent in tasks, and not the rest (Amdahl), nor the largest state partition
+        of each stage, which one core works on. gain: part by which it is to be faster than it must be.
         """
         hosts, tasks = len(self.levels), min(1.0, max((self.used[host] for host in self.levels), default=0.0))
+        tasks = min(tasks, max(0.0, 1 - self.largest))
         found = 0.0
         if any(seconds >= self.late for seconds in self._queued.values()):
             # What waits is to become less: the records of a batch are to take that part of their time.
@@ -146,6 +147,19 @@ class RingLoad:
             room = 1 - self._batch * (1 - tasks) / ((1 - gain) * self.late)
             found = max(found, hosts * tasks / room if room > 0 else math.inf)
         return found
+
+    @cached_property
+    def largest(self) -> float:
+        """Part of the time that the largest state partition of each stage would take at the rate at which records arrive,
+        one after the other: no host makes it less. 0 where unknown, and where hosts have queues of their own."""
+        found = 0.0
+        if not self.one_queue:
+            return found
+        for name in self.units:
+            tasks, loads = self.observation.tasks, self.observation.tasks.column(Metric.BUSY_CORES)
+            mine = loads[(tasks.operator == self.observation.operators.rows.get(name, -1)) & ~np.isnan(loads)]
+            found += float(mine.max()) if mine.size else 0.0
+        return found * max(self.behind.values(), default=1.0)
 
     def keeps_pace(self, before: float, after: float, gain: float) -> bool:
         """Whether batches stay shorter than `late` where a host's use goes from `before` to `after`; so where unknown."""

@@ -187,6 +187,8 @@ class Round:
     def _relieved(self) -> list[Action]:
         """What is done for the first overloaded host that something can be done for; leases for all that nothing could."""
         stuck: list[str] = []
+        if self._overloaded and self._bounded():
+            return []
         for host in self._overloaded:
             if host not in next(iter(self.rings.values())):
                 continue
@@ -261,6 +263,21 @@ class Round:
             if after < (1 - self.policy.gain) * before:
                 return True
         return False
+
+    def _bounded(self) -> bool:
+        """Whether the largest partitions alone take all of the time, so that no change would help; says so."""
+        largest = self.load.largest
+        if not largest >= 1 / (1 + self.policy.gain):
+            return False
+        known = {name: np.nan_to_num(self.load.loads(name)) for name in self.load.units}
+        name = max(known, key=lambda each: float(known[each].max(initial=0.0)))
+        self.remarks.append(
+            f"{', '.join(self._overloaded)} overloaded, and no host and no change of a ring would help: the largest state "
+            f"partition of each stage keeps one core busy for {percent(largest)} of the time at this rate, number "
+            f"{int(np.argmax(known[name]))} of {name} the longest; one key, or several in one partition, cannot be "
+            "divided: aggregate in part before that key, or use hosts with faster cores"
+        )
+        return True
 
     def _cannot(self, host: str) -> None:
         """Say why `host` stays overloaded."""
