@@ -27,7 +27,7 @@ from elastream.recording.lease_log import LeaseLog
 from elastream.spark.dataflow.kafka import kafka_settings
 from elastream.spark.dataflow.key_tables import bringing_into_use
 from elastream.spark.hosts.hosts import Hosts
-from elastream.spark.hosts.taking_over import Resumed, TakenOver, first_hosts, take_over
+from elastream.spark.hosts.taking_over import Resumed, begun
 from elastream.spark.hosts.warmup import warm_up
 from elastream.spark.jvm.copies import desk_of
 from elastream.spark.jvm.copies_jar import copies_settings
@@ -212,7 +212,7 @@ def _on_hosts(
     """Cluster, session and first hosts; ended again where what is done inside raises."""
     clock = RunClock(0.0 if resumed is None else resumed.at)
     alarms = Alarms(clock.now)
-    provider = spark = None
+    provider = spark = hosts = None
     try:
         provider = cloud.open(directory.cluster, ports=ports, alarms=alarms)
         terms, reach = provider.terms, provider.terms.reach
@@ -220,11 +220,8 @@ def _on_hosts(
             raise CloudError(f"no Spark session can reach the hosts of {type(cloud).__name__}")
         partitions = state_partitions or state_partitions_of(terms.types, terms.max_hosts)
         leases = LeaseLog(directory.leases)
-        before = TakenOver() if resumed is None else take_over(leases, provider, resumed.seen)
-        first, since = first_hosts(terms, before, replicas), clock.now()
-        for host, kind in first.items():
-            leases.requested(host, kind, since)
-        provider.lease(first)  # a host takes as long to start as a session
+        # A host takes as long to start as a session.
+        first = begun(leases, provider, resumed, clock.now(), replicas)
         wanted = settings_for(
             driver_address=reach.driver_address,
             executor_memory=reach.executor_memory,
@@ -251,10 +248,7 @@ def _on_hosts(
             log=leases,
             alarms=alarms,
         )
-        hosts.remember({**before.ended, **before.gone})
-        hosts.take_over(before)
-        for host, kind in first.items():
-            hosts.adopt(host, kind, since)
+        hosts.begin(first)
         _await_first(hosts, max(1, terms.min_hosts))
         placing = Placing({}, clock.now, AllocationStore(directory.allocation), alarms=alarms)
         instruments = _instruments(spark, driver, placing, SpeedWatch(readings))
@@ -263,6 +257,8 @@ def _on_hosts(
         with holding(spark, directory.session_lock) as let_go:
             yield _OnHosts(spark, provider, hosts, instruments, clock, alarms, partitions, let_go)
     except BaseException:
+        if hosts is not None:
+            hosts.close()
         if provider is not None:
             provider.close()
         if spark is not None:

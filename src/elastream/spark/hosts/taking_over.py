@@ -12,7 +12,7 @@ from elastream.clouds.provider import Phase, Provider, Terms
 from elastream.model.cloud import HostState, HostType, Lease, by_zones
 from elastream.recording.lease_log import LeaseLog
 
-__all__ = ["Resumed", "TakenOver", "first_hosts", "take_over"]
+__all__ = ["Begun", "Resumed", "TakenOver", "begun", "first_hosts", "take_over"]
 
 log = logging.getLogger(__name__)
 
@@ -38,6 +38,25 @@ class TakenOver:
         """A number such that no host of before is called `h` and that, or more."""
         names = (*self.adopted, *self.gone, *self.ended)
         return 1 + max((int(name[1:]) for name in names if name[:1] == "h" and name[1:].isdecimal()), default=0)
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """The hosts that a run begins with. before: those of an earlier driver. first: requested now, at second `since`."""
+
+    before: TakenOver
+    first: Mapping[str, HostType]
+    since: float
+
+
+def begun(leases: LeaseLog, provider: Provider, resumed: Resumed | None, now: float, replicas: int = 0) -> Begun:
+    """Take over what an earlier driver left, if the run goes on, and request first hosts, each noted in `leases` before."""
+    before = TakenOver() if resumed is None else take_over(leases, provider, resumed.seen)
+    first = first_hosts(provider.terms, before, replicas)
+    for host, kind in first.items():
+        leases.requested(host, kind, now)
+    provider.lease(first)
+    return Begun(before, first, now)
 
 
 def take_over(leases: LeaseLog, provider: Provider, seen: float) -> TakenOver:
