@@ -442,6 +442,7 @@ def _begun(run: Path) -> bool:
 def on_spark_ran(seed: int, count: int, progress: Callable[[str], None]) -> Found:
     """Run `count` faults of `seed` on one cluster."""
     folder = Path(tempfile.mkdtemp(prefix="faults-"))
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that nothing is left running
     try:
         return _Campaign(folder, drawn_on_spark(seed, count), progress).go()
     finally:
