@@ -15,7 +15,15 @@ from elastream.model.stages import Layout
 from elastream.model.units import format_duration
 from elastream.model.wording import counted
 
-__all__ = ["BATCH_OVERHEAD", "few_zones", "refuse_misfit", "refuse_replicas", "refuse_unreachable", "refuse_unworkable"]
+__all__ = [
+    "BATCH_OVERHEAD",
+    "few_zones",
+    "refuse_misfit",
+    "refuse_partitions",
+    "refuse_replicas",
+    "refuse_unreachable",
+    "refuse_unworkable",
+]
 
 WHOLE = 1.0
 """Cores of one thread: fused, a task has a slot, which on a host of less than a core is all of that host."""
@@ -63,6 +71,15 @@ def refuse_replicas(replicas: int, max_hosts: int, layout: Layout | None = None)
             f"replicas is {replicas}, and dataflow {layout.graph.name!r} keeps no state that could be copied: it has no "
             "keyed operator",
             where,
+        )
+
+
+def refuse_partitions(state_partitions: int | None) -> None:
+    """Raise InputError for a number of state partitions that is no whole number of 1 or more; None: by default."""
+    known = isinstance(state_partitions, int) and not isinstance(state_partitions, bool)
+    if state_partitions is not None and not (known and int(state_partitions) >= 1):
+        raise InputError(
+            f"state_partitions is {state_partitions!r}; it must be a whole number, 1 or more", ("state_partitions",)
         )
 
 
