@@ -19,21 +19,21 @@ from elastream.model.wording import counted
 from elastream.planning.algorithms.load import ROUNDS, LoadFigures, Seen
 from elastream.planning.provision import declared_cores
 
-__all__ = ["Reach", "beyond_partitions", "reach", "within_reach"]
+__all__ = ["Bound", "beyond_partitions", "reach", "within_reach"]
 
 HEAVY = 2.0
 """Times the mean of its stage from which on the heaviest partition is named, in place of their number: keys are uneven."""
 
 
 @dataclass(frozen=True, slots=True)
-class Reach:
+class Bound:
     """Most cores that a query's work can keep busy, of speed 1, and what bounds it, as a sentence."""
 
     cores: float
     why: str
 
 
-def reach(observation: Observation, *, measured: bool) -> Reach | None:
+def reach(observation: Observation, *, measured: bool) -> Bound | None:
     """The least of what the queries with state can keep busy; None without state, or where nothing is known of their work.
 
     Each stage's part of the work is that of its busy cores, before there are any that of the declared costs. measured:
@@ -48,7 +48,7 @@ def reach(observation: Observation, *, measured: bool) -> Reach | None:
     if not total > 0:
         return None
     _, slot = observation.cores.slots(observation.working or tuple(observation.leases))
-    found: Reach | None = None
+    found: Bound | None = None
     for segment in context.layout.segments:
         longest, worst, said = 0.0, 0.0, ""
         for stage in segment.stages:
@@ -60,7 +60,7 @@ def reach(observation: Observation, *, measured: bool) -> Reach | None:
             if alone > worst:
                 worst, said = alone, _said(stage.name, count, share, number)
         if longest > 0 and (found is None or slot / longest < found.cores):
-            found = Reach(slot / longest, said)
+            found = Bound(slot / longest, said)
     return found
 
 
