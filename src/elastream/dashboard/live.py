@@ -18,6 +18,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from elastream.dashboard.rings import rings_of
 from elastream.dashboard.so_far import SoFar
 from elastream.model.action import MoveTask, describe
 from elastream.model.decision import Decision
@@ -113,12 +114,13 @@ class Screen:
             return Group(head, Text("waiting for the first observation", style="dim"))
         figures = self._figures(seen, width)
         alarms = [*_alarms(seen), *_closed(seen)]
+        state = rings_of(seen)
         # Remaining lines go to operators first (except one for a decision), then to decisions.
-        left = height - figures.row_count - BETWEEN - len(alarms)
+        left = height - figures.row_count - BETWEEN - len(alarms) - len(state)
         operators = seen.context.graph.operators[: max(0, left - 1)]
         why = self._why(max(1, left - len(operators)))
         parts = (head, figures, self._latency(seen), self._operators(seen, operators, width), why)
-        return Group(parts[0], *(alarms or [Text()]), *parts[1:3], Text(), parts[3], Text(), parts[4])
+        return Group(parts[0], *(alarms or [Text()]), *parts[1:3], *state, Text(), parts[3], Text(), parts[4])
 
     def _head(self, seen: Observation | None) -> Text:
         name = Text(self._header.flow, style="bold")

@@ -31,21 +31,33 @@ class LeaseLog:
     def __init__(self, path: Path | None = None) -> None:
         self._lines = None if path is None else Lines(path, "the leases")
         self._earlier = {} if self._lines is None else _read(self._lines)
+        self._zero = 0.0
+
+    def counted_from(self, epoch: float) -> "LeaseLog":
+        """The same for somebody whose time 0 is epoch second `epoch`: on disk are epoch seconds then.
+
+        So is the log of those who come one after the other, each with a clock of its own; a run's clock goes on.
+        """
+        self._zero = epoch
+        return self
 
     @property
     def earlier(self) -> Mapping[str, Lease]:
         """The leases as an earlier driver left them, by host."""
-        return dict(self._earlier)
+        return {host: _shifted(lease, -self._zero) for host, lease in self._earlier.items()}
 
     def requested(self, host: str, type: HostType, at: float) -> None:
         """Note a request; it is on disk when this returns."""
         if self._lines is not None:
-            self._lines.append({"host": host, "state": HostState.REQUESTED.value, "time": at, "type": asdict(type)})
+            self._lines.append(
+                {"host": host, "state": HostState.REQUESTED.value, "time": at + self._zero, "type": asdict(type)}
+            )
 
     def ended(self, lease: Lease, why: str = "") -> None:
         """Note the end of a lease."""
         if self._lines is not None:
-            self._lines.append({"host": lease.host, "state": lease.state.value, "time": lease.until, "why": why})
+            until = None if lease.until is None else lease.until + self._zero
+            self._lines.append({"host": lease.host, "state": lease.state.value, "time": until, "why": why})
 
     def close(self) -> None:
         """Close the file; may be called twice."""
@@ -66,3 +78,9 @@ def _read(lines: Lines) -> dict[str, Lease]:
         except (ValueError, TypeError, KeyError) as error:
             raise InputError(f"{lines.path}, line {number}: not an entry of a lease ({error})") from error
     return found
+
+
+def _shifted(lease: Lease, seconds: float) -> Lease:
+    until = None if lease.until is None else lease.until + seconds
+    history = tuple((at + seconds, state) for at, state in lease.history)
+    return replace(lease, since=lease.since + seconds, until=until, history=history)

@@ -46,8 +46,8 @@ class Known:
 class HostBook:
     """All hosts so far, ended ones too. provider: where hosts are leased. clock: seconds of the run.
 
-    log: where leases are written before their hosts are requested, and once they have ended; None where the provider, and
-    so its hosts, are somebody else's. alarms: raised while an end cannot be written.
+    log: where leases are written before their hosts are requested, and once they have ended; None: nowhere. alarms:
+    raised while an end cannot be written.
     """
 
     def __init__(
@@ -63,6 +63,7 @@ class HostBook:
         self._lock = threading.RLock()
         self._leases: dict[str, Lease] = {}
         self._known: dict[str, Known] = {}
+        self._numbered = 1  # names with a lower number belong to leases of before
 
     @property
     def leases(self) -> Mapping[str, Lease]:
@@ -91,7 +92,8 @@ class HostBook:
     def next_number(self) -> int:
         """A number such that no host is called `h` and that, or more."""
         with self._lock:
-            return 1 + max((int(name[1:]) for name in self._leases if re.fullmatch(r"h\d+", name)), default=0)
+            used = max((int(name[1:]) for name in self._leases if re.fullmatch(r"h\d+", name)), default=0)
+            return max(self._numbered, 1 + used)
 
     def state(self, host: str) -> HostState | None:
         """Where a host is in its life; None where there is no such host."""
@@ -133,9 +135,11 @@ class HostBook:
             return {executor.id: name for executor, name in found if executor is not None}
 
     def target(self, host: str) -> Location | None:
-        """The executor of a host that takes tasks."""
+        """The executor of a host that takes tasks; None while one that replaces another there is not warm yet."""
         executor = self.executor(host) if self.state(host) is HostState.RUNNING else None
-        return None if executor is None else Location(executor.host, executor.id)
+        if executor is None or executor.id not in self._known[host].warm:
+            return None
+        return Location(executor.host, executor.id)
 
     def status(self, host: str) -> HostStatus | None:
         """What its provider said of a host last."""
