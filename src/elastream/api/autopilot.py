@@ -30,7 +30,7 @@ from elastream.model.plant import Policy
 from elastream.model.units import duration, format_duration, pause
 from elastream.model.wording import quantities
 from elastream.planning.policies.by_load import ByLoad
-from elastream.recording.directory import RunDirectory
+from elastream.recording.directory import PRIVATE, RunDirectory
 from elastream.recording.manifest import Manifest, held, read_manifest, write_manifest
 from elastream.recording.observer import Ending, Header, Observer, describe_run
 from elastream.recording.recorder import FILE_NAME, Recorder
@@ -276,7 +276,7 @@ class Autopilot:
             return Journal()
         directory, application = RunDirectory(self._folder), str(self._spark.sparkContext.applicationId)
         try:
-            self._folder.mkdir(parents=True, exist_ok=True)
+            self._folder.mkdir(mode=PRIVATE, parents=True, exist_ok=True)
             stack.enter_context(held(directory))
             before = read_manifest(directory) if directory.manifest.exists() else None
             journal = Journal(directory.journal)

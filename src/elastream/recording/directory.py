@@ -13,10 +13,12 @@ from pathlib import Path
 
 from elastream.model.errors import EnvironmentProblem
 
-__all__ = ["RunDirectory", "write_text"]
+__all__ = ["PRIVATE", "RunDirectory", "create_private", "write_text"]
 
 LEAST_FREE_MEGABYTES = 64
 """Least free disk space to start a run; checkpoints of a few minutes and executor logs need about a third of it."""
+PRIVATE = 0o700
+"""Mode of a run's folder: what is in it, results too, is its owner's alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +37,7 @@ class RunDirectory:
             runs.mkdir(parents=True, exist_ok=True)
             for attempt in range(2, 100):
                 try:
-                    root.mkdir()
+                    root.mkdir(mode=PRIVATE)
                     break
                 except FileExistsError:
                     root = wanted.with_name(f"{wanted.name}-{attempt}")
@@ -144,6 +146,14 @@ class RunDirectory:
     def report(self) -> Path:
         """The report, unless it was wanted elsewhere."""
         return self.root / "report.html"
+
+
+def create_private(path: str | os.PathLike[str], flags: int) -> int:
+    """An opener for `open`: only the owner may read and write the file, also one that was there."""
+    descriptor = os.open(path, flags, 0o600)
+    if flags & os.O_CREAT and os.fstat(descriptor).st_uid == os.geteuid():
+        os.fchmod(descriptor, 0o600)
+    return descriptor
 
 
 def write_text(path: Path, text: str, what: str) -> Path:

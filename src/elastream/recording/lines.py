@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from elastream.model.errors import EnvironmentProblem, InputError
+from elastream.recording.directory import create_private
 from elastream.recording.formats import marked, unmarked
 
 __all__ = ["JournalProblem", "Lines", "line", "replace_whole", "write_whole"]
@@ -38,7 +39,8 @@ class Lines:
                 whole = self._content.rfind(b"\n") + 1
                 self._content = self._content[:whole]
                 os.truncate(self.path, whole)
-            self._file: FileIO = self.path.open("ab", buffering=0)  # unbuffered: close must not retry a failed write
+            # Unbuffered: close must not retry a failed write.
+            self._file: FileIO = open(self.path, "ab", buffering=0, opener=create_private)
         except OSError as error:
             raise self._problem(error) from error
 
@@ -95,6 +97,6 @@ def replace_whole(path: Path, content: bytes) -> None:
     """Write a file that is there as a whole or not at all, and still is after a crash. Creates its folder."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    with temporary.open("wb", buffering=0) as file:
+    with open(temporary, "wb", buffering=0, opener=create_private) as file:
         write_whole(file, content)
     os.replace(temporary, path)

@@ -39,6 +39,7 @@ from elastream.recording.form import (
     written_ending,
     written_observation,
 )
+from elastream.recording.directory import create_private
 from elastream.recording.formats import FORMAT, unmarked
 from elastream.recording.observer import Ending, Header, Json, described_before, described_further
 from elastream.recording.series import Series
@@ -129,7 +130,7 @@ class Recorder(_Entries):
             self.path.parent.mkdir(parents=True, exist_ok=True)
             if resumed and self.path.exists():
                 os.truncate(self.path, whole_length(self.path))
-            self._file = self.path.open("a" if resumed else "w", encoding="utf-8")
+            self._file = open(self.path, "a" if resumed else "w", encoding="utf-8", opener=create_private)
         except OSError as error:
             raise self._problem(error) from error
 

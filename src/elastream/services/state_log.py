@@ -13,6 +13,7 @@ from typing import Any
 from pydantic_core import from_json, to_json
 
 from elastream.model.errors import InputError
+from elastream.recording.directory import create_private
 from elastream.recording.formats import marked
 from elastream.recording.lines import JournalProblem, Lines, line, write_whole
 
@@ -98,7 +99,7 @@ class StateLog:
         entry = plain({"put": self._known, "gone": {}})
         fresh = path.with_name(path.name + ".new")
         try:
-            with fresh.open("wb", buffering=0) as file:
+            with open(fresh, "wb", buffering=0, opener=create_private) as file:
                 write_whole(file, line(marked({"manager": self.manager})) + line(entry))
             fresh.replace(path)
             folder = os.open(path.parent, os.O_RDONLY)
@@ -120,7 +121,7 @@ def _locked(path: Path, manager: str) -> Any:
     """Lock the journal for this process, until the file is closed."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        file = path.with_name(path.name + ".lock").open("wb")
+        file = open(path.with_name(path.name + ".lock"), "wb", opener=create_private)
     except OSError as error:
         raise JournalProblem(f"the journal {path} cannot be written: {error.strerror or error}") from error
     try:

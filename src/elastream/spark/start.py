@@ -236,7 +236,7 @@ def _on_hosts(
         wanted = {**wanted, **told, **reach.settings, **settings}
         if replicas:
             wanted |= _copies(wanted)
-        spark = session = open_session(reach.master, name, directory.cluster, wanted)
+        spark = session = open_session(reach.master, name, directory.cluster, wanted, reach.secret)
         driver = DriverSide(spark)
         hosts = Hosts(
             Executors(driver),

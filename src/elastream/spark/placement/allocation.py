@@ -17,6 +17,7 @@ from types import MappingProxyType
 
 from elastream.model.action import TaskId
 from elastream.model.errors import EnvironmentProblem, InputError
+from elastream.recording.directory import create_private
 from elastream.recording.formats import marked, unmarked
 from elastream.recording.lines import line, write_whole
 
@@ -58,7 +59,7 @@ class AllocationStore:
         self.bytes_read = 0
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = self.path.open("ab+", buffering=0)
+            self._file = open(self.path, "ab+", buffering=0, opener=create_private)
             with self._alone():
                 self._take_over()
                 self._file.truncate(self._read)
