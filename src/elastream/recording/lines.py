@@ -7,7 +7,7 @@ version as well (`formats`). Callers define the lines' meaning.
 import contextlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from io import FileIO
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ class JournalProblem(EnvironmentProblem):
 
 
 class Lines:
-    """JSON lines in the file `path`, created if missing. what: name of the file in errors ("the journal").
+    """JSON lines in the file `path`, created if missing. what: name of the file in errors ("the journal"). `count`: of lines.
 
     Raises JournalProblem if the file cannot be read or written.
     """
@@ -39,6 +39,7 @@ class Lines:
                 whole = self._content.rfind(b"\n") + 1
                 self._content = self._content[:whole]
                 os.truncate(self.path, whole)
+            self.count = self._content.count(b"\n")
             # Unbuffered: close must not retry a failed write.
             self._file: FileIO = open(self.path, "ab", buffering=0, opener=create_private)
         except OSError as error:
@@ -67,12 +68,24 @@ class Lines:
         try:
             end = self._file.seek(0, os.SEEK_END)
             write_whole(self._file, line(fields if end else marked(fields)))
+            self.count += 1
         except OSError as error:
             if end is not None:
                 # Half a line would spoil the next one, should there be room again; the problem is raised in any case.
                 with contextlib.suppress(OSError):
                     self._file.truncate(end)
             raise self._problem(error) from error
+
+    def replace(self, entries: Iterable[Mapping[str, Any]]) -> None:
+        """Let the file have these lines and no others; it is there as a whole at any time."""
+        content = b"".join(line(marked(each) if not number else each) for number, each in enumerate(entries))
+        try:
+            replace_whole(self.path, content)
+            fresh = open(self.path, "ab", buffering=0, opener=create_private)
+        except OSError as error:
+            raise self._problem(error) from error
+        self._file.close()
+        self._file, self.count = fresh, content.count(b"\n")
 
     def close(self) -> None:
         """Close the file; may be called twice."""
