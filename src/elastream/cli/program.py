@@ -58,6 +58,7 @@ def _run_document(file: Path, options: "RunOptions") -> None:
             tables=document.tables,
             consistency=document.consistency or "batch",
             replicas=document.replicas,
+            **({} if document.retention is None else {"retention": document.retention}),
         )
 
 

@@ -55,6 +55,10 @@ Replicas = Annotated[
     int | None,
     typer.Option(min=0, metavar="NUMBER", help="Copies of each state partition that other hosts keep up to date."),
 ]
+Retention = Annotated[
+    float | None,
+    typer.Option(parser=as_some_seconds, metavar="TIME", help="Keep observations and decisions on disk for so long."),
+]
 Report = Annotated[Path | None, typer.Option(metavar="FILE", help="File of the report; default: in the run's folder.")]
 Resume = Annotated[
     Path | None,
@@ -79,6 +83,7 @@ def run(
     resume: Resume = None,
     fresh: Fresh = False,
     replicas: Replicas = None,
+    retention: Retention = None,
 ) -> None:
     """Run a dataflow with a live view, and write a report."""
     from elastream.api.options import RunOptions
@@ -91,6 +96,7 @@ def run(
         "guards": _placed(guards),
         "consistency": consistency,
         "replicas": None if replicas is None else str(replicas),
+        "retention": None if retention is None else str(retention),
     }
     kept = {name: value for name, value in given.items() if value is not None}
     if resume is None:
@@ -118,6 +124,7 @@ def run(
         guards=Path(kept["guards"]) if "guards" in kept else None,
         consistency=kept.get("consistency"),
         replicas=None if "replicas" not in kept else int(kept["replicas"]),
+        retention=None if "retention" not in kept else float(kept["retention"]),
         resume=resume,
         fresh=fresh,
         program={"file": str(file.resolve()), "folder": os.getcwd(), "options": kept},

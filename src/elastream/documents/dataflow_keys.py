@@ -342,6 +342,7 @@ class DocumentKeys(Keys):
     tables: dict[str, str] = Field(default_factory=dict)
     consistency: Literal["batch", "wave", "drain", "rewired"] | None = None
     replicas: int = Field(0, ge=0)
+    retention: Annotated[Duration, Field(gt=0)] | None = None
     host_types: dict[str, HostTypeKeys] = Field(default_factory=dict)
 
     @field_validator("policy", "cloud")

@@ -212,6 +212,11 @@ class Recording:
             raise InputError(f"{place} has no start entry: the run's header is missing")
         return cls(header, series, tuple(decisions.values()), ending)
 
+    @property
+    def forgotten(self) -> float:
+        """Seconds of the run of which only figures are kept, from its beginning on; 0 where all is there."""
+        return float(self.header.before.get("time", 0.0))
+
     @cached_property
     def times(self) -> Floats:
         """Seconds since the start of the run."""

@@ -17,10 +17,11 @@ from elastream.model.latency import Basis, weakest
 from elastream.model.observation import Floats, Metric
 from elastream.planning.provision import Work, work_of
 from elastream.recording.form import without_nan
+from elastream.recording.parts import Keep
 from elastream.recording.recorder import Recording
 from elastream.report.in_time import InTime, in_time
 
-__all__ = ["Tally", "tally_of"]
+__all__ = ["Tally", "keeping", "tally_of"]
 
 STEP = 0.02
 """Relative width within which latencies count as one: as fine as any figure is shown."""
@@ -117,3 +118,8 @@ def tally_of(recording: Recording) -> Tally:
         lacked=longest_lacked(recording.decisions, before.lacked),
         basis=weakest([before.basis, recording.latency_basis]),
     )
+
+
+def keeping(seconds: float) -> Keep:
+    """Keep the recording of a run for so many seconds, and what it came to for good."""
+    return Keep(seconds, lambda recording: tally_of(recording).to_json())

@@ -6,7 +6,6 @@ task is checked: if it is not on its planned host, because the plan changed or S
 `target` maps hosts to executors.
 """
 
-import logging
 import math
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -21,7 +20,6 @@ from elastream.spark.placement.loading import Load, Loaders
 
 __all__ = ["Limits", "Placing", "Target"]
 
-log = logging.getLogger(__name__)
 
 ATTEMPTS = 20
 """Most reports to Spark of a migration before it is abandoned; one or two are normal."""
