@@ -69,8 +69,8 @@ class Autopilot:
     between observations. observe_only: log actions without applying them. policy: default `ByLoad`. metrics_port, registry:
     where Prometheus metrics are served or registered. folder: where a recording and a journal are written, for `result`,
     `elastream explain` and `elastream report`; a line on stderr says so at the start and at the end. replicas: executors
-    that keep a copy of each state partition up to date, in sessions whose executors can. retention: how long the recording keeps
-    observations and decisions; figures of the whole stay.
+    that keep a copy of each state partition up to date, in sessions whose executors can. retention: how long the
+    recording keeps observations and decisions; figures of the whole stay.
 
     Queries and settings are not changed. It ends when all watched queries have ended, when the session is stopped, with
     `stop`, or with its `with` block. Raises ElastreamError for invalid arguments; later errors are only logged.

@@ -96,11 +96,12 @@ def run(
     alternate runs for which key; others can be given, too (`elastream tables set`, `key_tables`). consistency: what records
     meet that are between two queries while the composition changes: `"batch"`, `"wave"` or `"drain"`
     (`elastream.model.composing.Consistency`).
-    replicas: hosts that keep a copy of each state partition up to date, so that a lost host costs a pause of the length of
-    a batch and not the loading of its state. retention: how long details are kept on disk: observations, decisions, changes of
-    updated results, which `latest` reads all the same; figures of the whole run stay. runs: folder in which the run's own is made. resume: folder of a run that was
-    stopped, failed or killed, and now goes on: with its state, offsets, composition, results and leases. fresh: whether
-    results of an earlier run, where sinks write, are replaced; otherwise they are a reason to refuse.
+    replicas: hosts that keep a copy of each state partition up to date, so that a lost host costs a pause of the length
+    of a batch and not the loading of its state. retention: how long details are kept on disk: observations, decisions,
+    changes of updated results, which `latest` reads all the same; figures of the whole run stay. runs: folder in which
+    the run's own is made. resume: folder of a run that was stopped, failed or killed, and now goes on: with its state,
+    offsets, composition, results and leases. fresh: whether results of an earlier run, where sinks write, are replaced;
+    otherwise they are a reason to refuse.
 
     Raises ElastreamError for errors that a user can correct, with nothing left running; Ctrl-C and SIGTERM end the run in
     order.
@@ -277,7 +278,10 @@ def _interrupts_unlogged() -> Iterator[None]:
 @contextmanager
 def _logged(path: Path) -> Iterator[None]:
     """Write what the package logs, tracebacks included, to a file of the run, and not over the live view."""
-    logger, handler = logging.getLogger("elastream"), RotatingFileHandler(path, maxBytes=LOG_BYTES, backupCount=LOGS, encoding="utf-8", delay=True)
+    logger, handler = (
+        logging.getLogger("elastream"),
+        RotatingFileHandler(path, maxBytes=LOG_BYTES, backupCount=LOGS, encoding="utf-8", delay=True),
+    )
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     logger.addHandler(handler)
     try:

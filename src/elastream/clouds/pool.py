@@ -38,7 +38,8 @@ class Pool:
 
     url: of the arbiter of the machines (`elastream manager`). application: its name there, unique. priority: weight when
     requests exceed the machines. minimum: machines guaranteed to it. token: for the arbiter, by default the environment
-    variable ELASTREAM_POOL_TOKEN. certificate: file of the certificate, or its authority, of a pool that is reached by https.
+    variable ELASTREAM_POOL_TOKEN. certificate: file of the certificate, or its authority, of a pool that is reached by
+    https.
 
     Raises CloudError for an empty name, a priority not above 0, or a minimum below 1.
     """

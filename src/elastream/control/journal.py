@@ -19,7 +19,7 @@ from elastream.recording.lines import JournalProblem, Lines
 __all__ = ["TRANSITIONS", "ActionState", "Entry", "Journal"]
 
 KEPT = 1000
-"""Concluded actions that are kept: what people look at who ask why something was done. The recording has all of its time."""
+"""Concluded actions that are kept, for those who ask why something was done. The recording has all of its time."""
 LONGEST = 10_000
 """Lines of the file after which it is written anew: an action has two or three."""
 

@@ -18,7 +18,7 @@ __all__ = ["Alarm", "AlarmedThread", "Alarms"]
 log = logging.getLogger(__name__)
 
 PAUSES = (0.1, 1.0, 10.0, 60.0)
-"""Seconds before a thread that died begins again, for each of its deaths in a row: of a fault that passes, it soon goes on."""
+"""Seconds before a thread that died begins again, for each of its deaths in a row: most faults pass."""
 CALM = 120.0
 """Seconds without a death after which a thread counts as well again: twice the longest pause."""
 
@@ -71,8 +71,8 @@ class Alarms:
 class AlarmedThread(threading.Thread):
     """A daemon thread that does not pass away unnoticed: an exception sounds an alarm under its name, and it begins again.
 
-    It does so after each of PAUSES; the alarm is cleared once it has gone on for CALM seconds. One that dies once more, without
-    such a time in between, stays dead, and so does its alarm. target: can be called again after it has raised.
+    It does so after each of PAUSES; the alarm is cleared once it has gone on for CALM seconds. One that dies once more,
+    without such a time in between, stays dead, and its alarm stands. target: can be called again after it has raised.
     """
 
     def __init__(self, alarms: Alarms, name: str, target: Callable[[], None]) -> None:

@@ -276,10 +276,9 @@ class Past:
     @classmethod
     def of(cls, facts: Mapping[str, object]) -> "Past":
         """What `facts` gave."""
-        known = {name: facts.get(f"{EARLIER} {name}") for name in FIGURES}
-        values = {name: value for name, value in known.items() if isinstance(value, int | float)}
-        counts = {name: int(value) for name, value in values.items() if name in ("leases", "released", "lost")}
-        return cls(**{**values, **counts})
+        known = (facts.get(f"{EARLIER} {name}") for name in FIGURES)
+        leases, released, lost, seconds, cost = (value if isinstance(value, int | float) else 0.0 for value in known)
+        return cls(int(leases), int(released), int(lost), seconds, cost)
 
 
 EARLIER = "leases not kept:"

@@ -177,7 +177,7 @@ class Decision:
 
 
 def longest_lacked(decisions: Iterable[Decision], before: Iterable[Unknown] = ()) -> tuple[Unknown, ...]:
-    """Metrics that a policy lacked for rounds in a row, each with the longest time for which it did; those of `before` too."""
+    """Metrics that a policy lacked for rounds in a row, each with the longest time for which it did; `before`: others."""
     longest: dict[Hashable, Unknown] = {each.key: each for each in before}
     for each in (each for decision in decisions for each in decision.standing):
         if each.key not in longest or longest[each.key].seconds < each.seconds:

@@ -7,6 +7,7 @@ results for users (journal, recording, report), and logs of hosts (cluster).
 import os
 import re
 import shutil
+import stat
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -148,12 +149,16 @@ class RunDirectory:
         return self.root / "report.html"
 
 
-def create_private(path: str | os.PathLike[str], flags: int) -> int:
-    """An opener for `open`: only the owner may read and write the file, also one that was there."""
-    descriptor = os.open(path, flags, 0o600)
-    if flags & os.O_CREAT and os.fstat(descriptor).st_uid == os.geteuid():
-        os.fchmod(descriptor, 0o600)
-    return descriptor
+def create_private(path: Path) -> Path:
+    """`path`, where there now is a file that only its owner may read and write; it keeps what it holds."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        about = os.fstat(descriptor)
+        if stat.S_ISREG(about.st_mode) and about.st_uid == os.geteuid():
+            os.fchmod(descriptor, 0o600)
+    finally:
+        os.close(descriptor)
+    return path
 
 
 def write_text(path: Path, text: str, what: str) -> Path:

@@ -24,7 +24,7 @@ class JournalProblem(EnvironmentProblem):
 
 
 class Lines:
-    """JSON lines in the file `path`, created if missing. what: name of the file in errors ("the journal"). `count`: of lines.
+    """JSON lines in the file `path`, created if missing; `count` of them. what: name of the file in errors ("the journal").
 
     Raises JournalProblem if the file cannot be read or written.
     """
@@ -41,7 +41,7 @@ class Lines:
                 os.truncate(self.path, whole)
             self.count = self._content.count(b"\n")
             # Unbuffered: close must not retry a failed write.
-            self._file: FileIO = open(self.path, "ab", buffering=0, opener=create_private)
+            self._file: FileIO = create_private(self.path).open("ab", buffering=0)
         except OSError as error:
             raise self._problem(error) from error
 
@@ -81,7 +81,7 @@ class Lines:
         content = b"".join(line(marked(each) if not number else each) for number, each in enumerate(entries))
         try:
             replace_whole(self.path, content)
-            fresh = open(self.path, "ab", buffering=0, opener=create_private)
+            fresh = create_private(self.path).open("ab", buffering=0)
         except OSError as error:
             raise self._problem(error) from error
         self._file.close()
@@ -110,6 +110,6 @@ def replace_whole(path: Path, content: bytes) -> None:
     """Write a file that is there as a whole or not at all, and still is after a crash. Creates its folder."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    with open(temporary, "wb", buffering=0, opener=create_private) as file:
+    with create_private(temporary).open("wb", buffering=0) as file:
         write_whole(file, content)
     os.replace(temporary, path)

@@ -23,8 +23,8 @@ class Header:
     plant: "spark" or "simulated". operators, edges, stages, host_types, signals (of the dataflow): a dict each, as
     `describe_run` builds them. started: epoch seconds of time 0. environment: machine and software versions. resumed: one
     entry for each time that it went on after its driver had ended: `time`, when that was; `seen`, the last time of before;
-    `adopted` and `gone`, hosts that were still there, and that were not. before: of a part of a recording, what all before it
-    came to, and `time`, at which it begins; empty at the beginning of a run.
+    `adopted` and `gone`, hosts that were still there, and that were not. before: of a part of a recording, what all before
+    it came to, and `time`, at which it begins; empty at the beginning of a run.
     """
 
     flow: str

@@ -22,16 +22,16 @@ __all__ = ["DAY", "RETENTION", "Keep", "entries_of", "file_of", "files_of", "for
 FILE_NAME = "recording.jsonl"
 DAY = 86_400.0
 RETENTION = DAY
-"""Seconds for which details are kept where nothing is said: a day of observations, one a second, is read in some ten seconds.
-Figures of the whole run, state, results and what is still to be read are kept in any case."""
+"""Seconds for which details are kept where nothing is said: a day of observations, one a second, is read in some ten
+seconds. Figures of the whole run, state, results and what is still to be read are kept in any case."""
 PART = 8_000_000
-"""Bytes of a part: about an hour, one observation a second. What it came to is computed when it ends, in a third of a second."""
+"""Bytes of a part: about an hour, one observation a second. What it came to is computed when it ends, in half a second."""
 
 
 @dataclass(frozen=True, slots=True)
 class Keep:
-    """How much of a recording is kept. seconds: of the run. summed: figures, as JSON has them, of a recording and of what its
-    header says came before it. part: bytes after which a new file is begun."""
+    """How much of a recording is kept. seconds: of the run. summed: figures, as JSON has them, of a recording and of what
+    its header says came before it. part: bytes after which a new file is begun."""
 
     seconds: float
     summed: Callable[[Any], dict[str, Any]]
@@ -105,8 +105,7 @@ def forget_parts(file: Path, before: float) -> None:
             part.unlink(missing_ok=True)
         elif part.suffix != ".gz":
             packed, making = part.with_name(f"{part.name}.gz"), part.with_name(f".{part.name}.gz")
-            with part.open("rb") as source, open(making, "wb", opener=create_private) as raw:
-                with gzip.open(raw, "wb", compresslevel=4) as out:
-                    shutil.copyfileobj(source, out)
+            with part.open("rb") as source, gzip.open(create_private(making), "wb", compresslevel=4) as out:
+                shutil.copyfileobj(source, out)
             os.replace(making, packed)
             part.unlink()

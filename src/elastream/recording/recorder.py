@@ -124,7 +124,7 @@ class Recorder(Entries):
             raise self._problem(error) from error
 
     def _open(self, mode: str) -> None:
-        self._file = open(self.path, mode, encoding="utf-8", opener=create_private)
+        self._file = create_private(self.path).open(mode, encoding="utf-8")
         self._size = os.fstat(self._file.fileno()).st_size
         self._limit = 0 if self._keep is None else self._keep.part
 
@@ -374,4 +374,3 @@ class Recording:
         if self.ending is not None:
             return self.ending.time
         return float(self.times[-1]) if len(self.times) else 0.0
-

@@ -78,8 +78,10 @@ class Tally:
         if not fields:
             return cls(InTime(target), Work(target))
         weights, p50, p99 = (np.array(each, dtype=float) for each in fields["latencies"])
-        known = {name: math.nan if fields[name] is None else fields[name] for name in ("served", "longest_batch")}
-        plain = {name: fields[name] for name in ("time", "peak_hosts", "moves", "rounds", "last", "refused")}
+        served, longest = (
+            math.nan if fields[name] is None else float(fields[name]) for name in ("served", "longest_batch")
+        )
+        counts = {name: int(fields[name]) for name in ("peak_hosts", "moves", "rounds", "last", "refused")}
         return cls(
             InTime(**fields["kept"]),
             Work.of_json(target, fields["work"]),
@@ -88,8 +90,10 @@ class Tally:
             p99=p99,
             lacked=tuple(Unknown.of_json(each) for each in fields["lacked"]),
             basis={name: Basis(each) for name, each in fields["basis"].items()},
-            **known,
-            **plain,
+            time=float(fields["time"]),
+            served=served,
+            longest_batch=longest,
+            **counts,
         )
 
 

@@ -133,8 +133,8 @@ def serve(
 ) -> None:
     """Serve at a listening socket until SIGTERM, or Ctrl-C, which raises KeyboardInterrupt at the end.
 
-    certificate, key: files for TLS; None: without. Raises JournalProblem if the journal cannot be written any more: only state
-    on disk is sent.
+    certificate, key: files for TLS; None: without. Raises JournalProblem if the journal cannot be written any more: only
+    state on disk is sent.
     """
     import uvicorn
 

@@ -22,8 +22,8 @@ __all__ = ["PrometheusObserver", "gauge_name"]
 
 
 HERE = "127.0.0.1"
-"""Where metrics are served: they name hosts, and nobody is asked who they are. Who wants them elsewhere serves a registry of
-their own, behind what asks."""
+"""Where metrics are served: they name hosts, and nobody who reads them is asked for anything. Elsewhere a registry of one's
+own can be served, behind what asks."""
 EXPORTED = (Rows.APPLICATION, Rows.OPERATOR, Rows.HOST)
 """Tasks and links are left out: there may be tens of thousands."""
 
@@ -35,7 +35,8 @@ def gauge_name(rows: Rows, metric: Metric) -> str:
 
 
 class PrometheusObserver:
-    """Gauges and counters named `elastream_…` in `registry`, or, where that is None, in one served at `port` to this machine.
+    """Gauges and counters named `elastream_…` in `registry`, or, where that is None, in one served at `port` of this machine
+    alone.
 
     A gauge for every metric of the application, of operators and of hosts that any plant measures; labels: the row.
     """

@@ -99,7 +99,7 @@ class StateLog:
         entry = plain({"put": self._known, "gone": {}})
         fresh = path.with_name(path.name + ".new")
         try:
-            with open(fresh, "wb", buffering=0, opener=create_private) as file:
+            with create_private(fresh).open("wb", buffering=0) as file:
                 write_whole(file, line(marked({"manager": self.manager})) + line(entry))
             fresh.replace(path)
             folder = os.open(path.parent, os.O_RDONLY)
@@ -121,7 +121,7 @@ def _locked(path: Path, manager: str) -> Any:
     """Lock the journal for this process, until the file is closed."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        file = open(path.with_name(path.name + ".lock"), "wb", opener=create_private)
+        file = create_private(path.with_name(path.name + ".lock")).open("wb")
     except OSError as error:
         raise JournalProblem(f"the journal {path} cannot be written: {error.strerror or error}") from error
     try:

@@ -1,8 +1,9 @@
 """What keeps other users of the machine out of a local cluster: secrets of its own, known to its own processes only.
 
 Master, hosts and driver prove to each other that they know the cluster's secret; Spark's web pages want a token made with
-another one. Neither is on a command line, which anybody can read: daemons read them from a file of mode 600, and the driver's
-JVM gets its own by way of its gateway (`spark.jvm.session`). Spark hands the secret to executors in their environment.
+another one. Neither is on a command line, which anybody can read: daemons read them from a file of mode 600, and the
+driver's JVM gets its own by way of its gateway (`spark.jvm.session`). Spark hands the secret to executors in their
+environment.
 """
 
 import base64
@@ -32,6 +33,15 @@ ENCRYPTED: Mapping[str, str] = MappingProxyType(
 )
 """Settings of Spark by which nobody can read or change what is sent."""
 
+LOGS: Mapping[str, str] = MappingProxyType(
+    {
+        "spark.executor.logs.rolling.strategy": "size",
+        "spark.executor.logs.rolling.maxSize": "10000000",
+        "spark.executor.logs.rolling.maxRetainedFiles": "3",
+    }
+)
+"""How much of what an executor writes is kept, bytes."""
+
 
 def for_others(environment: Mapping[str, str]) -> dict[str, str]:
     """The part of the driver's environment that other processes of its run may see."""
@@ -56,15 +66,16 @@ class Secrets:
         return {} if self.shared is None else {**AUTHENTICATED, **(ENCRYPTED if self._encrypted else {})}
 
     def write(self, file: Path, *, encrypted: bool) -> None:
-        """Write the settings of daemons to `file`, which only its owner can read. encrypted: whether all that they send is."""
+        """Write the settings of daemons to `file`, which only its owner can read. encrypted: whether what they send is."""
         self._encrypted = encrypted
         settings = {
+            **LOGS,
             "spark.ui.filters": "org.apache.spark.ui.JWSFilter",
             "spark.org.apache.spark.ui.JWSFilter.param.secretKey": _encoded(self._key),
         }
         if self.shared is not None:
             settings |= {**self.session_settings, "spark.authenticate.secret": self.shared}
-        with open(file, "w", opener=create_private) as out:
+        with create_private(file).open("w") as out:
             out.writelines(f"{name} {value}\n" for name, value in settings.items())
 
     @property

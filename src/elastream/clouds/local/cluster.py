@@ -14,6 +14,7 @@ import shutil
 import socket
 import time
 import zlib
+from collections import deque
 from collections.abc import Mapping, Set
 from dataclasses import asdict
 from itertools import chain
@@ -40,6 +41,8 @@ LEAST_FREE = 50e6
 """Bytes that must be free in the cluster's folder: logs and shuffle files of a few minutes."""
 MASTER = "master"
 """What the supervisor and the log file call the master; no host can have this name."""
+KEPT = 50
+"""Ended hosts of which the logs are kept."""
 GRACE = 3.0
 """Seconds that a worker has to end its executors before its whole tree is killed."""
 
@@ -98,6 +101,7 @@ class LocalCluster:
         self.run, self.secrets = secrets.token_hex(4), Secrets.new()
         self._settings = self.folder / "daemons.conf"
         self._hosts: dict[str, int] = {}
+        self._ended: deque[str] = deque()
         self._spawned = 0
         self._supervisor: Connection | None = None
 
@@ -132,7 +136,7 @@ class LocalCluster:
 
     @property
     def page(self) -> str:
-        """Address of the master's web page, for requests with `secrets.headers`; `page + "json/"` is the same for programs."""
+        """Address of the master's web page, for requests with `secrets.headers`; with `json/` behind it for programs."""
         return f"http://{self.driver_address}:{self._page_port}/"
 
     @property
@@ -191,6 +195,16 @@ class LocalCluster:
         self._number_of(host)
         self._ask("forget", name=host)
         del self._hosts[host]
+        self._ended.append(host)
+        while len(self._ended) > KEPT:
+            self._remove(self._ended.popleft())
+
+    def _remove(self, host: str) -> None:
+        """Remove what a host wrote that has ended."""
+        if host not in self._hosts:
+            shutil.rmtree(self.folder / "work" / host, ignore_errors=True)
+            for file in (self.log(host), self.folder / f"{host}.{RECORDED}"):
+                file.unlink(missing_ok=True)
 
     def _free_number(self, running: Set[str]) -> int:
         """Last part of a host's address: the next in turn that no running host has."""

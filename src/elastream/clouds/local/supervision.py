@@ -33,7 +33,7 @@ class Connection:
         self._lock = threading.Lock()
         self._socket, theirs = socket.socketpair()
         self._patience, self._asked, self._pending = patience, 0, b""
-        with theirs, open(log, "wb", opener=create_private) as out:
+        with theirs, create_private(log).open("wb") as out:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "elastream.clouds.local.supervisor", str(theirs.fileno())],
                 pass_fds=[theirs.fileno()],

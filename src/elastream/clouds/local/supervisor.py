@@ -173,7 +173,7 @@ class Supervisor:
             if group and self.cgroups:
                 self.cgroups.join(group)
 
-        with open(log, "ab", opener=create_private) as out:
+        with create_private(Path(log)).open("ab") as out:
             process = subprocess.Popen(
                 command,
                 env={**environment, TAG: f"{self.run}/{name}"},

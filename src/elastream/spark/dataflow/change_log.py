@@ -1,9 +1,9 @@
 """The change log of an updated result: a file for each batch with the rows that changed, and the newest row of each key.
 
-A run of months has millions of batches. So every RUN of them are merged beside the log, in `_merged`, into files of the newest
-row of each key, each at least twice as large as the one after it: what `latest` reads is in a dozen files and the batches since.
-Batches that are older than the retention are put together into the youngest of them, so that whoever reads the folder itself
-sees the newest row of every key, and each change of the time that is kept.
+A run of months has millions of batches. So every RUN of them are merged beside the log, in `_merged`, into files of the
+newest row of each key, each at least twice as large as the one after it: `latest` reads a dozen files and the batches
+since. Batches that are older than the retention are put together into the youngest of them, so that whoever reads the
+folder itself sees the newest row of every key, and each change of the time that is kept.
 """
 
 import logging

@@ -129,8 +129,8 @@ def start_writing(
     """Start the query `name` that writes `flows`, which share one frame. key: key columns if rows are updates, else empty.
 
     A batch starts when the previous one has ended, and at least `interval` seconds after its start. ran: what a batch runs
-    under, by its number. noted: whether records on durable edges keep that. retention: seconds for which the changes of updated
-    results are kept as they came. Raises EnvironmentProblem if a sink cannot be
+    under, by its number. noted: whether records on durable edges keep that. retention: seconds for which the changes of
+    updated results are kept as they came. Raises EnvironmentProblem if a sink cannot be
     written.
     """
     checkpoint = directory.checkpoint(name)

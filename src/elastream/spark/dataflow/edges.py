@@ -31,7 +31,7 @@ FORMAT = "elastream_edge"
 ROWS = 10_000
 """Most records in an Arrow batch."""
 KEPT = 600.0
-"""Seconds for which records stay on disk once they were read: others follow the edge too, to tell latencies, and may be late."""
+"""Seconds for which records stay on disk once they were read: others follow the edge too, and may be late."""
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """Writes results idempotently, so that a replayed batch changes nothing, and reads them back.
 
-Append-only results use Spark's own sinks. Updated results are written as a change log (`change_log`); `latest` reads the newest
-row of each key from it, without a Spark session. `channels` selects the sink of a query.
+Append-only results use Spark's own sinks. Updated results are written as a change log (`change_log`); `latest` reads the
+newest row of each key from it, without a Spark session. `channels` selects the sink of a query.
 """
 
 import json
@@ -121,7 +121,11 @@ def begin_results(path: Path, key: Sequence[str] = (), *, run: str = "", fresh: 
 
 
 def _in_change_log(entry: Path) -> bool:
-    return bool(BATCH.match(entry.name)) or entry.name in (KEY_FILE, f".{KEY_FILE}", MERGED) or entry.name.startswith(".batch=")
+    return (
+        bool(BATCH.match(entry.name))
+        or entry.name in (KEY_FILE, f".{KEY_FILE}", MERGED)
+        or entry.name.startswith(".batch=")
+    )
 
 
 def write_batch(frame: DataFrame, path: Path, batch: int, ran: Ran | None = None) -> None:

@@ -70,13 +70,20 @@ REMAINS = 60.0
 LOGGING = """\
 rootLogger.level = warn
 rootLogger.appenderRef.file.ref = file
-appender.file.type = File
+appender.file.type = RollingFile
 appender.file.name = file
 appender.file.fileName = {file}
+appender.file.filePattern = {file}.%i
+appender.file.policies.type = Policies
+appender.file.policies.size.type = SizeBasedTriggeringPolicy
+appender.file.policies.size.size = 10MB
+appender.file.strategy.type = DefaultRolloverStrategy
+appender.file.strategy.max = 3
 appender.file.layout.type = PatternLayout
 appender.file.layout.pattern = %d{{yy/MM/dd HH:mm:ss.SSS}} %p %c{{1}}: %m%n%ex
 """
-"""Spark's own log goes to the run's folder: the terminal is for the live view, and hosts that leave make Spark talk."""
+"""Spark's own log goes to the run's folder: the terminal is for the live view, and hosts that leave make Spark talk, for
+months: the newest 40 MB are kept."""
 
 
 def settings_for(

@@ -1,4 +1,4 @@
-"""Loads state ahead of its move, by jobs in threads of their own: a job blocks its thread until all of its tasks have ended."""
+"""Loads state ahead of its move, by jobs in threads of their own: a job blocks its thread until its tasks have ended."""
 
 import logging
 import queue

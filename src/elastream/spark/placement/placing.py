@@ -65,9 +65,9 @@ class _UnderWay:
 class Placing:
     """State partitions of operators, as tasks. Thread-safe.
 
-    landed, dropped: the newest migrations that have ended; moves: how many ever landed. states: by operator name of the tasks;
-    changed by `attach` and `detach`. clock: seconds, for histories. plan: stores
-    requests. benefit: priority of a task's migration, any unit, higher first. alarms: raised by a loader that dies.
+    landed, dropped: the newest migrations that have ended; moves: how many ever landed. states: by operator name of the
+    tasks; changed by `attach` and `detach`. clock: seconds, for histories. plan: stores requests. benefit: priority of a
+    task's migration, any unit, higher first. alarms: raised by a loader that dies.
     """
 
     def __init__(

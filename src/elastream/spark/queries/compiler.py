@@ -76,8 +76,8 @@ def start_queries(
     state_partitions: of keyed operators; fixed for the life of a checkpoint. batch_seconds: what a batch of our own sources
     should last at most. interval: seconds between the starts of two batches, at least: merely having a batch costs each
     state partition's task, however few its records. consistency: what records meet that are under way while the composition
-    changes. retention: seconds for which the changes of updated results are kept as they came. Raises DataflowError for what cannot be compiled, EnvironmentProblem for what cannot be written; nothing is
-    left running then.
+    changes. retention: seconds for which the changes of updated results are kept as they came. Raises DataflowError for
+    what cannot be compiled, EnvironmentProblem for what cannot be written; nothing is left running then.
     """
     plans = refuse_uncompilable(layout)
     refuse_inconsistent(layout, consistency)
@@ -87,7 +87,16 @@ def start_queries(
     if not fresh:  # versions only grow along an edge
         composition = replace(composition, version=max(composition.version, read_wanted(directory.wanted).version + 1))
     common = _Common(
-        spark, layout.graph, directory, codec, meter, composition, batch_seconds, consistency, fresh, layout.single,
+        spark,
+        layout.graph,
+        directory,
+        codec,
+        meter,
+        composition,
+        batch_seconds,
+        consistency,
+        fresh,
+        layout.single,
         retention,
     )
     edges: dict[Edge, StructType] = {}
