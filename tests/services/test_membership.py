@@ -50,7 +50,7 @@ class StandIn:
 
     def __init__(self, world: "World", name: str, priority: float = 1.0, minimum: int = 1) -> None:
         self.transport = InProcess(world.service)
-        link = Pool("http://pool", name, priority, minimum, world.token).client(self.transport)
+        link = Pool("http://localhost", name, priority, minimum, world.token).client(self.transport)
         self.member = Membership(link)
         self.member._occupied = lambda: self.running
         self.member._evict = self.evicted
@@ -198,7 +198,7 @@ def test_what_was_granted_stays_granted_while_the_pool_cannot_be_heard(world):
     world.beats()
     a.transport.cut = True
     for _ in range(3):
-        with pytest.raises(EnvironmentProblem, match="no pool answers at http://pool"):
+        with pytest.raises(EnvironmentProblem, match="no pool answers at http://localhost"):
             a.beat()
     assert a.running == {"h1"}
     assert not a.lost

@@ -255,7 +255,8 @@ def run_until_it_ends(world):
     assert not world.mover._thread.is_alive()
 
 
-def test_a_fault_of_ours_ends_the_thread_and_sounds_an_alarm():
+def test_a_fault_of_ours_that_stays_ends_the_thread_and_sounds_an_alarm(monkeypatch):
+    monkeypatch.setattr("elastream.model.alarms.PAUSES", (0.0, 0.0))
     world = World("h1")
     world.driver.fault = ZeroDivisionError
     run_until_it_ends(world)

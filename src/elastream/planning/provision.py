@@ -301,7 +301,8 @@ def _busy(recording: Recording) -> Floats:
     )
     speed = np.mean([*speeds.values()], axis=0) if speeds else 1.0
     of_operators = speed * _summed(recording.operator(name, Metric.BUSY_CORES) for name in recording.operators)
-    return np.where(np.isnan(of_hosts), of_operators, np.fmax(of_hosts, of_operators))
+    busy = np.where(np.isnan(of_hosts), of_operators, np.fmax(of_hosts, of_operators))
+    return np.broadcast_to(busy, recording.times.shape)
 
 
 def _speed(recording: Recording, host: str, nominal: float) -> Floats:

@@ -27,9 +27,10 @@ from elastream.recording.lines import JournalProblem
 from elastream.services.arbiter_node import ArbiterNode, Entitlement, UnknownMember
 
 if TYPE_CHECKING:
+    import uvicorn
     from starlette.types import Lifespan
 
-__all__ = ["arbiter_service", "listening", "serve"]
+__all__ = ["arbiter_service", "listening", "serve", "web_settings"]
 
 LOG = logging.getLogger("elastream.managers")
 LARGEST = 16 * 2**20
@@ -147,22 +148,29 @@ def serve(
     # The server shuts down, then sends itself the signal again, which must be ignored.
     signal.signal(signal.SIGTERM, lambda *_: None)
     service = arbiter_service(node, token, period=period, failed=failed)
-    settings = uvicorn.Config(
-        service,
-        log_level="error",
-        access_log=False,
-        timeout_graceful_shutdown=3,
-        ssl_certfile=certificate,
-        ssl_keyfile=key,
-    )
-    try:
-        settings.load()
-    except (OSError, ValueError) as error:
-        raise EnvironmentProblem(f"{certificate} and {key} cannot be used for TLS: {error}") from None
-    server = uvicorn.Server(settings)
+    server = uvicorn.Server(web_settings(service, certificate, key))
     server.run(sockets=[at])
     if problems:
         raise problems[0]
+
+
+def web_settings(service: Any, certificate: Path | None, key: Path | None) -> "uvicorn.Config":
+    """Settings of a web server for `service`, by TLS where there is a certificate. Raises EnvironmentProblem."""
+    import uvicorn
+
+    try:
+        settings = uvicorn.Config(
+            service,
+            log_level="error",
+            access_log=False,
+            timeout_graceful_shutdown=3,
+            ssl_certfile=certificate,
+            ssl_keyfile=key,
+        )
+        settings.load()
+    except (OSError, ValueError) as error:
+        raise EnvironmentProblem(f"{certificate} and {key} cannot be used for TLS: {error}") from None
+    return settings
 
 
 def refused(status: int, sentence: str) -> Response:

@@ -35,8 +35,8 @@ def gauge_name(rows: Rows, metric: Metric) -> str:
 
 
 class PrometheusObserver:
-    """Gauges and counters named `elastream_…` in `registry`, or, where that is None, in one served at `port` of this machine
-    alone.
+    """Gauges and counters named `elastream_…` in `registry`, or, where that is None, in one that this machine is served at
+    `port`.
 
     A gauge for every metric of the application, of operators and of hosts that any plant measures; labels: the row.
     """

@@ -12,6 +12,7 @@ import re
 import secrets
 import shutil
 import socket
+import tempfile
 import time
 import zlib
 from collections import deque
@@ -157,9 +158,11 @@ class LocalCluster:
         type = type or self.local.types[0]
         running = {name for name, state in self.status().items() if not state["gone"]}
         scratch, work = self.folder / "scratch" / host, self.folder / "work" / host
-        for folder in (scratch, work):
-            folder.mkdir(parents=True, exist_ok=True)
         number = self._hosts[host] = self._free_number(running)
+        # Sockets are there, and their paths may not be long.
+        temporary = Path(tempfile.gettempdir()) / f"elastream-{self.run}-{number}"
+        for folder in (scratch, work, temporary):
+            folder.mkdir(mode=PRIVATE, parents=True, exist_ok=True)
         arguments = {
             "--host": self.address(host),
             "--port": "0",
@@ -172,9 +175,9 @@ class LocalCluster:
             "spawn",
             name=host,
             command=self._command("worker.Worker", host, *chain.from_iterable(arguments.items()), self.url),
-            environment={**daemon_environment(self.address(host)), "SPARK_LOCAL_DIRS": str(scratch)},
+            environment=daemon_environment(self.address(host), scratch, temporary),
             log=str(self.log(host)),
-            scratch=[str(scratch)],
+            scratch=[str(scratch), str(temporary)],
             index=number,
             region=self.local.regions.index(type.region),
         )

@@ -128,15 +128,21 @@ def daemon_command(java: Path, main: str, *arguments: str, options: Sequence[str
     ]  # fmt: skip
 
 
-def daemon_environment(address: str) -> dict[str, str]:
+def daemon_environment(address: str, scratch: Path | None = None, temporary: Path | None = None) -> dict[str, str]:
     """Environment of a daemon that listens at `address` only: this process's, as far as hosts may see it, plus what Spark's
-    scripts would set."""
+    scripts would set. scratch, temporary: folders of a host for what its executors keep for a while; a killed one leaves it
+    behind (sockets, libraries of 10 MB), so that each host has its own, which are removed after it.
+    """
     home = spark_home()
     core = next((home / "jars").glob("spark-core_*.jar"), None)
     if core is None:
         raise EnvironmentProblem(f"Spark's jars are missing from {home / 'jars'}: install pyspark anew")
+    found = {key: value for key, value in for_others(os.environ).items() if key not in FOREIGN}
+    if scratch is not None and temporary is not None:
+        options = f"{found.get('JDK_JAVA_OPTIONS', '')} -Djava.io.tmpdir={temporary}".strip()
+        found |= {"SPARK_LOCAL_DIRS": str(scratch), "TMPDIR": str(temporary), "JDK_JAVA_OPTIONS": options}
     return {
-        **{key: value for key, value in for_others(os.environ).items() if key not in FOREIGN},
+        **found,
         "SPARK_HOME": str(home),
         "SPARK_SCALA_VERSION": core.name.removeprefix("spark-core_").partition("-")[0],
         "SPARK_LOCAL_IP": address,
