@@ -39,7 +39,7 @@ def piloted(policy=None, *, plant=None, application="app-1", **options):
     pilot.ended, pilot.made = [], plant or Plant(hosts=2, time_limit=6.0)
     pilot.made.clock.epoch = 0.0
 
-    def attach(stack: ExitStack):
+    def attach(stack: ExitStack, leases):
         stack.callback(lambda: pilot.ended.append("every leased host"))
         close = pilot.made.close
 

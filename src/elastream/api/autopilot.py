@@ -9,12 +9,12 @@ import logging
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Hashable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from elastream.api.keeping import keeping
 from elastream.api.result import RunResult
 from elastream.clouds.provider import Cloud, Provider
 from elastream.control.journal import Journal
@@ -30,12 +30,12 @@ from elastream.model.plant import Policy
 from elastream.model.units import duration, format_duration, pause
 from elastream.model.wording import quantities
 from elastream.planning.policies.by_load import ByLoad
-from elastream.recording.directory import PRIVATE, RunDirectory
-from elastream.recording.manifest import Manifest, held, read_manifest, write_manifest
+from elastream.recording.directory import RunDirectory
+from elastream.recording.lease_log import LeaseLog
 from elastream.recording.observer import Ending, Header, Observer, describe_run
 from elastream.recording.parts import RETENTION
 from elastream.recording.recorder import Recorder
-from elastream.report.tally import keeping
+from elastream.report.tally import kept_for
 from elastream.services.metrics import PrometheusObserver
 from elastream.spark.attach import AttachedPlant, attach, join
 from elastream.spark.jvm.capabilities import probe
@@ -49,7 +49,6 @@ __all__ = ["Autopilot"]
 
 log = logging.getLogger("elastream.autopilot")
 
-APPLICATION = "the Spark application"
 ENDING = 30.0
 """Seconds that `stop` waits for its thread."""
 GIVING_BACK = 20.0
@@ -181,16 +180,18 @@ class Autopilot:
     def _run(self) -> None:
         """Run the thread; no exception may reach the user's job."""
         with ExitStack() as stack:
-            plant = None
-            try:
-                plant = self._attach(stack)
-                if plant is not None:
-                    with ExitStack() as held_here:
-                        self._steer(plant, held_here)
-            except Exception as error:
-                log.error("autopilot stopped after an error: %s", in_one_line(error), exc_info=True)
-                if plant is not None:
-                    self._leave(plant)
+            with ExitStack() as held_here:
+                plant = None
+                try:
+                    kept = keeping(self._folder, str(self._spark.sparkContext.applicationId), held_here)
+                    self._folder = kept.folder
+                    plant = self._attach(stack, kept.leases)
+                    if plant is not None:
+                        self._steer(plant, kept.journal)
+                except Exception as error:
+                    log.error("autopilot stopped after an error: %s", in_one_line(error), exc_info=True)
+                    if plant is not None:
+                        self._leave(plant)
             if self.kept:  # whatever ended it: hosts that do all the work stay
                 log.info("%s stay until this program ends: queries run, and no other host can take their tasks",
                          ", ".join(self.kept))  # fmt: skip
@@ -202,7 +203,7 @@ class Autopilot:
         except Exception as error:
             log.error("autopilot did not leave in order: %s", in_one_line(error), exc_info=True)
 
-    def _attach(self, stack: ExitStack) -> AttachedPlant | None:
+    def _attach(self, stack: ExitStack, leases: LeaseLog) -> AttachedPlant | None:
         cloud = self._cloud if callable(getattr(self._cloud, "open", None)) else None
         running = None if cloud is not None else self._cloud
         can = probe(self._spark, running)
@@ -232,26 +233,32 @@ class Autopilot:
             observe_only=self._observe_only,
             kept=self.kept,
             replicas=self._replicas,
+            leases=leases,
+            alone=cloud is not None,
         )
 
     def _joined(self, cloud: Cloud, stack: ExitStack) -> Provider | None:
         """The provider of `cloud`, opened here and closed with `stack`; None, with a warning, if it cannot be opened."""
-        folder = tempfile.TemporaryDirectory(prefix="elastream-hosts-", ignore_cleanup_errors=True)
         try:
-            cluster = join(cloud, self._spark, Path(stack.enter_context(folder)))
+            if self._folder is not None:  # a provider finds there what it kept of hosts that outlived it
+                place = RunDirectory(self._folder).cluster
+                place.mkdir(exist_ok=True)
+            else:
+                folder = tempfile.TemporaryDirectory(prefix="elastream-hosts-", ignore_cleanup_errors=True)
+                place = Path(stack.enter_context(folder))
+            cluster = join(cloud, self._spark, place)
         except (ElastreamError, OSError) as error:
             log.warning("hosts cannot be leased: %s", in_one_line(error))
             return None
         stack.callback(cluster.close)
         return cluster
 
-    def _steer(self, plant: AttachedPlant, stack: ExitStack) -> None:
-        """Run the loop; what it holds meanwhile is let go with `stack`."""
+    def _steer(self, plant: AttachedPlant, journal: Journal) -> None:
+        """Run the loop."""
         about: dict[str, Any] = {"spark": self._spark.version, "master": self._spark.sparkContext.master}
         header = describe_run(
             plant.context, policy=self._policy.name, plant="spark", started=plant.clock.epoch, environment=about
         )
-        journal = self._journal(stack)
         observers = self._observers(plant)  # the last: what they serve ends with the loop
         loop = Loop(
             plant,
@@ -271,29 +278,6 @@ class Autopilot:
         loop.run()
         self._say("autopilot stopped; elastream report %s shows what it did")
 
-    def _journal(self, stack: ExitStack) -> Journal:
-        """The journal in the folder, which this Autopilot holds until its end; in memory where there is no such folder.
-
-        What another application left undone was about its own hosts, which may have the same names: it is dropped. A folder
-        that cannot be used is no reason not to look after the queries.
-        """
-        if self._folder is None:
-            return Journal()
-        directory, application = RunDirectory(self._folder), str(self._spark.sparkContext.applicationId)
-        try:
-            self._folder.mkdir(mode=PRIVATE, parents=True, exist_ok=True)
-            stack.enter_context(held(directory))
-            before = read_manifest(directory) if directory.manifest.exists() else None
-            journal = Journal(directory.journal)
-            if before is None or before.identity.get(APPLICATION) != application:
-                journal.drop_unconcluded("it was another application's")
-                write_manifest(directory, Manifest("queries", time.time(), identity={APPLICATION: application}))
-        except (ElastreamError, OSError) as error:
-            log.warning("autopilot keeps no recording and no journal: %s", in_one_line(error))
-            self._folder = None
-            return Journal()
-        return journal
-
     def _say(self, what: str) -> None:
         """Print where the recording lies, if there is one."""
         if self._folder is not None:
@@ -307,7 +291,7 @@ class Autopilot:
             except (ImportError, OSError, ValueError) as error:
                 log.warning("metrics are not served: %s", in_one_line(error))
         if self._folder is not None:
-            found.append(Recorder(self._folder, keep=keeping(self._retention)))
+            found.append(Recorder(self._folder, keep=kept_for(self._retention)))
         return found
 
 

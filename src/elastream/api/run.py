@@ -42,7 +42,7 @@ from elastream.recording.key_tables import KeyTableLog
 from elastream.recording.observer import Ending, Observer, describe_run
 from elastream.recording.parts import RETENTION
 from elastream.recording.recorder import Recorder
-from elastream.report.tally import keeping
+from elastream.report.tally import kept_for
 from elastream.services.external import pollable
 from elastream.services.pollers import Pollers
 from elastream.spark.dataflow.sinks import replace_results, tables_collected
@@ -145,7 +145,7 @@ def run(
         directory, resumed = folder.directory, folder.resumed
         if fresh:
             replace_results(operator.writes for operator in graph.sinks)
-        keep = keeping(kept)
+        keep = kept_for(kept)
         copies = [] if options.record is None else [Recorder(options.record, keep=keep)]
         recorders = [Recorder(directory.recording, resumed=resumed is not None, keep=keep), *copies]
         versions = GuardLog(directory.guards)

@@ -4,6 +4,7 @@ Pure. Proposals are checked in the order given, so earlier proposers have preced
 proposers (E2DF, section 3: higher levels steer), both before what an earlier controller left undone.
 """
 
+import math
 from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from dataclasses import replace
 
@@ -32,23 +33,26 @@ from elastream.model.ring import tokens_refusal
 from elastream.model.units import format_duration
 from elastream.model.wording import counted
 
-__all__ = ["arbitrate", "subject"]
+__all__ = ["arbitrate", "growth", "subject"]
 
+LEAST, PACE = 4, 15.0
+"""Hosts, and seconds, of HPA's default policy for scaling up: 4 pods or 100 %, whichever is more, every 15 s."""
 COMPATIBLE = frozenset({(DrainHost, ReleaseHost), (CancelDrain, RenewHost), (RenewHost, CancelDrain)})
 """Pairs of actions on one host that may stand in one plan, in this order."""
 
 
 def arbitrate(
-    proposals: Iterable[Proposal], observation: Observation, under_way: Collection[Action] = ()
+    proposals: Iterable[Proposal], observation: Observation, under_way: Collection[Action] = (), since: float | None = None
 ) -> tuple[Proposal, ...]:
     """The same proposals in the same order, `refused` filled in where one may not be tried.
 
     Refused is what the plant cannot do, what names a thing that is not there, a switch outside the allowed set of its
     guards, what is in force or under way already, what is repeated in the plan or contradicts an earlier part of it, taking
-    a working host away while a batch hangs, and what would leave more than `max_hosts` leased or fewer than `min_hosts`
-    working. `under_way`: actions accepted earlier and not in force yet.
+    a working host away while a batch hangs, what would leave more than `max_hosts` leased or fewer than `min_hosts`
+    working, and growing faster than `growth` allows. under_way: actions accepted earlier and not in force yet. since:
+    seconds since the last round; None in the first, which is not bounded: it deploys.
     """
-    plan = _Plan(observation, under_way)
+    plan = _Plan(observation, under_way, math.inf if since is None else growth(len(observation.leases), since))
     answered = []
     for proposal in proposals:
         refused = proposal.refused or next((reason for rule in RULES if (reason := rule(proposal.action, plan))), "")
@@ -56,6 +60,15 @@ def arbitrate(
             plan.grant(proposal.action)
         answered.append(replace(proposal, refused=refused))
     return tuple(answered)
+
+
+def growth(leased: int, seconds: float) -> float:
+    """Hosts that may be leased in a round, `seconds` after the last, with so many `leased` already.
+
+    As many again, or LEAST where that is more (HPA's default for scaling up), and again for each PACE that passed. What a
+    load needs it gets a round or two later; what a metric that is wrong asks for is seen before it is paid.
+    """
+    return float(max(LEAST, leased) * (2.0 ** min(max(1.0, seconds / PACE), 30.0) - 1.0))
 
 
 def subject(action: Action) -> tuple[Hashable, ...]:
@@ -80,8 +93,8 @@ def subject(action: Action) -> tuple[Hashable, ...]:
 class _Plan:
     """The part of a plan granted so far, and what it is granted against; kept by what later parts may contradict."""
 
-    def __init__(self, observation: Observation, under_way: Collection[Action]) -> None:
-        self.observation = observation
+    def __init__(self, observation: Observation, under_way: Collection[Action], growth: float) -> None:
+        self.observation, self.growth = observation, growth
         self.under_way = frozenset(under_way)
         self.granted: dict[Action, int] = {}
         self._about: dict[tuple[Hashable, ...], list[Action]] = {}
@@ -248,6 +261,10 @@ def _out_of_bounds(action: Action, plan: _Plan) -> str:
     observation, context = plan.observation, plan.observation.context
     match action:
         case LeaseHost():
+            if len(plan.leased) >= plan.growth:
+                return (
+                    f"at most {counted(int(plan.growth), 'host')} may be added in one round, to {len(observation.leases)}"
+                )
             leased = len(observation.leases) + len(plan.leased)
             return f"at most {counted(context.max_hosts, 'host')} may be leased" if leased >= context.max_hosts else ""
         case DrainHost(host) | ReleaseHost(host):

@@ -88,6 +88,7 @@ class Loop:
         self._facts = facts
         self._stopped = ""
         self._round = 0
+        self._planned_at: float | None = None
         self._last: Decision | None = None
         self._memory: Any = None
         self._figured: tuple[Observation, dict[str, float]] | None = None
@@ -263,7 +264,9 @@ class Loop:
         proposals += self._tabling.proposals(observation, self._alarms) if self._tabling is not None else ()
         proposals += [Proposal(action, "journal") for action in self._journal.left_over]
         waiting = [replace(p, refused=p.refused or self._backoff.refusal(p.action, began)) for p in proposals]
-        decided = arbitrate(waiting, observation, self._under_way)
+        since = None if self._planned_at is None else observation.time - self._planned_at
+        decided = arbitrate(waiting, observation, self._under_way, since)
+        self._planned_at = observation.time
         if self._observe_only:
             decided = tuple(replace(p, refused=p.refused or "observe only") for p in decided)
         outcomes = self._carry_out([p for p in decided if not p.refused])
@@ -278,7 +281,7 @@ class Loop:
             outcomes,
             {name: float(value) for name, value in plan.predicted.items()},
             seconds=took,
-            note="; ".join([*self._notes, *plan.remarks]),
+            note="; ".join([*self._notes, *plan.remarks, *map(str, observation.implausible)]),
             faults=tuple(self._faults),
             unknown=self._lacked.after(plan.unknown, observation.time),
             guards=observation.guards,

@@ -257,6 +257,7 @@ def _operator(file: Located, name: str, keys: OperatorKeys, references: Referenc
         window=window,
         timeout=_timeout(file, place, keys.timeout, references),
         sequential=keys.sequential,
+        on_error=keys.on_error,
     )
 
 

@@ -24,7 +24,7 @@ from elastream.documents.schema import (
     exactly_one,
     named,
 )
-from elastream.model.graph import Delivery, Form
+from elastream.model.graph import Delivery, Form, OnError
 from elastream.model.windows import Window
 
 __all__ = [
@@ -254,6 +254,7 @@ class OperatorKeys(FunctionKeys):
     image: Memory = 0.0
     waits: bool = False
     record_bytes: float | None = Field(None, ge=0)
+    on_error: OnError = OnError.FAIL
 
     @property
     def kind(self) -> str:

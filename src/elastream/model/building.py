@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypedDict, TypeVar
 
 from elastream.model.errors import DataflowError
-from elastream.model.graph import Alternate, Delivery, Form, Operator
+from elastream.model.graph import Alternate, Delivery, Form, OnError, Operator
 from elastream.model.units import duration, memory
 from elastream.model.windows import Timeout
 
@@ -23,6 +23,8 @@ class Needs(TypedDict, total=False):
     """Service level and resource needs of an operator: keyword arguments of the methods that add one.
 
     select_by: columns of the key by which a key table may choose the alternate.
+    on_error: `"fail"`, `"skip"` or `"dead_letter"`: what becomes of a record on which a function raises
+    (`elastream.model.operators.OnError`).
     """
 
     max_duration: float | str
@@ -32,6 +34,7 @@ class Needs(TypedDict, total=False):
     waits: bool
     record_bytes: float
     select_by: str | Sequence[str]
+    on_error: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,4 +118,14 @@ def fields_of(needs: Needs) -> dict[str, Any]:
             found[amount] = memory(found[amount])
     if (columns := found.pop("select_by", None)) is not None:
         found["selects"] = (columns,) if isinstance(columns, str) else tuple(columns)
+    if "on_error" in needs:
+        found["on_error"] = _on_error(needs["on_error"])
     return found
+
+
+def _on_error(given: str) -> OnError:
+    try:
+        return OnError(given)
+    except ValueError:
+        known = ", ".join(repr(each.value) for each in OnError)
+        raise DataflowError(f"on_error is {given!r}; it is one of {known}") from None

@@ -9,7 +9,7 @@ from typing import NoReturn, Protocol
 
 from elastream.model.endpoints import DomainSignal, Nothing
 from elastream.model.errors import DataflowError
-from elastream.model.operators import Alternate, Edge, Form, Kind, Operator
+from elastream.model.operators import Alternate, Edge, Form, Kind, OnError, Operator
 from elastream.model.schema import columns_of, in_words
 
 __all__ = ["Parts", "fail", "refuse_malformed"]
@@ -48,6 +48,7 @@ def refuse_malformed(graph: Parts) -> None:
     for operator in graph.operators:
         _check_ends(graph, operator)
         _check_amounts(graph, operator)
+        _check_on_error(graph, operator)
         for alternate in operator.alternates:
             _check_alternate(graph, operator, alternate)
 
@@ -218,6 +219,24 @@ def _check_amounts(graph: Parts, operator: Operator) -> None:
         fail(graph, f"operator {name!r} emits records of a negative size", name)
     if operator.max_duration is not None and operator.max_duration <= 0:
         fail(graph, f"operator {name!r} has a maximum duration of {operator.max_duration} s; it must be above 0", name)
+
+
+NOT_CALLED = {
+    Form.COLUMNS: "its expressions run in the JVM: write try_divide, try_cast and the like, which give null",
+    Form.AGGREGATE: "its aggregates run in the JVM: write try_divide, try_cast and the like, which give null",
+    Form.STREAM: "its function pulls its records by itself, so that nobody else can say which of them it failed on",
+    Form.ZIP: "it has no function",
+}
+"""Why a form has no records on which a function of the user's raises."""
+
+
+def _check_on_error(graph: Parts, operator: Operator) -> None:
+    if operator.on_error is OnError.FAIL:
+        return
+    ends = "it has no function" if operator.kind in (Kind.SOURCE, Kind.SINK) else ""
+    if why := ends or next((NOT_CALLED[each.form] for each in operator.alternates if each.form in NOT_CALLED), ""):
+        said = f"{operator.on_error.value!r} says nothing of {operator.name!r}: {why}"
+        fail(graph, f"on_error {said}", operator.name, "on_error")
 
 
 def _check_alternate(graph: Parts, operator: Operator, alternate: Alternate) -> None:

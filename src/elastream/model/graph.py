@@ -11,11 +11,11 @@ from functools import cached_property
 from elastream.model.checks import refuse_malformed
 from elastream.model.endpoints import ArrivalPattern, DomainSignal, Nothing
 from elastream.model.errors import DataflowError
-from elastream.model.operators import Alternate, Delivery, Edge, Form, Kind, Operator, emits_as_many
+from elastream.model.operators import Alternate, Delivery, Edge, Form, Kind, OnError, Operator, emits_as_many
 from elastream.model.pattern_checks import refuse_patterns
 from elastream.model.signals import Signal
 
-__all__ = ["Alternate", "Delivery", "Edge", "Form", "Graph", "Kind", "Operator", "emits_as_many"]
+__all__ = ["Alternate", "Delivery", "Edge", "Form", "Graph", "Kind", "OnError", "Operator", "emits_as_many"]
 
 
 @dataclass(frozen=True)

@@ -223,6 +223,9 @@ mixed_records records | Records so far that passed one changed operator under an
 newer.
   application S updated | followed over durable edges by the batches that wrote them
   application AF updated | counted at the change, of what is under way
+left_out records | Records so far that an operator left out, because its function raised on them (`on_error`).
+  operator S working lenient | of committed batches, as their tasks told
+  application S lenient | sum over the operators
 state_size megabytes | State of an operator or a task, as its newest checkpoint holds it.
   operator SW keyed deltas | files of its state partitions: the newest snapshot, and what was written since; an upper bound
   operator R keyed | of the keys met so far, expected
@@ -296,6 +299,7 @@ class Metric(StrEnum):
     BATCH_DURATION = auto()
     UPDATE_LATENCY = auto()
     MIXED_RECORDS = auto()
+    LEFT_OUT = auto()
     STATE_SIZE = auto()
     CHECKPOINT_DELTA = auto()
     COPIES_MEMORY = auto()
@@ -320,6 +324,7 @@ FIGURES: Mapping[str, Quantity] = {
     "update latency": Quantity.SECONDS,
     "longest update": Quantity.SECONDS,
     "mixed records": Quantity.RECORDS,
+    "left out": Quantity.RECORDS,
 }
 """Figures of decisions and runs that are no metric, by name; every other that is no metric is a plain number."""
 

@@ -13,7 +13,7 @@ from elastream.model.endpoints import ArrivalPattern, SinkSpec, SourceSpec
 from elastream.model.errors import DataflowError
 from elastream.model.windows import Timeout, Window
 
-__all__ = ["GROUPED", "Alternate", "Delivery", "Edge", "Form", "Kind", "Operator", "emits_as_many"]
+__all__ = ["GROUPED", "Alternate", "Delivery", "Edge", "Form", "Kind", "OnError", "Operator", "emits_as_many"]
 
 
 class Kind(StrEnum):
@@ -71,6 +71,17 @@ GROUPED = frozenset({Form.STATE, Form.AGGREGATE, Form.WINDOW, Form.JOIN, Form.ZI
 """Forms of keyed operators; all others, but NONE, are of operators that see single records."""
 
 
+class OnError(StrEnum):
+    """What becomes of a record on which an operator's function raises, or whose result does not fit the schema."""
+
+    FAIL = "fail"
+    """The query fails, and with it the run: nothing is lost, and `--resume` goes on once the function is mended."""
+    SKIP = "skip"
+    """It is left out, and counted."""
+    DEAD_LETTER = "dead_letter"
+    """It is left out, counted, and kept in the run's folder with its error."""
+
+
 class Delivery(StrEnum):
     """Which records of an operator are sent over an out-edge."""
 
@@ -126,6 +137,7 @@ class Operator:
     timeout: when the state of a key ends; None: never.
     sequential: whether it keeps the order of its records, in one task: the stage that it runs in has a fixed parallelism
         of 1.
+    on_error: what becomes of a record on which its function raises.
     """
 
     name: str
@@ -147,12 +159,18 @@ class Operator:
     window: Window | None = None
     timeout: Timeout | None = None
     sequential: bool = False
+    on_error: OnError = OnError.FAIL
 
     @property
     def load(self) -> ArrivalPattern | None:
         """The arrival pattern of a source that replays records; None for every other operator."""
         found: ArrivalPattern | None = getattr(self.reads, "load", None)
         return found
+
+    @property
+    def lenient(self) -> bool:
+        """Whether a record on which its function raises is left out, and the run goes on."""
+        return self.on_error is not OnError.FAIL
 
     def state_of(self, alternate: Alternate) -> str | None:
         """Schema of the state that `alternate` gets and leaves, as Spark DDL."""

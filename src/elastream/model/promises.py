@@ -16,23 +16,30 @@ __all__ = ["PLANTS", "Given", "PlantKind", "Promise", "Promises", "Quantity", "R
 
 
 class Quantity(Enum):
-    """What kind of value a metric has: its unit, Prometheus' name of the base unit, and how many of that one unit is."""
+    """What kind of value a metric has: its unit, Prometheus' name of the base unit, how many of that one unit is, and the
+    most that can be.
 
-    RATE = ("records/s", "records_per_second", 1.0)
-    RECORDS = ("records", "records", 1.0)
-    SECONDS = ("s", "seconds", 1.0)
-    FRACTION = ("fraction", "ratio", 1.0)
-    SPEED = ("times the standard core", "ratio", 1.0)
-    CORES = ("cores", "cores", 1.0)
-    COUNT = ("number", "", 1.0)
-    MEGABYTES = ("MB", "bytes", 1e6)
-    BYTE_RATE = ("bytes/s", "bytes_per_second", 1.0)
-    MONEY = ("money", "", 1.0)
+    What is more, or less than nothing, is no value: an overflow, a counter that was set back, a clock from 1970. The bounds
+    lie some orders above the largest installations that publish figures (LinkedIn's Kafka: 7e12 records a day, 8e7 a
+    second), and below 2^63 and the seconds since 1970.
+    """
 
-    def __init__(self, unit: str, base_unit: str, base_units: float) -> None:
+    RATE = ("records/s", "records_per_second", 1.0, 1e12)
+    RECORDS = ("records", "records", 1.0, 1e16)
+    SECONDS = ("s", "seconds", 1.0, 1e9)
+    FRACTION = ("fraction", "ratio", 1.0, 1e3)
+    SPEED = ("times the standard core", "ratio", 1.0, 1e3)
+    CORES = ("cores", "cores", 1.0, 1e9)
+    COUNT = ("number", "", 1.0, 1e12)
+    MEGABYTES = ("MB", "bytes", 1e6, 1e12)
+    BYTE_RATE = ("bytes/s", "bytes_per_second", 1.0, 1e15)
+    MONEY = ("money", "", 1.0, 1e12)
+
+    def __init__(self, unit: str, base_unit: str, base_units: float, most: float) -> None:
         self.unit = unit
         self.base_unit = base_unit
         self.base_units = base_units
+        self.most = most
 
 
 class Rows(StrEnum):
@@ -90,6 +97,7 @@ class Given(StrEnum):
     NETWORKS = "hosts have networks of their own"
     QUEUES = "each instance has a queue of its own"
     UPDATED = "alternates, branches or key tables have changed while it ran"
+    LENIENT = "an `on_error` other than `fail` is set"
     COPIED = "copies of state are kept (`replicas`)"
     DELTAS = "its state store writes changes, in files that the driver can list"
 
@@ -101,6 +109,8 @@ class Given(StrEnum):
                 return target_latency is not None
             case Given.LEVELS:
                 return target_latency is None and any(each.max_duration is not None for each in graph.operators)
+            case Given.LENIENT:
+                return any(each.lenient for each in graph.operators) if operator is None else operator.lenient
             case Given.COUNTED:
                 known = [each.load is not None or _reads_local_files(each) for each in graph.sources]
                 return all(known) or None

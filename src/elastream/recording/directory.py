@@ -120,6 +120,15 @@ class RunDirectory:
         return self.root / "allocation.jsonl"
 
     @property
+    def dead_letters(self) -> Path:
+        """What operators left out, batch by batch; absent while they left out nothing."""
+        return self.root / "dead-letters.jsonl"
+
+    def left_out(self, segment: str) -> Path:
+        """What tasks of `segment` leave out, a folder for each batch, until the driver takes it in."""
+        return self.root / "left-out" / segment
+
+    @property
     def key_table_log(self) -> Path:
         """Versions of key tables, a line each."""
         return self.root / "tables.jsonl"

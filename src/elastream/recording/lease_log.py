@@ -35,11 +35,20 @@ class LeaseLog:
     def __init__(self, path: Path | None = None) -> None:
         self._lines = None if path is None else Lines(path, "the leases")
         self._earlier, self._past = ({}, Past()) if self._lines is None else _read(self._lines)
+        self._zero = 0.0
+
+    def counted_from(self, epoch: float) -> "LeaseLog":
+        """The same for somebody whose time 0 is epoch second `epoch`: on disk are epoch seconds then.
+
+        So is the log of those who come one after the other, each with a clock of its own; a run's clock goes on.
+        """
+        self._zero = epoch
+        return self
 
     @property
     def earlier(self) -> Mapping[str, Lease]:
         """The leases as an earlier driver left them, by host."""
-        return dict(self._earlier)
+        return {host: _shifted(lease, -self._zero) for host, lease in self._earlier.items()}
 
     @property
     def past(self) -> Past:
@@ -49,12 +58,12 @@ class LeaseLog:
     def requested(self, host: str, type: HostType, at: float) -> None:
         """Note a request; it is on disk when this returns."""
         if self._lines is not None:
-            self._lines.append(_requested(host, type, at))
+            self._lines.append(self._requested(host, type, at))
 
     def ended(self, lease: Lease, why: str = "") -> None:
         """Note the end of a lease."""
         if self._lines is not None:
-            self._lines.append(_ended(lease, why))
+            self._lines.append(self._ended(lease, why))
 
     def forget(self, past: Past, kept: Iterable[Lease]) -> None:
         """Keep only the sums `past` of leases that are not `kept`; the file is written anew once it is long."""
@@ -62,23 +71,22 @@ class LeaseLog:
         if self._lines is not None and self._lines.count > LONGEST:
             lines = [{"past": asdict(past)}]
             for lease in kept:
-                lines.append(_requested(lease.host, lease.type, lease.since))
+                lines.append(self._requested(lease.host, lease.type, lease.since))
                 if not lease.active:
-                    lines.append(_ended(lease, lease.note))
+                    lines.append(self._ended(lease, lease.note))
             self._lines.replace(lines)
+
+    def _requested(self, host: str, type: HostType, at: float) -> dict[str, Any]:
+        return {"host": host, "state": HostState.REQUESTED.value, "time": at + self._zero, "type": asdict(type)}
+
+    def _ended(self, lease: Lease, why: str) -> dict[str, Any]:
+        until = None if lease.until is None else lease.until + self._zero
+        return {"host": lease.host, "state": lease.state.value, "time": until, "why": why}
 
     def close(self) -> None:
         """Close the file; may be called twice."""
         if self._lines is not None:
             self._lines.close()
-
-
-def _requested(host: str, type: HostType, at: float) -> dict[str, Any]:
-    return {"host": host, "state": HostState.REQUESTED.value, "time": at, "type": asdict(type)}
-
-
-def _ended(lease: Lease, why: str) -> dict[str, Any]:
-    return {"host": lease.host, "state": lease.state.value, "time": lease.until, "why": why}
 
 
 def _read(lines: Lines) -> tuple[dict[str, Lease], Past]:
@@ -98,3 +106,9 @@ def _read(lines: Lines) -> tuple[dict[str, Lease], Past]:
         except (ValueError, TypeError, KeyError) as error:
             raise InputError(f"{lines.path}, line {number}: not an entry of a lease ({error})") from error
     return found, past
+
+
+def _shifted(lease: Lease, seconds: float) -> Lease:
+    until = None if lease.until is None else lease.until + seconds
+    history = tuple((at + seconds, state) for at, state in lease.history)
+    return replace(lease, since=lease.since + seconds, until=until, history=history)

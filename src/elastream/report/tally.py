@@ -21,7 +21,7 @@ from elastream.recording.parts import Keep
 from elastream.recording.recorder import Recording
 from elastream.report.in_time import InTime, in_time
 
-__all__ = ["Tally", "keeping", "tally_of"]
+__all__ = ["Tally", "kept_for", "tally_of"]
 
 STEP = 0.02
 """Relative width within which latencies count as one: as fine as any figure is shown."""
@@ -124,6 +124,6 @@ def tally_of(recording: Recording) -> Tally:
     )
 
 
-def keeping(seconds: float) -> Keep:
+def kept_for(seconds: float) -> Keep:
     """Keep the recording of a run for so many seconds, and what it came to for good."""
     return Keep(seconds, lambda recording: tally_of(recording).to_json())

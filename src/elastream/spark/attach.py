@@ -16,8 +16,10 @@ from elastream.clouds.provider import Cloud, ExistingSession, Provider, Terms
 from elastream.model.action import ReleaseHost
 from elastream.model.alarms import Alarms
 from elastream.model.cloud import HostType
+from elastream.recording.lease_log import LeaseLog
 from elastream.spark.hosts.hosts import Hosts
 from elastream.spark.hosts.session_executors import SessionExecutors
+from elastream.spark.hosts.taking_over import take_over
 from elastream.spark.hosts.warmup import warm_up
 from elastream.spark.jvm.copies import desk_of
 from elastream.spark.jvm.driver_side import DriverSide, TaskLoads
@@ -80,6 +82,8 @@ def attach(
     kept: list[str] | None = None,
     traffic: Traffic | None = None,
     replicas: int = 0,
+    leases: LeaseLog | None = None,
+    alone: bool = False,
 ) -> AttachedPlant:
     """A plant over the queries of `spark` that are chosen, and its executors; when it is closed, these go on.
 
@@ -89,7 +93,9 @@ def attach(
     where executors are requested of Spark (`asks`), what one of them is taken for. gives_back: seconds that closing takes
     to release hosts of the provider, which ends soon; hosts that nothing else can do the work of are added to `kept`.
     traffic: measures who sends whom how much as well, a call more a look and query. replicas: copies of each state
-    partition that other executors are to keep.
+    partition that other executors are to keep. leases: their log; hosts that were leased by an earlier Autopilot and that
+    the provider still lists are adopted. alone: whether nobody else leases of the provider: what it lists beside them is
+    released.
     """
     clock = RunClock()
     alarms = Alarms(clock.now)
@@ -97,7 +103,20 @@ def attach(
     session = SessionExecutors(client, executors, Terms(tuple(kinds), max_hosts, patience=PATIENCE), allowed)
     # Executors that Spark brings may run where nothing of ours is installed; those on leased hosts are made ready.
     warm = None if provider is None or observe_only else lambda executor: warm_up(spark, executor, None)
-    hosts = Hosts(executors, provider or session, clock.now, fence=client.fence, warm=warm, session=session)
+    log_of_leases = None if provider is None or observe_only or leases is None else leases.counted_from(clock.epoch)
+    hosts = Hosts(
+        executors,
+        provider or session,
+        clock.now,
+        fence=client.fence,
+        warm=warm,
+        session=session,
+        log=log_of_leases,
+        alone=alone,
+        alarms=alarms,
+    )
+    if log_of_leases is not None and provider is not None:
+        hosts.take_over(take_over(log_of_leases, provider, seen=0.0))
     hosts.look()
     placing = Placing({}, clock.now, VolatilePlan(), limits=FEW, alarms=alarms)
     instruments = Instruments(
@@ -119,7 +138,7 @@ def attach(
         plant.stop_acting()
         if not session_stopped(spark):
             session.close()
-        hosts.close()
+        hosts.close(ended=False)
 
     queries = WatchedQueries(instruments, chosen, target_latency)
     return SparkPlant(instruments, queries, hosts, scope, clock, alarms, end=leave)

@@ -45,6 +45,7 @@ from elastream.spark.queries.compiler import start_queries
 from elastream.spark.queries.query import Instruments
 from elastream.spark.queries.segments import composition_left, led_by_edges
 from elastream.spark.queries.watched import WatchedQueries
+from elastream.spark.telemetry.left_out import LeftOutWatch
 from elastream.spark.telemetry.links import LinkWatch
 from elastream.spark.telemetry.speeds import SpeedWatch
 from elastream.spark.telemetry.traffic import MapOutputs, Traffic
@@ -127,6 +128,7 @@ def start_plant(
             target_latency=target_latency,
             consistency=consistency,
             tables=bringing_into_use(graph, directory),
+            left_out=LeftOutWatch(layout, directory),
         )
         return on.plant(queries, target_latency, replicas)
 
@@ -219,7 +221,7 @@ def _on_hosts(
             raise CloudError(f"no Spark session can reach the hosts of {type(cloud).__name__}")
         partitions = state_partitions or state_partitions_of(terms.types, terms.max_hosts)
         leases = LeaseLog(directory.leases)
-        before = TakenOver() if resumed is None else take_over(leases, provider, resumed)
+        before = TakenOver() if resumed is None else take_over(leases, provider, resumed.seen)
         first, since = first_hosts(terms, before), clock.now()
         for host, kind in first.items():
             leases.requested(host, kind, since)
@@ -250,10 +252,8 @@ def _on_hosts(
             log=leases,
             alarms=alarms,
         )
-        hosts.taken_over = before
         hosts.remember({**before.ended, **before.gone})
-        for host, lease in before.adopted.items():
-            hosts.adopt(host, lease.type, lease.since)
+        hosts.take_over(before)
         for host, kind in first.items():
             hosts.adopt(host, kind, since)
         _await_first(hosts, max(1, terms.min_hosts))

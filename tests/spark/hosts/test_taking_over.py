@@ -25,12 +25,10 @@ class Killed(Exception):
 def driver(provider, path, clock, resumed=None):
     """The hosts of a run, as `start_plant` begins or resumes them."""
     log, session = LeaseLog(path), FakeSession()
-    before = TakenOver() if resumed is None else take_over(log, provider, resumed)
+    before = TakenOver() if resumed is None else take_over(log, provider, resumed.seen)
     hosts = Hosts(Executors(session), provider, clock.now, fence=session.fence, log=log)
-    hosts.taken_over = before
     hosts.remember({**before.ended, **before.gone})
-    for host, lease in before.adopted.items():
-        hosts.adopt(host, lease.type, lease.since)
+    hosts.take_over(before)
     for host, kind in first_hosts(provider.terms, before).items():
         hosts.lease(host, kind)
     return hosts
@@ -57,7 +55,7 @@ def test_hosts_that_are_there_are_adopted_and_those_that_are_gone_are_written_of
     leases = hosts.leases
     assert (leases["h1"].since, leases["h1"].active) == (0.0, True)
     assert (leases["h2"].state, leases["h2"].until) == (HostState.LOST, 40.0)
-    assert "gone when the run was resumed; last seen at 40 s" in hosts.reason("h2")
+    assert "gone when it was to be taken over; last seen at 40 s" in hosts.reason("h2")
     assert (leases["h4"].type, leases["h4"].since) == (BIG, 60.0)
 
 
@@ -79,6 +77,31 @@ def test_hosts_of_somebody_elses_provider_are_no_orphans():
     provider.lease({"stray": SMALL})
     look(hosts)
     assert [*provider.known] == ["stray"]
+
+
+def autopilot(provider, path, clock, epoch):
+    """The hosts of an Autopilot that begins at epoch second `epoch`, with its own time 0."""
+    log, session = LeaseLog(path).counted_from(epoch), FakeSession()
+    hosts = Hosts(Executors(session), provider, clock.now, fence=session.fence, log=log, alone=False)
+    hosts.take_over(take_over(log, provider, seen=0.0))
+    return hosts
+
+
+def test_one_autopilot_after_another_adopts_what_is_there_whatever_its_time_0_and_leaves_what_is_others(tmp_path):
+    provider, path = FakeProvider(), tmp_path / "leases"
+    first = autopilot(provider, path, clock := FakeClock(), epoch=1000.0)
+    clock.sleep_until(20.0)
+    first.lease("h1", SMALL)
+    first.lease("h2", SMALL)
+    provider.lease({"others": SMALL})
+    first.close(ended=False)  # it was stopped: the provider is its caller's, and goes on
+    provider.release(["h2"])
+    second = autopilot(provider, path, FakeClock(), epoch=1100.0)
+    look(second)
+    assert {host: (lease.since, lease.active) for host, lease in second.leases.items()} == {"h1": (-80.0, True)}
+    assert [*provider.known] == ["h1", "others"]
+    assert second.next_number == 3
+    assert LeaseLog(path).earlier["h2"].state is HostState.LOST
 
 
 def test_what_cannot_be_written_is_not_leased(tmp_path):

@@ -18,11 +18,13 @@ from elastream.model.errors import DataflowError, EnvironmentProblem, InputError
 from elastream.model.flow import Dataflow
 from elastream.model.observation import Composition
 from elastream.model.stages import lay_out
+from elastream.recording.dead_letters import letters
 from elastream.recording.directory import RunDirectory
 from elastream.spark.dataflow.sinks import collected, latest
 from elastream.spark.queries.compiler import explain_failure, start_queries
 from elastream.spark.queries.segments import RunningSegment
 from elastream.spark.queries.switching import switch
+from elastream.spark.telemetry.left_out import LeftOutWatch
 from elastream.spark.worker.composition import CompositionCodec, Ran, code_in_offsets, latest_batch, ran_in_offsets
 from elastream.spark.worker.meter import MeterRow
 from elastream.workload import constant
@@ -102,6 +104,45 @@ def split(line: str) -> list[str]:
 
 def expected_words(total: int) -> Counter[str]:
     return Counter(word for n in range(total) for word in ROWS[n % len(ROWS)]["value"].split())
+
+
+def test_records_that_a_function_raises_on_are_left_out_once_also_of_a_batch_that_runs_again(spark, tmp_path):
+    def split_cats(line: str) -> list[str]:
+        if "dog" in line:
+            raise ValueError("no dogs")
+        return line.split()
+
+    def counted(key: tuple[str], rows: pd.DataFrame, state: tuple[int] | None) -> tuple[pd.DataFrame, tuple[int]]:
+        if key == ("mat",):
+            raise KeyError("mat")
+        total = (state or (0,))[0] + len(rows)
+        return pd.DataFrame({"word": [key[0]], "n": [total]}), (total,)
+
+    flow = Dataflow("words")
+    words = lines(flow, 300).flat_map(split_cats, returns="word string", name="split", on_error="dead_letter")
+    counts = words.key_by("word").apply(counted, returns="word string, n long", state="n long", on_error="dead_letter")
+    counts.sink(parquet(tmp_path / "out"))
+    run = Run.start(spark, flow, tmp_path)
+    run.finish(300)
+    checkpoint = run.directory.checkpoint("source")
+    (checkpoint / "commits" / str(latest_batch(checkpoint, "commits"))).unlink()  # as a driver that is killed before it
+    run.resume(Composition.default(flow.graph, {"source": 2}))
+    run.until(lambda: run.running[0].query.lastProgress is not None)
+    run.finish(300)
+    expected = expected_words(300)
+    for word in "a", "dog", "and":
+        expected -= Counter({word: 100 * ROWS[1]["value"].split().count(word)})
+    expected -= Counter({"cat": 100, "mat": 100})
+    assert dict(latest(tmp_path / "out").itertuples(index=False)) == expected
+    layout = lay_out(flow.graph)
+    for _ in range(2):
+        assert LeftOutWatch(layout, run.directory).counts == {"split": 100, "counted": 100}
+    found = Counter((each["operator"], each["error"], str(each["record"])) for each in letters(run.directory.dead_letters))
+    assert found == {
+        ("split", "ValueError: no dogs", "a dog and a cat"): 100,
+        ("counted", "KeyError: 'mat'", "{'word': 'mat'}"): 100,
+    }
+    assert not [*run.directory.left_out("source").iterdir()]
 
 
 def test_words_are_counted_exactly_and_the_meter_saw_each_record_once(spark, tmp_path):

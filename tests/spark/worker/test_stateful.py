@@ -14,10 +14,12 @@ from pyspark import cloudpickle
 from pyspark.sql.streaming.state import GroupState
 from pyspark.sql.types import ArrayType, LongType, StructField, StructType
 
-from elastream.model.graph import Form
+from elastream.model.graph import Form, OnError
 from elastream.model.key_table import KeyTable
 from elastream.model.windows import Timeout
 from elastream.recording.key_tables import written_rows
+from elastream.spark.telemetry.left_out import read_left_out
+from elastream.spark.worker import stateful
 from elastream.spark.worker.composition import Digit
 from elastream.spark.worker.key_table import put_in_use
 from elastream.spark.worker.runner import Implementation, OperatorFailed, explain_failure
@@ -68,6 +70,7 @@ class Composed:
 
     now: int = 0
     tables: Path | None = None
+    left_out: Path | None = None
 
     def code(self, batch: int) -> int:
         return self.now
@@ -202,6 +205,37 @@ def test_a_function_that_fails_leaves_the_state_and_is_named_with_its_alternate(
         spark.batch(Composed(1), {1: [5]}, 1001)
     assert "operator 'op' (alternate 'all') failed" in explain_failure(failed.value)
     assert spark.state == before
+
+
+def test_with_on_error_the_records_of_the_call_are_left_out_the_state_stays_and_its_time_out_begins_anew(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(stateful, "batch_number", lambda: 7)
+
+    def fails(key, rows, state):
+        if 5 in list(rows["v"]):
+            raise ValueError("no five")
+        return summed(key, rows, state)
+
+    def cannot_end(key, state):
+        raise ValueError("it cannot end")
+
+    keyed = keyed_of(False, ("sum", "last"), Timeout(0.05, function=cannot_end))
+    alternates = (Implementation("sum", Form.STATE, fails), keyed.alternates[1])
+    spark = FakeSpark(replace(keyed, alternates=alternates, on_error=OnError.DEAD_LETTER))
+    carrier = Composed(0, left_out=tmp_path)
+    spark.batch(carrier, {1: [4]}, 1000)
+    assert spark.batch(carrier, {1: [5, 6], 2: [1]}, 1040) == [(2, "sum", "(1, 1)")]
+    kept = {key: (spark.keyed.states.of(state, 0), due) for key, (state, due) in spark.state.items()}
+    assert kept == {1: ((4, 1), 1090), 2: ((1, 1), 1090)}
+    assert sum(row[4] for row in spark.counted) == 4
+    found = read_left_out("segment", 7, tmp_path / "7")
+    assert [(each["error"], each["key"], each["record"]["v"]) for each in found.letters] == [
+        ("ValueError: no five", [1], 5),
+        ("ValueError: no five", [1], 6),
+    ]
+    assert spark.batch(carrier, {}, 2000) == []
+    assert spark.state == {}
 
 
 def test_a_state_that_does_not_fit_is_an_error_of_the_alternate_that_left_it():

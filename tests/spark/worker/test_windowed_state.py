@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from pyspark import cloudpickle
 
-from elastream.model.graph import Form
+from elastream.model.graph import Form, OnError
 from elastream.model.windows import Timeout, Window
 from elastream.spark.worker.fused import Carrier
 from elastream.spark.worker.leaving import ORDER
@@ -60,9 +60,13 @@ class Sink:
 class Function:
     """The operator on numbers, which emits what is in each window."""
 
-    def __init__(self, window: Window, timeout: Timeout | None = None) -> None:
-        numbers = Implementation("all", Form.WINDOW, lambda key, rows: pd.DataFrame({"key": [key], "n": [list(rows.n)]}))
-        keyed = Keyed("grouped", (numbers,), Grouping("grouped", Form.WINDOW, window, (COLUMNS,)), Choice(), timeout)
+    def __init__(
+        self, window: Window, timeout: Timeout | None = None, function: Any = None, on_error: OnError = OnError.FAIL
+    ) -> None:
+        function = function or (lambda key, rows: pd.DataFrame({"key": [key], "n": [list(rows.n)]}))
+        numbers = Implementation("all", Form.WINDOW, function)
+        grouping = Grouping("grouped", Form.WINDOW, window, (COLUMNS,))
+        keyed = Keyed("grouped", (numbers,), grouping, Choice(), timeout, on_error)
         self.sink = Sink()
         self._function = state_function(cloudpickle.dumps(keyed), "segment", "grouped", Carrier(), self.sink)  # type: ignore
 
@@ -118,3 +122,15 @@ def test_a_window_of_time_ends_once_the_watermark_reaches_its_end(watermark: int
         assert function(state, key=key) == [[1, 2]]
     assert function.keys == [key[:-1]]
     assert not state.exists
+
+
+def test_a_window_that_a_function_raises_on_is_left_out_and_the_next_is_called():
+    def fails(key, rows):
+        if 2 in list(rows.n):
+            raise ValueError("no two")
+        return pd.DataFrame({"key": [key], "n": [list(rows.n)]})
+
+    function, state = Function(Window(count=2), function=fails, on_error=OnError.SKIP), State()
+    assert function(state, [0, 1, 2, 3, 4, 5]) == [[0, 1], [4, 5]]
+    assert not state.exists
+    assert [tuple(row[4:6]) for row in function.sink.rows] == [(6, 2)]

@@ -61,6 +61,7 @@ def wire(
                 schema,
                 routes(graph.outputs[operator.name]),
                 codec.tables.get(operator.name),
+                operator.on_error,
             )
         )
     entries = [

@@ -88,6 +88,7 @@ def stateful_frame(
             tuple(operator.key.index(column) for column in operator.selects),
         ),
         timeout,
+        operator.on_error,
     )
     shipped = pickled(keyed, f"operator {operator.name!r}")
     function = state_function(shipped, wiring.segment, operator.name, wiring.carrier, wiring.meter.sink)

@@ -50,8 +50,8 @@ class HostBook:
     """All hosts so far, of those that have ended the newest; `past` is what the others came to. provider: where hosts are
     leased. clock: seconds of the run.
 
-    log: where leases are written before their hosts are requested, and once they have ended; None where the provider, and
-    so its hosts, are somebody else's. alarms: raised while an end cannot be written.
+    log: where leases are written before their hosts are requested, and once they have ended; None: nowhere. alarms:
+    raised while an end cannot be written.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class HostBook:
         self._leases: dict[str, Lease] = {}
         self._known: dict[str, Known] = {}
         self.past = Past() if log is None else log.past
-        self._numbered = 0
+        self._numbered = 1  # names with a lower number belong to leases of before
 
     @property
     def leases(self) -> Mapping[str, Lease]:
@@ -97,7 +97,7 @@ class HostBook:
     def next_number(self) -> int:
         """A number such that no host is called `h` and that, or more."""
         with self._lock:
-            return 1 + max((number for name in self._leases if (number := _number(name))), default=self._numbered)
+            return max([self._numbered, *(1 + _number(name) for name in self._leases)])
 
     def state(self, host: str) -> HostState | None:
         """Where a host is in its life; None where there is no such host."""
@@ -186,7 +186,7 @@ class HostBook:
         if len(ended) < 2 * KEPT or listed:
             return
         for name in sorted(ended, key=lambda name: self._leases[name].until or 0.0)[:-KEPT]:
-            self._numbered = max(self._numbered, _number(name))
+            self._numbered = max(self._numbered, 1 + _number(name))
             self.past = self.past.plus(self._leases.pop(name))
             del self._known[name]
         if self._log is not None:

@@ -60,8 +60,8 @@ class Hosts(HostBook):
 
     provider: where hosts are leased. clock: seconds of the run. fence: lets an executor get no further task. warm: makes a
     new executor fast before it counts, on a thread of its own; None where none is warmed. session: takes in executors that
-    were not leased, and gives them back; None in a session that has only those leased here. log: of leases, where the
-    provider is this run's alone: what it lists and nobody leased is an orphan, and released.
+    were not leased, and gives them back; None in a session that has only those leased here. log: of leases. alone:
+    whether nobody else leases of the provider: what it lists and nobody leased here is an orphan then, and released.
     """
 
     def __init__(
@@ -74,11 +74,13 @@ class Hosts(HostBook):
         warm: Callable[[Executor], None] | None = None,
         session: SessionExecutors | None = None,
         log: LeaseLog | None = None,
+        alone: bool = True,
         alarms: Alarms | None = None,
     ) -> None:
         super().__init__(provider, clock, log, alarms)
         self._executors, self._session = executors, session
         self._fence, self._warm = fence, warm
+        self._alone = alone
         self._listed: dict[Provider, Mapping[str, HostStatus]] = {}
         self._ever: set[str] = set()  # executors that have been some host's
         self._kept: set[str] = set()
@@ -101,6 +103,13 @@ class Hosts(HostBook):
                 self._lose(host, in_one_line(error))
                 raise
             self._see_start(host, self.provider.hosts().get(host))
+
+    def take_over(self, before: TakenOver) -> None:
+        """Adopt what an earlier driver leased and is still there; no host is called as one of before was."""
+        with self._lock:
+            self.taken_over, self._numbered = before, before.next_number
+            for host, lease in before.adopted.items():
+                self.adopt(host, lease.type, lease.since)
 
     def remember(self, leases: Mapping[str, Lease]) -> None:
         """Take leases of an earlier driver that have ended into the ledger."""
@@ -155,9 +164,14 @@ class Hosts(HostBook):
         with self._lock:
             self._critical = now
 
-    def close(self) -> None:
-        """Every lease ends now; the hosts are their provider's to end."""
+    def close(self, *, ended: bool = True) -> None:
+        """Every lease ends now; the hosts are their provider's to end.
+
+        ended: whether they do; else the log keeps the leases, for who takes them over.
+        """
         with self._lock:
+            if not ended:
+                self._log = None
             for name, lease in self._leases.items():
                 if lease.active:
                     # A host that never started goes straight to its end: `_to` skips what the table does not know.
@@ -317,7 +331,7 @@ class Hosts(HostBook):
 
     def _release_orphans(self) -> None:
         """Release hosts of this run's provider that no lease is known of, and put them into the ledger."""
-        if self._log is None:
+        if self._log is None or not self._alone:
             return
         for name, status in self._listed.get(self.provider, {}).items():
             if name in self._leases:

@@ -40,8 +40,9 @@ class TakenOver:
         return 1 + max((int(name[1:]) for name in names if name[:1] == "h" and name[1:].isdecimal()), default=0)
 
 
-def take_over(leases: LeaseLog, provider: Provider, resumed: Resumed) -> TakenOver:
-    """Sort the leases in `leases` by what `provider` lists; those of hosts that are gone end when they were last seen."""
+def take_over(leases: LeaseLog, provider: Provider, seen: float) -> TakenOver:
+    """Sort the leases in `leases` by what `provider` lists; those of hosts that are gone end at `seen`, when they were last
+    seen."""
     listed = provider.hosts()
     adopted, gone, ended = {}, {}, {}
     for host, lease in leases.earlier.items():
@@ -51,8 +52,8 @@ def take_over(leases: LeaseLog, provider: Provider, resumed: Resumed) -> TakenOv
         elif status is not None and status.phase in (Phase.REQUESTED, Phase.STARTING, Phase.UP):
             adopted[host] = lease
         else:
-            why = f"gone when the run was resumed; last seen at {resumed.seen:.0f} s"
-            gone[host] = lost = replace(lease.to(HostState.LOST, max(lease.since, resumed.seen)), note=why)
+            why = f"gone when it was to be taken over; last seen at {seen:.0f} s"
+            gone[host] = lost = replace(lease.to(HostState.LOST, max(lease.since, seen)), note=why)
             leases.ended(lost, why)
             log.warning("host %s is lost: %s", host, why)
     provider.release([host for host in (*gone, *ended) if host in listed])

@@ -21,6 +21,7 @@ from elastream.spark.queries.switching import Switching, TablesInUse
 from elastream.spark.queries.updates import UpdateWatch
 from elastream.spark.telemetry.batches import Batch
 from elastream.spark.telemetry.frames import state_columns
+from elastream.spark.telemetry.left_out import LeftOutWatch
 from elastream.spark.telemetry.signals import DomainSignals
 from elastream.spark.telemetry.stage_load import PartitionLoads
 
@@ -33,7 +34,8 @@ class CompiledQueries:
     """One query a segment of `layout`, as `running` gives them.
 
     partitions: of the state of each keyed operator. consistency: the one that they were started with. tables: brings key
-    tables into use. telemetry: what they have reported, for tests and benchmarks.
+    tables into use. left_out: what tasks leave out; None where they may not. telemetry: what they have reported, for
+    tests and benchmarks.
     """
 
     kinds = frozenset({"SwitchAlternate", "SwitchEdge", "SetKeyTable", "SetParallelism"})
@@ -48,6 +50,7 @@ class CompiledQueries:
         target_latency: float | None,
         consistency: Consistency = Consistency.BATCH,
         tables: TablesInUse | None = None,
+        left_out: LeftOutWatch | None = None,
     ) -> None:
         self.layout, self.running = layout, tuple(running)
         self._speeds = instruments.speeds
@@ -60,6 +63,7 @@ class CompiledQueries:
         self._switching = Switching(layout, running, consistency, tables=tables, changed=self._requested)
         self._watch = UpdateWatch(layout, running, self.telemetry.queues, self._switching.ran)
         self._signals = DomainSignals(layout.graph)
+        self._left_out = left_out
         self._epoch = time.time()
 
     @property
@@ -90,6 +94,8 @@ class CompiledQueries:
         self.telemetry.took(fresh, wall)
         self._switching.took(fresh)
         self._watch.took(fresh)
+        if self._left_out is not None:
+            self._left_out.committed({batch.query: batch.id for batch in fresh})
         self._epoch = wall - now
         meters = {id(each.meter): each.meter for each in self.running}.values()
         self.telemetry.metered([row for meter in meters for row in meter.drain()])
@@ -100,6 +106,7 @@ class CompiledQueries:
     def operators(self, wall: float, loads: Mapping[str, PartitionLoads], cores: float, used: float) -> Frame:
         """A row per operator."""
         further: dict[Metric, Mapping[str, float]] = {Metric.SCALINGS: self._scalings, **state_columns(loads)}
+        further[Metric.LEFT_OUT] = self._left_out_so_far
         return self.telemetry.operators(wall, self._parallelism(), cores, used, further, self._stretch)
 
     def alternates(self, wall: float) -> Frame:
@@ -108,7 +115,9 @@ class CompiledQueries:
 
     def application(self, wall: float, cost: float) -> Frame:
         """The dataflow."""
-        return self.telemetry.application(wall, cost, self._watch.measured())
+        counts = self._left_out_so_far
+        left_out = {Metric.LEFT_OUT: sum(counts.values())} if counts else {}
+        return self.telemetry.application(wall, cost, {**self._watch.measured(), **left_out})
 
     def latency_basis(self) -> Mapping[str, Basis]:
         """What latency is measured from, by source."""
@@ -181,6 +190,7 @@ class CompiledQueries:
             "longest batch": seen.longest,
             "query runs": len(self._run_ids),
             **update_figures(self.updates),
+            **({"left out": sum(counts.values())} if (counts := self._left_out_so_far) else {}),
         }
 
     def taken(self) -> Mapping[str, tuple[Path, int]]:
@@ -191,6 +201,10 @@ class CompiledQueries:
             for source, control in each.sources.items()
             if (count := self.telemetry.committed(source)) == count
         }
+
+    @property
+    def _left_out_so_far(self) -> Mapping[str, float]:
+        return {} if self._left_out is None else self._left_out.counts
 
     @property
     def _stretch(self) -> float:

@@ -37,6 +37,7 @@ from elastream.spark.dataflow.sources import HOLD, open_source, place_of
 from elastream.spark.dataflow.steering import Steering
 from elastream.spark.dataflow.windows import windowed_frame
 from elastream.spark.queries.segments import SHUFFLED_EACH, RunningSegment, log_of, ran_under, stage_behind, widths_of
+from elastream.spark.telemetry.left_out import forget_uncommitted
 from elastream.spark.worker.composition import (
     CompositionCodec,
     Ran,
@@ -181,6 +182,7 @@ class _Compiler:
 
     def start(self, plan: SegmentPlan, edges: dict[Edge, StructType], interval: float) -> RunningSegment:
         """Start the query of `plan`; `edges` are the columns of durable edges, added to as they are compiled."""
+        forget_uncommitted(self.common.directory.left_out(self.segment.name), latest_batch(self.checkpoint, "commits"))
         self._announce()
         frames, part = self._inlet_frames(edges), plan.before
         flows = self._walked(part, self.segment.name, [frames[inlet.edge or inlet.origin] for inlet in part.inlets])
@@ -251,12 +253,14 @@ class _Compiler:
 
         No record carries it: a column more costs a stage of cheap functions a tenth or two of its CPU time.
         """
+        lenient = any(self.graph.operator(name).lenient for name in self.segment.operators)
+        carrier = Carrier(left_out=self.common.directory.left_out(self.segment.name) if lenient else None)
         if self.codec.size == 1:
-            return Carrier()
-        tables = self.common.directory.tables_in_use if self.codec.tables else None
+            return carrier
+        carrier = replace(carrier, tables=self.common.directory.tables_in_use if self.codec.tables else None)
         if self.own:
-            return Carrier(offsets=self.checkpoint, tables=tables)
-        return Carrier(log=log_of(self.control).directory, tables=tables)
+            return replace(carrier, offsets=self.checkpoint)
+        return replace(carrier, log=log_of(self.control).directory)
 
     # -- frames --------------------------------------------------------------------------------------------------------
 

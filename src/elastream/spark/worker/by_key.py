@@ -7,8 +7,8 @@ and what they return follows in the order of the alternates: nobody can say whic
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from itertools import chain, pairwise
-from operator import call, length_hint
+from itertools import pairwise
+from operator import call
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from elastream.spark.worker.key_table import Lookup, Numbers
 from elastream.spark.worker.meter import cpu_seconds
 from elastream.spark.worker.records import Chunk
 from elastream.spark.worker.runner import Runner
+from elastream.spark.worker.tolerant import Made, each_of
 
 __all__ = ["ByKey", "Metered"]
 
@@ -100,62 +101,59 @@ class ByKey:
         values, begun = chunk.values(), time.time()
         pooled = any(run.runner.pool is not None for run in runs.values())
         timed = chunk.rows if pooled else max(TIMED, chunk.rows // PART)
-        made = self._apart(values[:timed], numbers[:timed], runs)
+        bad = set[int]()
+        made = self._apart(values[:timed], numbers[:timed], runs, bad)
         if timed < chunk.rows:
-            made += self._in_turn(values[timed:], numbers[timed:], runs, form)
-        counted = {Form.FLAT_MAP: len, Form.FILTER: bool}.get(form)
+            made += self._in_turn(values, timed, numbers, runs, form, bad)
+        found = Made(form, values, made, bad)
+        result = self._fitted(found, chunk, numbers, runs)
         taken = np.bincount(numbers)
-        emitted = taken if counted is None else np.bincount(numbers, np.fromiter(map(counted, made), np.int64, len(made)))
+        emitted = np.bincount(numbers, np.array(found.counts(), dtype=np.int64))
         for number, run in runs.items():
             run.took(begun, 0.0, int(taken[number]), int(emitted[number]))
-        if form is Form.FILTER:
-            return chunk.kept(made)
-        result = Chunk(self._schema, values=list(chain.from_iterable(made)) if form is Form.FLAT_MAP else made)
-        if next(iter(runs.values())).runner.as_arrow:
-            self._fit(result, numbers, runs, made, form)
         return result
 
-    def _apart(self, values: list[Any], numbers: Numbers, runs: Mapping[int, Metered]) -> list[Any]:
-        """The result of each value, computed alternate by alternate."""
+    def _apart(self, values: list[Any], numbers: Numbers, runs: Mapping[int, Metered], bad: set[int]) -> list[Any]:
+        """The result of each value, computed alternate by alternate. bad: to which the numbers of those left out go."""
         made: list[Any] = [None] * len(values)
         for number, run in runs.items():
             if mine := np.flatnonzero(numbers == number).tolist():
-                started = cpu_seconds()
-                for at, result in zip(mine, run.runner.for_each([values[at] for at in mine]), strict=True):
+                started, apart = cpu_seconds(), set[int]()
+                for at, result in zip(mine, run.runner.for_each([values[at] for at in mine], apart), strict=True):
                     made[at] = result
+                bad |= {mine[at] for at in apart}
                 spent = cpu_seconds() - started
                 run.busy += spent
                 self._costs[number] = spent / len(mine)
         return made
 
-    def _in_turn(self, values: list[Any], numbers: Numbers, runs: Mapping[int, Metered], form: Form) -> list[Any]:
-        """The result of each value, computed one after the other."""
-        started, left = cpu_seconds(), iter(values)
+    def _in_turn(
+        self, values: list[Any], first: int, numbers: Numbers, runs: Mapping[int, Metered], form: Form, bad: set[int]
+    ) -> list[Any]:
+        """The result of each value from number `first` on, computed one after the other."""
+        rest, chosen = values[first:], numbers[first:]
+        started, left = cpu_seconds(), iter(rest)
         functions = {number: run.runner.chosen.function for number, run in runs.items()}
-        results = map(call, map(functions.__getitem__, numbers.tolist()), left)
-        try:
-            made = list(map(list, results) if form is Form.FLAT_MAP else results)
-        except Exception as error:
-            at = len(values) - length_hint(left) - 1
-            raise runs[int(numbers[at])].runner.failure(error, values[at]) from error
-        usual, taken = sum(self._costs.values()) / len(self._costs), np.bincount(numbers, minlength=max(runs) + 1)
+        results = map(call, map(functions.__getitem__, chosen.tolist()), left)
+
+        def failed(at: int, error: BaseException) -> None:
+            runs[int(chosen[at])].runner.failed(values, bad, first + at, error)
+
+        made = each_of(map(list, results) if form is Form.FLAT_MAP else results, left, len(rest), Made.blank(form), failed)
+        usual, taken = sum(self._costs.values()) / len(self._costs), np.bincount(chosen, minlength=max(runs) + 1)
         parts = {number: self._costs.get(number, usual) * int(taken[number]) for number in runs}
         each = (cpu_seconds() - started) / max(sum(parts.values()), 1e-12)
         for number, run in runs.items():
             run.busy += each * parts[number]
         return made
 
-    def _fit(self, result: Chunk, numbers: Numbers, runs: Mapping[int, Metered], made: list[Any], form: Form) -> None:
-        """Make `result` Arrow; where a value does not fit, the alternate that gave it is named."""
+    def _fitted(self, found: Made, chunk: Chunk, numbers: Numbers, runs: Mapping[int, Metered]) -> Chunk:
+        """What is emitted, as Arrow where that is wanted; an error names the alternate whose value does not fit."""
+        if not next(iter(runs.values())).runner.as_arrow:
+            return found.chunk(chunk, self._schema)
         started = cpu_seconds()
-        try:
-            result.batch()
-        except Exception:
-            for number, run in runs.items():
-                mine = [made[at] for at in np.flatnonzero(numbers == number).tolist()]
-                flat = list(chain.from_iterable(mine)) if form is Form.FLAT_MAP else mine
-                run.runner.fitted(Chunk(self._schema, values=flat))
-            raise
+        result = found.arrow(chunk, self._schema, lambda at, error: runs[int(numbers[at])].runner.misfit(found, at, error))
         spent = (cpu_seconds() - started) / len(runs)
         for run in runs.values():
             run.busy += spent
+        return result

@@ -17,11 +17,12 @@ import numpy as np
 import pyarrow as pa
 from pyspark import Accumulator, TaskContext, cloudpickle
 
-from elastream.model.graph import Form
+from elastream.model.graph import Form, OnError
 from elastream.spark.worker.by_key import ByKey, Metered
 from elastream.spark.worker.composition import CompositionLog, Digit, code_in_offsets, freeze_imports
 from elastream.spark.worker.key_table import lookup
 from elastream.spark.worker.leaving import Exit, Leaving, leaving_schema
+from elastream.spark.worker.left_out import LeaveOut, LeftOut, attempt_of
 from elastream.spark.worker.meter import TaskRow, cpu_seconds
 from elastream.spark.worker.pulling import pulled
 from elastream.spark.worker.records import Chunk, conformed, shareable
@@ -65,7 +66,10 @@ class WalkEntry:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """An operator. schema: output. Digits: pick chooses its alternate, width that of its pool, table its key table."""
+    """An operator. schema: output. Digits: pick chooses its alternate, width that of its pool, table its key table.
+
+    on_error: what becomes of records on which its function raises.
+    """
 
     name: str
     alternates: tuple[Implementation, ...]
@@ -74,6 +78,7 @@ class Step:
     schema: pa.Schema
     routes: tuple[Route, ...]
     table: Digit | None = None
+    on_error: OnError = OnError.FAIL
 
     def chosen(self, code: int) -> int:
         """Number of the alternate under `code`; with a key table, that for keys which it does not name."""
@@ -118,12 +123,14 @@ class Carrier:
     """Where the region reads the code of the composition.
 
     offsets: from the offset log of this checkpoint (Elastream's sources). log: from the composition log (foreign sources).
-    Both unset: the region has nothing to switch. tables: folder of key tables in use.
+    Both unset: the region has nothing to switch. tables: folder of key tables in use. left_out: folder for what tasks
+    leave out; None: nothing may be left out.
     """
 
     offsets: Path | None = None
     log: Path | None = None
     tables: Path | None = None
+    left_out: Path | None = None
 
     def code(self, batch: int) -> int:
         """The code of `batch`."""
@@ -144,12 +151,23 @@ class Tally:
 
 
 class Walker:
-    """One task's walk under one composition. tables: folder of key tables in use. foldings: of its taps, in their order."""
+    """One task's walk under one composition.
 
-    def __init__(self, walk: Walk, code: int, tables: Path | None = None, foldings: Sequence[Folding] = ()) -> None:
+    tables: folder of key tables in use. foldings: of its taps, in their order. left_out: takes records that are left out.
+    """
+
+    def __init__(
+        self,
+        walk: Walk,
+        code: int,
+        tables: Path | None = None,
+        foldings: Sequence[Folding] = (),
+        left_out: LeftOut | None = None,
+    ) -> None:
         self.walk = walk
         self.code = code
         self.foldings = foldings
+        self.left_out = left_out
         nodes = (*walk.entries, *walk.steps, *walk.exits, *walk.taps)
         self.routes = [_live(getattr(node, "routes", ()), code) for node in nodes]
         self.steps_from = len(walk.entries)
@@ -167,7 +185,8 @@ class Walker:
         as_arrow, width = self._needs_arrow(number, step.schema), step.wide(self.code)
 
         def made(alternate: int) -> Runner:
-            return Runner(step.name, step.alternates[alternate], step.schema, width, as_arrow)
+            implementation = step.alternates[alternate]
+            return Runner(step.name, implementation, step.schema, width, as_arrow, self._leaves_out(step, implementation))
 
         chosen = step.chosen(self.code)
         if not (digit := step.by_table(self.code)):
@@ -175,6 +194,11 @@ class Walker:
         assert tables is not None
         table = lookup(tables, step.name, digit, [each.name for each in step.alternates])
         return ByKey(made, table, chosen, step.schema)
+
+    def _leaves_out(self, step: Step, implementation: Implementation) -> LeaveOut | None:
+        if step.on_error is OnError.FAIL or self.left_out is None:
+            return None
+        return self.left_out.by(step.name, implementation.name, keep=step.on_error is OnError.DEAD_LETTER)
 
     def metered(self) -> Iterator[Metered]:
         """What ran, alternate by alternate."""
@@ -326,7 +350,8 @@ def walked(
     freeze_imports()
     started, begun = cpu_seconds(), time.time()
     foldings = tuple(map(Folding, walk.taps))
-    walker = Walker(walk, carrier.code(number), carrier.tables, foldings)
+    left_out = LeftOut(carrier.left_out, number, walk.lead, task, attempt_of(TaskContext.get()))
+    walker = Walker(walk, carrier.code(number), carrier.tables, foldings, left_out)
     leaving = Leaving(walk.exits, walk.ordered, task)
     try:
         for batch in batches:

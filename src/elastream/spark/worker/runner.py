@@ -6,18 +6,19 @@ An error names operator, alternate and record if a function raises or returns va
 import json
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import chain, pairwise
-from operator import length_hint
+from itertools import pairwise
 from typing import Any
 
 import pyarrow as pa
 
 from elastream.model.errors import first_line
 from elastream.model.graph import Form
+from elastream.spark.worker.left_out import LeaveOut
 from elastream.spark.worker.records import Chunk, conformed
+from elastream.spark.worker.tolerant import Made, each_of, halved
 
 __all__ = ["FAILED", "WHOLE", "Implementation", "OperatorFailed", "Runner", "explain_failure"]
 
@@ -44,6 +45,7 @@ class OperatorFailed(RuntimeError):
     def __init__(
         self, operator: str, alternate: str, error: BaseException | str, record: object, batch_of: int = 0
     ) -> None:
+        self.error = error
         what = error if isinstance(error, str) else f"{type(error).__name__}: {error}"
         shown = repr(record)
         description = {
@@ -56,83 +58,109 @@ class OperatorFailed(RuntimeError):
         super().__init__(FAILED + json.dumps(description))
 
 
+@dataclass(frozen=True, slots=True)
+class _Raised:
+    """In the place of a result: what a function raised."""
+
+    error: Exception
+
+
 class Runner:
     """The operator `name` in one task, with alternate `chosen` and output `schema`.
 
-    width: threads of its pool if it waits, else None. as_arrow: whether its output must be Arrow. waited: seconds that
-    threads of the pool were occupied.
+    width: threads of its pool if it waits, else None. as_arrow: whether its output must be Arrow. leave_out: takes records
+    on which its function raises; None: the task fails then. waited: seconds that threads of the pool were occupied.
     """
 
-    def __init__(self, name: str, chosen: Implementation, schema: pa.Schema, width: int | None, as_arrow: bool) -> None:
+    def __init__(
+        self,
+        name: str,
+        chosen: Implementation,
+        schema: pa.Schema,
+        width: int | None,
+        as_arrow: bool,
+        leave_out: LeaveOut | None = None,
+    ) -> None:
         self.name = name
         self.chosen = chosen
         self.schema = schema
         self.width = width
         self.as_arrow = as_arrow
+        self.leave_out = leave_out
         self.pool = ThreadPoolExecutor(width) if width else None
         self.waited = 0.0
 
     def __call__(self, chunk: Chunk) -> Chunk:
         """Apply the operator to `chunk`. Raises OperatorFailed."""
-        return self.fitted(self._whole(chunk) if self.chosen.form in WHOLE else self._each(chunk))
+        if self.chosen.form in WHOLE:
+            return self._whole(chunk)
+        values, bad = chunk.values(), set[int]()
+        found = Made(self.chosen.form, values, self.for_each(values, bad), bad)
+        if not self.as_arrow:
+            return found.chunk(chunk, self.schema)
+        return found.arrow(chunk, self.schema, lambda at, error: self.misfit(found, at, error))
 
-    def fitted(self, result: Chunk) -> Chunk:
-        """`result`, as Arrow where that is wanted. Raises OperatorFailed for values outside the schema."""
-        if self.as_arrow:
-            try:
-                result.batch()
-            except KeyError as error:
-                self._fail(f"it returned a record without the column {error}", self._misfit(result))
-            except (pa.ArrowException, TypeError, ValueError, OverflowError, AttributeError) as error:
-                self._fail(f"it returned a value that is not {self._promised()} ({error})", self._misfit(result))
-        return result
+    def for_each(self, values: list[Any], bad: set[int]) -> list[Any]:
+        """What the function gives for each of `values`, of a form that takes single records; of FLAT_MAP, a list each.
 
-    def for_each(self, values: list[Any]) -> list[Any]:
-        """What the function gives for each of `values`, of a form that takes single records; of FLAT_MAP, a list each."""
-        return self._results(values, self.chosen.form is Form.FLAT_MAP, apart=True)
-
-    def failure(self, error: BaseException | str, record: object, batch_of: int = 0) -> OperatorFailed:
-        """What to raise where its function fails on a record, or on a batch that begins with it."""
-        return OperatorFailed(self.name, self.chosen.name, error, record, batch_of)
-
-    def _each(self, chunk: Chunk) -> Chunk:
-        form = self.chosen.form
-        results = self._results(chunk.values(), form is Form.FLAT_MAP)
-        return chunk.kept(results) if form is Form.FILTER else Chunk(self.schema, values=results)
-
-    def _results(self, values: list[Any], flat: bool, apart: bool = False) -> list[Any]:
-        """Apply the function to all values; after an error, the iterator's remaining length identifies the record.
-
-        flat: it gives several values for one. apart: those of each value stay a list.
+        bad: to which the numbers of those are added that are left out. Raises OperatorFailed.
         """
-        function = self.chosen.function
-        if self.pool is not None:
-            results = self._pooled([(value,) for value in values], (lambda v: list(function(v))) if flat else function)
-            return list(chain.from_iterable(results)) if flat and not apart else results
-        left = iter(values)
-        try:
-            if flat:
-                found = map(function, left)
-                return [list(each) for each in found] if apart else list(chain.from_iterable(found))
-            return list(map(function, left))
-        except Exception as error:
-            raise self.failure(error, values[len(values) - length_hint(left) - 1]) from error
+        function, flat = self.chosen.function, self.chosen.form is Form.FLAT_MAP
+        blank = Made.blank(self.chosen.form)
+
+        def failed(at: int, error: BaseException) -> None:
+            self.failed(values, bad, at, error)
+
+        if self.pool is None:
+            left = iter(values)
+            calls = map(list, map(function, left)) if flat else map(function, left)
+            return each_of(calls, left, len(values), blank, failed)
+        made: list[Any] = []
+        for result in self._timed(values, (lambda value: list(function(value))) if flat else function):
+            if isinstance(result, _Raised):
+                failed(len(made), result.error)
+                result = blank
+            made.append(result)
+        return made
+
+    def failed(self, values: list[Any], bad: set[int], at: int, error: BaseException | str) -> None:
+        """Leave out record number `at` of `values`, which is added to `bad`; raises OperatorFailed where it must not be."""
+        if self.leave_out is None:
+            raise self._failure(error, values[at]) from (None if isinstance(error, str) else error)
+        bad.add(at)
+        self.leave_out(error, [values[at]])
+
+    def misfit(self, found: Made, at: int, error: BaseException) -> None:
+        """Leave out record number `at`, as its result is not in the schema; raises OperatorFailed where it must not be."""
+        if isinstance(error, KeyError):
+            said = f"it returned a record without the column {error}"
+        else:
+            promised = ", ".join(f"{field.name} {field.type}" for field in self.schema)
+            said = f"it returned a value that is not {promised} ({error})"
+        if self.leave_out is None:
+            raise self._failure(said, next(filter(self._is_misfit, found.emitted(at, at + 1)), None)) from None
+        self.failed(found.values, found.bad, at, said)
+
+    def _failure(self, error: BaseException | str, record: object, batch_of: int = 0) -> OperatorFailed:
+        return OperatorFailed(self.name, self.chosen.name, error, record, batch_of)
 
     def _whole(self, chunk: Chunk) -> Chunk:
         batch = chunk.batch()
         call = self._arrow if self.chosen.form is Form.ARROW else self._pandas
-        try:
-            if self.width is None:
-                return Chunk(self.schema, call(batch))
-            parts = min(self.width, batch.num_rows)
-            cuts = [batch.num_rows * part // parts for part in range(parts + 1)]
-            slices = [(batch.slice(start, stop - start),) for start, stop in pairwise(cuts)]
-            return Chunk(self.schema, pa.concat_batches(self._pooled(slices, call)))
-        except OperatorFailed:
-            raise
-        except Exception as error:
-            first = batch.slice(0, 1).to_pylist()[0]
-            raise self.failure(error, first, batch.num_rows) from error
+        parts = 1 if self.width is None else min(self.width, batch.num_rows)
+        cuts = [batch.num_rows * part // parts for part in range(parts + 1)]
+        slices = [batch.slice(start, stop - start) for start, stop in pairwise(cuts)]
+        results: list[pa.RecordBatch] = []
+        for part, result in zip(slices, self._timed(slices, call), strict=True):
+            if not isinstance(result, _Raised):
+                results.append(result)
+            elif (leave_out := self.leave_out) is None:
+                raise self._failure(result.error, part.slice(0, 1).to_pylist()[0], part.num_rows) from result.error
+            else:
+                results += halved(call, part, lambda record, error: leave_out(error, [record]))
+        if len(results) == 1:
+            return Chunk(self.schema, results[0])
+        return Chunk(self.schema, pa.concat_batches(results) if results else pa.RecordBatch.from_pylist([], self.schema))
 
     def _arrow(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         return conformed(self.chosen.function(batch), self.schema)
@@ -141,39 +169,27 @@ class Runner:
         frame = self.chosen.function(batch.to_pandas())
         return pa.RecordBatch.from_pandas(frame, schema=self.schema, preserve_index=False)
 
-    def _pooled(self, arguments: Sequence[tuple[Any, ...]], function: Callable[..., Any]) -> list[Any]:
-        """Results in order; adds the seconds that threads were occupied to `waited`."""
+    def _timed(self, values: Sequence[Any], function: Callable[..., Any]) -> Iterator[Any]:
+        """Results in order, or what was raised; adds the seconds that threads of the pool were occupied to `waited`."""
 
-        def timed(given: tuple[Any, ...]) -> tuple[Any, float]:
+        def timed(value: Any) -> tuple[Any, float]:
             start = time.perf_counter()
-            return function(*given), time.perf_counter() - start
-
-        assert self.pool is not None
-        done: list[Any] = []
-        try:
-            for result, seconds in self.pool.map(timed, arguments):
-                done.append(result)
-                self.waited += seconds
-        except Exception as error:
-            at_fault = arguments[len(done)][0]
-            if isinstance(at_fault, pa.RecordBatch):
-                raise self.failure(error, at_fault.slice(0, 1).to_pylist()[0], at_fault.num_rows) from error
-            raise self.failure(error, at_fault) from error
-        return done
-
-    def _fail(self, error: str, record: object) -> None:
-        raise self.failure(error, record) from None
-
-    def _promised(self) -> str:
-        return ", ".join(f"{field.name} {field.type}" for field in self.schema)
-
-    def _misfit(self, result: Chunk) -> object:
-        for value in result.values():
             try:
-                Chunk(result.schema, values=[value]).batch()
-            except Exception:  # whatever a value of the user's raises here, it is the one that the caller names
-                return value
-        return None
+                result = function(value)
+            except Exception as error:
+                result = _Raised(error)
+            return result, time.perf_counter() - start
+
+        for result, seconds in map(timed, values) if self.pool is None else self.pool.map(timed, values):
+            self.waited += seconds
+            yield result
+
+    def _is_misfit(self, value: Any) -> bool:
+        try:
+            Chunk(self.schema, values=[value]).batch()
+        except Exception:  # whatever a value of the user's raises here
+            return True
+        return False
 
 
 _CAUSES = (

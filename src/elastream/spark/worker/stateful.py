@@ -7,6 +7,8 @@ What becomes of the state of a key, whichever alternate is active:
 | records of the key | returns (rows, state) | any | that alternate's field: state; others: as before | set anew |
 | records of the key | returns (rows, None) | any | that field: none; without any field, no state | set anew, or none |
 | records of the key | raises | any | as before: the batch fails, and replays under the same composition | as before |
+| records of the key | raises, with an `on_error` | any | as before; the records are left out | set anew, or none |
+| time-out | raises, with an `on_error` | any | none, of no alternate; its state is what is left out | none |
 | time-out | has one: its rows are emitted | any | none, of no alternate | none |
 | time-out | has none: nothing is emitted | any | none, of no alternate | none |
 """
@@ -21,10 +23,12 @@ from typing import Any
 import pandas as pd
 from pyspark import Accumulator, TaskContext, cloudpickle
 
+from elastream.model.graph import OnError
 from elastream.model.windows import Timeout
 from elastream.spark.worker.composition import Digit
 from elastream.spark.worker.fused import Carrier, batch_number, task_number
 from elastream.spark.worker.key_table import Lookup, lookup
+from elastream.spark.worker.left_out import LeftOut, attempt_of
 from elastream.spark.worker.meter import TaskRow
 from elastream.spark.worker.runner import Implementation, OperatorFailed
 from elastream.spark.worker.states import States
@@ -51,13 +55,18 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Keyed:
-    """A keyed operator, as sent to the workers. states: how the state of a key is kept, or the records of its windows."""
+    """A keyed operator, as sent to the workers.
+
+    states: how the state of a key is kept, or the records of its windows. on_error: what becomes of records on which its
+    function raises.
+    """
 
     name: str
     alternates: tuple[Implementation, ...]
     states: States | Grouping
     choice: Choice
     timeout: Timeout | None = None
+    on_error: OnError = OnError.FAIL
 
 
 @lru_cache(maxsize=64)
@@ -83,6 +92,8 @@ class _Task:
             assert carrier.tables is not None
             self._table = lookup(carrier.tables, keyed.name, digit, [each.name for each in keyed.alternates])
         self._counted: dict[int, list[Any]] = {}
+        context = TaskContext.get()
+        self._left_out = LeftOut(carrier.left_out, self._batch, keyed.name, self._task, attempt_of(context))
 
     def chosen(self, key: tuple[Any, ...]) -> int:
         """Number of the alternate that runs for `key`."""
@@ -90,6 +101,17 @@ class _Task:
             return self._otherwise
         number = self._table.of_key([key[at] for at in self.keyed.choice.by])
         return self._otherwise if number < 0 else number
+
+    def leave_out(
+        self, alternate: int, key: tuple[Any, ...], records: pd.DataFrame | list[Any], failed: OperatorFailed
+    ) -> None:
+        """Leave out what a function has failed on; raises `failed` where it must not be."""
+        keyed = self.keyed
+        if keyed.on_error is OnError.FAIL:
+            raise failed
+        rows = records if isinstance(records, list) else records.to_dict("records")
+        keep = keyed.on_error is OnError.DEAD_LETTER
+        self._left_out.add(keyed.name, keyed.alternates[alternate].name, keep, failed.error, rows, list(key))
 
     def count(self, alternate: int, rows_in: int, rows_out: int, busy: float) -> None:
         """Count a call of an alternate that ends now."""
@@ -144,7 +166,11 @@ def _applied(
         result, left = chosen.function(key, rows, states.of(kept, number))
         after = states.after(kept, number, left)
     except Exception as error:
-        raise OperatorFailed(keyed.name, chosen.name, error, key, len(rows)) from error
+        task.leave_out(number, key, rows, OperatorFailed(keyed.name, chosen.name, error, key, len(rows)))
+        if timeout is not None and state.exists:
+            _set_timeout(state, timeout, moments)
+        task.count(number, len(rows), 0, time.thread_time() - started)
+        return
     if after is not None:
         state.update(after)
     elif state.exists:
@@ -168,7 +194,8 @@ def _ended(task: _Task, states: States, key: tuple[Any, ...], state: Any) -> Ite
         result = function(key, states.of(kept, number))
         emitted = len(result)
     except Exception as error:
-        raise OperatorFailed(keyed.name, keyed.alternates[number].name, error, key) from error
+        task.leave_out(number, key, [kept], OperatorFailed(keyed.name, keyed.alternates[number].name, error, key))
+        return
     task.count(number, 0, emitted, time.thread_time() - started)
     yield result
 
@@ -202,7 +229,11 @@ def _windowed(
         state.remove()
     named = key[:-1] if grouping.in_time else key
     for window in windows:
-        result = grouping.call(chosen, named, window)
+        try:
+            result = grouping.call(chosen, named, window)
+        except OperatorFailed as failed:
+            task.leave_out(number, named, [row for part in window for row in part.to_pylist()], failed)
+            continue
         task.count(number, rows, len(result), time.thread_time() - started)
         if len(result):
             yield result

@@ -1,0 +1,121 @@
+"""Takes in what tasks left out of committed batches: counts of the run, and its dead letters.
+
+A batch counts once: its tasks' files are there when it is committed, and stay until it is in the log of dead letters. A
+batch that was not committed is planned again, by whoever goes on with the run, and leaves out anew what it leaves out.
+"""
+
+import json
+import logging
+import shutil
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from elastream.model.errors import ElastreamError, in_one_line
+from elastream.model.stages import Layout
+from elastream.recording.dead_letters import DeadLetters, LeftOutBatch
+from elastream.recording.directory import RunDirectory
+from elastream.spark.worker.composition import latest_batch
+
+__all__ = ["LeftOutWatch", "forget_uncommitted"]
+
+MOST = 1000
+"""Dead letters of one batch that are kept; those beyond are counted."""
+
+log = logging.getLogger(__name__)
+
+
+class LeftOutWatch:
+    """What the operators of `layout` that may leave records out have left out so far."""
+
+    def __init__(self, layout: Layout, directory: RunDirectory) -> None:
+        self._folders = {
+            segment.name: directory.left_out(segment.name)
+            for segment in layout.segments
+            if any(layout.graph.operator(name).lenient for name in segment.operators)
+        }
+        self._names = [operator.name for operator in layout.graph.operators if operator.lenient]
+        self._log = DeadLetters(directory.dead_letters) if self._names else None
+        self._said: set[str] = set()
+        self._failed = ""
+        for segment in self._folders:
+            self._take(segment, latest_batch(directory.checkpoint(segment), "commits"))
+
+    @property
+    def counts(self) -> Mapping[str, float]:
+        """Records left out of committed batches, by operator that may leave any out."""
+        return {} if self._log is None else {name: float(self._log.counts.get(name, 0)) for name in self._names}
+
+    def committed(self, newest: Mapping[str, int]) -> None:
+        """Take in all batches up to the `newest` committed one of each query."""
+        for segment in self._folders:
+            if segment in newest:
+                self._take(segment, newest[segment])
+
+    def close(self) -> None:
+        """Close the log; may be called twice."""
+        if self._log is not None:
+            self._log.close()
+
+    def _take(self, segment: str, newest: int) -> None:
+        assert self._log is not None
+        for batch, folder in _batches(self._folders[segment]):
+            if batch > newest:
+                break
+            try:
+                if not self._log.has(segment, batch):
+                    found = read_left_out(segment, batch, folder)
+                    if found.counts:
+                        self._log.take(found)
+                        self._say(found)
+            except (ElastreamError, OSError) as error:  # a full disk: the tasks' files stay, and are taken in later
+                if (said := in_one_line(error)) != self._failed:
+                    log.warning("records left out of batch %d of %s are not in the log yet: %s", batch, segment, said)
+                self._failed = said
+                return
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def _say(self, found: LeftOutBatch) -> None:
+        """Log the first that each operator leaves out."""
+        for name, count in found.counts.items():
+            if name not in self._said:
+                self._said.add(name)
+                letter = next((each for each in found.letters if each["operator"] == name), None)
+                why = "" if letter is None else f", the first as {letter['error']}"
+                log.warning("operator %r left out %d records of batch %d%s", name, count, found.batch, why)
+
+
+def forget_uncommitted(folder: Path, newest: int) -> None:
+    """Remove what tasks left out of batches behind the `newest` committed one: those are to run again."""
+    for batch, each in _batches(folder):
+        if batch > newest:
+            shutil.rmtree(each)
+
+
+def read_left_out(segment: str, batch: int, folder: Path) -> LeftOutBatch:
+    """What the tasks of a batch left out: of each task what its newest attempt says."""
+    newest: dict[str, tuple[int, Path]] = {}
+    for path in folder.iterdir():
+        task, _, attempt = path.name.rpartition(".")
+        if attempt.isdigit() and (task not in newest or int(attempt) > newest[task][0]):
+            newest[task] = int(attempt), path
+    counts: Counter[str] = Counter()
+    letters: list[dict[str, Any]] = []
+    for _, path in (newest[task] for task in sorted(newest)):
+        *whole, _ = path.read_text(encoding="utf-8").split("\n")  # an attempt that was killed may have torn its last line
+        for line in whole:
+            fields = json.loads(line)
+            if "count" in fields:
+                counts[fields["operator"]] += int(fields["count"])
+            elif len(letters) < MOST:
+                letters.append(fields)
+    return LeftOutBatch(segment, batch, dict(counts), letters)
+
+
+def _batches(folder: Path) -> Iterator[tuple[int, Path]]:
+    try:
+        names: Sequence[str] = [each.name for each in folder.iterdir()]
+    except FileNotFoundError:
+        names = ()
+    yield from ((number, folder / str(number)) for number in sorted(int(name) for name in names if name.isdigit()))
