@@ -328,8 +328,8 @@ class TestRefusals:
 
     def test_what_answers_is_no_pool(self):
         transport = httpx.MockTransport(lambda request: httpx.Response(200, text="hello"))
-        with pytest.raises(EnvironmentProblem, match="the service at http://x is no pool"):
-            Pool("http://x", "a").client(transport).offer()
+        with pytest.raises(EnvironmentProblem, match="the service at http://localhost is no pool"):
+            Pool("http://localhost", "a").client(transport).offer()
 
     def test_a_pool_that_does_not_answer(self):
         with socket.socket() as free:
@@ -349,7 +349,7 @@ class TestRefusals:
     )
     def test_a_pool_that_makes_no_sense(self, wrong, said):
         with pytest.raises(CloudError, match=said):
-            Pool(**{"url": "http://x", "application": "a", **wrong})
+            Pool(**{"url": "http://localhost", "application": "a", **wrong})
 
 
 def until_granted(member: Membership, running: set[str]) -> None:
