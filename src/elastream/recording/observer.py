@@ -24,7 +24,7 @@ class Header:
     `describe_run` builds them. started: epoch seconds of time 0. environment: machine and software versions. resumed: one
     entry for each time that it went on after its driver had ended: `time`, when that was; `seen`, the last time of before;
     `adopted` and `gone`, hosts that were still there, and that were not. before: of a part of a recording, what all before
-    it came to, and `time`, at which it begins; empty at the beginning of a run.
+    it came to, and the `time` at which that ends; empty at the beginning of a run.
     """
 
     flow: str

@@ -107,7 +107,7 @@ class Recorder(Entries):
     def _begin_part(self, keep: Keep, now: float) -> None:
         """Go on in a new file, at whose beginning is what this one, and all before it, came to."""
         try:
-            before = {**keep.summed(Recording.outline(self.path, whole=True)), "time": now}
+            before = keep.summed(Recording.outline(self.path, whole=True))
         except ElastreamError:
             # What cannot be summed up is not forgotten either; the next part is another try.
             log.warning("the recording goes on in the same file", exc_info=True)
