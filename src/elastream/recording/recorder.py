@@ -119,9 +119,12 @@ class Recorder(Entries):
             self._open("w")
             self._header, self._last = replace(self._header, before=before), None
             self._describe(self._header)
-            forget_parts(self.path, now - keep.seconds)
         except OSError as error:
             raise self._problem(error) from error
+        try:
+            forget_parts(self.path, now - keep.seconds)
+        except OSError:  # a full disk: they are forgotten with the next
+            log.warning("earlier parts of the recording %s stay as they are", self.path, exc_info=True)
 
     def _open(self, mode: str) -> None:
         self._file = create_private(self.path).open(mode, encoding="utf-8")
@@ -165,7 +168,12 @@ class Recording:
         file = file_of(Path(path))
         while True:
             files = files_of(file)
-            found = cls.of(chain.from_iterable(map(entries_of, files)), str(file))
+            try:
+                found = cls.of(chain.from_iterable(map(entries_of, files)), str(file))
+            except InputError:
+                if [each.stem for each in files_of(file)] == [each.stem for each in files]:
+                    raise
+                continue  # one was forgotten meanwhile
             if len(files_of(file)) <= len(files):
                 return found  # else a new one was begun meanwhile
 

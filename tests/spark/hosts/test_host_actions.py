@@ -5,7 +5,7 @@ import pytest
 from conformance.fake_provider import FakeProvider
 from conformance.fake_session import FakeSession
 from elastream.model.action import CancelDrain, DrainHost, LeaseHost, ReleaseHost, RenewHost, Status
-from elastream.model.cloud import HostState, HostType, Lease
+from elastream.model.cloud import HostState, HostType, Lease, total_cost
 from elastream.spark.hosts.actions import HostActions
 from elastream.spark.hosts.hosts import Hosts
 from elastream.spark.jvm.executors import Executors
