@@ -218,9 +218,7 @@ class Changes:
         words = [f"word-{(first + step) % KEYS}" for step in range(CHANGED)]
         self.counts |= {word: self.counts.get(word, 0) + 1 for word in words}
         table = pa.table([words, [self.counts[word] for word in words]], SCHEMA)
-        change_log.write_changes(
-            cast(Any, SimpleNamespace(toArrow=lambda: table)), self.path, self._number, ["word"], DAY
-        )
+        change_log.write_changes(cast(Any, SimpleNamespace(toArrow=lambda: table)), self.path, self._number, ["word"], DAY)
         os.utime(self.path / f"batch={self._number}", (self._clock.wall(), self._clock.wall()))
         self._number += 1
         return table

@@ -116,7 +116,9 @@ def test_a_journal_of_months_keeps_what_is_under_way_and_the_newest_of_the_rest(
     journal = Journal(path)
     waits = journal.step(tried(journal, LEASE), ActionState.ACCEPTED, 1.0)
     for number in range(2, 200):
-        journal.step(tried(journal, MoveTask(TaskId("count", number), "h1"), float(number)), ActionState.DONE, float(number))
+        journal.step(
+            tried(journal, MoveTask(TaskId("count", number), "h1"), float(number)), ActionState.DONE, float(number)
+        )
         assert len(journal.entries) <= 10
         assert len(path.read_bytes().splitlines()) <= 60
     assert journal.unconcluded == (waits,)
