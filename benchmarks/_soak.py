@@ -1,8 +1,8 @@
 """Thirty days of a run in minutes: all that is written and remembered for months, driven by a clock that jumps.
 
-Real are the control loop, journal, log of leases, plan, recording with its parts, a manager's journal, the files of a durable
-edge with their reader, and a change log; each batch is written, planned, read and committed. Made up are the observations, what
-actions do, and the clock. Spark is left out: its own logs keep a fixed number of batches.
+Real are the control loop, journal, log of leases, plan, recording with its parts, a manager's journal, the files of a
+durable edge with their reader, and a change log; each batch is written, planned, read and committed. Made up are the
+observations, what actions do, and the clock. Spark is left out: its own logs keep a fixed number of batches.
 """
 
 import os
@@ -132,7 +132,7 @@ class SoakPlant:
             }),
             hosts=Frame(hosts, {Metric.CPU: [0.5] * len(hosts), Metric.TASKS: [4.0] * len(hosts)}),
             tasks=TaskFrame(operator=[names.index("count")] * PARTITIONS, index=range(PARTITIONS), host=where,
-                            columns={Metric.LOAD: [0.1] * PARTITIONS}),
+                            columns={Metric.BUSY_CORES: [0.1] * PARTITIONS}),
             leases=leases,
             next_host=self.hosts.next_number,
             batches=(MicroBatch("out", now, 0.5, rows),),
@@ -249,7 +249,7 @@ class Manager:
 
 @dataclass(frozen=True)
 class Tenth:
-    """A tenth of a run. cost: CPU seconds a batch. files, megabytes: most that were on disk; memory: megabytes at its end."""
+    """A tenth of a run. cost: CPU seconds a batch. files, megabytes: most on disk; memory: megabytes at its end."""
 
     cost: float
     files: int

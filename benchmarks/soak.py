@@ -1,8 +1,8 @@
 """Thirty days in minutes: sizes on disk, number of files, memory and cost of a batch, by tenths of the time.
 
-All that a run writes and remembers for months is real (`_soak.py`): loop, journals, leases, plan, recording, durable edge, change
-log; the clock jumps, and Spark is left out. Details are kept for a day, so all must be level from the first tenth, three days,
-on: of each figure the last tenth is compared with the first.
+All that a run writes and remembers for months is real (`_soak.py`): loop, journals, leases, plan, recording, durable edge,
+change log; the clock jumps, and Spark is left out. Details are kept for a day, so all must be level from the first tenth,
+three days, on: of each figure the last tenth is compared with the first.
 
 python benchmarks/soak.py [--quick] [--json FILE]        10,000 batches in some 10 minutes; with --quick 3,000 in three
 """

@@ -1,4 +1,4 @@
-"""A tiny form of benchmarks/soak.py: thirty days of few batches lose nothing, and leave as little at the end as in between."""
+"""A tiny form of benchmarks/soak.py: thirty days of few batches lose nothing, and leave as little at the end as before."""
 
 from _soak import LEASE_EVERY, soak
 
