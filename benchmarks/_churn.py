@@ -9,7 +9,7 @@ import random
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import psutil
@@ -63,40 +63,43 @@ class Churn:
     seconds: float
 
 
-def schedule(events: int, seed: int, shares: Mapping[str, float] = SHARES) -> Iterator[str]:
-    """`events` random events by their kinds, with at least one of each kind of `shares`; the rest are moves."""
+def schedule(events: int, seed: int = SEED) -> Sequence[str]:
+    """`events` random events by their kinds, with at least one of each kind of SHARES; the rest are moves."""
     chance = random.Random(seed)
-    counts = {kind: max(1, round(events * share)) for kind, share in shares.items()}
+    counts = {kind: max(1, round(events * share)) for kind, share in SHARES.items()}
     kinds = [kind for kind, count in counts.items() for _ in range(count)]
     at = dict(zip(chance.sample(range(events), len(kinds)), kinds, strict=True))
-    return (at.get(number, "move") for number in range(events))
+    return [at.get(number, "move") for number in range(events)]
 
 
 def churn(
-    events: int,
+    events: Sequence[str],
     *,
     hosts: int = HOSTS,
     store: StateStore = "memory",
-    shares: Mapping[str, float] = SHARES,
+    refill: bool = True,
     progress: Callable[[str], None] = lambda text: None,
 ) -> Churn:
-    """Run `events` events of `shares`. Raises EnvironmentProblem if the query fails or hangs."""
+    """Run events of these kinds. refill: whether a host is leased for each that goes; without, few may go.
+
+    Raises EnvironmentProblem if the query fails or hangs.
+    """
     began, count = time.monotonic(), Counter[str]()
     with word_count(
         constant(RATE),
-        hosts=hosts // 2,  # the first are all of one zone; the others come with `fill`
+        hosts=-(-hosts // 2),  # the first are all of one zone; the others come with `fill`
         max_hosts=2 * hosts,
         types=TYPES,
         state_partitions=PARTITIONS,
         state_store=store,
         replicas=REPLICAS,
     ) as bench:
-        events_on = _Events(bench, hosts)
-        for number, kind in enumerate(schedule(events, SEED, shares)):
+        events_on = _Events(bench, hosts, refill)
+        for number, kind in enumerate(events):
             getattr(events_on, kind)()
             count[kind] += 1
             if kind not in ("move", "tokens"):
-                progress(f"{number + 1} of {events}: {kind}, {len(bench.plant.placing.landed)} moves landed")
+                progress(f"{number + 1} of {len(events)}: {kind}, {len(bench.plant.placing.landed)} moves landed")
         events_on.settle()
         plant = bench.plant
         facts, wrong = plant.facts(), bench.wrong_counts()
@@ -118,8 +121,8 @@ def churn(
 class _Events:
     """Does one event after the other to a running word count."""
 
-    def __init__(self, bench: Bench, hosts: int) -> None:
-        self.bench, self.plant, self.hosts = bench, bench.plant, hosts
+    def __init__(self, bench: Bench, hosts: int, refill: bool) -> None:
+        self.bench, self.plant, self.hosts, self.refill = bench, bench.plant, hosts, refill
         self.chance = random.Random(SEED)
         self._moved = 0
         self.fill()
@@ -155,23 +158,23 @@ class _Events:
 
     def kills(self) -> None:
         """Several hosts at once, neighbours among them: more than the copies can make up for."""
-        usable = self.usable(self.hosts)
+        usable = self.whole()
         self._kill(self.chance.sample(usable, self.chance.randint(2, len(usable) - 1)))
 
     def zone(self) -> None:
-        """All hosts of a fault zone."""
-        zones: dict[str, list[str]] = {}
-        for host in self.usable(self.hosts):
+        """All hosts of a fault zone; where none comes in their place, of one that leaves two others."""
+        usable, zones = self.whole(), dict[str, list[str]]()
+        for host in usable:
             zones.setdefault(self.plant.hosts.leases[host].type.zone, []).append(host)
-        self._kill(self.chance.choice(list(zones.values())))
+        self._kill(self.chance.choice([each for each in zones.values() if self.refill or len(usable) - len(each) >= 2]))
 
     def decommission(self) -> None:
         """A host is given back, with its state on it."""
-        host = self.chance.choice(self.usable(self.hosts))
+        host = self.chance.choice(self.whole())
         self.apply(DrainHost(host))
         self.apply(ReleaseHost(host))
         self.until(lambda: not self.plant.hosts.leases[host].active, f"{host} to be given back")
-        self.fill()
+        self.replace()
 
     def pause(self) -> None:
         """An executor stands still for PAUSED seconds, and goes on as if nothing had been: it must not work twice."""
@@ -208,6 +211,17 @@ class _Events:
         self.until(lambda: len(self.plant.hosts.usable) >= least, f"{least} hosts that take tasks")
         return list(self.plant.hosts.usable)
 
+    def whole(self) -> list[str]:
+        """Hosts that take tasks; waits for those that come in the place of others."""
+        return self.usable(self.hosts if self.refill else 2)
+
+    def replace(self) -> None:
+        """Go on where hosts have gone: with others in their place, or without."""
+        if self.refill:
+            self.fill()
+        else:
+            self.next_batch()
+
     def next_batch(self) -> None:
         """Wait until a batch has been committed."""
         before = self.plant.queries.telemetry.batches
@@ -234,7 +248,7 @@ class _Events:
         for host in hosts:
             self.plant.hosts.provider.cluster.kill(host)
         self.until(lambda: all(not self.plant.hosts.leases[host].active for host in hosts), f"{hosts} to be missed")
-        self.fill()
+        self.replace()
 
 
 def executor_process(address: str) -> psutil.Process:

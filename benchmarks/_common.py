@@ -181,12 +181,12 @@ def main(
 
 
 def _known(value: Any) -> Any:
-    """`value` with null for what was not measured."""
+    """`value` with null for what was not measured, or never came."""
     if isinstance(value, Mapping):
         return {key: _known(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
         return [_known(each) for each in value]
-    return None if isinstance(value, float) and math.isnan(value) else value
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _without_files(words: Sequence[str]) -> list[str]:

@@ -2,9 +2,9 @@
 
     python benchmarks/recovery.py [--quick] [--rounds N] [--json FILE]
 
-A count over a large state on four hosts (`elastream.experiments.resilience.bed`). In each round, in random order and on a
-cluster of its own each: with a copy of each state partition and without, a host is killed FAULTS times in the middle
-of a batch, and another one leased in its place; and the same where the query is then stopped and started again from its
+A count over a large state on four hosts (`elastream.experiments.resilience.bed`), all ways in turn on one cluster. In each
+round, in random order: with a copy of each state partition and without, a host is killed FAULTS times in the middle of a
+batch, and another one leased in its place; and the same where the query is then stopped and started again from its
 checkpoint. Recovery is the time from the kill to the commit of the first batch that began after it and takes what batches
 took before. Then the records/s of the query at full speed, with copies and without, over a small and a large state.
 """
@@ -19,15 +19,18 @@ from typing import Any
 
 from _common import Report, main, progress
 
-from elastream.experiments.resilience.bed import Bed, Job, Mended, bed
+from elastream.experiments.resilience.bed import STEADY, Bed, Mended, bed
+from elastream.experiments.resilience.job import Job
 
 HOSTS = 4
 LARGE = Job(keys=2_000_000, rows=100_000)
 """A state of which a host holds a quarter: it takes seconds to load."""
 SMALL = Job(keys=50_000, rows=100_000)
 QUICK = replace(LARGE, keys=400_000)
-FAULTS, ROUNDS, QUICK_FAULTS = 3, 3, 1
-WINDOW = 20.0
+FAULTS, ROUNDS, QUICK_FAULTS = 3, 5, 1
+QUICK_STEADY = 4
+"""Batches that are waited for after a change."""
+WINDOW, QUICK_WINDOW = 20.0, 5.0
 """Seconds that records/s are taken over."""
 SEED = 1
 SOURCE = "the project's bar"
@@ -50,19 +53,30 @@ def fault(made: Bed, chance: random.Random, *, restart: bool) -> Mended:
     return found
 
 
-def arm(name: str, job: Job, faults: int, chance: random.Random) -> tuple[list[Mended], int]:
-    """Faults of one way, and how many counts were wrong in the end, or restarts were not meant."""
-    with bed(job, HOSTS, replicas=int(name == "standby")) as made:
-        found = [fault(made, chance, restart=name == "restart") for _ in range(faults)]
-        seconds = ", ".join(f"{each.recovered:.2f}" for each in found)
-        progress(f"{name}: {seconds} s; batches of {found[0].normal:.2f} s before")
-        return found, int(made.restarted) + made.wrong()
+def arm(made: Bed, name: str, faults: int, chance: random.Random) -> list[Mended]:
+    """Faults of one way."""
+    made.plant.standby.replicas = int(name == "standby")
+    made.settled()
+    found = [fault(made, chance, restart=name == "restart") for _ in range(faults)]
+    seconds = ", ".join(f"{each.recovered:.2f}" for each in found)
+    progress(f"{name}: {seconds} s; batches of {found[0].normal:.2f} s before")
+    return found
 
 
-def speed(job: Job, replicas: int) -> float:
-    """Records/s of the query with a full batch always ready."""
-    with bed(replace(job, pace=0.0), HOSTS, replicas=replicas) as made:
-        return made.rate(WINDOW)
+def speeds_of(made: Bed, job: Job, window: float, chance: random.Random) -> dict[int, float]:
+    """Records/s with a full batch always ready, without copies and with one of each partition."""
+    made.run(replace(job, pace=0.0))
+    found = {}
+    for copies in chance.sample((0, 1), 2):
+        made.plant.standby.replicas = copies
+        made.settled()
+        found[copies] = made.rate(window)
+    return found
+
+
+def ended(made: Bed) -> int:
+    """End the query: how many counts were wrong, or restarts were not meant."""
+    return int(made.restarted) + made.wrong()
 
 
 def measure(arguments: argparse.Namespace) -> Report:
@@ -72,14 +86,19 @@ def measure(arguments: argparse.Namespace) -> Report:
     runs: dict[str, list[list[Mended]]] = {"standby": [], "without": [], "restart": []}
     speeds: dict[tuple[str, int], list[float]] = {(size, copies): [] for size in jobs for copies in (0, 1)}
     wrong = 0
-    for number in range(rounds):
-        for name in chance.sample(list(runs), len(runs)):
-            found, differing = arm(name, jobs["large"], faults, chance)
-            runs[name].append(found)
-            wrong += differing
-        for size, copies in chance.sample(list(speeds), len(speeds)):
-            speeds[size, copies].append(speed(jobs[size], copies))
-        progress(f"round {number + 1} of {rounds}")
+    with bed(jobs["large"], HOSTS, replicas=1, steady=QUICK_STEADY if arguments.quick else STEADY) as made:
+        for number in range(rounds):
+            if number:
+                made.run(jobs["large"])
+            for name in chance.sample(list(runs), len(runs)):
+                runs[name].append(arm(made, name, faults, chance))
+            wrong += ended(made)
+            for size in chance.sample(list(jobs), len(jobs)):
+                found = speeds_of(made, jobs[size], QUICK_WINDOW if arguments.quick else WINDOW, chance)
+                for copies, speed in found.items():
+                    speeds[size, copies].append(speed)
+                wrong += ended(made)
+            progress(f"round {number + 1} of {rounds}")
     report.figures = {
         "faults": {name: [asdict(each) for found in all for each in found] for name, all in runs.items()},
         "median": {
@@ -88,7 +107,7 @@ def measure(arguments: argparse.Namespace) -> Report:
         "records a second": {f"{size} state, r = {copies}": found for (size, copies), found in speeds.items()},
         "wrong": wrong,
     }
-    report.environment["hosts"] = f"{HOSTS} processes of one slot each, sharing the machine's cores"
+    report.environment["hosts"] = f"{HOSTS} processes of four slots each, sharing the machine's cores"
     report.median_at_most("recovery with a copy over without", _over(runs, "without"), 0.5, SOURCE)
     report.median_at_most("recovery with a copy over a restart", _over(runs, "restart"), 0.1, SOURCE)
     for size, bar in BARS.items():

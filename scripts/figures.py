@@ -85,6 +85,8 @@ SOURCES = (
            "explanation/simulator.md"),
     Source("promise", "The default policy within its service level", SIMULATED, "python benchmarks/promise.py",
            "how-to/policies.md"),
+    Source("faults", "A campaign of faults", SIMULATED, "python benchmarks/faults.py --simulated",
+           "explanation/fault-campaign.md"),
     Source("liveness", "Every policy on random dataflows and loads", SIMULATED, "python benchmarks/liveness.py",
            "how-to/benchmarks.md"),
     Source("simulator", "Speed of the simulator", PLANNING, "python benchmarks/simulator.py", "explanation/simulator.md"),

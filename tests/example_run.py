@@ -21,8 +21,9 @@ from elastream.model.cloud import Billing, HostState, HostType, Lease, total_cos
 from elastream.model.decision import Decision, Proposal, Unknown
 from elastream.model.endpoints import collect, text_files
 from elastream.model.flow import Dataflow
-from elastream.model.observation import Composition, Context, Frame, Metric, Observation, TaskFrame
+from elastream.model.observation import Composition, Context, Frame, Metric, Observation, Standby, TaskFrame
 from elastream.model.promises import Rows
+from elastream.model.ring import Ring
 from elastream.model.stages import lay_out
 from elastream.recording.observer import Ending, Header, Observer, describe_run
 from elastream.recording.recorder import Collector, Recording
@@ -243,3 +244,29 @@ def lacking_decisions(rounds: int = 5) -> list[Decision]:
         Decision(n, 15.0 * n, "threshold", unknown=(replace(lacked, seconds=15.0 * (n - 1), rounds=n),))
         for n in range(1, rounds + 1)
     ]
+
+
+def ringed_events() -> Iterator[Observation | Decision]:
+    """The same run with a ring of the hosts that run, at even tokens, and a copy of each state partition on the next."""
+    for event in example_events():
+        yield _ringed(event) if isinstance(event, Observation) else event
+
+
+def _ringed(seen: Observation) -> Observation:
+    ring, hosts, at = Ring.even(seen.usable or tuple(seen.leases)[:1]), seen.hosts.ids, seen.tasks
+    owners = ring.hosts_of(8)
+    copies = [(task, ring.successors(owner, 1)[0]) for task, owner in enumerate(owners) if len(ring) > 1]
+    lag = float(seen.time % 20 < 2)
+    return replace(
+        seen,
+        context=replace(seen.context, partitions={"count": 8}, replicas=1),
+        tasks=TaskFrame(
+            at.operator, at.index, [hosts.index(each) for each in owners], seen.context.graph.order,
+            {Metric.STANDBY_LAG: [lag if copies else math.nan] * 8},
+        ),
+        rings={"count": ring},
+        standby=Standby(
+            [task for task, _ in copies], [hosts.index(host) for _, host in copies], [lag] * len(copies),
+            [0.5] * len(copies), why="" if copies else "no other host is there",
+        ),
+    )  # fmt: skip

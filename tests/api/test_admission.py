@@ -6,7 +6,7 @@ from elastream import Autopilot, Dataflow, HostType, Local, QueueThreshold, coll
 from elastream.api.admission import admit
 from elastream.model.composing import Consistency
 from elastream.model.errors import ElastreamError
-from elastream.model.fitting import few_zones
+from elastream.model.fitting import few_partitions, few_zones
 
 
 def plain(value):
@@ -88,3 +88,23 @@ def test_fewer_fault_zones_than_copies_and_state_need_are_said_in_one_sentence()
         "2 fault zones (a, b) for state and 2 copies: where a whole zone fails, state is read from the checkpoint; declare "
         "host types in 3 zones (`zone`)"
     )
+
+
+def test_fewer_state_partitions_than_hosts_are_said_in_one_sentence():
+    assert few_partitions(8, 8) == ""
+    assert few_partitions(2, 8) == (
+        "2 state partitions for up to 8 hosts (max_hosts): beyond 2 hosts others hold no state; give more state_partitions "
+        "or fewer hosts"
+    )
+
+
+@pytest.mark.parametrize("partitions", [0, -3, 2.5, True])
+def test_state_partitions_that_are_no_number_of_partitions_are_refused(partitions, tmp_path):
+    (tmp_path / "some.json").write_text('{"word": "a"}\n')
+    with pytest.raises(ElastreamError) as refused:
+        run(
+            words(tmp_path), policy=QueueThreshold(), cloud=Local(max_hosts=3), state_partitions=partitions,
+            runs=tmp_path / "runs",
+        )  # fmt: skip
+    assert str(refused.value) == f"state_partitions is {partitions!r}; it must be a whole number, 1 or more"
+    assert not (tmp_path / "runs").exists()

@@ -19,7 +19,15 @@ from elastream.model.alarms import Alarm
 from elastream.model.decision import Decision, Proposal
 from elastream.model.observation import Frame, Metric, Observation
 from elastream.recording.observer import Header
-from example_run import example_context, example_ending, example_events, example_header, lacking_decisions, play
+from example_run import (
+    example_context,
+    example_ending,
+    example_events,
+    example_header,
+    lacking_decisions,
+    play,
+    ringed_events,
+)
 
 TAKE, GIVE_BACK = "\x1b[?1049h", "\x1b[?1049l"
 """What a terminal is sent to switch to its alternate screen, and back."""
@@ -290,3 +298,18 @@ def test_figures_and_what_stands_beside_them_are_whole_on_usual_terminals(width:
     assert re.search(r"in time\s+63% of the records\s+99% of the time", text)
     assert "cost so far" in text
     assert re.search(r"static peak provision: \S+ \(\d+ hosts\)", text)
+
+
+def test_rings_are_lines_of_who_owns_how_much_and_who_keeps_copies() -> None:
+    view = Screen(terminal())
+    view.started(example_header())
+    for event in ringed_events():
+        if isinstance(event, Observation) and event.time <= 90.0:
+            view.observed(event)
+            last = event
+    screen = shown(view)
+    first, second = last.rings["count"].nodes[:2]
+    share = len(last.rings["count"].partitions(first, 8)) / 8
+    assert f"ring count  {first} {share:.0%} (on {second})" in screen.replace("\u202f", "")
+    assert "copies of 8 of 8 state partitions, 0 checkpoints behind at most" in screen
+    assert "ring count" not in shown(watched(90.0))

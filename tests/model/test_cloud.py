@@ -108,3 +108,11 @@ def test_first_hosts_are_of_types_that_differ_in_their_zone_alone_in_turn():
     )
     assert [each.name for each in by_zones([first, larger, second], 3)] == ["a", "b", "a"]
     assert [each.name for each in by_zones([first, larger], 2, larger)] == ["c", "c"]
+
+
+def test_hosts_come_where_there_are_fewest_and_in_other_regions_only_for_copies_of_state():
+    near = [HostType(zone, cores=1, zone=zone) for zone in "ab"]
+    far = HostType("c", cores=1, region="abroad")
+    assert [each.name for each in by_zones(near, 3, there="aab")] == ["b", "a", "b"]
+    assert [each.name for each in by_zones([*near, far], 3)] == ["a", "b", "a"]
+    assert [each.name for each in by_zones([*near, far], 3, copies=1)] == ["a", "b", "c"]

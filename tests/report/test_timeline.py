@@ -14,7 +14,8 @@ from elastream.model.decision import Decision, Proposal
 from elastream.model.observation import Metric, Observation
 from elastream.recording.observer import Ending, Header
 from elastream.recording.recorder import Collector, Recording
-from elastream.report.timeline import ORIGIN, timeline
+from elastream.report.drawing import ORIGIN
+from elastream.report.timeline import timeline
 from example_run import example_events, example_header, example_recording
 from properties import examples
 

@@ -119,6 +119,15 @@ def test_the_hosts_that_follow_on_the_ring_keep_a_partitions_copies(replicas, ex
     assert keepers(java) == {partition: list(each) for partition, each in expected.items()}
 
 
+def test_how_many_copies_are_kept_may_change_while_queries_run():
+    java = Java()
+    warm = standby(java, replicas=2)
+    for replicas, expected in ((2, ["b", "c"]), (1, ["b"]), (0, None), (1, ["b"])):
+        warm.replicas = replicas
+        warm.look()
+        assert (keepers(java)[0] if java.tables else None) == expected
+
+
 def test_a_host_without_an_executor_is_passed_over():
     java = Java()
     standby(java, hosts=Hosts("acd")).look()

@@ -162,3 +162,14 @@ def test_it_listens_until_it_is_closed():
     assert world.driver.listening
     world.succession.close()
     assert not world.driver.listening
+
+
+def test_partitions_that_come_to_a_host_without_a_copy_are_said_to_be_read_from_the_checkpoint(caplog):
+    world = World("h1", "h2", "h3", tasks=("h1", "h2", "h2"))
+    world.copies = {SECOND: ["h3"], THIRD: ["h2"]}
+    world.succession.look()
+    world.lose("2", p1="3", p2="1")
+    world.hosts.look()
+    world.succession.look()
+    (said,) = [record.getMessage() for record in caplog.records if "is lost" in record.getMessage()]
+    assert "2 state partitions put on its successors (1 of which have no copy there and are read from the" in said

@@ -29,6 +29,7 @@ from elastream.documents.guards import load_guards
 from elastream.model.composing import consistency_of
 from elastream.model.endpoints import Collected, Files, TextFiles
 from elastream.model.errors import ElastreamError, InputError, in_one_line
+from elastream.model.fitting import refuse_partitions
 from elastream.model.flow import Dataflow
 from elastream.model.graph import Graph
 from elastream.model.key_table import KeyTable, selection_of, selections_of
@@ -117,6 +118,7 @@ def run(
     if options.before is not None:
         options.before(graph, policy, cloud, target, guards, consistency, tables, replicas)
     mode = consistency_of(consistency)
+    refuse_partitions(state_partitions)
     admit(
         graph,
         types=cloud.types,

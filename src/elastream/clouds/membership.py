@@ -219,14 +219,18 @@ class Membership:
 
     def _beat(self) -> None:
         while not self._stopping.is_set():
-            try:
-                self.beat()
-                self._alarms.clear(THREAD)
-            except ElastreamError as error:
-                self._alarms.sound(THREAD, f"no claim was answered; machines granted so far are kept: {error}")
-            except Exception as error:
-                self._alarms.sound(THREAD, f"a claim failed: {in_one_line(error)}", error)
+            self.once()
             self._stopping.wait(BEAT)
+
+    def once(self) -> None:
+        """One claim, its faults included."""
+        try:
+            self.beat()
+            self._alarms.clear(THREAD)
+        except ElastreamError as error:
+            self._alarms.sound(THREAD, f"no claim was answered; machines granted so far are kept: {error}")
+        except Exception as error:
+            self._alarms.sound(THREAD, f"a claim failed: {in_one_line(error)}", error)
 
     def beat(self) -> None:
         """Send one claim and process the answer; raises ElastreamError without one."""

@@ -9,7 +9,7 @@ import contextlib
 import math
 import threading
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -104,9 +104,13 @@ class Pool:
 
 
 class PoolHosts:
-    """Hosts of `local`, each on a machine that the pool has granted to `membership`; both are closed with it."""
+    """Hosts of `local`, each on a machine that the pool has granted to `membership`; both are closed with it.
 
-    def __init__(self, membership: Membership, local: LocalHosts) -> None:
+    clock: monotonic seconds.
+    """
+
+    def __init__(self, membership: Membership, local: LocalHosts, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
         self._membership, self.local, self.terms = membership, local, local.terms
         self._lock = threading.RLock()
         self._waiting: dict[str, HostType] = {}
@@ -182,7 +186,7 @@ class PoolHosts:
 
     def _use(self) -> Mapping[str, tuple[int, float | None]]:
         """Use of each host: (replicas, CPU utilisation). Only for the membership's thread."""
-        now, state = time.monotonic(), self._state
+        now, state = self._clock(), self._state
         if now < self._next_use:
             return self._used
         self._next_use = now + USE_EVERY

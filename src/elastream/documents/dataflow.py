@@ -369,6 +369,8 @@ def _setting(
     if name not in registry.known and ":" not in name:
         raise file.error(place, f"there is no {registry.what} {name!r}{near(name, registry.known)}")
     given, types = {parameter: _plain(value) for parameter, value in parameters.items()}, host_types or {}
+    if isinstance(given.get("host_type"), Mapping):
+        raise file.error((*place, "host_type"), "a host type is named here: declare it under 'host_types', by its name")
     if (named := str(given.get("host_type"))) in types:
         given["host_type"] = types[named]
     if isinstance(several := given.get("host_types"), list) and types:

@@ -24,6 +24,7 @@ from elastream.documents.schema import (
     exactly_one,
     named,
 )
+from elastream.model.flow import MOST_ROUNDS
 from elastream.model.graph import Delivery, Form, OnError
 from elastream.model.windows import Window
 
@@ -246,7 +247,7 @@ class OperatorKeys(FunctionKeys):
     timeout: Annotated[TimeoutKeys | None, _under("seconds")] = None
     select_by: Names | None = None
     sequential: bool = False
-    unrolled: int | None = Field(None, ge=1)
+    unrolled: int | None = Field(None, ge=1, le=MOST_ROUNDS)
     returns: str = ""
     max_duration: Annotated[Duration, Field(gt=0)] | None = None
     cores: float | None = Field(None, ge=0)

@@ -107,8 +107,16 @@ def as_json(
     summary: str = "",
 ) -> dict[str, Any]:
     """Content of the `--json` file of experiments and benchmarks; summary: conclusion in words."""
-    bars = [{"name": c.name, "value": c.value, "bound": c.bound, "verdict": c.verdict, "source": c.source} for c in checks]
+    bars = [
+        {"name": c.name, "value": _written(c.value), "bound": c.bound, "verdict": c.verdict, "source": c.source}
+        for c in checks
+    ]
     return {"figures": figures, "paper": paper, "checks": bars, "summary": summary, "environment": dict(environment)}
+
+
+def _written(value: float | str) -> float | str:
+    """A value as JSON can hold it: one that never came is infinite."""
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def counted(checks: Sequence[Check]) -> str:

@@ -4,6 +4,7 @@
 as Spark runs them; on a list of host types, a queue and instances for every operator.
 """
 
+import logging
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
@@ -21,6 +22,7 @@ from elastream.model.cloud import HostType
 from elastream.model.composing import consistency_of
 from elastream.model.endpoints import ArrivalPattern
 from elastream.model.errors import CloudError, InputError
+from elastream.model.fitting import few_zones
 from elastream.model.flow import Dataflow
 from elastream.model.graph import Graph, Kind
 from elastream.model.key_table import KeyTable
@@ -39,6 +41,8 @@ APART = (15.0, 60.0)
 LARGEST_SEED = 2**32 - 1
 MOST_HOSTS = 1_000
 """Most hosts at once where no cloud says how many."""
+
+log = logging.getLogger(__name__)
 
 
 def simulate(
@@ -93,6 +97,8 @@ def simulate(
         types = tuple(host_types) or own
     if not types:
         raise CloudError("no host types to simulate: give a cloud, host types, or a recorded run to calibrate with")
+    if said := few_zones(replicas, types):
+        log.warning("%s", said)
     as_spark = (calibrate is not None or not host_types) if fused is None else fused
     monitor, every = FUSED if as_spark else APART
     with progress_bar(Console()) if show else nullcontext(_unseen) as progress:

@@ -5,7 +5,8 @@ only `Lease.to` sets a state.
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections import Counter
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
@@ -99,14 +100,27 @@ class HostType:
         return max(1, min(self.slots, math.ceil(self.cores - NEARLY)))
 
 
-def by_zones(types: Sequence[HostType], count: int, kind: HostType | None = None) -> tuple[HostType, ...]:
-    """`count` times `kind`, by default the first of `types`, or in turn those that differ from it in name and zone only."""
+def by_zones(
+    types: Iterable[HostType], count: int, kind: HostType | None = None, *, copies: int = 0, there: Iterable[str] = ()
+) -> tuple[HostType, ...]:
+    """`count` times `kind`, by default the first of `types`, or those that differ from it in name and zone only: each time
+    the one of whose zone there are fewest.
+
+    copies: of state, that other hosts are to keep; where there are any, types may differ in their region, too. there: zones
+    of the hosts that there are.
+    """
+    types = tuple(types)
     first = types[0] if kind is None else kind
     zones: dict[str, HostType] = {}
     for each in (first, *types):
-        if replace(each, name=first.name, zone=first.zone) == first:
+        region = first.region if copies else each.region
+        if replace(each, name=first.name, zone=first.zone, region=region) == first:
             zones.setdefault(each.zone, each)
-    return tuple([*zones.values()][number % len(zones)] for number in range(count))
+    hosts, found = Counter(there), []
+    for _ in range(count):
+        found.append(zones[min(zones, key=lambda zone: hosts[zone])])
+        hosts[found[-1].zone] += 1
+    return tuple(found)
 
 
 class HostState(StrEnum):

@@ -15,7 +15,16 @@ from elastream.model.stages import Layout
 from elastream.model.units import format_duration
 from elastream.model.wording import counted
 
-__all__ = ["BATCH_OVERHEAD", "few_zones", "refuse_misfit", "refuse_replicas", "refuse_unreachable", "refuse_unworkable"]
+__all__ = [
+    "BATCH_OVERHEAD",
+    "few_partitions",
+    "few_zones",
+    "refuse_misfit",
+    "refuse_partitions",
+    "refuse_replicas",
+    "refuse_unreachable",
+    "refuse_unworkable",
+]
 
 WHOLE = 1.0
 """Cores of one thread: fused, a task has a slot, which on a host of less than a core is all of that host."""
@@ -74,6 +83,22 @@ def few_zones(replicas: int, types: Iterable[HostType]) -> str:
     return (
         f"{counted(len(zones), 'fault zone')} ({', '.join(zones)}) for state and {counted(replicas, 'copy', 'copies')}: "
         f"where a whole zone fails, state is read from the checkpoint; declare host types in {replicas + 1} zones (`zone`)"
+    )
+
+
+def refuse_partitions(partitions: int | None) -> None:
+    """Raise InputError for state partitions that no run can have. None: as many as is the default."""
+    if partitions is not None and (not isinstance(partitions, int) or isinstance(partitions, bool) or partitions < 1):
+        raise InputError(f"state_partitions is {partitions!r}; it must be a whole number, 1 or more", ("state_partitions",))
+
+
+def few_partitions(partitions: int, max_hosts: int) -> str:
+    """What is idle where state is in fewer partitions than there may be hosts; one sentence, empty where it is not."""
+    if partitions >= max_hosts:
+        return ""
+    return (
+        f"{counted(partitions, 'state partition')} for up to {counted(max_hosts, 'host')} (max_hosts): beyond "
+        f"{counted(partitions, 'host')} others hold no state; give more state_partitions or fewer hosts"
     )
 
 

@@ -5,11 +5,14 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
+import numpy as np
+
 from elastream.model.action import Action, Outcome, Status, from_json
 from elastream.model.cloud import Billing, HostState, HostType, Lease
 from elastream.model.decision import Decision, Fault, Proposal, Unknown
 from elastream.model.guarding import Standing
 from elastream.model.latency import Basis
+from elastream.model.metrics import Metric
 from elastream.model.observation import Composition, Frame, Observation
 from elastream.recording.observer import Ending, Header, Json
 
@@ -48,7 +51,8 @@ def _columns(frame: Frame) -> Json:
 
 
 def written_observation(observation: Observation, before: Observation | None = None) -> Json:
-    """An entry of an observation. Signals, standings, compositions in effect and rings are in it if they changed."""
+    """An entry of an observation. Signals, standings, compositions in effect, rings and who keeps
+    copies of state are in it if they changed."""
     tasks = observation.tasks
     return {
         "kind": "observation",
@@ -71,6 +75,7 @@ def written_observation(observation: Observation, before: Observation | None = N
         **({"alternates": _frame(observation.alternates)} if len(observation.alternates) else {}),
         **_guarded(observation, before),
         **_ringed(observation, before),
+        **_copied(observation, before),
     }
 
 
@@ -79,6 +84,34 @@ def _ringed(observation: Observation, before: Observation | None) -> Json:
     if observation.rings == ({} if before is None else before.rings):
         return {}
     return {"rings": {operator: dict(ring.tokens) for operator, ring in observation.rings.items()}}
+
+
+def _copied(observation: Observation, before: Observation | None) -> Json:
+    """Of copies of state: how far those that would take over are behind, the most of each operator's tasks; who keeps
+    which, and why some are missing, where that has changed."""
+    standby = observation.standby
+    held, was = _held(observation), {} if before is None else _held(before)
+    written: Json = {}
+    if held:
+        written["behind"] = {}
+        tasks, lag = observation.tasks, observation.tasks.column(Metric.STANDBY_LAG)
+        for name in held:
+            known = lag[(tasks.operator == observation.operators.rows.get(name, -1)) & ~np.isnan(lag)]
+            written["behind"][name] = float(known.max()) if known.size else math.nan
+    if held != was:
+        written["held"] = held
+    if standby.why != ("" if before is None else before.standby.why):
+        written["why"] = standby.why
+    return {"standby": written} if written else {}
+
+
+def _held(observation: Observation) -> dict[str, dict[str, list[int]]]:
+    """By operator and host, the state partitions that the host keeps copies of."""
+    found: dict[str, dict[str, list[int]]] = {}
+    copies, tasks, hosts = observation.standby, observation.tasks.tasks, observation.hosts.ids
+    for task, host in zip(copies.task.tolist(), copies.host.tolist(), strict=True):
+        found.setdefault(tasks[task].operator, {}).setdefault(hosts[host], []).append(tasks[task].index)
+    return {name: {host: sorted(each) for host, each in sorted(of.items())} for name, of in sorted(found.items())}
 
 
 def _guarded(observation: Observation, before: Observation | None) -> Json:

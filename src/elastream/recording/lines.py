@@ -7,7 +7,7 @@ version as well (`formats`). Callers define the lines' meaning.
 import contextlib
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from io import FileIO
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,15 @@ from elastream.recording.directory import create_private
 from elastream.recording.formats import marked, unmarked
 
 __all__ = ["JournalProblem", "Lines", "line", "replace_whole", "write_whole"]
+
+
+def _write(file: FileIO, content: bytes) -> int:
+    return file.write(content)
+
+
+WRITE: Callable[[FileIO, bytes], int] = _write
+SYNC: Callable[[int], None] = os.fsync
+"""How bytes reach a file, and the disk: all that must survive a crash goes through these. The fault campaign has others."""
 
 
 class JournalProblem(EnvironmentProblem):
@@ -102,8 +111,8 @@ def line(fields: Mapping[str, Any]) -> bytes:
 def write_whole(file: FileIO, content: bytes) -> None:
     """Write all of `content` to an unbuffered file and sync it to disk."""
     while content:
-        content = content[file.write(content) :]
-    os.fsync(file.fileno())
+        content = content[WRITE(file, content) :]
+    SYNC(file.fileno())
 
 
 def replace_whole(path: Path, content: bytes) -> None:

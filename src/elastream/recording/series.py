@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from elastream.model.cloud import HostState
+from elastream.model.metrics import Metric
 from elastream.model.observation import Floats, MicroBatch
 
 __all__ = ["Columns", "Readings", "Series"]
@@ -97,7 +98,10 @@ class Series:
     whenever that has changed. alternates: metrics of each, `"operator.alternate"`. signals: what guards could read.
     standings, guards, compositions: (number of the observation, ...) whenever the standing of an element (None: it has none
     any more), the version of the guards, or the composition wanted (query "") or in effect in a query is another one.
-    rings: (number of the observation, tokens by operator) whenever one has changed.
+    rings: (number of the observation, tokens by operator) whenever one has changed. behind: of copies of state those that
+    would take over, checkpoints that the last of each operator's is behind. held: (number of the observation, state
+    partitions of which a host keeps copies, by operator and host) whenever that has changed. lacking: (number of the
+    observation, why copies are missing) whenever that has changed.
     """
 
     times: Numbers = field(default_factory=lambda: array("d"))
@@ -118,6 +122,9 @@ class Series:
     guards: list[tuple[int, int]] = field(default_factory=list)
     compositions: list[tuple[int, str, Json]] = field(default_factory=list)
     rings: list[tuple[int, Mapping[str, Mapping[str, float]]]] = field(default_factory=list)
+    behind: Columns = field(default_factory=Columns)
+    held: list[tuple[int, Mapping[str, Mapping[str, list[int]]]]] = field(default_factory=list)
+    lacking: list[tuple[int, str]] = field(default_factory=list)
     _wanted: Json | None = None
 
     def add(self, entry: Mapping[str, Any]) -> None:
@@ -129,6 +136,8 @@ class Series:
                 getattr(self, name).add(number, frame["ids"], frame["values"])
         if "rings" in entry:
             self.rings.append((number, entry["rings"]))
+        if "standby" in entry:
+            self._copy(number, entry["standby"])
         wanted = entry["composition"]["parallelism"]
         self.composed.add(number, list(wanted), {"parallelism": list(wanted.values())})
         self._place(entry["tasks"], entry["hosts"]["ids"])
@@ -144,6 +153,14 @@ class Series:
             self.bases.append(basis)
         self._guard(number, entry)
         self.times.append(time)
+
+    def _copy(self, number: int, standby: Mapping[str, Any]) -> None:
+        if behind := standby.get("behind"):
+            self.behind.add(number, list(behind), {Metric.STANDBY_LAG.value: list(behind.values())})
+        if "held" in standby:
+            self.held.append((number, standby["held"]))
+        if "why" in standby:
+            self.lacking.append((number, standby["why"]))
 
     def _guard(self, number: int, entry: Mapping[str, Any]) -> None:
         if (wanted := entry["composition"]) != self._wanted:

@@ -11,10 +11,10 @@ from elastream.model.cloud import HostState
 from elastream.model.observation import Floats, Metric
 from elastream.model.wording import amount, clock, duration_text, rate_text
 from elastream.recording.recorder import Recording
+from elastream.report.drawing import PALETTE
 from elastream.report.page import Card, cards
 from elastream.report.summary import Summary
 from elastream.report.thinning import thinned
-from elastream.report.timeline import PALETTE
 
 __all__ = ["fragment", "sentence"]
 

@@ -37,6 +37,7 @@ from elastream.planning.provision import TARGET_UTILISATION
 from elastream.recording.directory import write_text
 from elastream.recording.recorder import Recording
 from elastream.report.dynamic import ran
+from elastream.report.rings import state_at_the_end
 from elastream.report.summary import Summary, mixture_quantile, summarise
 from elastream.report.timeline import timeline
 
@@ -52,6 +53,9 @@ STATUS = {
 SHOWN = 200
 """Rows of decisions that are shown from the beginning, and from the end; of leases, twice as many from the beginning: with
 all of them a page of weeks opens slowly."""
+
+LACKING = 5
+"""Latest reasons for which copies of state were missing that are shown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +117,8 @@ def render(recording: Recording, summary: Summary | None = None) -> str:
         operators=[_operator_row(recording, operator) for operator in header.operators],
         facts=_facts(recording),
         dynamic=ran(recording),
+        state=state_at_the_end(recording),
+        lacking=[(recording.series.times[number], why) for number, why in recording.series.lacking[-LACKING:] if why],
     )
 
 
@@ -226,6 +232,7 @@ def _facts(recording: Recording) -> list[tuple[str, str]]:
     rows += [(str(key), str(value)) for key, value in header.environment.items()]
     if recording.forgotten:
         rows.append(("details", f"from {clock(recording.forgotten)} on; of the time before only the figures are kept"))
+    rows += [("resumed", each) for each in header.resumptions]
     for kind in header.host_types:
         billing = kind["billing"]
         unit = duration_text(billing["unit"])

@@ -8,7 +8,6 @@ import html
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -28,18 +27,11 @@ from elastream.model.decision import Decision
 from elastream.model.observation import Floats, Metric
 from elastream.model.wording import clock, quantities
 from elastream.recording.recorder import Recording
+from elastream.report.drawing import PALETTE, Json, add_title, axis_of, x_of
+from elastream.report.rings import add_bands, rings_over_time
 from elastream.report.thinning import thinned
 
-__all__ = ["ORIGIN", "PALETTE", "timeline"]
-
-Json: TypeAlias = dict[str, Any]
-
-ORIGIN = 946_684_800_000
-"""Epoch milliseconds that stand for time 0 of a run: a date axis labels minutes and seconds well at every zoom, but reads
-small numbers as years."""
-
-PALETTE = ("#3b7dd8", "#d9822b", "#2e9e7b", "#a663cc", "#c94f6d", "#7a8b2f", "#5c6f82", "#b0703c")
-"""Line colours, distinguishable on white and near-black and with common colour deficiencies."""
+__all__ = ["timeline"]
 
 ROW, GAP, STRIP, TOP, BOTTOM = 118, 46, 54, 34, 44
 """Pixels: height of a panel, space between two, height of the strip of decisions, margins."""
@@ -77,8 +69,9 @@ class Panel:
 def timeline(recording: Recording) -> Json:
     """Plotly figure `{"data": [...], "layout": {...}}`; x is milliseconds after `ORIGIN`, unknown is null."""
     panels = [panel for panel in _panels(recording) if any(_any_known(line.values) for line in panel.lines)]
-    marks = _marks(recording.decisions, recording.hosts)
-    height = TOP + BOTTOM + (STRIP + GAP) * bool(marks) + len(panels) * ROW + (len(panels) - 1) * GAP
+    rings = rings_over_time(recording)
+    marks, shown = _marks(recording.decisions, recording.hosts), len(panels) + len(rings)
+    height = TOP + BOTTOM + (STRIP + GAP) * bool(marks) + shown * ROW + (shown - 1) * GAP
     inner = height - TOP - BOTTOM
     end = max([recording.end, *recording.times[-1:]], default=1.0)
     data: list[Json] = []
@@ -96,7 +89,7 @@ def timeline(recording: Recording) -> Json:
         "shapes": [],
         "xaxis": {
             "type": "date",
-            "range": [_x(0.0), _x(end)],
+            "range": [x_of(0.0), x_of(end)],
             "tickformat": "%-H:%M:%S" if end >= 3600 else "%-M:%S",
             "hoverformat": "%-H:%M:%S after the start" if end >= 3600 else "%-M:%S after the start",
             "showgrid": True,
@@ -113,7 +106,12 @@ def timeline(recording: Recording) -> Json:
     for number, panel in enumerate(panels, start=1 + bool(marks)):
         _add_panel(data, layout, panel, recording.times, number, (top - ROW) / inner, top / inner, end)
         top -= ROW + GAP
-    layout["xaxis"]["anchor"] = _axis("y", len(panels) + bool(marks))
+    hosts = dict.fromkeys(host for bands in rings for each in bands.intervals for host in (each.host, *each.keepers))
+    colours = {host: PALETTE[number % len(PALETTE)] for number, host in enumerate(hosts)}
+    for number, bands in enumerate(rings, start=1 + bool(marks) + len(panels)):
+        add_bands(data, layout, bands, colours, number, (top - ROW) / inner, top / inner)
+        top -= ROW + GAP
+    layout["xaxis"]["anchor"] = axis_of("y", shown + bool(marks))
     return {"data": data, "layout": layout}
 
 
@@ -143,30 +141,30 @@ def _panels(recording: Recording) -> Iterable[Panel]:
     )
     yield Panel("Hosts", hosts, options={"dtick": 1} if max(leased, default=0) <= 6 else {})
     yield Panel("Cost so far", (Curve("paid", recording.cost(), PALETTE[3], "hv"),))
+    behind = recording.series.behind
+    copies = [
+        Curve(
+            name, behind.column(name, Metric.STANDBY_LAG.value, len(recording.times)), PALETTE[number % len(PALETTE)], "hv"
+        )
+        for number, name in enumerate(behind.rows)
+    ]
+    yield Panel("Copies of state behind, checkpoints", tuple(copies))
 
 
 def _any_known(values: Floats) -> bool:
     return not np.isnan(values).all()
 
 
-def _x(time: float) -> int:
-    return ORIGIN + round(time * 1000)
-
-
-def _axis(letter: str, number: int) -> str:
-    return letter if number == 1 else f"{letter}{number}"
-
-
 def _add_panel(
     data: list[Json], layout: Json, panel: Panel, times: Floats, number: int, low: float, high: float, end: float
 ) -> None:
-    axis = _axis("y", number)
+    axis = axis_of("y", number)
     data += [
         {
             "type": "scatter",
             "mode": "lines",
             "name": line.name,
-            "x": [_x(time) for time in at.tolist()],
+            "x": [x_of(time) for time in at.tolist()],
             "y": [None if math.isnan(value) else float(f"{value:.6g}") for value in values.tolist()],
             "xaxis": "x",
             "yaxis": axis,
@@ -191,26 +189,9 @@ def _add_panel(
     if panel.level is not None:
         label, value = panel.level
         named.append(f"<span style='color:#8a8f98'>{label} {value:g} s</span>")
-        level = {"type": "line", "xref": "x", "x0": _x(0.0), "x1": _x(end), "yref": axis, "y0": value, "y1": value}
+        level = {"type": "line", "xref": "x", "x0": x_of(0.0), "x1": x_of(end), "yref": axis, "y0": value, "y1": value}
         layout["shapes"].append({**level, "line": {"color": "#8a8f98", "width": 1.2, "dash": "dash"}})
-    _add_title(layout, panel.title, named, high)
-
-
-def _add_title(layout: Json, title: str, named: Sequence[str], y: float) -> None:
-    layout["annotations"].append(
-        {
-            "text": f"<b>{title}</b>   {'   '.join(named)}",
-            "xref": "paper",
-            "yref": "paper",
-            "x": 0,
-            "y": y,
-            "xanchor": "left",
-            "yanchor": "bottom",
-            "showarrow": False,
-            "align": "left",
-            "font": {"size": 12.5},
-        }
-    )
+    add_title(layout, panel.title, named, high)
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,7 +269,7 @@ def _outcome_text(outcome: Outcome) -> str:
 
 
 def _add_strip(data: list[Json], layout: Json, marks: Sequence[Mark], number: int, low: float, high: float) -> None:
-    axis = _axis("y", number)
+    axis = axis_of("y", number)
     lanes = [lane for lane in LANES if any(mark.lane == lane for mark in marks)]
     every = 1
     for lane in lanes:
@@ -300,7 +281,7 @@ def _add_strip(data: list[Json], layout: Json, marks: Sequence[Mark], number: in
                 "type": "scatter",
                 "mode": "markers",
                 "name": lane,
-                "x": [_x(mark.time) for mark in here],
+                "x": [x_of(mark.time) for mark in here],
                 "y": [lane] * len(here),
                 "xaxis": "x",
                 "yaxis": axis,
@@ -326,9 +307,9 @@ def _add_strip(data: list[Json], layout: Json, marks: Sequence[Mark], number: in
         "fixedrange": True,
     }
     legend = "  ".join(LANES[lane] for lane in lanes) + (f"  (some: one in {every})" if every > 1 else "")
-    _add_title(layout, "Decisions", [f"<span style='color:#8a8f98'>{legend}</span>"], high)
+    add_title(layout, "Decisions", [f"<span style='color:#8a8f98'>{legend}</span>"], high)
     hosts = [mark for mark in marks if mark.lane == "hosts"]
     for mark in hosts if len(hosts) <= MARKED_LINES else ():
-        time = _x(mark.time)
+        time = x_of(mark.time)
         line = {"type": "line", "xref": "x", "x0": time, "x1": time, "yref": "paper", "y0": 0, "y1": 1, "layer": "below"}
         layout["shapes"].append({**line, "line": {"color": mark.colour, "width": 1, "dash": "dot"}, "opacity": 0.55})

@@ -349,7 +349,8 @@ def make_plant(
     operator has a queue per operator or, with `Travel.TASKS`, per instance.
 
     hosts: number of initial hosts of the first type, or the type of each; None: at least `min_hosts`, and as many as one
-    instance of every operator needs, of the first type that holds each. loads: by source, override declared loads.
+    instance of every operator needs, of the first type that holds each. Of like types in several zones, each in turn
+    (`by_zones`). loads: by source, override declared loads.
     parallelism: initial instances by operator, default 1. on: numbers of the initial hosts, from 0, that take the first of
     them, by operator; the others are spread. seconds: length limit of loads. tables: key tables of
     the run, also those that come while it lasts. Raises DataflowError for a source without a load or a load without a
@@ -378,15 +379,17 @@ def make_plant(
     )  # fmt: skip
     pool = SimulatedHosts(types, len(network.stations), settings, seed)
     if hosts is None:
-        hosts = _first_hosts(layout, tuple(types.values()), min_hosts, max_hosts)
-    for number, name in enumerate([next(iter(types))] * hosts if isinstance(hosts, int) else hosts):
+        hosts = _first_hosts(layout, tuple(types.values()), min_hosts, max_hosts, settings.replicas)
+    elif isinstance(hosts, int):
+        hosts = [each.name for each in by_zones(types.values(), hosts, copies=settings.replicas)]
+    for number, name in enumerate(hosts):
         pool.lease(f"h{number + 1}", types[name], 0.0, running=True)
     plant = SimulatedPlant(context, network, pool, settings)
     plant.staff(parallelism or {}, on or {})
     return plant
 
 
-def _first_hosts(layout: Layout, types: Sequence[HostType], least: int, most: int) -> list[str]:
+def _first_hosts(layout: Layout, types: Sequence[HostType], least: int, most: int, copies: int) -> list[str]:
     """Types of the hosts that a run begins with; raises CloudError where they are more than `most`."""
     operators = layout.graph.operators
     holding = [t for t in types if all(t.cores >= o.cores and t.memory >= o.memory for o in operators)]
@@ -397,4 +400,4 @@ def _first_hosts(layout: Layout, types: Sequence[HostType], least: int, most: in
             f"one instance of every operator needs {counted(needed, 'host')} of type {kind.name!r}, and at most {most} "
             "may be leased (max_hosts): allow more, declare fewer `cores` for operators, or larger hosts"
         )
-    return [each.name for each in by_zones(types, needed, kind)]
+    return [each.name for each in by_zones(types, needed, kind, copies=copies)]

@@ -15,8 +15,8 @@ what is wanted, in `placing` and `hosts`, and wakes the mover, which sees to it.
     a host registers, is warm, holds nothing, is gone     `Hosts.step` takes it to its next state
     a change of the composition waits until
     records under way are drained                         until they are, it looks (`CompiledQueries.settle`)
-    a pass failed                                         its traceback is logged; FAULTS in a row sound an alarm
-    the thread dies                                       an alarm sounds, which every observation has
+    a pass failed                                         its traceback is logged, and the next is made; FAULTS in a row, or
+                                                          one of an unknown kind, sound an alarm
 
 Who may call what: `held`, `ran`, `empty`, `wake`, `weigh` and `close` are called from any thread. `Query.look` and all else
 that `observe` does runs in the thread of the loop, and changes nothing but what is known. Once a plant has begun, only the
@@ -37,7 +37,7 @@ from pyspark.sql import SparkSession
 from elastream.model.action import Outcome, ReleaseHost, TaskId
 from elastream.model.alarms import AlarmedThread, Alarms
 from elastream.model.cloud import HostState
-from elastream.model.errors import ElastreamError
+from elastream.model.errors import ElastreamError, in_one_line
 from elastream.spark.hosts.hosts import Hosts
 from elastream.spark.jvm.driver_side import DriverSide, RunningQuery, running_queries
 from elastream.spark.jvm.session import session_stopped
@@ -192,31 +192,33 @@ class Mover:
     # -- the thread ----------------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        pause = 0.0
-        while True:
+        pause: float | None = 0.0
+        while pause is not None:
             self._woken.wait(pause)
             self._woken.clear()
-            if self._closing.is_set():
-                return
-            try:
-                pause = self.step()
-            except Exception as error:
-                if self._closing.is_set() or session_stopped(self._spark):
-                    return  # there is nothing left to move
-                # A query that has just stopped, or a host that has just gone, answers with an error: the next pass tells.
-                if not isinstance(error, Py4JError | PySparkException | ElastreamError | OSError):
-                    raise
-                self._failed(error)
-                pause = CALM
-            else:
-                self._faults = 0
-                self._alarms.clear("moves")
+            pause = None if self._closing.is_set() else self.once()
+
+    def once(self) -> float | None:
+        """One pass, its faults included; seconds until the next is due, None where nothing is left to move."""
+        try:
+            pause = self.step()
+        except Exception as error:
+            if self._closing.is_set() or session_stopped(self._spark):
+                return None
+            self._failed(error)
+            return CALM
+        self._faults = 0
+        self._alarms.clear("moves")
+        return pause
 
     def _failed(self, error: Exception) -> None:
         self._faults += 1
         log.log(logging.WARNING if self._faults == 1 else logging.DEBUG, "a pass of the mover failed", exc_info=error)
-        if self._faults == FAULTS:
-            said = f"state partitions and hosts are stuck: {FAULTS} passes of the mover failed in a row"
+        # A query that has just stopped, or a host that has just gone, answers with an error: the next pass tells. Any other
+        # kind of fault is one of a provider or of ours, and the next pass may be no better.
+        passing = isinstance(error, Py4JError | PySparkException | ElastreamError | OSError)
+        if self._faults >= FAULTS or not passing:
+            said = f"state partitions and hosts are stuck: passes of the mover fail with {in_one_line(error)}"
             self._alarms.sound("moves", said, error)
 
     def step(self) -> float:

@@ -107,8 +107,8 @@ class RunClock:
 class SparkPlant(Generic[Q]):
     """Queries on hosts. Made by `start_plant` or `attach`; close it.
 
-    end: what `close` does. links: how far apart hosts are, where that is measured. `queries.look` fetches what is new and
-    changes nothing; their other methods are arithmetic on it.
+    end: what `close` does. links: how far apart hosts are, where that is measured. mover: one that others step has no
+    thread. `queries.look` fetches what is new and changes nothing; their other methods are arithmetic on it.
     """
 
     def __init__(
@@ -121,6 +121,7 @@ class SparkPlant(Generic[Q]):
         alarms: Alarms,
         *,
         links: LinkWatch | None = None,
+        mover: type[Mover] = Mover,
         end: Callable[["SparkPlant[Q]"], None],
     ) -> None:
         self.instruments, self._driver, self.spark = instruments, instruments.driver, instruments.spark
@@ -135,7 +136,7 @@ class SparkPlant(Generic[Q]):
             if recovery is None
             else Succession(recovery, lambda: queries.live, hosts, self.placing, self.rings, self.standby.copies)
         )
-        self.mover = Mover(
+        self.mover = mover(
             self.spark, self._driver, queries, hosts, self.placing, self.rings, clock.now, alarms,
             succession=self.succession, standby=self.standby,
         )  # fmt: skip
@@ -163,7 +164,7 @@ class SparkPlant(Generic[Q]):
             capabilities=frozenset({"MoveTask", "SetTokens", *hosts, *self.queries.kinds}),
             scalable=self.queries.scalable,
             partitions=self.placing.partitions,
-            replicas=self._scope.replicas,
+            replicas=self.standby.replicas,
         )
 
     @property
@@ -306,7 +307,7 @@ class SparkPlant(Generic[Q]):
     # -- observation ---------------------------------------------------------------------------------------------------
 
     def _observe(self, now: float) -> Observation:
-        wall = time.time()
+        wall = self.instruments.wall()
         batches = self.queries.look(now, wall)
         live = self.queries.live
         loads = {name: each for query in live for name, each in query.loads(wall).items()}

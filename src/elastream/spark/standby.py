@@ -29,11 +29,11 @@ log = logging.getLogger(__name__)
 class WarmStandby:
     """Keeps `replicas` copies of each state partition of `placing`. The mover's thread calls `look`; any calls the rest.
 
-    desk: of the session; None where it has none.
+    desk: of the session; None where it has none. replicas: may be set at any time, and holds from the next look on.
     """
 
     def __init__(self, desk: CopiesDesk | None, hosts: Hosts, placing: Placing, rings: Rings, replicas: int) -> None:
-        self._desk, self._hosts, self._placing, self._rings, self._replicas = desk, hosts, placing, rings, replicas
+        self._desk, self._hosts, self._placing, self._rings, self.replicas = desk, hosts, placing, rings, replicas
         self._copies: Mapping[str, tuple[StatePartitions, Copies]] = {}
         self._kept: tuple[KeptCopy, ...] = ()
         self._faults: Mapping[str, str] = {}
@@ -41,7 +41,10 @@ class WarmStandby:
 
     def look(self) -> None:
         """Say who keeps what from now on, and read what is kept. Raises Py4JError."""
-        if self._desk is None or not self._replicas:
+        if self._desk is None:
+            return
+        if not self.replicas:
+            self.close()
             return
         self._follow_runs(self._desk)
         host_of, where, moving = self._hosts.host_of(), self._placing.where(), self._placing.wanted()
@@ -98,7 +101,7 @@ class WarmStandby:
             return ()
         heirs = self._rings.heirs(task, owner)
         usable = [name for name in dict.fromkeys(heirs) if name != owner and self._hosts.target(name) is not None]
-        hosts = [*usable[: self._replicas], *(name for name in (moving.get(task),) if name is not None and name != owner)]
+        hosts = [*usable[: self.replicas], *(name for name in (moving.get(task),) if name is not None and name != owner)]
         found = (self._hosts.target(name) for name in dict.fromkeys(hosts))
         return [place for place in found if place is not None]
 
@@ -133,7 +136,7 @@ class WarmStandby:
 
     def observed(self, tasks: Sequence[TaskId], hosts: Sequence[str]) -> Standby:
         """The copies by the last look, in rows of `tasks` and `hosts`."""
-        if not self._replicas:
+        if not self.replicas:
             return Standby()
         if self._desk is None:
             return Standby(why=NO_DESK)

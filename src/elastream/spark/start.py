@@ -18,7 +18,7 @@ from elastream.model.compiling import refuse_uncompilable
 from elastream.model.composing import Consistency, refuse_inconsistent
 from elastream.model.endpoints import KafkaTopic
 from elastream.model.errors import CloudError, EnvironmentProblem
-from elastream.model.fitting import few_zones
+from elastream.model.fitting import few_partitions, few_zones
 from elastream.model.graph import Graph
 from elastream.model.observation import Composition
 from elastream.model.stages import Layout, lay_out
@@ -28,7 +28,7 @@ from elastream.recording.parts import RETENTION
 from elastream.spark.dataflow.kafka import kafka_settings
 from elastream.spark.dataflow.key_tables import bringing_into_use
 from elastream.spark.hosts.hosts import Hosts
-from elastream.spark.hosts.taking_over import Resumed, TakenOver, first_hosts, take_over
+from elastream.spark.hosts.taking_over import Resumed, begun
 from elastream.spark.hosts.warmup import warm_up
 from elastream.spark.jvm.copies import desk_of
 from elastream.spark.jvm.copies_jar import copies_settings
@@ -102,9 +102,11 @@ def start_plant(
     with _on_hosts(
         graph.name, cloud, directory, ports, warm, state_partitions, state_store, wanted, resumed, replicas
     ) as on:
-        if said := few_zones(replicas, on.provider.terms.types):
+        terms, keyed = on.provider.terms, any(stage.keyed for stage in layout.stages)
+        doubts = [few_zones(replicas, terms.types), few_partitions(on.partitions, terms.max_hosts) if keyed else ""]
+        for said in filter(None, doubts):
             log.warning("%s", said)
-        slots = len(on.hosts.usable) * on.provider.terms.types[0].slots
+        slots = len(on.hosts.usable) * terms.types[0].slots
         composition = Composition.default(graph, dict.fromkeys({*graph.loads, *led_by_edges(layout)}, slots))
         if resumed is not None:
             composition = composition_left(layout, directory, composition)
@@ -213,7 +215,7 @@ def _on_hosts(
     """Cluster, session and first hosts; ended again where what is done inside raises."""
     clock = RunClock(0.0 if resumed is None else resumed.at)
     alarms = Alarms(clock.now)
-    provider = spark = None
+    provider = spark = hosts = None
     try:
         provider = cloud.open(directory.cluster, ports=ports, alarms=alarms)
         terms, reach = provider.terms, provider.terms.reach
@@ -221,11 +223,8 @@ def _on_hosts(
             raise CloudError(f"no Spark session can reach the hosts of {type(cloud).__name__}")
         partitions = state_partitions or state_partitions_of(terms.types, terms.max_hosts)
         leases = LeaseLog(directory.leases)
-        before = TakenOver() if resumed is None else take_over(leases, provider, resumed.seen)
-        first, since = first_hosts(terms, before), clock.now()
-        for host, kind in first.items():
-            leases.requested(host, kind, since)
-        provider.lease(first)  # a host takes as long to start as a session
+        # A host takes as long to start as a session.
+        first = begun(leases, provider, resumed, clock.now(), replicas)
         wanted = settings_for(
             driver_address=reach.driver_address,
             executor_memory=reach.executor_memory,
@@ -252,10 +251,7 @@ def _on_hosts(
             log=leases,
             alarms=alarms,
         )
-        hosts.remember({**before.ended, **before.gone})
-        hosts.take_over(before)
-        for host, kind in first.items():
-            hosts.adopt(host, kind, since)
+        hosts.begin(first)
         _await_first(hosts, max(1, terms.min_hosts))
         placing = Placing({}, clock.now, AllocationStore(directory.allocation), alarms=alarms)
         instruments = _instruments(spark, driver, placing, SpeedWatch(readings))
@@ -264,6 +260,8 @@ def _on_hosts(
         with holding(spark, directory.session_lock) as let_go:
             yield _OnHosts(spark, provider, hosts, instruments, clock, alarms, partitions, let_go)
     except BaseException:
+        if hosts is not None:
+            hosts.close()
         if provider is not None:
             provider.close()
         if spark is not None:

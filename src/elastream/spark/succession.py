@@ -81,10 +81,13 @@ class Succession:
             if (run, operators) in self._named
         }
         self._placing.found(moved)
+        copies, host_of = self._copies(), self._hosts.host_of()
+        cold = sum(host_of.get(at.executor) not in copies.get(task, ()) for task, at in moved.items()) if copies else 0
+        read = f" ({cold} of which have no copy there and are read from the checkpoint)" if cold else ""
         log.log(
             logging.WARNING if moved or loss.waiting else logging.DEBUG,  # a host that was released held nothing
-            "executor %s is lost (%s): %d state partitions put on its successors, %d waiting tasks elsewhere, in %.3f s",
-            loss.executor, loss.reason, len(moved), loss.waiting, loss.took,
+            "executor %s is lost (%s): %d state partitions put on its successors%s, %d waiting tasks elsewhere, in %.3f s",
+            loss.executor, loss.reason, len(moved), read, loss.waiting, loss.took,
         )  # fmt: skip
         if loss.fault:
             log.warning("executor %s is lost, and not all was done that could be: %s", loss.executor, loss.fault)

@@ -1,7 +1,6 @@
 """What the page of chapter 6 on Spark says of given figures, and what its parts wait for; nothing is measured here."""
 
 import json
-from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -9,8 +8,9 @@ import pytest
 
 from elastream.experiments.page import render
 from elastream.experiments.resilience import bed as bed_module
-from elastream.experiments.resilience.bed import PATIENCE, Bed, Job, Mended
-from elastream.experiments.resilience.measured import Resilience, Sizes, attempt
+from elastream.experiments.resilience.bed import MENDING, PATIENCE, Bed, Mended
+from elastream.experiments.resilience.job import Job
+from elastream.experiments.resilience.measured import Resilience, attempt
 from elastream.experiments.resilience.on_spark import outcome
 from elastream.model.errors import EnvironmentProblem
 
@@ -25,8 +25,9 @@ def found(**given):
         "joined": {"idle": [1.5] * 6, "leased": [9.0] * 6},
         "moved": {(1, 5000): [1.1, 1.3], (2, 20000): [1.8]},
         "deltas": {1.0: 0.03, 2.0: 0.05, 5.0: 0.1},
-        "faults": {1: [fault(1.1)] * 6, 2: [fault(1.2)] * 6},
-        "zone": [fault(1.4)],
+        "faults": {count: [fault(1.0 + n / 20) for n in range(6)] for count in (1, 2)},
+        "balanced": [12.0] * 6,
+        "taken": [(0.25, 0.5)] * 6,
         "wrong": {"hosts killed": 0},
         "restarts": {"hosts killed": 0},
     }
@@ -69,6 +70,21 @@ def test_what_was_not_measured_is_said_on_the_page():
     assert "records/s, r = 1 over state outside" not in render(shown.page).split("The thesis")[0]
 
 
+def test_a_loss_that_did_not_mend_is_missed_and_can_be_written():
+    never = found(faults={1: [fault(float("inf"))] * 6}, balanced=[float("inf")] * 6)
+    shown = outcome(never, 1.0)
+    missed = {check.name for check in shown.checks if check.missed}
+    assert {each.split()[0] for each in missed} == {"s", "batches"}
+    json.dumps(shown.to_json(), allow_nan=False)
+    render(shown.page)
+
+
+def test_more_hosts_at_once_that_take_longer_are_missed_however_fast_both_are():
+    name = "s more for each host killed at once, not above noise"
+    assert verdicts(faults={1: [fault(0.5)] * 5, 2: [fault(1.0 + n / 100) for n in range(5)]})[name] == "missed"
+    assert verdicts(faults={1: [fault(0.9)], 2: [fault(0.9)]})[name] == "undecided"
+
+
 def test_figures_are_json():
     json.dumps(outcome(found(), 60.0).to_json(), allow_nan=False)
 
@@ -76,10 +92,10 @@ def test_figures_are_json():
 def test_a_part_that_fails_leaves_its_sentence_and_what_others_have_measured():
     kept = found()
 
-    def part(found, sizes):
+    def part():
         raise EnvironmentProblem("what was waited for did not come within 180 s")
 
-    attempt(kept, Sizes.quick(), "a zone lost", part)
+    attempt(kept, "a zone lost", part)
     shown = outcome(kept, 60.0)
     assert kept.failed == {"a zone lost": "what was waited for did not come within 180 s"}
     assert "Did not run through: a zone lost: what was waited for did not come within 180 s." in render(shown.page)
@@ -99,9 +115,11 @@ class Stage:
         self.now = 1e9
         clock = SimpleNamespace(time=lambda: self.now, monotonic=lambda: self.now, sleep=self.sleep)
         monkeypatch.setattr(bed_module, "time", clock)
-        self.recentProgress, self.seconds, self.pace, self.hangs = [], seconds, pace, self.now + hangs
+        self.seconds, self.pace, self.hangs = seconds, pace, self.now + hangs
         self.began, self.runId = self.now, "run"
-        self.bed = Bed(SimpleNamespace(observe=lambda: None), self, Job(10, 10, pace=pace), Path())
+        self.query = SimpleNamespace(run_id="run", batches=[])
+        plant = SimpleNamespace(observe=lambda: None, queries=SimpleNamespace(live=[self.query]))
+        self.bed = Bed(plant, self, Job(10, 10, pace=pace), Path())
 
     def exception(self):
         return None
@@ -109,16 +127,14 @@ class Stage:
     def sleep(self, seconds):
         self.now += seconds
         while self.began + self.seconds <= min(self.now, self.hangs):
-            at = datetime.fromtimestamp(self.began, UTC).isoformat().replace("+00:00", "Z")
-            progress = {"numInputRows": 10, "timestamp": at, "durationMs": {"triggerExecution": 1e3 * self.seconds}}
-            self.recentProgress.append(progress)
+            self.query.batches.append(SimpleNamespace(rows=10, start=self.began, end=self.began + self.seconds))
             self.began += max(self.seconds, self.pace)
 
 
 def test_batches_that_come_seldom_are_waited_for_however_many_are_wanted(monkeypatch):
     stage = Stage(monkeypatch, seconds=1.0, pace=20.0)
     stage.bed.more(10)
-    assert len(stage.recentProgress) == 10
+    assert len(stage.query.batches) == 10
 
 
 def test_a_query_that_hangs_is_not_waited_for_for_ever(monkeypatch):
@@ -126,6 +142,19 @@ def test_a_query_that_hangs_is_not_waited_for_for_ever(monkeypatch):
     with pytest.raises(EnvironmentProblem, match="did not come"):
         stage.bed.more(10)
     assert stage.now < stage.hangs + 2 * PATIENCE
+
+
+def test_a_fault_after_which_no_batch_is_as_before_is_given_up_and_what_came_is_told(monkeypatch):
+    stage = Stage(monkeypatch, seconds=1.0, pace=1.0)
+    found = stage.bed.after(stage.now, normal=0.5)
+    assert found.recovered == float("inf")
+    assert (found.longest, found.committed) == (1.0, 1.0)
+    assert MENDING <= stage.now - 1e9 < MENDING + 2
+
+
+def test_the_first_batch_that_began_after_a_fault_and_is_as_before_ends_it(monkeypatch):
+    stage = Stage(monkeypatch, seconds=1.0, pace=1.0)
+    assert stage.bed.after(stage.now + 0.5, normal=0.9).recovered == pytest.approx(1.5)
 
 
 def test_records_a_second_are_of_whole_batches_even_if_none_fits_the_window(monkeypatch):

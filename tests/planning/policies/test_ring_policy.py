@@ -14,7 +14,9 @@ from elastream.model.metrics import Metric
 from elastream.model.observation import Context, Frame, Observation, TaskFrame
 from elastream.model.ring import Ring
 from elastream.model.stages import lay_out
-from elastream.planning.policies.ring import RingBalance, Watched
+from elastream.planning.algorithms.ring_load import RingLoad
+from elastream.planning.policies.ring import RingBalance
+from elastream.planning.policies.ring_round import Watched
 from one_run import OneRun
 
 ONE = HostType("one", cores=1.0, billing=Billing(1.0), start=8.0, stop=2.0)
@@ -33,12 +35,12 @@ NAMES = tuple(LAYOUT.graph.by_name)
 
 
 def seen(time, cpu, *, ring=None, waits=0.0, rate=100.0, done=None, loads=None, states=None, zones=None, types=(ONE,),
-    at=None, **bounds,
+    at=None, kinds=None, batch=math.nan, latency=math.nan, **bounds,
 ):  # fmt: skip
     """Hosts used as `cpu` says, h1 on, all on `ring` (at even tokens); waits: seconds of records; loads: by partition."""
     hosts = [f"h{number + 1}" for number in range(len(cpu))]
     states = states or [HostState.RUNNING] * len(cpu)
-    kinds = [replace(ONE, zone=zone) for zone in zones] if zones else [ONE] * len(cpu)
+    kinds = kinds or ([replace(ONE, zone=zone) for zone in zones] if zones else [ONE] * len(cpu))
     ring = Ring.even(hosts) if ring is None else ring
     owners = (at or ring).hosts_of(P) if ring else tuple(hosts[number * len(hosts) // P] for number in range(P))
     column = dict.fromkeys(NAMES, math.nan)
@@ -60,6 +62,7 @@ def seen(time, cpu, *, ring=None, waits=0.0, rate=100.0, done=None, loads=None, 
             **bounds,
         ),
         operators=Frame(NAMES, values),
+        application=Frame(("words",), {Metric.BATCH_DURATION: [batch], Metric.LATENCY: [latency]}),
         hosts=Frame(hosts, {Metric.CPU: cpu}),
         tasks=TaskFrame(
             [count] * P,
@@ -233,7 +236,7 @@ def test_it_says_when_hosts_cannot_all_hold_state():
     ("settings", "sentence"),
     [
         ({"cpu_low": 0.8}, "cpu_low is 0.8 and cpu_high 0.7; they must be 0 < cpu_low < cpu_high <= 1"),
-        ({"cpu_high": 1.2}, "cpu_low is 0.35 and cpu_high 1.2; they must be 0 < cpu_low < cpu_high <= 1"),
+        ({"cpu_high": 1.2}, "cpu_low is 0.6 and cpu_high 1.2; they must be 0 < cpu_low < cpu_high <= 1"),
         ({"queue_high": 1.0, "queue_low": 2.0}, "queue_low is 2 s; it must be at most queue_high, 1 s"),
         ({"patience": -1.0}, "patience is -1 s; it must not be negative"),
         ({"gain": 1.0}, "gain is 1; it must be 0 or more and below 1"),
@@ -253,3 +256,51 @@ def test_it_says_for_what_it_can_do_nothing():
     assert "simulate the dataflow fused" in RingBalance().unfit(Context(lay_out(words().graph, fused=False)))
     assert RingBalance().unfit(Context(LAYOUT)) == ""
     assert isinstance(RingBalance().plan(seen(0.0, [0.1]), None).memory, Watched)
+
+
+def test_what_a_partition_takes_counts_by_the_speed_of_its_host():
+    """A slow host is busy for twice as long with the same: the fast one has room for it."""
+    slow, fast = replace(ONE, name="slow", speed=0.5), replace(ONE, name="fast", speed=1.0)
+    given = seen(0.0, [0.8, 0.4], loads=[0.1] * 8 + [0.05] * 8, kinds=[slow, fast], types=(slow, fast))
+    load = RingLoad(given, 0.7)
+    assert load.loads("count") == pytest.approx([0.05] * 16)
+    arc = load.arc("count", given.rings["count"], ("h1", "h2"))
+    assert arc.levels(arc.owned) == pytest.approx([0.8, 0.4])
+
+
+def test_batches_without_a_pause_that_keep_records_waiting_are_a_full_query_whatever_the_cpu():
+    rounds = lasting([0.6, 0.55], batch=1.6, latency=2.5)
+    leases, _ = after(RingBalance(), *rounds)
+    # Of 1.6 s 0.64 are spent between tasks: five hosts shorten the rest so far that a batch takes 0.9 s.
+    assert [type(each) for each in leases] == [LeaseHost] * 3
+    assert after(RingBalance(), *lasting([0.6, 0.55], batch=0.7, latency=1.1))[0] == []
+    assert after(RingBalance(), *lasting([0.6, 0.55], batch=1.6, latency=4.5))[0] == [], "with pauses there is room"
+
+
+def test_where_no_hosts_would_shorten_batches_enough_none_is_leased_and_that_is_said():
+    actions, plan = after(RingBalance(), *lasting([0.2, 0.25], batch=1.6, latency=2.5))
+    assert actions == []
+    (remark,) = plan.remarks
+    assert "no number of hosts would shorten these enough" in remark
+
+
+def test_a_host_stays_without_which_batches_would_keep_records_waiting():
+    calm = lasting([0.2] * 3, 40.0, batch=0.7, latency=1.0)
+    assert after(RingBalance(), *calm)[0] == []
+    assert isinstance(after(RingBalance(), *lasting([0.2] * 3, 40.0, batch=0.5, latency=1.0))[0][0], DrainHost)
+
+
+def test_of_partitions_that_share_no_core_more_are_asked_for_and_no_host():
+    loads = [0.9] * P
+    many = [replace(ONE, name="wide", cores=8.0, slots=8)] * 2
+    actions, plan = after(RingBalance(), *lasting([0.95, 0.95], waits=3.0, loads=loads, kinds=many, types=tuple(many[:1])))
+    assert actions == []
+    assert any("give more than 16 state partitions" in remark for remark in plan.remarks)
+
+
+def test_low_above_high_is_refused_where_high_follows_from_the_target_latency():
+    context = Context(LAYOUT, target_latency=1.0)
+    assert RingBalance(queue_low=2.0).unfit(context) == (
+        "queue_low is 2 s; it must be at most queue_high, half of the target latency: 0.5 s"
+    )
+    assert RingBalance(cpu_high=0.3).light == 0.15

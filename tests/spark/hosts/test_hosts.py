@@ -1,5 +1,6 @@
 """The life of hosts, leased and found in a session; driver, provider and clock are fakes."""
 
+import threading
 from itertools import pairwise
 
 import pytest
@@ -335,6 +336,41 @@ class TestLeased:
             step(hosts)
         assert warmed == ["7"]
         assert list(hosts.milestones("h1")) == ["lease", "spawned", "registered", "warm"]
+
+    def test_an_executor_that_replaces_another_on_its_host_takes_tasks_once_it_is_warm(self, provider, clock):
+        session, let_go = FakeSession({"7": ("at h1", 1, 0, False)}), threading.Event()
+
+        def warm(executor):
+            assert executor.id == "7" or let_go.wait(60)
+
+        hosts = Hosts(Executors(session), provider, clock.now, fence=session.fence, warm=warm)
+        hosts.lease("h1", SMALL)
+        while step(hosts)["h1"] != "running":
+            pass
+        assert hosts.target("h1").executor == "7"
+        session.there = {"8": ("at h1", 1, 0, False)}
+        step(hosts)
+        assert (hosts.usable, hosts.host_of(), hosts.target("h1")) == (("h1",), {"8": "h1"}, None)
+        let_go.set()
+        while hosts.target("h1") is None:
+            step(hosts)
+        assert hosts.target("h1").executor == "8"
+
+    def test_a_warm_up_that_fails_because_all_has_ended_says_nothing(self, provider, clock, caplog):
+        ended, session = threading.Event(), FakeSession({"7": ("at h1", 1, 0, False)})
+
+        def cut_short(executor):
+            assert ended.wait(60)
+            raise RuntimeError("the session has stopped")
+
+        hosts = Hosts(Executors(session), provider, clock.now, fence=session.fence, warm=cut_short)
+        hosts.lease("h1", SMALL)
+        hosts.look()
+        (warming,) = (each for each in threading.enumerate() if each.name == "warm-up")
+        hosts.close()
+        ended.set()
+        warming.join(60)
+        assert not caplog.records
 
     def test_a_warm_up_that_fails_is_logged_with_its_traceback_and_the_host_takes_tasks(self, provider, clock, caplog):
         def broken(executor):

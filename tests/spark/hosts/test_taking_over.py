@@ -11,7 +11,7 @@ from elastream.model.cloud import HostState, HostType, Lease
 from elastream.recording.lease_log import LeaseLog
 from elastream.recording.lines import JournalProblem
 from elastream.spark.hosts.hosts import Hosts
-from elastream.spark.hosts.taking_over import Resumed, TakenOver, first_hosts, take_over
+from elastream.spark.hosts.taking_over import Resumed, TakenOver, begun, first_hosts, take_over
 from elastream.spark.jvm.executors import Executors
 from fake_clock import FakeClock
 
@@ -25,12 +25,9 @@ class Killed(Exception):
 def driver(provider, path, clock, resumed=None):
     """The hosts of a run, as `start_plant` begins or resumes them."""
     log, session = LeaseLog(path), FakeSession()
-    before = TakenOver() if resumed is None else take_over(log, provider, resumed.seen)
+    first = begun(log, provider, resumed, clock.now())
     hosts = Hosts(Executors(session), provider, clock.now, fence=session.fence, log=log)
-    hosts.remember({**before.ended, **before.gone})
-    hosts.take_over(before)
-    for host, kind in first_hosts(provider.terms, before).items():
-        hosts.lease(host, kind)
+    hosts.begin(first)
     return hosts
 
 
@@ -68,6 +65,22 @@ def test_what_the_provider_lists_and_nobody_leased_is_released_and_stands_in_the
     assert [*provider.known] == ["h1"]
     assert (hosts.leases["stray"].state, hosts.leases["stray"].type) == (HostState.RELEASED, BIG)
     assert "an orphan" in hosts.reason("stray")
+    assert LeaseLog(tmp_path / "leases").earlier["stray"].state is HostState.RELEASED
+
+
+def test_an_orphan_that_cannot_be_written_down_is_no_host_of_the_run_and_goes_when_there_is_room(tmp_path):
+    provider, clock = FakeProvider((SMALL, BIG)), FakeClock()
+    hosts = driver(provider, tmp_path / "leases", clock)
+    file = hosts._log._lines._file
+    hosts._log._lines._file = open("/dev/full", "ab", buffering=0)  # noqa: SIM115
+    provider.lease({"stray": BIG})
+    for _ in range(2):
+        with pytest.raises(JournalProblem, match="No space left"):
+            look(hosts)
+        assert [*hosts.leases] == ["h1"]
+    hosts._log._lines._file = file
+    look(hosts)
+    assert [*provider.known] == ["h1"]
     assert LeaseLog(tmp_path / "leases").earlier["stray"].state is HostState.RELEASED
 
 

@@ -79,7 +79,7 @@ def interrupted(folder: Path) -> None:
 
 
 @pytest.mark.spark
-def test_a_session_knows_its_own_jars_and_nothing_of_the_settings_of_the_one_before(tmp_path):
+def test_a_session_knows_its_own_jars_and_folders_and_nothing_of_the_settings_of_the_one_before(tmp_path):
     base = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1", "spark.ui.enabled": "false"}
     forget_jvm()
     provider = "spark.sql.streaming.stateStore.providerClass"
@@ -88,6 +88,7 @@ def test_a_session_knows_its_own_jars_and_nothing_of_the_settings_of_the_one_bef
         (folder := tmp_path / str(number)).mkdir()
         session = open_session("local[1]", "one of several", folder, {**base, **more})
         found.append(("RocksDB" in session.conf.get(provider), session.conf.get("spark.plugins", "none")))
+        assert list((folder / "scratch").iterdir())
         session.stop()
     forget_jvm()
     assert found == [(True, "none"), (False, PLUGIN), (False, "none")]

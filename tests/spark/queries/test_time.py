@@ -135,6 +135,23 @@ def test_a_clock_that_is_set_leases_and_drains_nothing_and_rates_are_right_or_un
     assert last == pytest.approx(ROWS / EVERY, rel=0.3), "and known again"
 
 
+@pytest.mark.parametrize("step", [-3600.0, -60.0, 60.0, 3600.0])
+def test_a_batch_that_was_under_way_when_the_clock_was_set_is_not_dated_by_the_clock_of_before(step):
+    watched = Watched(None)
+    watched.run(300)
+    watched.machine.begin()
+    watched.machine.now += 2.0
+    watched.machine.set_by = step
+    watched.round()  # the step is noticed while the batch is under way
+    watched.machine.now += 4.0
+    watched.machine.end()
+    observation, _ = watched.round()
+    latency = observation.application.value("queries", Metric.LATENCY_P99)
+    assert math.isnan(latency) or 0 <= latency < 60
+    rate = observation.application.value("queries", Metric.THROUGHPUT)
+    assert math.isnan(rate) or 0.4 <= rate / (ROWS / EVERY) <= 2.5
+
+
 @given(steps=st.lists(st.tuples(st.integers(1, 40), st.floats(-4000, 4000)), max_size=4))
 def test_however_often_the_clock_is_set_nothing_is_leased_or_drained_for_it(steps):
     watched = Watched(20.0)

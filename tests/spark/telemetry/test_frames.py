@@ -106,3 +106,17 @@ def test_a_host_uses_what_its_provider_measured_and_else_what_its_tasks_took(lea
 
 def test_a_host_that_is_not_up_yet_has_no_use_that_says_anything(leases):
     assert np.isnan(host_frame(leases, {}, Frame()).column(Metric.CPU)).all()
+
+
+@pytest.mark.parametrize("odd", [math.nan, math.inf, -math.inf, -5.0, 1e18], ids=str)
+def test_a_counter_of_cpu_time_that_cannot_be_is_unknown_and_so_is_what_would_be_counted_from_it(leases, odd):
+    running = {name: lease.to(HostState.STARTING, 0).to(HostState.RUNNING, 0) for name, lease in leases.items()}
+    watch, seen = HostWatch(), []
+    for now, seconds in enumerate([5.0, 5.5, odd, odd, 7.0, 7.5]):
+        frame = host_frame(running, {}, Frame(), {"h1": Measured(cpu_seconds=seconds, memory=odd)}, float(now), watch)
+        seen.append(frame.value("h1", Metric.CPU))
+        assert not math.isinf(frame.value("h1", Metric.MEMORY))
+    assert seen[1] == seen[-1] == 0.5
+    assert math.isnan(seen[2])
+    assert math.isnan(seen[4])
+    assert math.isnan(seen[3]) or seen[3] == 0.0  # a counter that stands still

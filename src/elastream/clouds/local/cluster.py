@@ -44,6 +44,8 @@ MASTER = "master"
 """What the supervisor and the log file call the master; no host can have this name."""
 KEPT = 50
 """Ended hosts of which the logs are kept."""
+USUAL = re.compile(r"\d\d/\d\d/\d\d \d\d:\d\d:\d\d (INFO |WARN NativeCodeLoader)|Using Spark's default log4j")
+"""How lines begin that Spark's daemons write of their usual work."""
 GRACE = 3.0
 """Seconds that a worker has to end its executors before its whole tree is killed."""
 
@@ -51,6 +53,18 @@ GRACE = 3.0
 def executor_memory(host: HostType) -> int:
     """Mebibytes of heap for the executor on a host of type `host`: what `spark.executor.memory` should say, with an `m`."""
     return int(host.memory * 1e6 * HEAP_SHARE / 2**20)
+
+
+def told(log: Path, lines: int) -> str:
+    """How a sentence about a process that ended goes on: with the last lines of its log that are not its usual ones."""
+    try:
+        written = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
+    except OSError:
+        written = []
+    if not written:
+        return f" and wrote nothing into {log}"
+    telling = [line for line in written if not USUAL.match(line)][-lines:]
+    return f"; the end of {log}: " + "\n".join(telling) if telling else f"; {log} says nothing of why"
 
 
 class ClusterShape(Protocol):
@@ -397,11 +411,7 @@ class LocalCluster:
             return ""
         what = "the Spark master" if name == MASTER else f"the worker of host {name!r}"
         how = "was killed" if state["exit"] is None else f"ended with status {state['exit']}"
-        with contextlib.suppress(OSError):  # a process that wrote no log
-            written = [line for line in self.log(name).read_text(errors="replace").splitlines() if line.strip()]
-            if written:
-                return f"{what} {how}; the end of {self.log(name)}: " + "\n".join(written[-lines:])
-        return f"{what} {how} and wrote nothing into {self.log(name)}"
+        return f"{what} {how}{told(self.log(name), lines)}"
 
     def _ask(self, wanted: str, **arguments: Any) -> Any:
         if self._supervisor is None:

@@ -13,7 +13,7 @@ from elastream.experiments.reactive.bars import straightness
 from elastream.experiments.resilience.experiment import ResilienceCase, ResilienceRun
 from elastream.simulation.reducers import Protection
 
-__all__ = ["ResilienceResults", "bars", "risen"]
+__all__ = ["AT_INTERVAL", "DELTA_RATE", "TIMED_RATE", "ResilienceResults", "bars", "is_timed", "risen"]
 
 DROP, GAIN, STRAIGHT = 0.15, 2.8, 0.98
 """Fig. 6.10, p. 147: throughput lost from r = 0 to r = 2; r = 1 over external state; R^2 of a line through r = 1."""
@@ -27,6 +27,8 @@ DELTA, AT_INTERVAL = 0.07, 2.0
 """Fig. 6.12, p. 150: part of the state that a checkpoint every 2 s holds."""
 RECOVERED = 1.5
 """p. 121: seconds, from one or several failures at once."""
+DELTA_RATE = 6_000.0
+"""Messages/s of it, which the thesis does not print: where the axis of Fig. 6.13(a) ends."""
 SURE = 1.645
 """Standard errors by which a slope is above 0: one-sided, 5 %."""
 
@@ -53,9 +55,11 @@ class ResilienceResults:
         """Values that a property of the cases of a part has, ascending."""
         return tuple(sorted({getattr(run.case, name) for run in self.of(part)}))
 
-    def peak(self, hosts: float, replicas: int, protection: Protection = Protection.PEERS) -> float:
-        """Mean peak throughput, messages/s."""
-        return float(np.mean(self.values("peak", "throughput", hosts=hosts, replicas=replicas, protection=protection)))
+    def peak(
+        self, hosts: float, replicas: int, protection: Protection = Protection.PEERS, figure: str = "throughput"
+    ) -> float:
+        """Mean peak throughput, or another figure of these runs, messages/s."""
+        return float(np.mean(self.values("peak", figure, hosts=hosts, replicas=replicas, protection=protection)))
 
     @cached_property
     def sizes(self) -> tuple[float, ...]:
@@ -107,7 +111,7 @@ def _within(name: str, values: Sequence[float], low: float, high: float, source:
 
 
 def _reacted(results: ResilienceResults) -> Iterator[Check]:
-    values = [value for value in results.values("growth", "reaction") if value == value]
+    values = [value for run in results.of("growth") for value in run.series["reactions"].tolist() if value == value]
     yield _within("scale-out: seconds from a long queue to a restored host, median", values, *REACTION, "Fig. 6.11(b)")
     yield Check(
         "scale-out: tuples lost", sum(results.values("growth", "lacking")), "0", _none(results, "growth"), "6.3: D1, D2"
@@ -145,7 +149,9 @@ def _said(rate: float, every: float) -> str:
 def _deltas(results: ResilienceResults) -> Iterator[Check]:
     source = "Fig. 6.12, p. 150"
     intervals = results.axis("delta", "checkpoint")
-    ratio = {every: float(np.mean(results.values("delta", "ratio", checkpoint=every))) for every in intervals}
+    ratio = {
+        every: float(np.mean(results.values("delta", "ratio", checkpoint=every, rate=DELTA_RATE))) for every in intervals
+    }
     yield Check.at_most(f"checkpoint over state at {AT_INTERVAL:g} s", ratio[AT_INTERVAL], DELTA, source)
     rises = all(ratio[a] < ratio[b] for a, b in itertools.pairwise(intervals))
     yield Check(

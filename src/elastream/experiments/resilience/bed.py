@@ -1,36 +1,37 @@
-"""A count over a state of any size on hosts that are killed: what a fault costs, and whether anything was lost.
+"""A query with state on hosts that are killed: what a fault costs, and whether anything was lost.
 
-The query is any user's: native Spark, watched and not compiled. Its records are numbered, so that what must be counted is
-known whatever happened, and each batch brings as many of them.
+The query is a `Job`, native Spark. One cluster runs many of them, one after the other.
 """
 
+import math
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from datetime import datetime
 from pathlib import Path
-from typing import cast
+from typing import TypeAlias, cast
 
-from pyspark.sql import Column, DataFrame, SparkSession
-from pyspark.sql import functions as F
+from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from elastream.clouds.local.hosts import LocalHosts
 from elastream.clouds.local.local import Local
-from elastream.model.action import LeaseHost, MoveTask, ReleaseHost
+from elastream.experiments.resilience.job import Job
+from elastream.model.action import LeaseHost, MoveTask, ReleaseHost, SetTokens
 from elastream.model.cloud import HostType
 from elastream.model.errors import EnvironmentProblem, first_line
 from elastream.model.observation import Observation
+from elastream.model.ring import Ring, in_zones
 from elastream.recording.directory import RunDirectory
 from elastream.spark.jvm.session import StateStore
 from elastream.spark.plant import SparkPlant
 from elastream.spark.queries.watched import WatchedQueries
 from elastream.spark.start import start_beside
 
-__all__ = ["BATCHES_BEFORE", "HOST", "NORMAL", "Bed", "Job", "Mended", "bed"]
+__all__ = ["BATCHES_BEFORE", "HOST", "NORMAL", "Bed", "Mended", "bed"]
 
 HOST = HostType("host", cores=1.0, slots=4, memory=1400.0)
 """Four tasks at once, as the thesis's virtual machines (p. 145): there is room for a neighbour's state partitions."""
@@ -40,62 +41,21 @@ STEADY = 10
 """Batches that are waited for after anything has changed, before anything is measured."""
 PATIENCE = 180.0
 """Seconds without what is waited for after which the query counts as hung."""
-STRIDE = 7_368_787
-"""Prime: records in a row have keys far apart, so that each batch has keys of all state partitions."""
+MENDING = 60.0
+"""Seconds within which a batch as before has to come after a fault, or it counts as not mended: forty times the bar."""
 
 
-@dataclass(frozen=True, slots=True)
-class Job:
-    """keys: of the state, all of which are there before anything is measured. rows: of a batch. pace: seconds from one
-    batch to the next, 0 for the next as soon as one has ended. partitions: of the state. zipf: keys come as words do in a
-    text (Zipf's law), not evenly; of rare ones some never come.
-    """
-
-    keys: int
-    rows: int
-    pace: float = 1.0
-    partitions: int = 8
-    zipf: bool = False
-
-    @property
-    def filling(self) -> int:
-        """Batches until each key has been seen, or has had that many chances to."""
-        return -(-self.keys // self.rows)
-
-    def source(self, spark: SparkSession) -> DataFrame:
-        """The stream of records, with their numbers as `value`."""
-        source = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", self.rows).option("numPartitions", 4)
-        return source.load()
-
-    def keyed(self, numbers: DataFrame) -> DataFrame:
-        """The `key` of each record, by its number alone."""
-        return numbers.select(self._key().alias("key"))
-
-    def counted(self, numbers: DataFrame) -> DataFrame:
-        """Count of each key."""
-        return self.keyed(numbers).groupBy("key").count()
-
-    def start(self, spark: SparkSession, checkpoint: Path) -> StreamingQuery:
-        """Start the query, or go on from its checkpoint."""
-        writer = self.counted(self.source(spark)).writeStream.outputMode("update").format("noop")
-        paced = writer.trigger(processingTime=f"{self.pace:g} seconds")
-        return paced.option("checkpointLocation", str(checkpoint)).start()
-
-    def _key(self) -> Column:
-        if not self.zipf:
-            return F.col("value") * STRIDE % self.keys
-        # Uniform in (0, 1) by the number, to the rank: of Zipf's law with exponent 1, log(rank) is uniform.
-        uniform = (F.pmod(F.xxhash64("value"), F.lit(1 << 30)) + 0.5) / float(1 << 30)
-        return F.floor(F.pow(F.lit(float(self.keys)), uniform)) - 1
+Moments: TypeAlias = tuple[float, float]
+"""Begin and end, epoch seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Mended:
     """What a fault cost.
 
-    normal: median seconds of the BATCHES_BEFORE batches before. recovered: seconds from the fault to the commit of the
-    first batch that began after it and took at most NORMAL times that. committed: to the commit of the first batch after
-    it. longest: of the batches until then, in seconds. batches: ended until then.
+    normal: median seconds of the batches before. recovered: seconds from the fault to the commit of the first batch that
+    began after it and took at most NORMAL times that; infinite where none did within MENDING. committed: to the commit of
+    the first batch after it. longest: of the batches until then, in seconds. batches: ended until then.
     """
 
     normal: float
@@ -106,20 +66,30 @@ class Mended:
 
 
 class Bed:
-    """A running query with its state, on hosts that can be killed."""
+    """A running query with its state, on hosts that can be killed. steady: batches that are waited for after a change."""
 
-    def __init__(self, plant: SparkPlant[WatchedQueries], query: StreamingQuery, job: Job, checkpoint: Path) -> None:
-        self.plant, self.query, self.job, self.checkpoint = plant, query, job, checkpoint
+    def __init__(
+        self, plant: SparkPlant[WatchedQueries], query: StreamingQuery, job: Job, root: Path, steady: int = STEADY
+    ) -> None:
+        self.plant, self.query, self.job = plant, query, job
+        self._root, self.steady, self._jobs = root, steady, 0
         self._run = query.runId
 
-    def batches(self) -> list[tuple[float, float]]:
-        """(begin, end) of the recent batches with records, epoch seconds, oldest first."""
-        found = []
-        for each in self.query.recentProgress:
-            if each["numInputRows"]:
-                began = datetime.fromisoformat(each["timestamp"].replace("Z", "+00:00")).timestamp()
-                found.append((began, began + each["durationMs"]["triggerExecution"] / 1e3))
-        return found
+    @property
+    def checkpoint(self) -> Path:
+        """Of the query that runs."""
+        return checkpoint_in(self._root, self._jobs)
+
+    @property
+    def operator(self) -> str:
+        """The query's stage with state, as its tasks call it."""
+        (operator,) = self.plant.queries.live[0].operators
+        return operator
+
+    def batches(self) -> list[Moments]:
+        """The recent batches with records, as the plant has observed them, oldest first."""
+        mine = [each for each in self.plant.queries.live if each.run_id == self._run]
+        return [(batch.start, batch.end) for each in mine for batch in each.batches if batch.rows]
 
     def more(self, count: int) -> None:
         """Wait until `count` batches more have ended, each within PATIENCE and its pace of the one before it."""
@@ -137,23 +107,54 @@ class Bed:
 
     def filled(self) -> None:
         """Wait until the state has all of its keys."""
-        self.until(lambda seen: self._newest() >= self.job.filling, 3 * PATIENCE)
+        self.until(lambda seen: self.newest() >= self.job.filling, 3 * PATIENCE)
 
-    def normal(self) -> float:
-        """Median seconds of a batch."""
-        return statistics.median(end - began for began, end in self.batches()[-BATCHES_BEFORE:])
+    def normal(self, batches: int = BATCHES_BEFORE) -> float:
+        """Median seconds of the last so many batches."""
+        return statistics.median(end - began for began, end in self.batches()[-batches:])
 
     def spread(self) -> None:
         """Have every host hold as many state partitions as the others; wait until that is so, and copies are kept."""
-        hosts = self.plant.hosts.usable
+        hosts = self.ring().nodes
         for number, task in enumerate(sorted(self.plant.placing.tasks)):
             self.plant.apply(MoveTask(task, hosts[number * len(hosts) // len(self.plant.placing.tasks)]))
         self.settled()
 
+    def ring(self) -> Ring:
+        """The hosts that work, at even tokens, neighbours in distinct fault zones."""
+        leases = self.plant.hosts.leases
+        return Ring.even(in_zones({host: leases[host].type.zone for host in self.plant.hosts.usable}))
+
+    def placed(self, ring: Ring) -> None:
+        """Have the state of the query lie as `ring` says, from some batch on."""
+        self.plant.apply(SetTokens(self.operator, tuple(ring.tokens.items())))
+
+    def shares(self, loads: Sequence[int] = ()) -> Mapping[str, float]:
+        """Part of the records that each host takes, by where its state partitions ran last. loads: records by state
+        partition; empty: as many in each."""
+        found = dict.fromkeys(self.plant.hosts.usable, 0.0)
+        total = sum(loads) or self.job.partitions
+        for task, host in self.plant.mover.ran().items():
+            if task.operator == self.operator:
+                found[host] = found.get(host, 0.0) + (loads[task.index] if loads else 1) / total
+        return found
+
+    def first_batch_on(self, hosts: Collection[str], since: float) -> float:
+        """Wait until a state partition that moved after `since` ran on one of `hosts`; when that batch ended."""
+        epoch = self.plant.clock.epoch
+
+        def landed() -> list[float]:
+            moves = [each for each in self.plant.placing.landed if each.host in hosts]
+            return [at for each in moves if (at := epoch + each.history[-1][0]) > since]
+
+        self.until(lambda seen: bool(landed()))
+        first = min(landed())
+        return max(end for _, end in self.batches() if end <= first)
+
     def settled(self) -> None:
         """Wait until no state moves, copies are kept, and batches are steady."""
         self.until(lambda seen: not self.plant.placing.wanted() and copied(seen))
-        self.more(STEADY)
+        self.more(self.steady)
 
     def release(self, host: str) -> None:
         """Give `host` back, and wait until it is gone."""
@@ -169,6 +170,13 @@ class Bed:
         self.until(lambda seen: set(names) <= set(self.plant.hosts.usable))
         return names
 
+    def whole(self, hosts: int) -> None:
+        """Lease what is missing of `hosts` hosts, as many of each type."""
+        types, leases = self.plant.context.host_types, self.plant.hosts.leases.values()
+        there = Counter(lease.type.name for lease in leases if lease.active)
+        if missing := [kind for name, kind in types.items() for _ in range(hosts // len(types) - there[name])]:
+            self.lease(missing)
+
     def in_place_of(self, hosts: Sequence[str]) -> None:
         """Lease hosts like those that were killed, and spread the state partitions over all."""
         self.lease([self.plant.hosts.leases[host].type for host in hosts])
@@ -180,6 +188,21 @@ class Bed:
         self.query = self.job.start(self.plant.spark, self.checkpoint)
         self._run = self.query.runId
 
+    def run(self, job: Job, start: "Start" = Job.start) -> None:
+        """End the query, and run `job` on the same hosts; returns when its state is filled and lies evenly."""
+        self.query.stop()
+        self.job, self._jobs = job, self._jobs + 1
+        self.plant.spark.conf.set("spark.sql.shuffle.partitions", str(job.partitions))
+        self.query = start(job, self.plant.spark, self.checkpoint)
+        self._run = self.query.runId
+        self.begin()
+
+    def begin(self) -> None:
+        """Wait until the query's state is filled, and lies evenly."""
+        self.filled()
+        if self.plant.placing.tasks:
+            self.spread()
+
     def kill(self, *hosts: str) -> float:
         """SIGKILL to all processes of `hosts`; epoch seconds of the first."""
         provider = cast(LocalHosts, self.plant.hosts.provider)
@@ -189,27 +212,27 @@ class Bed:
         return at
 
     def apart(self, count: int) -> tuple[str, ...]:
-        """So many hosts, no two of which are neighbours on the ring of the query's first stage with state."""
-        ring = self.plant.rings.of(self.plant.queries.live[0].operators[0])
-        assert ring is not None
-        return ring.nodes[: 2 * count : 2]
+        """So many hosts, no two of which are neighbours on the ring; of two zones in turn all are of one."""
+        return self.ring().nodes[: 2 * count : 2]
 
     def after(self, at: float, normal: float) -> Mended:
-        """Wait until a batch that began after the fault at `at` takes what batches took before."""
+        """Wait until a batch that began after the fault at `at` takes what batches took before, or for MENDING seconds."""
 
-        def first() -> tuple[list[tuple[float, float]], int]:
+        def first() -> tuple[list[Moments], int]:
             seen = [(began, end) for began, end in self.batches() if end > at]
             as_before = [n for n, (began, end) in enumerate(seen) if began > at and end - began <= NORMAL * normal]
             return seen, as_before[0] if as_before else -1
 
-        self.until(lambda seen: first()[1] >= 0)
+        self.until(lambda seen: first()[1] >= 0 or time.time() > at + MENDING)
         seen, number = first()
-        longest = max(end - began for began, end in seen[: number + 1])
-        return Mended(normal, seen[number][1] - at, seen[0][1] - at, longest, number + 1)
+        until = seen if number < 0 else seen[: number + 1]
+        recovered = math.inf if number < 0 else seen[number][1] - at
+        longest = max((end - began for began, end in until), default=math.inf)
+        return Mended(normal, recovered, seen[0][1] - at if seen else math.inf, longest, len(until))
 
     @property
     def restarted(self) -> bool:
-        """Whether the query has ended or started anew without `restart`."""
+        """Whether the query has ended or started anew without `restart` or `run`."""
         live = self.plant.queries.live
         return not self.query.isActive or not live or live[0].run_id != self._run
 
@@ -234,6 +257,10 @@ class Bed:
             time.sleep(LOOK)
         return seen
 
+    def newest(self) -> int:
+        """Number of the newest batch that the plant has observed; -1 before the first."""
+        return max((each.newest for each in self.plant.queries.live if each.run_id == self._run), default=-1)
+
     def _more_than(self, ended: int, since: float, *, whole: bool = False) -> None:
         """Wait until more than so many batches have ended after `since`; whole: have begun after it, too."""
 
@@ -242,19 +269,25 @@ class Bed:
 
         self.until(more, PATIENCE + self.job.pace)
 
-    def _newest(self) -> int:
-        newest = self.query.lastProgress
-        return -1 if newest is None else int(newest["batchId"])
 
-
-LOOK = 0.2
-"""Seconds between two observations while something is waited for: times are read from batches, not from these."""
+LOOK = 0.5
+"""Seconds between two observations while something is waited for: times are read from batches, not from these. The loop of
+a run observes once a second; what a look costs the driver, batches wait for."""
 
 
 def copied(seen: Observation) -> bool:
     """Whether every state partition has its copies, none of which is more than a batch behind."""
     wanted = seen.context.replicas * len(seen.tasks)
     return wanted == 0 or (len(seen.standby) >= wanted > 0 and bool((seen.standby.lag <= 1).all()))
+
+
+Start: TypeAlias = Callable[[Job, SparkSession, Path], StreamingQuery]
+"""Starts a query in place of the job's own, with its checkpoint in the folder."""
+
+
+def checkpoint_in(root: Path, number: int) -> Path:
+    """Of the query of that number."""
+    return root / f"checkpoint-{number}"
 
 
 @contextmanager
@@ -266,30 +299,28 @@ def bed(
     zones: int = 1,
     state_store: StateStore = "memory",
     settings: Mapping[str, str] | None = None,
-    start: Callable[[Job, SparkSession, Path], StreamingQuery] = Job.start,
+    steady: int = STEADY,
 ) -> Iterator[Bed]:
     """`job` on `hosts` hosts with equally many state partitions, its state filled.
 
-    zones: fault zones, each with as many hosts. start: starts the query in place of the job's own.
+    zones: fault zones, each with as many hosts.
     """
     types = [replace(HOST, name=f"{HOST.name}-{number}", zone=f"zone {number}") for number in range(1, zones + 1)]
     with tempfile.TemporaryDirectory(prefix="recovery-", ignore_cleanup_errors=True) as folder:
         root, started = Path(folder), list[StreamingQuery]()
         plant = start_beside(
-            lambda spark: started.append(start(job, spark, root / "checkpoint")),
+            lambda spark: started.append(job.start(spark, checkpoint_in(root, 0))),
             Local(host_types=types, max_hosts=2 * hosts, min_hosts=hosts // zones),
             RunDirectory.create(root / "runs", "recovery"),
             state_partitions=job.partitions,
             state_store=state_store,
             replicas=replicas,
-            settings={"spark.sql.streaming.numRecentProgressUpdates": "1000", **(settings or {})},
+            settings=settings,
         )
         try:
-            made = Bed(plant, started[0], job, root / "checkpoint")
+            made = Bed(plant, started[0], job, root, steady)
             made.lease([type for type in types[1:] for _ in range(hosts // zones)])
-            made.filled()
-            if plant.placing.tasks:
-                made.spread()
+            made.begin()
             yield made
         finally:
             plant.close()

@@ -3,7 +3,7 @@ survive. `scene` builds what runs, `bars` judges what came of it, `page` shows i
 """
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -22,8 +22,9 @@ __all__ = ["ResilienceCase", "ResilienceRun", "Series", "failing", "run_case"]
 
 PERIOD = 1.0
 """Seconds from one planning round to the next: each measurement is acted upon."""
-RAMP, MOST = 60.0, 50_000.0
-"""Seconds and final messages/s a host of the load that finds the peak: about four times what a host processes."""
+RAMP, MOST = 600.0, 50_000.0
+"""Seconds and final messages/s a host of the load that finds the peak: to about four times what a host processes, and so
+slowly that over what a peak is the mean of the load grows by no more than a hundredth of that."""
 PEAK = 5.0
 """Seconds over which a peak is the mean."""
 SKEWED_AT, SKEWED_UNTIL = 500.0, 900.0
@@ -33,6 +34,8 @@ BALANCE_RATE, SKEW_RATE = 21_000.0, 9_000.0
 and then three quarters. Fig. 6.11(a) shows 5,000 to 15,000 a host."""
 GROWTH = (10_000.0, 60_000.0, 1000.0)
 """Fig. 6.11(b): messages/s at its beginning and its end, and seconds in between."""
+NEXT = 1.5
+"""Steps of the simulation within which two moments follow one another: a queue that is long at both is so in between."""
 FIRST_HOSTS = 2
 """Hosts at the beginning of Fig. 6.11(b): enough for its first rate, and for r = 1."""
 WARM = 30.0
@@ -43,7 +46,7 @@ KILLED_AT, SHOWN = 500.0, (300.0, 650.0)
 """Fig. 6.13(a): when a host fails, and what of the run it shows."""
 
 Series = Mapping[str, Floats]
-"""By name; all of one length, "seconds" among them."""
+"""By name; those over "seconds" of its length."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,12 +91,16 @@ def _ring(case: ResilienceCase, loads: Mapping[str, ArrivalPattern], seconds: fl
 
 
 def _peak(case: ResilienceCase) -> tuple[Mapping[str, float], Series]:
-    """Fig. 6.10: the rate rises until no host processes more."""
+    """Fig. 6.10: the rate rises until no host processes more. sustained: up to which no queue is noticeable."""
     plant = _ring(case, {TEXT: ramp(0, case.hosts * MOST, RAMP)}, RAMP)
     plant.advance(RAMP)
     rates = np.array([sum(sample.rate.values()) for sample in plant.watch.series])
     window = max(1, round(PEAK / plant.settings.monitor))
-    return {"throughput": float(np.convolve(rates, np.full(window, 1 / window), "valid").max())}, {}
+    full = min((node.behind[0][0] for node in plant.reducers.nodes.values() if node.behind), default=RAMP)
+    return {
+        "throughput": float(np.convolve(rates, np.full(window, 1 / window), "valid").max()),
+        "sustained": case.hosts * MOST * full / RAMP,
+    }, {}
 
 
 def _balance(case: ResilienceCase) -> tuple[Mapping[str, float], Series]:
@@ -148,7 +155,8 @@ def _by_host(plant: ReducersPlant) -> dict[str, Floats]:
 def _growth(case: ResilienceCase) -> tuple[Mapping[str, float], Series]:
     """Fig. 6.11(b): a rising rate, and idle hosts that come one by one.
 
-    A reaction lasts from the moment at which a queue is long until all of the backup is replayed on the host that came.
+    A reaction lasts from the moment from which on the queue of a host was long when another one was requested, until all of
+    the backup is replayed on that one.
     """
     first, last, seconds = GROWTH
     plant = _ring(case, {TEXT: ramp(first, last, seconds)}, seconds)
@@ -158,7 +166,8 @@ def _growth(case: ResilienceCase) -> tuple[Mapping[str, float], Series]:
     for each in plant.reducers.takeovers:
         if each.why == "tokens" and each.host not in known:
             known.add(each.host)
-            reactions.append(each.restored - _long_since(plant, each.decided))
+            asked = plant.pool.leases[plant.pool.rows[each.host]].since
+            reactions.append(each.restored - _long_since(plant, each.owners, asked))
     samples = plant.watch.series
     series = {
         "seconds": np.array([sample.time for sample in samples]),
@@ -166,6 +175,7 @@ def _growth(case: ResilienceCase) -> tuple[Mapping[str, float], Series]:
         "throughput": np.array([sum(sample.rate.values()) for sample in samples]),
         "hosts": np.array([float(len(sample.rate)) for sample in samples]),
         "queued": np.array([sum(sample.queued.values()) for sample in samples]),
+        "reactions": np.array(reactions),
     }
     figures = {
         "reaction": float(np.median(reactions)) if reactions else np.nan,
@@ -177,13 +187,13 @@ def _growth(case: ResilienceCase) -> tuple[Mapping[str, float], Series]:
     return figures, series
 
 
-def _long_since(plant: ReducersPlant, until: float) -> float:
-    """Since when a queue has been long that is so at `until`, or was within the last measurement."""
+def _long_since(plant: ReducersPlant, hosts: Sequence[str], until: float) -> float:
+    """Since when a queue of these hosts has been long without a break that is so at `until`; else `until`."""
     late, since = _long(plant), until
     for at in sorted(
-        (at for node in plant.reducers.nodes.values() for at, behind in node.behind if behind >= late), reverse=True
+        (at for host in hosts for at, behind in plant.reducers.nodes[host].behind if behind >= late), reverse=True
     ):
-        if at <= until and at >= since - plant.settings.monitor:
+        if at <= until and at >= since - NEXT * plant.settings.step:
             since = at
     return since
 

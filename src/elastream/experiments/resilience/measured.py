@@ -1,33 +1,37 @@
 """Chapter 6 of the thesis on Spark: what lost hosts, hosts that join and intervals that move cost, and what copies do.
 
-Each part has a cluster of its own, four hosts on this machine, and ends with its state compared with a batch query's.
-`on_spark` shows what came of it. Jobs and numbers were chosen before anything was measured with them.
+All parts run one after the other on one cluster, four hosts on this machine in two fault zones, each with queries of its
+own, whose state is compared with a batch query's in the end. `on_spark` shows what came of it. Jobs and numbers were
+chosen before anything was measured with them.
 """
 
-import itertools
 import logging
+import math
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.streaming.query import StreamingQuery
 
-from elastream.experiments.resilience.bed import HOST, Bed, Job, Mended, bed
-from elastream.experiments.resilience.outside import count_outside, missing, outside_store
-from elastream.model.action import SetTokens
+from elastream.experiments.resilience.balancing import balanced_after
+from elastream.experiments.resilience.bed import BATCHES_BEFORE, STEADY, Bed, Mended, bed
+from elastream.experiments.resilience.job import Job
+from elastream.experiments.resilience.outside import OutsideStore, count_outside, missing, outside_store
 from elastream.model.errors import ElastreamError, in_one_line
 from elastream.model.metrics import Metric
-from elastream.model.ring import Ring
 
 __all__ = ["HOSTS", "PARTS", "Resilience", "Sizes", "measure"]
 
-HOSTS = 4
+HOSTS, ZONES = 4, 2
 STREAM = Job(keys=20_000, rows=5_000, pace=0.25, partitions=8)
 """20,000 records/s, where the thesis has 15,000 messages/s (Fig. 6.13(b)); two state partitions a host of four slots."""
 FULL = Job(keys=50_000, rows=100_000, pace=0.0)
@@ -46,53 +50,69 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """How often each is done. faults: of each number of hosts at once. window: seconds that records/s are taken over."""
+    """How often each is done. faults: of each number of hosts at once. before: batches that a fault is compared with.
+    steady: batches that are waited for after a change. moved: state partitions of an interval that moves. window: seconds
+    that records/s are taken over.
+    """
 
     faults: int = 10
+    before: int = BATCHES_BEFORE
+    steady: int = STEADY
     rounds: int = 5
     moves: int = 5
+    moved: Sequence[int] = MOVED
+    skews: int = 5
     window: float = 20.0
     intervals: Sequence[float] = INTERVALS
 
     @classmethod
     def quick(cls) -> "Sizes":
         """Shows that it works, and proves less."""
-        return cls(1, 1, 1, 10.0, (1.0, 5.0))
+        return cls(1, 15, 4, 1, 1, MOVED[:1], 1, 5.0, INTERVALS[:2])
 
 
 @dataclass
 class Resilience:
     """What was found; seconds where nothing else is said.
 
-    speeds: records/s by what keeps or copies the state. joined: to the first batch on an idle leased host, and on one
-    that had to be leased. moved: longest batch over the median one, by (partitions, records a batch). deltas: part of the
-    state that a checkpoint holds, by interval. faults: by hosts killed at once. zone: all hosts of a fault zone.
-    wrong: counts that differ from a batch query's, by part. restarts: of queries, by part. failed: parts that did not run
-    through, and why. remarks: what cannot be measured here, and why.
+    speeds: records/s by what keeps or copies the state. balanced: batches from a skew until the busiest host takes at most
+    1.25 times the records of the mean one; infinite where that did not come. joined: to the first batch on an idle leased
+    host, and on one that had to be leased. moved: longest batch over the median one, by (partitions, records a batch).
+    deltas: part of the state that a checkpoint holds, by interval. faults: by hosts killed at once. taken: part of the
+    records that the neighbour of a killed host takes, before and after. wrong: counts that differ from a batch query's, by
+    part. restarts: of queries, by part. failed: parts that did not run through, and why. remarks: what cannot be measured
+    here, and why.
     """
 
     speeds: dict[str, list[float]] = field(default_factory=dict)
+    balanced: list[float] = field(default_factory=list)
     joined: dict[str, list[float]] = field(default_factory=lambda: {"idle": [], "leased": []})
     moved: dict[tuple[int, int], list[float]] = field(default_factory=dict)
     deltas: dict[float, float] = field(default_factory=dict)
     faults: dict[int, list[Mended]] = field(default_factory=dict)
-    zone: list[Mended] = field(default_factory=list)
+    taken: list[tuple[float, float]] = field(default_factory=list)
     wrong: dict[str, int] = field(default_factory=dict)
     restarts: dict[str, int] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)
     remarks: list[str] = field(default_factory=list)
 
+    @property
+    def zone(self) -> Sequence[Mended]:
+        """Losses of a whole fault zone: of two zones in turn around the ring, hosts without a neighbour are one zone's."""
+        return self.faults.get(HOSTS // ZONES, [])
+
     def figures(self) -> Mapping[str, Any]:
-        """JSON-ready."""
+        """JSON-ready; null where what was waited for did not come."""
         return {
             "records a second": self.speeds,
+            "batches until balanced": [_finite(each) for each in self.balanced],
             "seconds to the first batch on a new host": self.joined,
             "longest over median batch while an interval moves": {
                 f"{count} partitions, {rows} records a batch": runs for (count, rows), runs in self.moved.items()
             },
             "delta over the whole state": {f"{seconds:g} s": part for seconds, part in self.deltas.items()},
-            "recovery": {f"{count} at once": [asdict(each) for each in found] for count, found in self.faults.items()},
-            "recovery from a lost zone": [asdict(each) for each in self.zone],
+            "recovery": {f"{count} at once": [_mended(each) for each in found] for count, found in self.faults.items()},
+            "records of the neighbour, before and after": self.taken,
             "wrong counts": self.wrong,
             "restarts": self.restarts,
             "failed": self.failed,
@@ -105,170 +125,169 @@ class Resilience:
         self.wrong[part] = self.wrong.get(part, 0) + made.wrong()
 
 
-Part = Callable[[Resilience, Sizes], None]
-"""Measures something on a cluster of its own."""
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def _mended(found: Mended) -> Mapping[str, Any]:
+    return {name: _finite(value) for name, value in asdict(found).items()}
+
+
+Part = Callable[[Resilience, Sizes, Bed], None]
+"""Measures something with queries of its own on a cluster that is whole."""
 
 
 def measure(sizes: Sizes, progress: Callable[[str, int, int], None]) -> Resilience:
     """All parts, one after the other; one that fails ends neither the others nor what it has measured."""
     found = Resilience()
     parts: Mapping[str, Part] = {
-        "hosts killed": killed,
-        "a zone lost": zone_lost,
-        "a host joins, an interval moves": moving,
+        "hosts and a zone killed": killed,
+        "an interval moves": moving,
+        "a skew is balanced": balancing,
         "checkpoints": checkpoints,
         "throughput": throughput,
     }
-    for number, (name, part) in enumerate(parts.items()):
-        progress(name, number, len(parts))
-        attempt(found, sizes, name, part)
+
+    def all_parts() -> None:
+        progress("a cluster of four hosts starts", 0, len(parts))
+        with bed(STREAM, HOSTS, replicas=1, zones=ZONES, steady=sizes.steady) as made:
+            for number, (name, part) in enumerate(parts.items()):
+                progress(name, number, len(parts))
+                attempt(found, name, partial(on_all_hosts, part, found, sizes, made))
+
+    attempt(found, "the cluster", all_parts)
     progress("done", len(parts), len(parts))
     return found
 
 
-def attempt(found: Resilience, sizes: Sizes, name: str, part: Part) -> None:
+def attempt(found: Resilience, name: str, part: Callable[[], None]) -> None:
     """Measure `part`, or note why it did not run through."""
     try:
-        part(found, sizes)
+        part()
     except (ElastreamError, PySparkException, Py4JError) as error:
         found.failed[name] = in_one_line(error)
         log.warning("%s: %s", name, found.failed[name])
 
 
-def killed(found: Resilience, sizes: Sizes) -> None:
-    """Fig. 6.13(b): SIGKILL of 1 to n / (r + 1) hosts at once, no two neighbours, r = 1."""
+def on_all_hosts(part: Part, found: Resilience, sizes: Sizes, made: Bed) -> None:
+    """Measure `part` with one copy of each state partition; hosts that a part before it left missing are leased first."""
+    made.whole(HOSTS)
+    made.plant.standby.replicas = 1
+    part(found, sizes, made)
+
+
+def killed(found: Resilience, sizes: Sizes, made: Bed) -> None:
+    """Figs. 6.13(a) and (b), section 6.6, Fig. 6.11(b): SIGKILL of one host, and of one zone at once, which is half of the
+    hosts and no two of them neighbours, r = 1; each time hosts like those are leased and take their part of the state.
+    """
     chance = random.Random(SEED)
     counts = [count for count in range(1, HOSTS // 2 + 1) for _ in range(sizes.faults)]
     chance.shuffle(counts)
-    with bed(STREAM, HOSTS, replicas=1) as made:
-        for count in counts:
-            made.more(50)
-            normal = made.normal()
-            hosts = made.apart(count)
-            time.sleep(chance.random() * max(normal, STREAM.pace))
-            fault = made.after(made.kill(*hosts), normal)
-            found.faults.setdefault(count, []).append(fault)
-            made.in_place_of(hosts)
-        found.close("hosts killed", made)
+    for count in counts:
+        made.more(sizes.before)
+        normal, hosts = made.normal(sizes.before), made.apart(count)
+        if count == 1:
+            heir = made.ring().successors(hosts[0], 1)[0]
+            before = made.shares()[heir]
+        time.sleep(chance.random() * max(normal, STREAM.pace))
+        found.faults.setdefault(count, []).append(made.after(made.kill(*hosts), normal))
+        if count == 1:
+            found.taken.append((before, made.shares()[heir]))
+        for kind, seconds in joined(made, hosts).items():
+            found.joined[kind].append(seconds)
+    found.close("hosts and a zone killed", made)
 
 
-def zone_lost(found: Resilience, sizes: Sizes) -> None:
-    """Section 6.6: one of two zones, half of all hosts, at once."""
-    del sizes
-    with bed(STREAM, HOSTS, replicas=1, zones=2) as made:
-        made.more(50)
-        normal, leases = made.normal(), made.plant.hosts.leases
-        first = leases[made.plant.hosts.usable[0]].type.zone
-        found.zone.append(
-            made.after(made.kill(*(h for h in made.plant.hosts.usable if leases[h].type.zone == first)), normal)
-        )
-        found.close("a zone lost", made)
-
-
-def moving(found: Resilience, sizes: Sizes) -> None:
-    """Figs. 6.11(b) and (c): a host takes half of another's interval; a part of an interval moves to the neighbour."""
-    for rows in RATES:
-        job = replace(STREAM, rows=rows, partitions=PARTS)
-        with bed(job, HOSTS, replicas=1) as made:
-            for count, _ in itertools.product(MOVED, range(sizes.moves)):
-                found.moved.setdefault((count, rows), []).append(longest_over_median(made, count))
-            if rows == RATES[0]:
-                for _ in range(sizes.moves):
-                    for kind, seconds in joined(made).items():
-                        found.joined[kind].append(seconds)
-            found.close(f"moved at {rows} records a batch", made)
-
-
-def ring_now(made: Bed) -> Ring:
-    """The hosts that work, at tokens by which each owns as many state partitions, to within one."""
-    return Ring.even(made.plant.hosts.usable)
-
-
-def placed(made: Bed, ring: Ring) -> None:
-    """Place the state by `ring`, and wait until that is so and batches are steady."""
-    set_ring(made, ring)
+def joined(made: Bed, lost: Sequence[str]) -> Mapping[str, float]:
+    """Lease hosts in the place of those that were lost; once they are idle, have each take its part of the state."""
+    asked = time.time()
+    hosts = made.lease([made.plant.hosts.leases[host].type for host in lost])
+    told = time.time()
+    made.placed(made.ring())
+    there = made.first_batch_on(hosts, told)
     made.settled()
+    return {"idle": there - told, "leased": there - asked}
 
 
-def set_ring(made: Bed, ring: Ring) -> None:
-    (operator,) = made.plant.queries.live[0].operators
-    made.plant.apply(SetTokens(operator, tuple(ring.tokens.items())))
+def moving(found: Resilience, sizes: Sizes, made: Bed) -> None:
+    """Fig. 6.11(c): a part of an interval moves to the neighbour."""
+    for rows in RATES:
+        made.run(replace(STREAM, rows=rows, partitions=PARTS))
+        for count in sizes.moved:
+            for _ in range(sizes.moves):
+                found.moved.setdefault((count, rows), []).append(longest_over_median(made, count, sizes.before))
+        found.close(f"moved at {rows} records a batch", made)
 
 
-def longest_over_median(made: Bed, count: int) -> float:
+def longest_over_median(made: Bed, count: int, before: int) -> float:
     """Move the token of the second host back by `count` state partitions: the longest batch until they are there."""
-    ring = ring_now(made)
-    placed(made, ring)
-    normal, since = made.normal(), time.time()
+    ring = made.ring()
+    made.placed(ring)
+    made.settled()
+    normal, since = made.normal(before), time.time()
     second = ring.nodes[1]
-    set_ring(made, ring.at(second, ring.tokens[second] - count / made.job.partitions))
+    made.placed(ring.at(second, ring.tokens[second] - count / made.job.partitions))
     made.settled()
     return max(end - began for began, end in made.batches() if end > since) / normal
 
 
-def joined(made: Bed) -> Mapping[str, float]:
-    """Lease a host; once it is idle have it take half of the first host's interval; and give it back."""
-    placed(made, ring_now(made))
-    ring, asked = ring_now(made), time.time()
-    (host,) = made.lease([HOST_TYPE])
-    told = time.time()
-    begin, end = ring.interval(ring.nodes[0])
-    set_ring(made, ring.with_node(host, begin + (end - begin) / 2))
-    made.until(lambda seen: host in made.plant.mover.ran().values())
-    there = max(end for _, end in made.batches())
-    made.settled()
-    made.release(host)
-    return {"idle": there - told, "leased": there - asked}
+def balancing(found: Resilience, sizes: Sizes, made: Bed) -> None:
+    """Fig. 6.11(a): keys of one host are repeated, and the policy `ring` moves tokens, on the hosts that there are."""
+    for _ in range(sizes.skews):
+        found.balanced.append(balanced_after(made))
+        found.close("a skew is balanced", made)
 
 
-def checkpoints(found: Resilience, sizes: Sizes) -> None:
+def checkpoints(found: Resilience, sizes: Sizes, made: Bed) -> None:
     """Fig. 6.12: what a checkpoint adds, over the whole state, by the time between two."""
     for seconds in sizes.intervals:
-        job = Job(VOCABULARY, round(WORDS * seconds), pace=seconds, zipf=True)
-        with bed(job, 2) as made:
-            found.deltas[seconds] = delta(made)
-            found.close(f"checkpoints every {seconds:g} s", made)
+        made.run(Job(VOCABULARY, round(WORDS * seconds), pace=seconds, zipf=True))
+        found.deltas[seconds] = delta(made)
+        found.close(f"checkpoints every {seconds:g} s", made)
 
 
 def delta(made: Bed) -> float:
     """What the newest checkpoint wrote over the size of the whole state."""
-    (operator,) = made.plant.queries.live[0].operators
+    operator = made.operator
     seen = made.until(lambda seen: seen.operators.reading(operator, Metric.CHECKPOINT_DELTA).known)
     return seen.operators.value(operator, Metric.CHECKPOINT_DELTA)
 
 
-def throughput(found: Resilience, sizes: Sizes) -> None:
+def throughput(found: Resilience, sizes: Sizes, made: Bed) -> None:
     """P. 147: records/s with no copies, one and two of the state, and with state in a server beside Spark."""
     chance, ways = random.Random(SEED), ["r = 0", "r = 1", "r = 2"]
     if why := missing():
         found.remarks.append(f"state kept outside: {why}")
     else:
         ways.append("outside")
+    made.run(FULL)
     for _ in range(sizes.rounds):
         for way in chance.sample(ways, len(ways)):
-            speed = outside(sizes.window) if way == "outside" else speed_of(found, way, sizes.window)
+            speed = outside(found, made, sizes.window) if way == "outside" else speed_of(made, int(way[-1]), sizes.window)
             found.speeds.setdefault(way, []).append(speed)
+    found.close("throughput", made)
 
 
-def speed_of(found: Resilience, way: str, window: float) -> float:
-    """Records/s with as many copies as the last character of `way` says."""
-    with bed(FULL, HOSTS, replicas=int(way[-1])) as made:
-        speed = made.rate(window)
-        found.close(f"records/s, {way}", made)
-        return speed
+def speed_of(made: Bed, copies: int, window: float) -> float:
+    """Records/s with so many copies of each state partition."""
+    made.plant.standby.replicas = copies
+    made.settled()
+    return made.rate(window)
 
 
-def outside(window: float) -> float:
-    """Records/s of the same count with its state in Redis."""
+def outside(found: Resilience, made: Bed, window: float) -> float:
+    """Records/s of the same count with its state in Redis; the query with state of its own runs again afterwards."""
+    found.close("throughput", made)
     with TemporaryDirectory(prefix="outside-") as folder, outside_store(Path(folder) / "store") as store:
+        made.run(FULL, partial(keeping_outside, store))
+        made.more(made.steady)
+        speed = made.rate(window)
+        made.query.stop()
+    made.run(FULL)
+    return speed
 
-        def start(job: Job, spark: Any, checkpoint: Path) -> Any:
-            keys = job.keyed(job.source(spark)).select(F.col("key").cast("string").alias("word"))
-            return count_outside(keys, store, checkpoint, "outside")
 
-        with bed(FULL, HOSTS, start=start) as made:
-            return made.rate(window)
-
-
-HOST_TYPE = replace(HOST, name=f"{HOST.name}-1", zone="zone 1")
-"""What `bed` leases where there is one zone."""
+def keeping_outside(store: OutsideStore, job: Job, spark: SparkSession, checkpoint: Path) -> StreamingQuery:
+    """Start `job` with its state in `store`."""
+    keys = job.keyed(job.source(spark)).select(F.col("key").cast("string").alias("word"))
+    return count_outside(keys, store, checkpoint, "outside")

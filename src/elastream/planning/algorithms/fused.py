@@ -12,7 +12,7 @@ from elastream.model.observation import Observation
 from elastream.model.units import format_duration
 from elastream.model.wording import counted
 from elastream.planning.algorithms.billing import due_back
-from elastream.planning.algorithms.measures import capacity, host_capacity, tasks_on
+from elastream.planning.algorithms.measures import capacity, host_capacity, spread, tasks_on
 
 __all__ = ["THREADS", "drain_surplus", "in_equal_parts", "lease_missing", "narrow", "shared_capacity", "threads"]
 
@@ -82,7 +82,10 @@ def lease_missing(
     leases = min(max(0, lacking) - len(kept), context.max_hosts - len(observation.leases))
     return [
         *(CancelDrain(host, why=why) for host in kept),
-        *(LeaseHost(observation.host_name(n), kind.name, kind.region, why=why) for n in range(leases)),
+        *(
+            LeaseHost(observation.host_name(n), each.name, each.region, why=why)
+            for n, each in enumerate(spread(observation, kind, leases))
+        ),
     ]
 
 

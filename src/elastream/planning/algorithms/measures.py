@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from elastream.model.cloud import HostType, by_zones
 from elastream.model.decision import Unknown
 from elastream.model.observation import Frame, Metric, Observation, known_sum
 from elastream.model.promises import Rows
@@ -18,6 +19,7 @@ __all__ = [
     "seen",
     "source_sum",
     "speeds_by_operator",
+    "spread",
     "sum_of",
     "tasks_on",
     "total_of",
@@ -26,6 +28,14 @@ __all__ = [
 
 TICK = 1e-6
 """Seconds by which a round may come early: times are sums of fractions."""
+
+
+def spread(observation: Observation, kind: HostType, count: int) -> tuple[HostType, ...]:
+    """What is leased where `count` hosts of `kind` are wanted: of like types those in whose zones fewest hosts are."""
+    if count <= 0:
+        return ()
+    context, there = observation.context, [lease.zone for lease in observation.leases.values()]
+    return by_zones(context.host_types.values(), count, kind, copies=context.replicas, there=there)
 
 
 def source_sum(observation: Observation, metric: Metric, operators: Frame | None = None) -> float:

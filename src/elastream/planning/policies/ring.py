@@ -4,50 +4,23 @@ Kumbhare's thesis, section 6.5. What it leaves open, and where this policy diffe
 `docs/explanation/resilient-state.md`.
 """
 
-import math
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
-from functools import cached_property
+from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-import numpy as np
-
-from elastream.model.action import Action, DrainHost, LeaseHost, ReleaseHost, SetTokens
-from elastream.model.cloud import HostState, HostType
-from elastream.model.decision import Unknown
 from elastream.model.errors import InputError
 from elastream.model.metrics import Metric, Needs
 from elastream.model.observation import Context, Observation
 from elastream.model.plant import Plan
 from elastream.model.promises import Rows
-from elastream.model.ring import Ring, in_zones
-from elastream.model.wording import counted, percent
-from elastream.planning.algorithms.billing import due_back
-from elastream.planning.algorithms.measures import tasks_on
-from elastream.planning.algorithms.ring_balance import Arc, evened, halved, middle
-from elastream.planning.algorithms.ring_load import RingLoad
-from elastream.planning.policies.static import filling, missing_hosts
+from elastream.planning.policies.ring_round import Round, Watched
 from elastream.planning.provision import TARGET_UTILISATION
 
 __all__ = ["RingBalance"]
 
-PACE = 2.0
-"""Seconds from one round to the next, until two rounds were seen."""
-DEFAULT_LATENCY, LEAST_CALM = 2.0, 10.0
-"""Seconds: stand for a target latency where none is given; hosts are to have been light before one goes."""
+DEFAULT_LATENCY = 2.0
+"""Seconds that stand for a target latency where none is given."""
 TOLERANCE = 0.1
 """Fraction of the highest level by which a change must lower it (the default tolerance of Kubernetes' HPA)."""
-
-
-@dataclass(frozen=True, slots=True)
-class Watched:
-    """What the policy remembers: since when each host is overloaded, and light; when hosts or rings last changed."""
-
-    time: float
-    high: Mapping[str, float] = field(default_factory=dict)
-    low: Mapping[str, float] = field(default_factory=dict)
-    changed: float = -math.inf
-    hosts: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -80,13 +53,14 @@ class RingBalance:
     **One key.** A state partition that is busy alone cannot be divided: where a change would not lower the highest level
     by `gain`, nothing is moved and nothing leased for it, and a remark names the partition.
 
-    queue_high: seconds; None: half the target latency. queue_low: None: half of queue_high. calm: None: the start of a
-    host, at least 10 s. host_type: type to lease; None: that with the lowest price per core and second. partitions_a_host:
-    state partitions for each host that may be leased, of runs that do not say how many: one is a tenth of a host's load.
+    cpu_low: None: half of cpu_high. queue_high: seconds; None: half the target latency. queue_low: None: half of
+    queue_high. calm: None: the start of a host, at least 10 s. host_type: type to lease; None: that with the lowest price
+    per core and second. partitions_a_host: state partitions for each host that may be leased, of runs that do not say how
+    many: one is a tenth of a host's load.
     """
 
     cpu_high: float = TARGET_UTILISATION
-    cpu_low: float = TARGET_UTILISATION / 2
+    cpu_low: float | None = None
     queue_high: float | None = None
     queue_low: float | None = None
     patience: float = 3.0
@@ -98,9 +72,9 @@ class RingBalance:
     partitions_a_host: int = 10
 
     def __post_init__(self) -> None:
-        if not 0 < self.cpu_low < self.cpu_high <= 1:
+        if not 0 < self.light < self.cpu_high <= 1:
             raise InputError(
-                f"cpu_low is {self.cpu_low:g} and cpu_high {self.cpu_high:g}; they must be 0 < cpu_low < cpu_high <= 1"
+                f"cpu_low is {self.light:g} and cpu_high {self.cpu_high:g}; they must be 0 < cpu_low < cpu_high <= 1"
             )
         for name in ("queue_high", "queue_low", "patience", "cool_down", "calm"):
             if (value := getattr(self, name)) is not None and not value >= 0:
@@ -114,12 +88,22 @@ class RingBalance:
         if self.cut not in (known := ("half", "load")):
             raise InputError(f"cut is {self.cut!r}; it must be {' or '.join(map(repr, known))}")
 
+    @property
+    def light(self) -> float:
+        """Part of its cores up to which a host is light."""
+        return self.cpu_high / 2 if self.cpu_low is None else self.cpu_low
+
+    def queues(self, target_latency: float | None) -> tuple[float, float]:
+        """(queue_high, queue_low), seconds, under this target latency."""
+        high = (target_latency or DEFAULT_LATENCY) / 2 if self.queue_high is None else self.queue_high
+        return high, high / 2 if self.queue_low is None else self.queue_low
+
     needs: ClassVar[Needs] = frozenset({(Rows.HOST, Metric.CPU), (Rows.OPERATOR, Metric.BACKLOG)})
     name: ClassVar = "ring"
 
     def plan(self, observation: Observation, memory: Watched | None = None) -> Plan:
         """Missing hosts, widths of stages without state, then one kind of change of the rings. memory: `Watched`."""
-        return _Round(self, observation, memory).plan()
+        return Round(self, observation, memory).plan()
 
     def unfit(self, context: Context) -> str:
         """Why it can do nothing; empty where it can."""
@@ -129,270 +113,7 @@ class RingBalance:
             return "it divides the state of keyed operators among hosts, and the dataflow has none: use threshold"
         if self.host_type is not None and context.host_types and self.host_type not in context.host_types:
             return f"there is no host type {self.host_type!r} (there are: {', '.join(context.host_types)})"
+        high, low = self.queues(context.target_latency)
+        if low > high:
+            return f"queue_low is {low:g} s; it must be at most queue_high, half of the target latency: {high:g} s"
         return ""
-
-
-class _Round:
-    """One planning round."""
-
-    def __init__(self, policy: RingBalance, observation: Observation, before: Watched | None) -> None:
-        self.policy, self.observation, self.before = policy, observation, before
-        self.load = RingLoad(observation, policy.cpu_high)
-        self.remarks: list[str] = []
-        self.unknown: tuple[Unknown, ...] = ()
-        target = observation.context.target_latency or DEFAULT_LATENCY
-        self.queue_high = target / 2 if policy.queue_high is None else policy.queue_high
-        self.queue_low = self.queue_high / 2 if policy.queue_low is None else policy.queue_low
-        self.pace = PACE if before is None else max(observation.time - before.time, 0.0)
-        self.rings = {name: ring for name, ring in observation.rings.items() if name in self.load.units}
-        self.seen = self._watched()
-
-    def plan(self) -> Plan:
-        observation, context = self.observation, self.observation.context
-        actions = [*missing_hosts(observation, context.min_hosts, self._kind().name), *filling(observation)]
-        self._sparse()
-        changes: list[Action] = []
-        if observation.usable and "SetTokens" in context.capabilities:
-            changes = self._first_rings() or self._joined()
-            if not changes and not self._unsettled:
-                changes = self._relieved() or self._shrunk()
-        return self._planned([*actions, *changes, *self._emptied()], changed=bool(changes))
-
-    def _planned(self, actions: Iterable[Action], *, changed: bool = False) -> Plan:
-        seen = replace(self.seen, changed=self.observation.time) if changed else self.seen
-        return Plan(tuple(actions), seen, remarks=tuple(self.remarks), unknown=self.unknown)
-
-    # -- what holds ----------------------------------------------------------------------------------------------------
-
-    def _watched(self) -> Watched:
-        now, before = self.observation.time, self.before or Watched(self.observation.time)
-        levels, queues, policy = self.load.levels, self.load.queues, self.policy
-        high = {h: before.high.get(h, now) for h in levels if levels[h] >= policy.cpu_high and queues[h] >= self.queue_high}
-        low = {h: before.low.get(h, now) for h in levels if levels[h] <= policy.cpu_low and queues[h] <= self.queue_low}
-        hosts = frozenset(self.observation.usable)
-        moving = any(not self.observation.follows(name, ring) for name, ring in self.rings.items())
-        changed = now if moving or (self.before is not None and hosts != before.hosts) else before.changed
-        return Watched(now, high, low, changed, hosts)
-
-    @cached_property
-    def _unsettled(self) -> bool:
-        """Whether the last change is too fresh for what is measured to be its result, or something needed is unknown."""
-        self.unknown = self.load.lacking
-        fresh = self.observation.time < self.seen.changed + self.policy.cool_down
-        return fresh or bool(self.unknown) or not self.rings
-
-    @cached_property
-    def _overloaded(self) -> list[str]:
-        """Hosts that have been overloaded for long enough, that with the highest level first."""
-        since = self.observation.time - self.policy.patience
-        found = [host for host, began in self.seen.high.items() if began <= since]
-        return sorted(found, key=lambda host: (-self.load.levels[host], host))
-
-    # -- rings ---------------------------------------------------------------------------------------------------------
-
-    def _first_rings(self) -> list[Action]:
-        """Rings at even tokens for operators that have none."""
-        observation = self.observation
-        order = in_zones({host: observation.leases[host].zone for host in observation.usable})
-        if self.rings:  # the order of hosts is the same on all rings, so that a host has one neighbour
-            known = next(iter(self.rings.values()))
-            order = (*known.nodes, *(host for host in order if host not in known))
-        tokens = tuple(Ring.even(order).tokens.items())
-        why = f"{counted(len(order), 'host')} at even tokens"
-        return [SetTokens(name, tokens, why=why) for name in self.load.units if name not in self.rings]
-
-    def _joined(self) -> list[Action]:
-        """Tokens for usable hosts that are not on every ring yet: each behind the host with the highest level, the same on
-        all rings, so that a host has one neighbour."""
-        rings, joining = (
-            dict(self.rings),
-            [h for h in self.observation.usable if any(h not in r for r in self.rings.values())],
-        )
-        lead = max(rings, key=lambda name: float(np.nan_to_num(self.load.loads(name)).sum()), default="")
-        for host in joining:
-            behind = rings[lead].before(host) if host in rings[lead] else self._fullest(lead, rings[lead])
-            for name, ring in rings.items():
-                if host not in ring:
-                    after = behind if behind in ring else self._fullest(name, ring)
-                    rings[name] = ring.with_node(host, self._between(name, ring, after, host))
-        why = f"{', '.join(joining)} joined behind the fullest host"
-        return [
-            SetTokens(name, tuple(ring.tokens.items()), why=why) for name, ring in rings.items() if ring != self.rings[name]
-        ]
-
-    def _fullest(self, operator: str, ring: Ring) -> str:
-        """The host of `ring` whose level is highest, by what it would own; where loads are unknown that with the longest
-        interval."""
-        arc = self.load.arc(operator, ring, ring.nodes)
-        levels = arc.levels(arc.owned)
-        if np.isnan(levels).any() or not arc.loads.sum() > 0:
-            return max(ring.nodes, key=lambda host: (ring.length(host), host))
-        return ring.nodes[int(np.argmax(levels))]
-
-    def _between(self, operator: str, ring: Ring, host: str, joins: str) -> float:
-        """Token of a host that joins `ring` behind `host`."""
-        arc = self.load.arc(operator, ring, (host,), joins)
-        owned = self._cut(arc)
-        token = middle(ring, host) if owned is None else arc.tokens(owned)[joins]
-        return token if token not in ring.tokens.values() else middle(ring, host)
-
-    def _sparse(self) -> None:
-        """Say where state partitions are too few for the hosts."""
-        hosts = len(self.observation.usable)
-        for name in self.load.units:
-            if (count := self.observation.context.partitions[name]) < hosts:
-                self.remarks.append(
-                    f"{name} has {counted(count, 'state partition')} for {counted(hosts, 'host')}: {hosts - count} of them "
-                    "hold none of its state; give more (state_partitions) or fewer hosts"
-                )
-
-    # -- balance and scale-out -----------------------------------------------------------------------------------------
-
-    def _relieved(self) -> list[Action]:
-        """What is done for the first overloaded host that something can be done for; leases for all that nothing could."""
-        stuck: list[str] = []
-        for host in self._overloaded:
-            if host not in next(iter(self.rings.values())):
-                continue
-            if (neighbours := self._asked(host)) is None:
-                stuck.append(host)
-            elif (change := self._balanced(neighbours)) is not None:
-                return [change]
-            else:
-                self._cannot(host)
-        return self._grown([host for host in stuck if self._divisible(host) or self._cannot(host)])
-
-    def _asked(self, host: str) -> tuple[str, ...] | None:
-        """`host` and its neighbours clockwise up to the first that is light; None where none is."""
-        ring, asked = next(iter(self.rings.values())), [host]
-        for neighbour in ring.successors(host, len(ring)):
-            asked.append(neighbour)
-            if neighbour in self.seen.low:
-                return tuple(asked)
-        return None
-
-    def _balanced(self, hosts: tuple[str, ...]) -> SetTokens | None:
-        """The change that evens out `hosts`, of the operator that keeps the first busiest and gives one; None without."""
-        by_load = sorted(
-            self.rings, key=lambda name: -float(np.nan_to_num(self.load.arc(name, self.rings[name], hosts[:1]).loads).sum())
-        )
-        for name in by_load:
-            if self.rings[name].successors(hosts[0], len(hosts) - 1) != hosts[1:]:
-                continue  # its tokens were set by somebody else, in another order of hosts
-            arc = self.load.arc(name, self.rings[name], hosts)
-            if (owned := self._cut(arc)) is None:
-                continue
-            now, then = float(arc.levels(arc.owned).max()), float(arc.levels(owned).max())
-            tokens = {**self.rings[name].tokens, **arc.tokens(owned)}
-            why = f"{hosts[0]} is overloaded, {hosts[-1]} is light"
-            if now == now:
-                why += f": {percent(now)} of the fullest's cores become {percent(then)}"
-            return SetTokens(name, tuple(Ring(tokens).tokens.items()), why=why)
-        return None
-
-    def _cut(self, arc: Arc) -> tuple[int, ...] | None:
-        """Partitions of each host of `arc` after a change; None where it would not help."""
-        half = halved(arc)
-        if np.isnan(arc.loads).any() or not arc.loads.sum() > 0:
-            return half
-        wanted = (half, evened(arc)) if self.policy.cut == "half" else (evened(arc),)
-        return next((owned for owned in wanted if owned is not None and self._lowers(arc, arc.owned, owned)), None)
-
-    def _lowers(self, arc: Arc, before: tuple[int, ...], after: tuple[int, ...]) -> bool:
-        return float(arc.levels(after).max()) < (1 - self.policy.gain) * float(arc.levels(before).max())
-
-    def _divisible(self, host: str) -> bool:
-        """Whether another host beside `host` would lower its level: by a part of what it owns, or of its other work."""
-        there = len(self.observation.usable)
-        for name, ring in self.rings.items():
-            arc = self.load.arc(name, ring, (host,), host)
-            known = not np.isnan(arc.loads).any()
-            fixed = arc.fixed[:1] * there / (there + 1)  # tasks without state are dealt to all hosts
-            split = replace(arc, fixed=fixed.repeat(2))
-            owned = evened(split) if known else halved(arc)
-            alone = (arc.loads.size, 0)
-            if not known and owned is not None:
-                return True
-            before = float(arc.levels(alone)[0])
-            after = float(split.levels(alone if owned is None else owned).max())
-            if after < (1 - self.policy.gain) * before:
-                return True
-        return False
-
-    def _cannot(self, host: str) -> bool:
-        """Say why `host` stays overloaded; False."""
-        if (heaviest := self.load.heaviest(host)) is not None:
-            name, number, cores = heaviest
-            self.remarks.append(
-                f"{host} is overloaded and no change of its ring would help: state partition {number} of {name} keeps "
-                f"{cores:.2g} of its {self.observation.capacities[host]:.3g} cores busy, and one key, or several in one "
-                "partition, cannot be divided: aggregate in part before that key, or use hosts with faster cores"
-            )
-        return False
-
-    def _grown(self, hosts: list[str]) -> list[Action]:
-        """Leases for those that are overloaded and found no light one."""
-        observation, context = self.observation, self.observation.context
-        if not hosts or observation.coming:
-            return []
-        kind = self._kind(hosts[0])
-        levels = [level * observation.capacities[host] for host, level in self.load.levels.items() if level == level]
-        need = math.fsum(levels) * self.load.growth(kind.start + self.pace)
-        short = need / self.policy.cpu_high - math.fsum(observation.capacities[host] for host in observation.usable)
-        wanted = max(1, math.ceil(short / (kind.cores * kind.speed) - 1e-9))
-        why = f"{', '.join(hosts)} overloaded, and no other host is light"
-        room = context.max_hosts - len(observation.leases)
-        leases = min(wanted, max(0, room))
-        if leases < wanted:
-            self.remarks.append(f"{why}; at most {counted(context.max_hosts, 'host')} may be leased")
-        if "LeaseHost" not in context.capabilities:
-            leases = 0
-        return [LeaseHost(observation.host_name(n), kind.name, kind.region, why=why) for n in range(leases)]
-
-    # -- scale-in ------------------------------------------------------------------------------------------------------
-
-    def _shrunk(self) -> list[Action]:
-        """The drain of a host that its neighbour can take over for, if any."""
-        observation, policy = self.observation, self.policy
-        usable, ring = observation.usable, next(iter(self.rings.values()))
-        leaving = any(lease.state is HostState.DRAINING for lease in observation.leases.values())
-        if len(usable) <= max(1, observation.context.min_hosts) or observation.coming or leaving or self.seen.high:
-            return []
-        if not all(seconds <= self.queue_low for seconds in self.load.waits.values()):
-            return []
-        kind = self._kind()
-        calm = max(LEAST_CALM, kind.start) if policy.calm is None else policy.calm
-        since, growth = observation.time - calm, self.load.growth(kind.start + self.pace)
-        for host in sorted((h for h in usable if h in ring), key=lambda host: (self.load.levels[host], host)):
-            heir = ring.successors(host, 1)[0]
-            if not all(self.seen.low.get(each, math.inf) <= since for each in (host, heir)):
-                continue
-            cores = math.fsum(self.load.levels[each] * observation.capacities[each] for each in (host, heir))
-            level = growth * cores / observation.capacities[heir]
-            if level <= (1 - policy.gain) * policy.cpu_high and due_back(
-                observation.leases[host], observation.time, self.pace
-            ):
-                why = f"it and {heir} have been light for {calm:.0f} s: {heir} takes over, at {percent(level)} of its cores"
-                return [DrainHost(host, why=why)]
-        return []
-
-    def _emptied(self) -> list[Action]:
-        """Releases of draining hosts without tasks."""
-        return [
-            ReleaseHost(host, why="it holds no more tasks")
-            for host, lease in self.observation.leases.items()
-            if lease.state is HostState.DRAINING and not tasks_on(self.observation, host)
-        ]
-
-    def _kind(self, beside: str | None = None) -> HostType:
-        """The type to lease; beside: of those with the lowest price, one in another fault zone than this host's and its
-        neighbour's, if there is one."""
-        types = self.observation.context.host_types
-        if self.policy.host_type is not None:
-            return types[self.policy.host_type]
-        price = {kind: kind.price / kind.billing.unit / (kind.cores * kind.speed) for kind in types.values()}
-        zones: set[str] = set()
-        if beside is not None:
-            ring = next(iter(self.rings.values()))
-            zones = {self.observation.leases[each].zone for each in (beside, *ring.successors(beside, 1))}
-        return min(types.values(), key=lambda kind: (price[kind], kind.zone in zones, kind.cores))

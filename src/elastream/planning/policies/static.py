@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar, get_args
 
 from elastream.model.action import Action, LeaseHost, SetParallelism
-from elastream.model.cloud import HostType
+from elastream.model.cloud import HostType, by_zones
 from elastream.model.errors import CloudError, DataflowError, InputError
 from elastream.model.observation import Context, Metric, Observation
 from elastream.model.plant import Plan, Policy
@@ -13,6 +13,7 @@ from elastream.model.prospect import Prospect
 from elastream.model.stages import Layout, Unit
 from elastream.model.wording import counted
 from elastream.planning.algorithms.draft import Draft
+from elastream.planning.algorithms.measures import spread
 from elastream.planning.algorithms.placement import balance
 from elastream.planning.provision import At, Costs, declared, declared_cores, filled, first
 
@@ -95,13 +96,14 @@ def standing(
         hosts = max(min(policy.hosts, max_hosts), first(layout, type).hosts)
     except CloudError:  # the plant says which operator fits no host
         return None
+    kinds = [each.name for each in by_zones(host_types, hosts, type)]
     if policy.parallelism:
-        return [type.name] * hosts, {}
+        return kinds, {}
     try:
         cores = declared_cores(layout.graph, {source.name: 1.0 for source in layout.graph.sources}, costs)
     except DataflowError:
         cores = {}
-    return [type.name] * hosts, filled(layout, type, hosts, cores)
+    return kinds, filled(layout, type, hosts, cores)
 
 
 def _number(policy: Static, host_types: Sequence[HostType], size: Callable[[HostType, At], int]) -> int:
@@ -123,7 +125,11 @@ def missing_hosts(observation: Observation, hosts: int, host_type: str | None = 
     kind = host_type or next(iter(observation.context.host_types))
     wanted = min(hosts, observation.context.max_hosts)
     missing = wanted - len(observation.usable) - len(observation.coming)
-    return [LeaseHost(observation.host_name(n), kind, why=f"{counted(hosts, 'host')} at all times") for n in range(missing)]
+    kinds = spread(observation, observation.context.host_types[kind], missing)
+    return [
+        LeaseHost(observation.host_name(n), each.name, each.region, why=f"{counted(hosts, 'host')} at all times")
+        for n, each in enumerate(kinds)
+    ]
 
 
 def filling(observation: Observation) -> list[Action]:

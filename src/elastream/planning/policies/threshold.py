@@ -1,5 +1,4 @@
-"""The default policy: leases hosts for the rate expected when they will work, and gives them back when what is paid of
-them ends.
+"""The default policy: leases hosts for the rate expected when they will work, and gives them back when what is paid ends.
 
 The same rules apply on Spark and in simulation, without learning or tuning per dataflow. Its defaults are those of Flink's
 autoscaler and of Kubernetes' horizontal pod autoscaler (HPA), as far as hosts that take a minute to start allow.
@@ -112,6 +111,9 @@ class Threshold:
             raise ElastreamError(f"scale_out is {self.scale_out:g}; it must be above 0 and at most 1")
         if not 0 <= self.tolerance < 1:
             raise ElastreamError(f"tolerance is {self.tolerance:g}; it must be 0 or more and below 1")
+        for name, given in vars(self).items():
+            if isinstance(given, int | float) and not 0 <= given < math.inf:
+                raise ElastreamError(f"{name} is {given:g}; it must be 0 or more, and finite")
 
     needs: ClassVar[Needs] = frozenset(
         {(Rows.OPERATOR, Metric.ARRIVAL_RATE), (Rows.OPERATOR, Metric.PROCESSED_RATE), (Rows.OPERATOR, Metric.BUSY_CORES)}

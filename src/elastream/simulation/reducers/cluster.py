@@ -29,15 +29,16 @@ LINKS, MAPPERS = 3_000_001, 2_000_000
 @dataclass(slots=True)
 class Takeover:
     """A host took over partitions. why: "recovery", "tokens" or "start". since: when what it answers began: the failure,
-    or the request. decided: when the ring changed. restored: when all of the backup was replayed; NaN before. tuples:
-    replayed. repeated: tuples processed again that the old owner had processed. twice: of those, such as the state took
-    in twice. lost: tuples that the state lacks, for want of a copy or of tuples."""
+    or the request. decided: when the ring changed. owners: of these before. restored: when all of the backup was replayed;
+    NaN before. tuples: replayed. repeated: tuples processed again that the old owner had processed. twice: of those, such
+    as the state took in twice. lost: tuples that the state lacks, for want of a copy or of tuples."""
 
     host: str
     why: str
     since: float
     decided: float
     partitions: int
+    owners: tuple[str, ...] = ()
     restored: float = float("nan")
     tuples: float = 0.0
     repeated: int = 0
@@ -167,6 +168,7 @@ class Reducers:
         for old in {id(each): each for each in self.owner if each is not None and each is not node}.values():
             mine = gained & old.own
             if mine.any():
+                about.owners = (*about.owners, old.name)
                 of_old = np.stack([self.processed(old), old.twice, old.gone, self.acknowledged(old)])
                 before[:, :, mine] = of_old[:, :, mine]
                 self._give_up(old, mine, before[0], now)
@@ -213,7 +215,7 @@ class Reducers:
         stamps = self.stamps(old)
         for segment in old.queue:
             segment.owned &= ~given
-            segment.weights = self.streams.shares[:, segment.owned].sum(axis=1)
+            segment.weights = self.streams.part_of(segment.owned)
         for replay in list(old.replays):
             replay.without(given)
             if not replay.tuples:
@@ -229,9 +231,7 @@ class Reducers:
 
     def weigh(self, node: Node, now: float) -> None:
         """Count from now on what `node` gets for the partitions that it owns and keeps now."""
-        shares = self.streams.shares
-        node.own_weights = shares[:, node.own].sum(axis=1)
-        node.fed_weights = shares[:, node.fed].sum(axis=1)
+        node.own_weights, node.fed_weights = self.streams.part_of(node.own), self.streams.part_of(node.fed)
         if node.queue[-1].since >= now:
             node.queue.pop()
         node.queue.append(Waiting(now, node.own.copy(), node.own_weights))

@@ -1,4 +1,5 @@
-"""Moves of tokens: at once where the new owner has a copy, else once the state is there (6.5, "delayed transition").
+"""Moves of tokens: once the two hosts have agreed where the new owner has a copy, else once the state is there (6.5,
+"delayed transition").
 
 A host that is to keep or to own what it has no state of gets the tuples from now on, the state and the tuples that still
 wait in the background, and a checkpoint made then. Only when every new owner has what it gains does the ring change.
@@ -23,10 +24,11 @@ __all__ = ["Handover", "Wish"]
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """A ring that is wanted, and since when."""
+    """A ring that is wanted, since when, and when its hosts have agreed on it."""
 
     ring: Ring
     since: float
+    agreed: float
 
 
 class Handover:
@@ -43,10 +45,21 @@ class Handover:
 
     def want(self, ring: Ring, now: float) -> bool:
         """Have `ring` come into force; whether it is so at once. Another wish than the last takes its place."""
-        self.wish = Wish(ring, now)
-        self._prepare(now)
-        self.look(now)
+        self.wish = Wish(ring, now, now + self._agreement(ring))
+        if self.wish.agreed > now:
+            self.reducers.agenda.at(self.wish.agreed, self._ring_changed)
+        self._ring_changed(now)
         return self.wish is None
+
+    def _agreement(self, ring: Ring) -> float:
+        """Seconds of the negotiation: each owner asks the host that is to take over, is answered, and requests it; where
+        several intervals move, one after the other (6.5: a neighbour asks its own before it accepts)."""
+        reducers, took = self.reducers, 0.0
+        for node, gained in self._gained(ring):
+            for owner in self._owners(gained):
+                if owner.alive:
+                    took += 2 * reducers.delay(owner.row, node.row) + reducers.delay(node.row, owner.row)
+        return took
 
     def forget(self, now: float) -> None:
         """Leave the ring as it is."""
@@ -56,7 +69,9 @@ class Handover:
 
     def look(self, now: float) -> None:
         """Let the ring that is wanted be in force if every new owner has what it gains."""
-        if self.wish is None or any(missing.any() for _, missing in self._missing(self.wish.ring)):
+        if self.wish is None or now < self.wish.agreed:
+            return
+        if any(missing.any() for _, missing in self._missing(self.wish.ring)):
             return
         wish, self.wish = self.wish, None
         self.reducers.wanted.clear()
@@ -65,9 +80,8 @@ class Handover:
     def fetch(self, node: Node, missing: Bools, now: float) -> None:
         """Have the state of what `node` gets tuples of, and has none, sent to it by the owners."""
         reducers, given = self.reducers, self.reducers.settings
-        for name in {owner.name for p in np.flatnonzero(missing) if (owner := reducers.owner[int(p)]) is not None}:
-            owner = reducers.nodes[name]
-            pair = (name, node.name)
+        for owner in self._owners(missing):
+            pair = (owner.name, node.name)
             part = missing & owner.own & ~node.seeded
             if pair in self._moving:
                 part &= ~self._moving[pair]
@@ -104,11 +118,20 @@ class Handover:
         if (lacking := self.reducers.lacking(node) & ~node.seeded).any():
             self.fetch(node, lacking, now)
 
-    def _missing(self, ring: Ring) -> list[tuple[Node, Bools]]:
-        """By node, what `ring` gives it that it neither owns nor has the state of."""
+    def _gained(self, ring: Ring) -> list[tuple[Node, Bools]]:
+        """By node, what `ring` gives it that it does not own."""
         owners = ring.owners(self.reducers.places)
         nodes = [self.reducers.nodes[name] for name in ring.nodes]
-        return [(node, (owners == number) & ~node.own & ~node.has) for number, node in enumerate(nodes)]
+        return [(node, (owners == number) & ~node.own) for number, node in enumerate(nodes)]
+
+    def _owners(self, of: Bools) -> list[Node]:
+        """Who owns these partitions, by name."""
+        found = {id(owner): owner for p in np.flatnonzero(of).tolist() if (owner := self.reducers.owner[p]) is not None}
+        return sorted(found.values(), key=lambda owner: owner.name)
+
+    def _missing(self, ring: Ring) -> list[tuple[Node, Bools]]:
+        """The same of what it has no state of, either."""
+        return [(node, gained & ~node.has) for node, gained in self._gained(ring)]
 
     def _prepare(self, now: float) -> None:
         """Have what the wish needs be sent, and copies of what the ring in force asks for."""
@@ -117,11 +140,12 @@ class Handover:
             if any(not reducers.nodes[name].alive for name in self.wish.ring.nodes):
                 self.forget(now)
                 return
-            owners = self.wish.ring.owners(reducers.places)
-            reducers.wanted = {
-                name: (owners == number) & ~reducers.nodes[name].own for number, name in enumerate(self.wish.ring.nodes)
-            }
-            reducers.share_out(now)
+            if now >= self.wish.agreed:
+                owners = self.wish.ring.owners(reducers.places)
+                reducers.wanted = {
+                    name: (owners == number) & ~reducers.nodes[name].own for number, name in enumerate(self.wish.ring.nodes)
+                }
+                reducers.share_out(now)
         for node in reducers.living:
             if (lacking := reducers.lacking(node)).any():
                 self.fetch(node, lacking, now)

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 
-from elastream.model.cloud import HostType
+from elastream.model.cloud import HostType, by_zones
 from elastream.model.errors import CloudError, DataflowError, InputError
 from elastream.model.graph import Graph, Kind
 from elastream.model.observation import Context
@@ -56,8 +56,9 @@ def make_reducers(
             raise DataflowError(f"source {source.name!r} has no keys; they are of {', '.join(keys.sources)}")
     if not types:
         raise CloudError("the simulation has no host type: declare at least one")
-    kinds = [next(iter(types))] * hosts if isinstance(hosts, int) else list(hosts)
-    _refuse_ring(len(kinds), keys, settings)
+    _refuse_ring(hosts if isinstance(hosts, int) else len(hosts), keys, settings)
+    if isinstance(hosts, int):
+        hosts = [each.name for each in by_zones(host_types, hosts, copies=settings.replicas)]
     order = [keys.sources.index(source.name) for source in graph.sources]
     streams = Streams(
         {source.name: given[source.name] for source in graph.sources}, keys.shares[order], settings.mappers, seed, seconds,
@@ -72,7 +73,7 @@ def make_reducers(
     )  # fmt: skip
     failures = tuple(fault for fault in settings.faults if isinstance(fault, HostFailure))
     pool = SimulatedHosts(types, 1, Settings(monitor=settings.monitor, faults=failures), seed)
-    for number, kind in enumerate(kinds):
+    for number, kind in enumerate(hosts):
         pool.lease(f"h{number + 1}", types[kind], 0.0, running=True)
     reducers = Reducers(streams, keys.of_sources(order), settings, cost, seed)
     plant = ReducersPlant(context, reducers, pool, keyed, factors)

@@ -5,6 +5,7 @@ processed.
 """
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -21,12 +22,12 @@ Bools = NDArray[np.bool_]
 class Waiting:
     """Tuples that wait: those that arrived from `since` on until the next segment begins, of the partitions `owned`.
 
-    weights: their part of each source's tuples, shape (sources,).
+    weights: their part of the tuples of each source.
     """
 
     since: float
     owned: Bools
-    weights: Floats
+    weights: Sequence[float]
 
 
 @dataclass(slots=True)
@@ -112,8 +113,8 @@ class Node:
     stamp: Floats = field(init=False)
     former: Floats = field(init=False)
     marked: Floats = field(init=False)
-    own_weights: Floats = field(init=False)
-    fed_weights: Floats = field(init=False)
+    own_weights: Sequence[float] = field(init=False)
+    fed_weights: Sequence[float] = field(init=False)
     queue: list[Waiting] = field(init=False)
     replays: deque[Replay] = field(default_factory=deque)
     debt: float = 0.0
@@ -134,8 +135,8 @@ class Node:
         self.feeds = np.zeros(partitions, dtype=np.int64)
         self.stamp, self.marked = np.zeros(partitions), np.zeros(partitions)
         self.former = np.full(partitions, -np.inf)
-        self.own_weights, self.fed_weights = np.zeros(self.sources), np.zeros(self.sources)
-        self.queue = [Waiting(0.0, self.own.copy(), np.zeros(self.sources))]
+        self.own_weights, self.fed_weights = [0.0] * self.sources, [0.0] * self.sources
+        self.queue = [Waiting(0.0, self.own.copy(), [0.0] * self.sources)]
 
     @property
     def reached(self) -> float:

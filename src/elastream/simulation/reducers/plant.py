@@ -250,7 +250,7 @@ class ReducersPlant:
         if wish is None and ring == self.reducers.ring:
             return Status.DONE, ""
         if (wish is not None and wish.ring == ring) or not self.handover.want(ring, self.time):
-            return Status.ACCEPTED, "state is on its way to hosts that have no copy of it"
+            return Status.ACCEPTED, "hosts agree on it, and state goes to those that have no copy of it"
         return Status.DONE, ""
 
     def _without(self, host: str) -> tuple[Status, str]:

@@ -3,14 +3,13 @@
 Within a piece all is a flow at constant rates, so the cost of a run grows with its pieces, not with its tuples.
 """
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-import numpy as np
-
-from elastream.model.observation import Floats
 from elastream.simulation.reducers.nodes import Node, Replay
 from elastream.simulation.reducers.settings import Protection
+from elastream.simulation.reducers.streams import weighed
 
 if TYPE_CHECKING:
     from elastream.simulation.reducers.cluster import Reducers
@@ -37,11 +36,11 @@ def serve(reducers: "Reducers", nodes: Sequence[Node], begin: float, end: float)
     return ended
 
 
-def _room(reducers: "Reducers", node: Node, delivered: Floats, seconds: float) -> float:
+def _room(reducers: "Reducers", node: Node, delivered: Sequence[float], seconds: float) -> float:
     """Core-seconds that are left to a node when it has received what arrives and done its background work."""
     given = reducers.settings
-    kept = float(node.fed_weights @ delivered)
-    received = float(node.own_weights @ delivered) + kept
+    kept = weighed(node.fed_weights, delivered)
+    received = weighed(node.own_weights, delivered) + kept
     room = node.capacity * seconds
     arriving = received * given.receive + kept * given.keep
     # One thread serialises, sends and merges checkpoints.
@@ -62,7 +61,7 @@ def _replay(
     whole = rooms[node.name]
     while node.replays and rooms[node.name] > 0:
         replay = node.replays[0]
-        tuples = min(replay.left, rooms[node.name] / cost if cost > 0 else np.inf)
+        tuples = min(replay.left, rooms[node.name] / cost if cost > 0 else math.inf)
         replay.done += tuples
         rooms[node.name] -= tuples * cost
         node.busy += tuples * cost
@@ -78,7 +77,7 @@ def _limits(reducers: "Reducers", nodes: Sequence[Node], rooms: dict[str, float]
     """Most tuples that each node takes from its queue: by what its cores have left, its threads and the external store."""
     given, seconds = reducers.settings, end - begin
     cost = reducers.cost + (0.0 if given.protection is Protection.PEERS else given.acknowledge)
-    most = [0.0 if node.replays else rooms[node.name] / cost if cost > 0 else np.inf for node in nodes]
+    most = [0.0 if node.replays else rooms[node.name] / cost if cost > 0 else math.inf for node in nodes]
     if given.protection is not Protection.EXTERNAL:
         return most
     # Each of a host's threads works on a tuple, then waits for the store.
@@ -96,12 +95,12 @@ def _waiting(reducers: "Reducers", node: Node, until: float) -> float:
     late = reducers.mean_delay
     ends = [each.since for each in node.queue[1:]] + [until]
     return sum(
-        float(segment.weights @ reducers.streams.between(segment.since - late, last - late))
+        weighed(segment.weights, reducers.streams.between(segment.since - late, last - late))
         for segment, last in zip(node.queue, ends, strict=True)
     )
 
 
-def _work(reducers: "Reducers", node: Node, most: float, delivered: Floats, begin: float, end: float) -> None:
+def _work(reducers: "Reducers", node: Node, most: float, delivered: Sequence[float], begin: float, end: float) -> None:
     """Take at most that many tuples from the queue of a node. delivered: of each source, since `begin`."""
     late, streams = reducers.mean_delay, reducers.streams
     lag = begin - node.reached
@@ -111,7 +110,7 @@ def _work(reducers: "Reducers", node: Node, most: float, delivered: Floats, begi
         last = node.queue[1].since if len(node.queue) > 1 else end
         since = segment.since - late
         arrived = delivered if (segment.since, last) == (begin, end) else streams.between(since, last - late)
-        here = float(segment.weights @ arrived)
+        here = weighed(segment.weights, arrived)
         if here > left + NOTHING:
             segment.since = streams.when(since, left, segment.weights, last - late) + late
             done += left

@@ -4,14 +4,16 @@ A tuple is never an object. Mapper m numbers its tuples for partition p from 0 o
 of its rate reaches k + 1; what a host has received, processed or keeps are intervals of these numbers.
 """
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from elastream.model.observation import Floats, Integers
 from elastream.simulation.arrivals import Emissions, Load, emissions
 
-__all__ = ["Streams"]
+__all__ = ["Streams", "weighed"]
 
 AT_ONCE = 1e-3
 """Seconds over which records that a load has at one moment are emitted."""
@@ -46,10 +48,19 @@ class Streams:
         # Where between two tuples each mapper begins, so that they do not emit in step.
         self._phase = np.random.default_rng(seed).random((mappers, shares.shape[1]))
         self.end = max(float(edges[-1]) for edges in self._edges)
+        # The same as plain numbers: a run asks for single moments hundreds of thousands of times.
+        self._steps = [(edges.tolist(), reach.tolist()) for edges, reach in zip(self._edges, self._reach, strict=True)]
+        self._every = sorted({edge for edges, _ in self._steps for edge in edges})
 
     def emitted_by(self, time: Floats | float) -> Floats:
         """Tuples of each source up to `time` (seconds, any shape); shape (sources, *shape of time)."""
+        if isinstance(time, float):
+            return np.array(self._by(time))
         return np.array([np.interp(time, e, r, left=0.0) for e, r in zip(self._edges, self._reach, strict=True)])
+
+    def _by(self, time: float) -> list[float]:
+        """Tuples of each source up to one moment."""
+        return [_at(time, edges, reach, bisect_right(edges, time) - 1) for edges, reach in self._steps]
 
     def numbers(self, times: Floats) -> Integers:
         """How many tuples each mapper has emitted for each partition.
@@ -61,23 +72,64 @@ class Streams:
             due += np.interp(times, edges, reach, left=0.0) * (share / self.mappers)
         return np.floor(due).astype(np.int64)
 
-    def between(self, begin: float, end: float) -> Floats:
-        """Tuples of each source in that time; shape (sources,)."""
-        found: Floats = self.emitted_by(end) - self.emitted_by(begin)
+    def between(self, begin: float, end: float) -> list[float]:
+        """Tuples of each source in that time."""
+        return [late - early for early, late in zip(self._by(begin), self._by(end), strict=True)]
+
+    def part_of(self, partitions: NDArray[np.bool_]) -> list[float]:
+        """The part of the tuples of each source that is for these."""
+        found: list[float] = self.shares[:, partitions].sum(axis=1).tolist()
         return found
 
-    def when(self, begin: float, tuples: float, weights: Floats, latest: float) -> float:
+    def when(self, begin: float, tuples: float, weights: Sequence[float], latest: float) -> float:
         """When `tuples` have been emitted since `begin` of what `weights` (by source) count; at most `latest`."""
-        low, high = begin, latest
-        if float(weights @ self.between(begin, latest)) <= tuples:
+        low, due = begin, self._weighed_by(begin, weights)
+        high, wanted = latest, due + tuples
+        if self._weighed_by(latest, weights) <= wanted:
             return latest
-        for _ in range(40):  # halves an interval of an hour to less than a nanosecond
-            middle = (low + high) / 2
-            if float(weights @ self.between(begin, middle)) < tuples:
-                low = middle
+        every = self._every
+        first, last = bisect_right(every, low), bisect_left(every, high)
+        stride = 1  # what a host gets done in a moment has come in a moment: the edges next to `begin` are tried first
+        while first < last:
+            at = min((first + last) // 2, first + stride - 1)
+            if (reached := self._weighed_by(every[at], weights)) < wanted:
+                low, due, first, stride = every[at], reached, at + 1, 2 * stride
             else:
-                high = middle
-        return high
+                high, last = every[at], at
+        # Between two edges the rate is constant; at `high` itself tuples may come all at once.
+        just_before = weighed(
+            weights, [_at(high, edges, reach, bisect_left(edges, high) - 1) for edges, reach in self._steps]
+        )
+        if just_before <= wanted:
+            return high
+        return min(high, low + (high - low) * (wanted - due) / (just_before - due))
+
+    def _weighed_by(self, time: float, weights: Sequence[float]) -> float:
+        """Tuples up to `time`, each source's by its weight."""
+        found = 0.0
+        for weight, (edges, reach) in zip(weights, self._steps, strict=True):
+            found += weight * _at(time, edges, reach, bisect_right(edges, time) - 1)
+        return found
+
+
+def _at(time: float, edges: Sequence[float], reach: Sequence[float], piece: int) -> float:
+    """Tuples due by `time` as the line says that begins at edge `piece`; as `numpy.interp`, to the last bit."""
+    if piece < 0:
+        return 0.0
+    if piece >= len(edges) - 1:
+        return reach[-1]
+    begin, end = edges[piece], edges[piece + 1]
+    if time == begin:
+        return reach[piece]
+    return (reach[piece + 1] - reach[piece]) / (end - begin) * (time - begin) + reach[piece]
+
+
+def weighed(weights: Sequence[float], tuples: Sequence[float]) -> float:
+    """Tuples of all sources, each source's by its weight."""
+    found = 0.0
+    for weight, each in zip(weights, tuples, strict=True):
+        found += weight * each
+    return found
 
 
 def _reach(load: Emissions, factor: float) -> tuple[Floats, Floats]:

@@ -139,9 +139,11 @@ class HostBook:
             return {executor.id: name for executor, name in found if executor is not None}
 
     def target(self, host: str) -> Location | None:
-        """The executor of a host that takes tasks."""
+        """The executor of a host that takes tasks; None while one that replaces another there is not warm yet."""
         executor = self.executor(host) if self.state(host) is HostState.RUNNING else None
-        return None if executor is None else Location(executor.host, executor.id)
+        if executor is None or executor.id not in self._known[host].warm:
+            return None
+        return Location(executor.host, executor.id)
 
     def status(self, host: str) -> HostStatus | None:
         """What its provider said of a host last."""

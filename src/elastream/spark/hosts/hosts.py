@@ -33,7 +33,7 @@ from elastream.model.errors import in_one_line
 from elastream.recording.lease_log import LeaseLog
 from elastream.spark.hosts.book import HostBook, Known
 from elastream.spark.hosts.session_executors import SessionExecutors
-from elastream.spark.hosts.taking_over import TakenOver
+from elastream.spark.hosts.taking_over import Begun, TakenOver
 from elastream.spark.jvm.executors import Executor, Executors, newest_by_address
 
 __all__ = ["GRACE_BATCHES", "GRACE_LIMIT", "SETTLING_BATCHES", "START_LIMIT", "Hosts"]
@@ -88,6 +88,7 @@ class Hosts(HostBook):
         self.taken_over = TakenOver()
         self._reported = RunState()
         self._last_start = 0.0
+        self._closed = False
 
     # -- requests ------------------------------------------------------------------------------------------------------
 
@@ -111,11 +112,15 @@ class Hosts(HostBook):
             for host, lease in before.adopted.items():
                 self.adopt(host, lease.type, lease.since)
 
-    def remember(self, leases: Mapping[str, Lease]) -> None:
-        """Take leases of an earlier driver that have ended into the ledger."""
+    def begin(self, begun: Begun) -> None:
+        """Take the hosts that the run begins with into the ledger, and those that an earlier driver had."""
         with self._lock:
-            self._leases |= leases
-            self._known |= {host: Known(self.provider, reason=lease.note) for host, lease in leases.items()}
+            over = {**begun.before.ended, **begun.before.gone}
+            self._leases |= over
+            self._known |= {host: Known(self.provider, reason=lease.note) for host, lease in over.items()}
+            self.take_over(begun.before)
+            for host, kind in begun.first.items():
+                self.adopt(host, kind, begun.since)
 
     def adopt(self, host: str, type: HostType, since: float) -> None:
         """Take over a host that was requested from the provider at `since`, before there was a session."""
@@ -170,6 +175,7 @@ class Hosts(HostBook):
         ended: whether they do; else the log keeps the leases, for who takes them over.
         """
         with self._lock:
+            self._closed = True
             if not ended:
                 self._log = None
             for name, lease in self._leases.items():
@@ -225,10 +231,10 @@ class Hosts(HostBook):
                     case HostState.RELEASING:
                         self._give_back(name, known, batch, idle, holds)
             self._release_ended()
-            self._release_orphans()
             self._write_ends()
             self._forget_ended()
             self._report(holds)
+            self._release_orphans()
 
     # -- under the lock: seeing ----------------------------------------------------------------------------------------
 
@@ -266,7 +272,10 @@ class Hosts(HostBook):
         now = self._clock()
         self._ever.add(executor.id)
         known.milestones.setdefault("registered", now)
-        if self._leases[name].state is HostState.STARTING and self._is_warm(known, executor):
+        state = self._leases[name].state
+        # Also of one that replaces another on a host at work: a cold one would hold up every batch that it has tasks of.
+        warm = state in (HostState.STARTING, HostState.RUNNING) and self._is_warm(known, executor)
+        if state is HostState.STARTING and warm:
             known.milestones["warm"] = now
             self._to(name, HostState.RUNNING)
         known.busy.append((now, executor.busy))
@@ -283,25 +292,27 @@ class Hosts(HostBook):
         kind = HostType(f"executor-{slots}", cores=slots, slots=slots, price=0.0, billing=Billing(1.0))
         session.adopt(name, executor.id, kind)
         self._leases[name] = Lease(name, kind, now).to(HostState.STARTING, now).to(HostState.RUNNING, now)
-        self._known[name] = known = Known(session, executor=executor)
+        self._known[name] = known = Known(session, executor=executor, warm={executor.id})
         self._follow(name, known, executor)
 
     def _is_warm(self, known: Known, executor: Executor) -> bool:
         """Whether an executor is warm; begins to warm it up where it is not."""
-        if self._warm is None or executor.id in known.warm:
+        if self._warm is None:
+            known.warm.add(executor.id)
+        if executor.id in known.warm:
             return True
         if known.warming != executor.id:
             known.warming = executor.id
             threading.Thread(target=self._warm_up, args=(self._warm, known, executor), name="warm-up", daemon=True).start()
         return False
 
-    @staticmethod
-    def _warm_up(warm: Callable[[Executor], None], known: Known, executor: Executor) -> None:
+    def _warm_up(self, warm: Callable[[Executor], None], known: Known, executor: Executor) -> None:
         try:
             warm(executor)
         except Exception:
-            # A cold executor is slow, not wrong; a dead one shows at the next look.
-            log.warning("executor %s at %s could not be warmed up", executor.id, executor.host, exc_info=True)
+            # A cold executor is slow, not wrong; a dead one shows at the next look. At the end all of them go, in mid-way.
+            level = logging.DEBUG if self._closed else logging.WARNING
+            log.log(level, "executor %s at %s could not be warmed up", executor.id, executor.host, exc_info=True)
         finally:
             known.warm.add(executor.id)
 
@@ -338,10 +349,10 @@ class Hosts(HostBook):
                 continue
             known = {kind.name: kind for kind in self.provider.terms.types}
             kind = known.get(status.type) or HostType(status.type, cores=1.0, price=0.0)
+            self._log.requested(name, kind, self._clock())  # first: its end could not be read without it
             self.adopt(name, kind, self._clock())
             self._known[name].reason = "an orphan: its provider lists it, and no lease of this run; released"
             log.warning("host %s is %s", name, self._known[name].reason)
-            self._log.requested(name, kind, self._clock())
             self._withdraw(name)
 
     def _report(self, holds: Callable[[str], bool]) -> None:

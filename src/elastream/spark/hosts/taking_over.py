@@ -12,7 +12,7 @@ from elastream.clouds.provider import Phase, Provider, Terms
 from elastream.model.cloud import HostState, HostType, Lease, by_zones
 from elastream.recording.lease_log import LeaseLog
 
-__all__ = ["Resumed", "TakenOver", "first_hosts", "take_over"]
+__all__ = ["Begun", "Resumed", "TakenOver", "begun", "first_hosts", "take_over"]
 
 log = logging.getLogger(__name__)
 
@@ -40,6 +40,25 @@ class TakenOver:
         return 1 + max((int(name[1:]) for name in names if name[:1] == "h" and name[1:].isdecimal()), default=0)
 
 
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """The hosts that a run begins with. before: those of an earlier driver. first: requested now, at second `since`."""
+
+    before: TakenOver
+    first: Mapping[str, HostType]
+    since: float
+
+
+def begun(leases: LeaseLog, provider: Provider, resumed: Resumed | None, now: float, replicas: int = 0) -> Begun:
+    """Take over what an earlier driver left, if the run goes on, and request first hosts, each noted in `leases` before."""
+    before = TakenOver() if resumed is None else take_over(leases, provider, resumed.seen)
+    first = first_hosts(provider.terms, before, replicas)
+    for host, kind in first.items():
+        leases.requested(host, kind, now)
+    provider.lease(first)
+    return Begun(before, first, now)
+
+
 def take_over(leases: LeaseLog, provider: Provider, seen: float) -> TakenOver:
     """Sort the leases in `leases` by what `provider` lists; those of hosts that are gone end at `seen`, when they were last
     seen."""
@@ -60,11 +79,15 @@ def take_over(leases: LeaseLog, provider: Provider, seen: float) -> TakenOver:
     return TakenOver(adopted, gone, ended)
 
 
-def first_hosts(terms: Terms, before: TakenOver) -> Mapping[str, HostType]:
-    """What is leased at the start, by name: in place of what is gone, and at least as much as must be there."""
+def first_hosts(terms: Terms, before: TakenOver, copies: int = 0) -> Mapping[str, HostType]:
+    """What is leased at the start, by name: in place of what is gone, and at least as much as must be there.
+
+    copies: of state, which are to be in other zones.
+    """
     known = {kind.name: kind for kind in terms.types}
     wanted = [known.get(lease.type.name, terms.types[0]) for lease in before.gone.values()]
     wanted = wanted[: max(0, terms.max_hosts - len(before.adopted))]
     missing = max(1, terms.min_hosts) - len(before.adopted) - len(wanted)
-    kinds = [*wanted, *(by_zones(terms.types, missing) if missing > 0 else ())]
+    zones = [lease.zone for lease in before.adopted.values()] + [kind.zone for kind in wanted]
+    kinds = [*wanted, *by_zones(terms.types, missing, copies=copies, there=zones)]
     return {f"h{number}": kind for number, kind in enumerate(kinds, start=before.next_number)}

@@ -204,7 +204,8 @@ _given: set[str] = set()
 def _renew_jvm(settings: Mapping[str, str]) -> None:
     """Have the JVM that an earlier session of this process left forget it, and know the jars of the next.
 
-    The JVM keeps the first session's settings as its properties, which every later one begins with, and its class path.
+    The JVM keeps the first session's settings as its properties, which every later one begins with, its class path and the
+    folder for its scratch files, which a later one would bring back after it was deleted.
     """
     jvm, gone = SparkContext._jvm, _given - settings.keys()
     _given.update(settings)
@@ -212,6 +213,7 @@ def _renew_jvm(settings: Mapping[str, str]) -> None:
         return
     for name in gone:
         jvm.java.lang.System.clearProperty(name)
+    getattr(getattr(jvm.org.apache.spark.util, "Utils$"), "MODULE$").clearLocalRootDirs()
     loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()
     for jar in filter(None, settings.get("spark.jars", "").split(",")):
         if (where := jvm.org.apache.spark.util.Utils.resolveURI(jar)).getScheme() == "file":

@@ -129,6 +129,7 @@ class Query:
         self._looked = 0.0
         self._offset = math.nan
         self.stepped = 0.0
+        self._across = self._unsure = False
         self._since: float | None = None
         self._windows: dict[str, LoadWindow] = {}
         self._sizes: dict[str, StateSizes] = {}
@@ -172,17 +173,20 @@ class Query:
             self._find_stages()
         before, now = self.doing, self._with.wall()
         self._notice_step(now)
+        self._unsure = bool(self.stepped) or self._across
         *rows, doing = self._with.driver.ask("batches", self._execution, self.newest)
         self.doing = read_doing(doing)
         for row in reversed(rows):
             last = self.batches[-1] if self.batches else None
             batch = read_batch(self.name, row, last, self.doing.poll)
-            if self.stepped:
+            if self._unsure:
                 batch = batch.between(max(self._looked, last.end if last else 0.0), now)
             self.batches.append(batch)
         if rows:
+            self._across = False
             for sizes in self._sizes.values():
                 sizes.look(self.newest)
+        self._across = self._across or bool(self.stepped)  # one under way may have begun by the clock of before
         if not self.doing.processing:
             self._since = None
         elif rows or not before.processing:
@@ -299,7 +303,7 @@ class Query:
     def _take(self, name: str, load: StageLoad) -> None:
         assert self.stages is not None
         if load.partitions == self.stages[name].partitions:
-            if self.stepped:
+            if self._unsure:
                 load = replace(load, seconds=NAN)
             self._windows.setdefault(name, LoadWindow()).add(load)
             self._with.placing.ran(name, load.batch, load.executor)

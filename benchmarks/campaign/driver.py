@@ -1,0 +1,403 @@
+"""The process of an application: the real loop, plant, hosts, mover and logs on an engine of paper; and what watches it."""
+
+import math
+from collections.abc import Callable, Mapping
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from campaign.disk import Killed
+from campaign.errors import raised
+from campaign.history import History
+from campaign.paper import COST, TRIGGER, Durable, Engine, Machine
+from campaign.process import FaultyProvider, Process, Strand
+from elastream.clouds.provider import Provider
+from elastream.control.journal import ActionState, Journal
+from elastream.control.loop import Loop
+from elastream.model.action import DrainHost, LeaseHost, MoveTask, ReleaseHost, TaskId
+from elastream.model.alarms import Alarms
+from elastream.model.cloud import HostState
+from elastream.model.decision import Decision
+from elastream.model.errors import EnvironmentProblem
+from elastream.model.observation import Metric, Observation
+from elastream.model.plant import Plan, Policy
+from elastream.planning.policies.by_load import ByLoad
+from elastream.planning.policies.threshold import Threshold
+from elastream.recording.directory import RunDirectory
+from elastream.recording.lease_log import LeaseLog
+from elastream.recording.manifest import Manifest, held, read_manifest, write_manifest
+from elastream.recording.observer import Ending, Header
+from elastream.spark.hosts.hosts import Hosts
+from elastream.spark.hosts.taking_over import Resumed, begun
+from elastream.spark.jvm.executors import Executors
+from elastream.spark.mover import Mover
+from elastream.spark.placement.allocation import AllocationStore
+from elastream.spark.placement.placing import Limits, Placing
+from elastream.spark.plant import Scope, SparkPlant
+from elastream.spark.queries.query import Instruments
+from elastream.spark.queries.watched import WatchedQueries
+
+__all__ = ["MAX_HOSTS", "TARGET", "Driver"]
+
+MAX_HOSTS, TARGET = 6, 8.0
+"""Most hosts of an application, and its service level in seconds."""
+POLICY = ByLoad(Threshold(window=20.0, settle=20.0, cool_down=15.0))
+"""Autopilot's policy, with windows as short as a run of ten minutes wants them."""
+AGAIN = 5.0
+"""Seconds after which a process that could not start is started again."""
+OBSERVE, PLAN = 1.0, 2.0
+
+
+class Stepped(Mover):
+    """A mover whose passes the world makes."""
+
+    def start(self, release: Callable[[ReleaseHost], Any], *, acts: bool = True) -> None:
+        self._release, self._acts = release, acts
+
+
+class Clock:
+    """A run's clock, whose sleep lets the world go on. at: seconds of the run at which it begins."""
+
+    def __init__(self, process: Process, strand: Strand, at: float) -> None:
+        self._process, self._strand = process, strand
+        self._zero = process.now() - at
+
+    def now(self) -> float:
+        return self._process.now() - self._zero
+
+    def sleep_until(self, time: float) -> None:
+        self._strand.sleep(time + self._zero)
+
+    def wake(self) -> None:
+        """Nothing: who ends the loop lets it go on."""
+
+
+class Failing:
+    """A policy that fails as a schedule says, and plans as POLICY otherwise."""
+
+    name = POLICY.name
+
+    def __init__(self, policy: Policy, now: Callable[[], float]) -> None:
+        self._policy, self._now = policy, now
+        self.until, self.how = -math.inf, ""
+
+    def plan(self, observation: Observation, memory: Any = None) -> Plan:
+        if self._now() >= self.until:
+            return self._policy.plan(observation, memory)
+        if self.how == "no plan":
+            return None  # type: ignore[return-value]
+        if self.how == "odd actions":
+            odd = (
+                LeaseHost("", "small"), LeaseHost("h1", "none"), ReleaseHost("nobody"), DrainHost("h0"),
+                MoveTask(TaskId("nothing", 3), "h9"),
+            )  # fmt: skip
+            return Plan(odd, memory)
+        raise raised(self.how)
+
+
+class Tripwire:
+    """An observer that fails when a schedule says so."""
+
+    def __init__(self) -> None:
+        self.how = ""
+
+    def started(self, header: Header) -> None:
+        """Nothing."""
+
+    def observed(self, observation: Observation) -> None:
+        if self.how:
+            raise raised(self.how)
+
+    def decided(self, decision: Decision) -> None:
+        """Nothing."""
+
+    def ended(self, ending: Ending) -> None:
+        """Nothing."""
+
+
+class Driver(Process):
+    """The driver of the application `name` in `folder`. machines: of it, as they are; opened: its provider."""
+
+    def __init__(
+        self,
+        name: str,
+        folder: Path,
+        now: Callable[[], float],
+        wall: Callable[[], float],
+        history: History,
+        arrived: Callable[[float], float],
+        due: Callable[[float], float],
+        opened: Callable[["Driver", Alarms], Provider],
+        machines: Callable[["Driver"], Mapping[str, Machine]],
+    ) -> None:
+        super().__init__(name, now, history)
+        self.directory, self.wall, self.arrived, self.due = RunDirectory(folder), wall, arrived, due
+        self._opened, self._machines = opened, machines
+        self.durable = Durable()
+        self.engine: Engine | None = None
+        self.plant: SparkPlant[WatchedQueries] | None = None
+        self.loop: Loop | None = None
+        self.journal: Journal | None = None
+        self.membership: Any = None
+        self.policy = Failing(POLICY, now)
+        self.tripwire = Tripwire()
+        self.generation = 0
+        self.stopping = False
+        self.mover_at = self.beat_at = 0.0
+        self.seen = 0.0
+        self.acted = 0.0
+        self.last_loss = -math.inf
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def program(self, strand: Strand) -> None:
+        """From its start to its end; raises what ends it. A start that fails leaves nothing running."""
+        self.generation += 1
+        with held(self.directory):
+            if self.directory.manifest.exists():
+                manifest = read_manifest(self.directory)
+                resumed = Resumed(max(self.seen, self.wall() - manifest.started), self.seen)
+            else:
+                manifest, resumed = Manifest(self.name, self.wall(), identity={"paper": True}), None
+            write_manifest(self.directory, manifest if resumed is None else manifest.after({"time": resumed.at}))
+            clock = Clock(self, strand, 0.0 if resumed is None else resumed.at)
+            self.run_zero = self.now() - clock.now()
+            alarms = Alarms(clock.now)
+            provider = FaultyProvider(self._opened(self, alarms), self)
+            try:
+                plant = self._plant(provider, clock, alarms, resumed, strand)
+            except Killed:
+                raise
+            except BaseException:
+                provider.close()
+                raise
+            self.plant, self.mover_at = plant, self.now()
+            self.tripwire = Tripwire()
+            self.journal = Journal(self.directory.journal)
+            self.loop = Loop(
+                plant, self.policy, monitor=OBSERVE, period=PLAN, journal=self.journal,
+                observers=[Watcher(self, clock), self.tripwire],
+            )  # fmt: skip
+            ending = self.loop.run()
+            self.works()
+            if not self.stopping:
+                self.history.note(
+                    "control", self.now(), f"the run of {self.name} ended as {ending.status}: {ending.reason}"
+                )
+
+    def _plant(
+        self, provider: FaultyProvider, clock: Clock, alarms: Alarms, resumed: Resumed | None, strand: Strand
+    ) -> SparkPlant[WatchedQueries]:
+        leases = LeaseLog(self.directory.leases)
+        first = begun(leases, provider, resumed, clock.now())
+        self.engine = engine = Engine(
+            self.name, self.durable, lambda: self._machines(self), self.arrived, self.due, self.now, self.wall,
+            self.history, self.generation,
+        )  # fmt: skip
+        driver: Any = engine
+        hosts = Hosts(Executors(driver), provider, clock.now, fence=engine.fence, log=leases, alarms=alarms)
+        hosts.begin(first)
+        old = {name for name, lease in hosts.leases.items() if not lease.active}
+        while not hosts.usable:  # as `spark.start` waits
+            hosts.look()
+            hosts.step(batch=-1, idle=True, holds=lambda host: False)
+            lost = [name for name, lease in hosts.leases.items() if not lease.active and name not in old]
+            if lost and not any(lease.active for lease in hosts.leases.values()):
+                raise EnvironmentProblem(f"the first host did not come up: {hosts.reason(lost[0])}")
+            strand.sleep(self.now() + 0.5)
+            self.works()
+        placing = Placing(
+            {}, clock.now, AllocationStore(self.directory.allocation), limits=Limits(per_host=2, lazy=False), alarms=alarms
+        )
+        instruments = Instruments(
+            engine.spark, driver, placing, driver, caught_up=3, wall=self.wall, steady=self.now
+        )  # fmt: skip
+        queries = WatchedQueries(instruments, target_latency=TARGET)
+        scope = Scope(provider.terms, TARGET)
+        engine_began = self.now()
+        engine._next = engine_began
+        clock_any: Any = clock
+        return SparkPlant(instruments, queries, hosts, scope, clock_any, alarms, mover=Stepped, end=self._end)
+
+    def _end(self, plant: SparkPlant[WatchedQueries]) -> None:
+        """In order, as `spark.start` ends a run; nothing where the process is dead."""
+        self.works()
+        plant.stop_acting()
+        plant.hosts.close()
+        plant.hosts.provider.close()
+
+    # -- what the world sees of it --------------------
+
+    def forget(self) -> None:
+        """Nothing is left of the process."""
+        if self.engine is not None:
+            self.engine.stopped = True
+        for lock in self.membership._locks.values() if self.membership is not None else ():
+            lock.close()  # as the kernel does
+        self.engine = self.plant = self.loop = self.journal = self.membership = None
+        self.dies, self.calls_die, self.room = "", "", math.inf
+        self.call_errors.clear()
+
+    def once(self) -> float:
+        """A pass of its mover; seconds until the next."""
+        assert self.plant is not None
+        self.works()
+        try:
+            pause = self.plant.mover.once()
+        except Exception as error:
+            self.history.note("control", self.now(), f"the mover of {self.name} died: {type(error).__name__}: {error}")
+            return math.inf
+        return math.inf if pause is None else min(max(pause, 0.25), 1.0)
+
+    def unsettled(self) -> str:
+        """Why it has not come to rest; empty where it has."""
+        plant, engine, now = self.plant, self.engine, self.now()
+        if not self.alive or plant is None or engine is None or self.loop is None:
+            return f"{self.name} does not run"
+        leases = {name: lease for name, lease in plant.hosts.leases.items() if lease.active}
+        restless = [f"{name} is {lease.state}" for name, lease in leases.items() if lease.state is not HostState.RUNNING]
+        if restless:
+            return f"hosts of {self.name}: {', '.join(restless)}"
+        if plant.placing.wanted():
+            return f"{self.name} wants {len(plant.placing.wanted())} partitions elsewhere"
+        held, planned = plant.mover.ran(), plant.placing.plan.latest.hosts
+        astray = [str(task) for task, host in planned.items() if host in leases and held.get(task) != host]
+        if astray:
+            return f"{', '.join(astray)} of {self.name} are not where they are planned"
+        if not engine.progress or now - engine.progress[-1].steady > 3 * TRIGGER + 4:
+            return f"{self.name} has committed no batch lately"
+        waiting = self.arrived(now) - self.durable.ranges[self.durable.committed][1]
+        rate = self.arrived(now) - self.arrived(now - 1)
+        if waiting > 4 * TRIGGER * rate:
+            return f"{waiting:.0f} records of {self.name} wait"
+        if now - self.acted < 15.0:
+            return f"{self.name} has just leased or released a host"
+        journal = self.journal
+        pending = [e for e in journal.unconcluded if e.state is not ActionState.ACCEPTED] if journal is not None else []
+        if pending:
+            return f"{self.name} has not concluded {pending[0].action}"
+        alarms = [each.source for each in (*plant.alarms.standing, *self.loop._alarms.standing)]
+        if alarms := [source for source in alarms if source != f"observer {Tripwire.__name__}"]:
+            return f"alarms of {self.name} stand: {', '.join(alarms)}"
+        return ""
+
+
+class Watcher:
+    """An observer of one run that compares what is seen with what is true."""
+
+    def __init__(self, driver: Driver, clock: Clock) -> None:
+        self._driver, self._clock = driver, clock
+        self._began = driver.now()
+        self._known_at = -math.inf
+        self._late_at = self._lost_at = self._began
+        self._there: frozenset[str] = frozenset()
+        self._observation: Observation | None = None
+
+    def started(self, header: Header) -> None:
+        """Nothing."""
+
+    def ended(self, ending: Ending) -> None:
+        """Nothing."""
+
+    def observed(self, observation: Observation) -> None:
+        driver, now = self._driver, self._driver.now()
+        driver.seen = self._clock.now()
+        self._observation = observation
+        active = sum(lease.active for lease in observation.leases.values())
+        if active > observation.context.max_hosts:
+            driver.history.note("max_hosts", now, f"{driver.name} has {active} hosts leased")
+        self._see_truth(observation, now)
+        if not observation.application.ids:
+            return
+        rate = observation.overall(Metric.THROUGHPUT)
+        latency = observation.overall(Metric.LATENCY_P99)
+        if not math.isnan(rate):
+            self._known_at = now
+        for rule in (self._rate(rate, now), self._latency(latency, now)):
+            if rule:
+                driver.history.note("unknown", now, f"{driver.name}: {rule}")
+
+    def _see_truth(self, observation: Observation, now: float) -> None:
+        """When records waited last, and when a host was gone last."""
+        engine = self._driver.engine
+        assert engine is not None
+        there = frozenset(observation.leases)
+        if self._there - there:
+            self._lost_at = now
+        self._there = there
+        rate = self._driver.arrived(now) - self._driver.arrived(now - 1.0)
+        done = self._driver.durable.ranges[self._driver.durable.committed][1] if self._driver.durable.committed >= 0 else 0
+        slow = engine.batch is not None and now - engine.batch[1] > 2 * TRIGGER
+        if slow or self._driver.arrived(now) - done > 3 * TRIGGER * rate:
+            self._late_at = now
+
+    def _rate(self, rate: float, now: float) -> str:
+        assert self._driver.engine is not None
+        ended = [each for each in self._driver.engine.progress if now - each.steady < 120.0]
+        if math.isnan(rate) or len(ended) < 3:
+            return ""
+        gaps = [(b.end - b.start) / max(b.steady_began - a.steady_began, TRIGGER / 2) for a, b in pairwise(ended)]
+        if rate > 3 * max(gaps) + 50:
+            return f"throughput is said to be {rate:.0f}, and was at most {max(gaps):.0f} records/s"
+        recent = ended[-6:]
+        steady = all(b.steady_began - a.steady_began < 3 * TRIGGER for a, b in pairwise(recent))
+        if len(recent) == 6 and steady and now - ended[-1].steady < 2 * TRIGGER and now >= self._driver.engine.silent + 20:
+            least = min((b.end - b.start) / max(b.steady - a.steady, TRIGGER) for a, b in pairwise(recent))
+            if rate < 0.3 * least - 10:
+                return f"throughput is said to be {rate:.0f}, and was at least {least:.0f} records/s"
+        return ""
+
+    def _latency(self, latency: float, now: float) -> str:
+        assert self._driver.engine is not None
+        if math.isnan(latency):
+            return ""
+        progress = self._driver.engine.progress[-12:]
+        # What is said is a bound: all of a batch may have come with the poll before it.
+        gaps = [b.steady - a.steady for a, b in pairwise(progress)] or [now - self._began]
+        waited = [each.waited for each in progress] or [now - self._began]
+        batch = self._driver.engine.batch
+        most = max(waited) + 3 * max(gaps) + (now - batch[1] if batch is not None else 0.0) + 30.0
+        if not -1.0 <= latency <= most:
+            return f"latency is said to be {latency:.0f} s, and is from 0 to {most:.0f} s"
+        return ""
+
+    def decided(self, decision: Decision) -> None:
+        driver, now, seen = self._driver, self._driver.now(), self._observation
+        if decision.actual:
+            return  # completed: seen before
+        driver.history.decisions += 1
+        tried = [each.action for each in decision.outcomes if each.succeeded]
+        mine = {each.action for each in decision.proposals if each.by == POLICY.name}
+        hosts = [each for each in tried if isinstance(each, LeaseHost | DrainHost | ReleaseHost)]
+        if hosts:
+            driver.acted = now
+        if seen is None or driver.engine is None:
+            return
+        for action in hosts:
+            if action in mine and (said := self._unfounded(action, seen, now)):
+                driver.history.note("unknown", now, f"{driver.name}: {said}")
+
+    def _unfounded(self, action: LeaseHost | DrainHost | ReleaseHost, seen: Observation, now: float) -> str:
+        """What a change of the number of hosts has no ground for; empty where it has one."""
+        engine = self._driver.engine
+        assert engine is not None
+        rates = [
+            self._driver.arrived(at) - self._driver.arrived(at - 1.0) for at in (now, now - 20.0, now - 40.0, now - 60.0)
+        ]
+        if isinstance(action, LeaseHost) and now - max(self._late_at, self._lost_at) > 45.0:
+            cores = sum(lease.type.cores for lease in seen.leases.values())
+            if cores > 2.0 * max(rates) * COST + 1.0:
+                return f"{action} although there are {cores:g} cores for a load that takes {max(rates) * COST:.2f}"
+        taking = not isinstance(action, LeaseHost) and seen.leases[action.host].state is HostState.RUNNING
+        few = len(seen.usable) < max(1, seen.context.min_hosts)
+        if not few and now - max(self._known_at, self._began) > 120.0 and math.isnan(seen.overall(Metric.LATENCY)):
+            return f"{action} although nothing was known for two minutes"
+        if taking and engine.batch is not None:
+            under_way = now - engine.batch[1]
+            usual = max((each.steady - each.steady_began for each in engine.progress[-7:]), default=0.0)
+            if under_way > max(14.0, 3.5 * usual):
+                return f"{action} while a batch has been under way for {under_way:.0f} s"
+        if taking:
+            left = sum(seen.leases[host].type.cores for host in seen.usable if host != action.host)
+            if left < min(rates[:3]) * COST:
+                return f"{action} leaves {left:g} cores, and the load takes {min(rates[:3]) * COST:.2f}"
+        return ""

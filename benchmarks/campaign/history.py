@@ -1,0 +1,167 @@
+"""The history of a run, and what must hold of it.
+
+As Jepsen does it, what a process asks of something outside is an *invoke*, and it ends as *ok*, *fail* or *unknown* (the
+answer was lost, or the process died meanwhile: it may have happened or not). What the data plane does is noted by the
+engine itself: per partition and batch the executor, the version of the state that was loaded, the
+version that was committed, and a hash of its content.
+
+    invariant                 of what
+    sink                      rows of each batch are a function of its range of records; ranges follow each other
+    content                   one committed content for each partition and version
+    versions                  loaded = committed - 1
+    leases                    each host that a provider has ever been asked for is in the ledger; at the end, each is either
+                              ended there, or active there and listed; nothing is listed that is not in the ledger
+    max_hosts                 never more leased
+    one holder                no machine is used by two applications, and none is given back under its user
+    unknown                   what is observed is right or unknown, and nobody scales on what is unknown or hangs
+    control                   no fault of the control plane ends a run, a thread or a process
+    settled                   a while after the last fault batches end, nothing waits, partitions are where they are
+                              planned, and hosts neither come nor go
+"""
+
+import hashlib
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+__all__ = ["Call", "Commit", "History", "Violation", "checked", "content_of", "row_of"]
+
+
+def content_of(partition: int, before: str, start: int, end: int) -> str:
+    """Content of a partition's state after the records from `start` to `end`, from its content `before` them."""
+    return hashlib.blake2b(f"{partition} {before} {start} {end}".encode(), digest_size=6).hexdigest()
+
+
+def row_of(start: int, end: int) -> str:
+    """What a batch over these records writes to the sink."""
+    return hashlib.blake2b(f"{start} {end}".encode(), digest_size=6).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A call of a provider and how it ended: "ok", "fail", "unknown". who: the process. what: "lease", "release"."""
+
+    at: float
+    who: str
+    what: str
+    hosts: tuple[str, ...]
+    ended: str
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """A partition's part of a committed batch: where it ran, the versions that it loaded and committed, a hash."""
+
+    at: float
+    query: str
+    batch: int
+    partition: int
+    executor: str
+    loaded: int
+    committed: int
+    content: str
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """What did not hold. rule: of the table above. at: seconds of the run."""
+
+    rule: str
+    at: float
+    said: str
+
+    def __str__(self) -> str:
+        return f"{self.rule}, at {self.at:.1f} s: {self.said}"
+
+
+@dataclass
+class History:
+    """Everything noted of one run. sink: (at, query, batch, start, end, rows). broken: what was seen broken meanwhile."""
+
+    calls: list[Call] = field(default_factory=list)
+    commits: list[Commit] = field(default_factory=list)
+    sink: list[tuple[float, str, int, int, int, str]] = field(default_factory=list)
+    faults: list[tuple[float, str]] = field(default_factory=list)
+    broken: list[Violation] = field(default_factory=list)
+    decisions: int = 0
+    restarts: int = 0
+
+    def note(self, rule: str, at: float, said: str) -> None:
+        """Note a violation, each sentence once."""
+        if all((each.rule, each.said) != (rule, said) for each in self.broken):
+            self.broken.append(Violation(rule, at, said))
+
+
+@dataclass(frozen=True, slots=True)
+class Ledgers:
+    """What is there at the end. by_host: states of hosts in the ledgers, by application. listed: hosts that its provider
+    lists. active: of the ledger.
+    """
+
+    ended: Mapping[str, frozenset[str]]
+    active: Mapping[str, frozenset[str]]
+    listed: Mapping[str, frozenset[str]]
+
+
+def checked(history: History, ledgers: Ledgers | None = None) -> tuple[Violation, ...]:
+    """All violations of a history, those that were seen while it ran included."""
+    found = [*history.broken]
+    for rule in (sink_follows, one_content, versions_follow):
+        found += rule(history)
+    if ledgers is not None:
+        found += leases_kept(history, ledgers)
+    return tuple(found)
+
+
+def sink_follows(history: History) -> Iterator[Violation]:
+    """Rows of every batch are a function of its range, and ranges follow each other without gap or overlap."""
+    written: dict[tuple[str, int], tuple[int, int, str]] = {}
+    for at, query, batch, start, end, rows in history.sink:
+        if rows != row_of(start, end):
+            yield Violation("sink", at, f"rows of batch {batch} of {query} are not those of records {start} to {end}")
+        known = written.setdefault((query, batch), (start, end, rows))
+        if known != (start, end, rows):
+            yield Violation("sink", at, f"batch {batch} of {query} was written for {known[:2]} and for {(start, end)}")
+        before = written.get((query, batch - 1))
+        if start != (0 if before is None else before[1]):
+            yield Violation("sink", at, f"batch {batch} of {query} begins at record {start}, not where the last one ended")
+
+
+def one_content(history: History) -> Iterator[Violation]:
+    """A version of a partition's state is committed with one content, however often."""
+    known: dict[tuple[str, int, int], str] = {}
+    for each in history.commits:
+        key = (each.query, each.partition, each.committed)
+        if known.setdefault(key, each.content) != each.content:
+            said = f"version {each.committed} of partition {each.partition} of {each.query} has two contents"
+            yield Violation("content", each.at, said)
+
+
+def versions_follow(history: History) -> Iterator[Violation]:
+    """What a batch loads is what the one before it committed."""
+    for each in history.commits:
+        if each.loaded != each.committed - 1 or each.committed != each.batch + 1:
+            said = f"batch {each.batch} of {each.query} loaded version {each.loaded} of partition {each.partition}"
+            yield Violation("versions", each.at, f"{said} and committed version {each.committed}")
+
+
+def leases_kept(history: History, ledgers: Ledgers) -> Iterator[Violation]:
+    """Every host that was ever requested is in the ledger, and at the end the ledger and the provider agree."""
+    asked: dict[str, dict[str, float]] = defaultdict(dict)
+    for call in history.calls:
+        if call.what == "lease" and call.who in ledgers.active:
+            for host in call.hosts:
+                asked[call.who].setdefault(host, call.at)
+    for who, active in ledgers.active.items():
+        for host, at in asked[who].items():
+            if host not in active and host not in ledgers.ended[who]:
+                yield Violation("leases", at, f"{host} was requested by {who}, and no ledger knows it")
+        for host in sorted(ledgers.listed[who] - active):
+            yield Violation("leases", asked[who].get(host, 0.0), f"{host} of {who} is an orphan at the end")
+        for host in sorted(active - ledgers.listed[who]):
+            yield Violation("leases", asked[who].get(host, 0.0), f"{host} of {who} is active in the ledger, and gone")
+
+
+Check = Callable[[History], Iterable[Violation]]
+CHECKS: Sequence[Check] = (sink_follows, one_content, versions_follow)

@@ -1,0 +1,317 @@
+"""Mends undone, one at a time: what the checkers must notice. Each entry names the mend, and puts back what was before it.
+
+A mutant is caught where some seed breaks a rule that it does not break without it.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, replace
+from typing import Any
+
+from campaign.paper import Engine
+from elastream.clouds.membership import Membership
+from elastream.control import arbitration, loop, safety
+from elastream.control.journal import Journal
+from elastream.control.journaling import Journaling
+from elastream.control.loop import Loop
+from elastream.model.action import LeaseHost
+from elastream.model.errors import ElastreamError
+from elastream.planning.sharing import holder
+from elastream.recording.lease_log import LeaseLog
+from elastream.recording.lines import Lines
+from elastream.services.arbiter_node import ArbiterNode
+from elastream.services.region_node import RegionNode
+from elastream.services.state_log import StateLog
+from elastream.spark.hosts import taking_over
+from elastream.spark.hosts.book import HostBook
+from elastream.spark.hosts.hosts import Hosts
+from elastream.spark.mover import Mover
+from elastream.spark.placement.placing import Placing
+from elastream.spark.queries.query import Query
+
+__all__ = ["MUTANTS", "Mutant", "patched"]
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    """undoes: the mend, in words. parts: what replaces what. world: the one in which it can show; empty: either."""
+
+    name: str
+    undoes: str
+    parts: Callable[[], Sequence[tuple[Any, str, Any]]]
+    world: str = ""
+
+    @contextmanager
+    def at_work(self) -> Iterator[None]:
+        """The mend is undone inside."""
+        with ExitStack() as stack:
+            for owner, name, value in self.parts():
+                stack.enter_context(patched(owner, name, value))
+            yield
+
+
+@contextmanager
+def patched(owner: Any, name: str, value: Any) -> Iterator[None]:
+    """`owner.name` is `value` inside."""
+    before = owner.__dict__[name]
+    setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        setattr(owner, name, before)
+
+
+# -- the loop and its journal --------------------
+
+
+def _unguarded_round() -> Sequence[tuple[Any, str, Any]]:
+    def hold(self: Loop, observation: Any, plans: bool) -> None:
+        self._follow(observation)
+        if plans:
+            self._plan(observation)
+
+    return [(Loop, "_hold_round", hold)]
+
+
+def _blindness_ends() -> Sequence[tuple[Any, str, Any]]:
+    def unseen(self: Loop) -> Any:
+        raise SystemExit("ten observations in a row failed")
+
+    return [(Loop, "_unseen", unseen)]
+
+
+def _unchecked_plans() -> Sequence[tuple[Any, str, Any]]:
+    return [(loop, "checked", lambda plan: plan), (safety, "checked", lambda plan: plan)]
+
+
+def _full_disk_ends() -> Sequence[tuple[Any, str, Any]]:
+    def written(self: Journaling, write: Callable[[], object]) -> bool:
+        try:
+            write()
+        except ElastreamError as error:
+            raise SystemExit(str(error)) from error
+        return True
+
+    return [(Journaling, "_written", written)]
+
+
+def _nothing_kept() -> Sequence[tuple[Any, str, Any]]:
+    def flush(self: Journal) -> None:
+        lines, self._unwritten = self._unwritten, []
+        for line in lines:
+            if self._lines is not None:
+                self._lines.append(line)
+
+    return [(Journal, "flush", flush)]
+
+
+def _half_lines() -> Sequence[tuple[Any, str, Any]]:
+    def append(self: Lines, fields: Mapping[str, Any]) -> None:
+        from elastream.recording.formats import marked
+        from elastream.recording.lines import line, write_whole
+
+        try:
+            write_whole(self._file, line(fields if self._file.tell() else marked(fields)))
+        except OSError as error:
+            raise self._problem(error) from error
+
+    return [(Lines, "append", append)]
+
+
+def _torn_lines() -> Sequence[tuple[Any, str, Any]]:
+    original = Lines.__init__
+
+    def begin(self: Lines, path: Any, what: str) -> None:
+        from pathlib import Path
+
+        before = Path(path).read_bytes() if Path(path).is_file() else b""
+        original(self, path, what)
+        if not before.endswith(b"\n") and before:
+            self._content = before
+            self._file.truncate(0)
+            self._file.write(before)
+
+    return [(Lines, "__init__", begin)]
+
+
+def _no_stall_rule() -> Sequence[tuple[Any, str, Any]]:
+    rules = tuple(rule for rule in arbitration.RULES if rule.__name__ != "_unproven")
+    return [(arbitration, "RULES", rules), (Query, "stalled", lambda self, now: 0.0)]
+
+
+def _no_bounds() -> Sequence[tuple[Any, str, Any]]:
+    from elastream.spark.hosts.actions import HostActions
+
+    rules = tuple(rule for rule in arbitration.RULES if rule.__name__ != "_out_of_bounds")
+    lease = HostActions._lease
+
+    def boundless(self: Any, action: LeaseHost) -> Any:
+        return lease(replace(self, most=1000), action)
+
+    return [(arbitration, "RULES", rules), (HostActions, "_lease", boundless)]
+
+
+# -- time --------------------
+
+
+def _clock_believed() -> Sequence[tuple[Any, str, Any]]:
+    return [(Query, "_notice_step", lambda self, now: None)]
+
+
+# -- leases --------------------
+
+
+def _leases_unlogged() -> Sequence[tuple[Any, str, Any]]:
+    return [(LeaseLog, "requested", lambda self, host, type, at: None)]
+
+
+def _ends_unlogged() -> Sequence[tuple[Any, str, Any]]:
+    return [(LeaseLog, "ended", lambda self, lease, why="": None)]
+
+
+def _ends_dropped() -> Sequence[tuple[Any, str, Any]]:
+    def write(self: HostBook) -> None:
+        unwritten, self._unwritten = self._unwritten, []
+        for lease in unwritten:
+            if self._log is not None:
+                with suppress(ElastreamError):
+                    self._log.ended(lease, "")
+
+    return [(HostBook, "_write_ends", write)]
+
+
+def _orphans_stay() -> Sequence[tuple[Any, str, Any]]:
+    return [(Hosts, "_release_orphans", lambda self: None)]
+
+
+def _nothing_adopted() -> Sequence[tuple[Any, str, Any]]:
+    def forget(leases: Any, provider: Any, seen: float) -> Any:
+        return taking_over.TakenOver()
+
+    return [(taking_over, "take_over", forget)]
+
+
+def _ended_listed() -> Sequence[tuple[Any, str, Any]]:
+    return [(Hosts, "_release_ended", lambda self: None)]
+
+
+# -- the mover and placement --------------------
+
+
+def _mover_dies() -> Sequence[tuple[Any, str, Any]]:
+    def once(self: Mover) -> float | None:
+        return self.step()
+
+    return [(Mover, "once", once)]
+
+
+def _drift_stays() -> Sequence[tuple[Any, str, Any]]:
+    return [(Placing, "_follow_plan", lambda self, operators, target: None)]
+
+
+def _landed_at_once() -> Sequence[tuple[Any, str, Any]]:
+    from elastream.model.migration import MigrationState
+
+    settle = Placing._settle
+
+    def hasty(self: Placing, task: Any, batch: int, target: Any) -> None:
+        if self._under_way[task].migration.state is MigrationState.FLIPPED:
+            self._end(task, MigrationState.LANDED)
+        else:
+            settle(self, task, batch, target)
+
+    return [(Placing, "_settle", hasty), *_drift_stays()]
+
+
+# -- shared hosts --------------------
+
+
+def _said_before_written() -> Sequence[tuple[Any, str, Any]]:
+    def become(self: ArbiterNode, state: Any, keys: Mapping[str, str]) -> None:
+        self._state, self._keys = state, {name: key for name, key in keys.items() if name in state.applications}
+
+    return [(ArbiterNode, "_become", become)]
+
+
+def _order_unwritten() -> Sequence[tuple[Any, str, Any]]:
+    def become(self: RegionNode, state: Any) -> None:
+        self.state = state
+
+    return [(RegionNode, "_become", become)]
+
+
+def _stale_views() -> Sequence[tuple[Any, str, Any]]:
+    def hear(mine: Any, view: Any) -> Any:
+        return replace(
+            mine, term=view.term, hosts={host: kind for host, kind, _ in view.hosts}, leave=dict(view.recalled), let_go={}
+        )
+
+    return [(holder, "hear", hear)]
+
+
+def _unlocked_machines() -> Sequence[tuple[Any, str, Any]]:
+    return [(Membership, "_locked", lambda self, machine: True)]
+
+
+def _two_controllers() -> Sequence[tuple[Any, str, Any]]:
+    from campaign import driver, world
+
+    @contextmanager
+    def open_to_all(directory: Any) -> Iterator[None]:
+        yield
+
+    return [(driver, "held", open_to_all), (world, "held", open_to_all)]
+
+
+def _no_compaction_lock() -> Sequence[tuple[Any, str, Any]]:
+    def commit(self: StateLog, tables: Any) -> None:
+        self._known = {name: dict(table) for name, table in tables.items()}
+
+    return [(StateLog, "commit", commit)]
+
+
+# -- the engine: what the history's checkers are for --------------------
+
+
+def _old_state() -> Sequence[tuple[Any, str, Any]]:
+    return [(Engine, "loads", staticmethod(lambda cached, wanted: wanted if cached is None else cached))]
+
+
+def _another_range() -> Sequence[tuple[Any, str, Any]]:
+    return [(Engine, "replays", False)]
+
+
+def _twice() -> Sequence[tuple[Any, str, Any]]:
+    return [(Engine, "salted", True)]
+
+
+MUTANTS: tuple[Mutant, ...] = (
+    Mutant("a fault of a round ends the run", "faults of the controller freeze the plan", _unguarded_round),
+    Mutant("ten failed observations end the run", "what cannot be seen goes on as planned", _blindness_ends),
+    Mutant("plans are not checked", "a plan is checked before it is used", _unchecked_plans),
+    Mutant("a full disk ends the run", "a journal that cannot be written freezes the plan", _full_disk_ends),
+    Mutant("what could not be written is forgotten", "the journal keeps it and writes it later", _nothing_kept),
+    Mutant("half lines stay", "a line that was written in part is cut off", _half_lines),
+    Mutant("torn lines stay", "a torn last line is cut off at the next start", _torn_lines),
+    Mutant("a batch that hangs is no batch", "nothing is taken away while a batch hangs", _no_stall_rule),
+    Mutant("bounds are not checked", "never more than max_hosts", _no_bounds),
+    Mutant("the clock is believed", "steps of the clock are noticed", _clock_believed),
+    Mutant("leases are not logged", "a lease is on disk before its provider is asked", _leases_unlogged),
+    Mutant("ends are not logged", "ends of leases are on disk", _ends_unlogged),
+    Mutant("ends that could not be written are dropped", "they are written when there is room", _ends_dropped),
+    Mutant("orphans stay", "what nobody leased is released, and in the ledger", _orphans_stay, "own"),
+    Mutant("nothing is taken over", "a run that goes on adopts or writes off its leases", _nothing_adopted, "own"),
+    Mutant("ended hosts stay listed", "hosts that ended are released at their provider", _ended_listed),
+    Mutant("the mover dies of a fault", "a pass that failed is followed by the next", _mover_dies),
+    Mutant("drift stays", "partitions that ran elsewhere return", _drift_stays),
+    Mutant("a report is believed", "a move has landed once a batch confirms it", _landed_at_once),
+    Mutant("the arbiter speaks before it writes", "state is on disk before it is said", _said_before_written, "shared"),
+    Mutant("a region acts before it writes", "state is on disk before it is acted on", _order_unwritten, "shared"),
+    Mutant("old views count", "a view that is not newer is ignored", _stale_views, "shared"),
+    Mutant("machines are not locked", "the kernel gives a machine to one process", _unlocked_machines, "shared"),
+    Mutant("a second controller is let in", "one process holds a run's folder", _two_controllers),
+    Mutant("managers write nothing", "managers have a journal", _no_compaction_lock, "shared"),
+    Mutant("state of an older version is loaded", "the engine loads what the batch before committed", _old_state),
+    Mutant("a batch is planned anew", "a batch is replayed as it was planned", _another_range),
+    Mutant("content depends on the executor", "content is a function of the records", _twice),
+)

@@ -1,0 +1,421 @@
+"""The campaign on Spark: one word count under the whole loop, whose processes are stopped, killed and started again.
+
+The driver is a process of its own (`driven.py`). Faults of processes come from here, by their ids; faults within the driver
+go to it as commands. When the driver has died, or its run has ended, it is started again with the folder of the run. In the
+end the sink, the checkpoint, the logs and what is left of processes are held to the rules of `history`.
+"""
+
+import contextlib
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pyarrow.parquet as pq
+
+from campaign.driven import HISTORY, MAX_HOSTS, PARTITIONS, words_of
+from campaign.history import Violation
+from campaign.schedule import Fault
+from elastream.recording.lease_log import LeaseLog
+from elastream.spark.dataflow.corpus import replayed
+from elastream.spark.dataflow.sources import CORPUS
+from elastream.spark.worker.composition import latest_batch, offsets_of
+
+__all__ = ["KINDS", "Found", "drawn_on_spark", "on_spark_ran"]
+
+KINDS: Mapping[str, float] = {
+    "move": 60, "gateway": 25, "reports": 20, "loads": 15, "policy": 15, "provider": 15,
+    "stop an executor": 30, "stop a worker": 15, "stop the supervisor": 15,
+    "kill an executor": 20, "kill": 14, "decommission": 14, "a full disk": 20,
+    "kill the driver": 4, "kill the supervisor": 2,
+}  # fmt: skip
+"""Shares of the faults. Those that cost a restart are few: each takes half a minute."""
+BETWEEN = 3.0
+"""Mean seconds between two faults: they overlap, as a host takes three times that to come."""
+STOPPED = 2.0
+"""Seconds that a stopped process stands still."""
+SMALL = 256 * 1024
+"""Bytes of the small disk on which the control plane's logs are."""
+SETTLE = 120.0
+"""Seconds within which all must have settled after the last fault."""
+PATIENCE = 180.0
+"""Seconds without a batch after which the run counts as hung."""
+LOGS = ("journal.jsonl", "leases.jsonl", "allocation.jsonl")
+
+
+@dataclass
+class Found:
+    """What the campaign came to."""
+
+    faults: Counter[str] = field(default_factory=Counter)
+    done: Counter[str] = field(default_factory=Counter)
+    broken: list[Violation] = field(default_factory=list)
+    remarks: list[str] = field(default_factory=list)
+    batches: int = 0
+    records: int = 0
+    starts: int = 0
+    seconds: float = 0.0
+    settled: float = 0.0
+
+
+def drawn_on_spark(seed: int, count: int) -> tuple[Fault, ...]:
+    """`count` faults by their shares, each kind at least once where there is room; the same for a seed."""
+    chance = random.Random(seed)
+    kinds = [*KINDS][:count] + chance.choices([*KINDS], [*KINDS.values()], k=max(0, count - len(KINDS)))
+    chance.shuffle(kinds)
+    at, found = 0.0, []
+    for kind in kinds:
+        found.append(Fault(round(at, 2), kind, "a", float(chance.randrange(1 << 16)), STOPPED + chance.random()))
+        at += chance.expovariate(1 / BETWEEN)
+    return tuple(found)
+
+
+class _Campaign:
+    """Runs the faults in `folder`. begun: the driver's process, which is started again whenever it is over."""
+
+    def __init__(self, folder: Path, faults: Sequence[Fault], progress: Callable[[str], None]) -> None:
+        self.folder, self.faults, self.progress = folder, faults, progress
+        self.found = Found()
+        self.driver: subprocess.Popen[str] | None = None
+        self.disk = folder / "small"
+        self.small = False
+        self.lock = threading.Lock()
+        self.seen: dict[int, str] = {}
+        self._read, self.hosts, self.alarms, self.wanted = 0, dict[str, str](), list[str](), 0
+        self.status = ""
+
+    # -- the driver --------------------
+
+    @property
+    def run(self) -> Path | None:
+        """The run's folder, once there is one."""
+        return next(iter(sorted((self.folder / "runs").glob("*"))), None)
+
+    def start(self) -> None:
+        """Start the driver, or start it again; it resumes what has begun."""
+        resume = self.run is not None and (self.run / "checkpoint").is_dir() and any((self.run / "checkpoint").iterdir())
+        if resume and self.small:
+            self._onto_the_small_disk()
+        here = Path(__file__).parent.parent
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join((str(here), os.environ.get("PYTHONPATH", "")))}
+        with (self.folder / "driver.log").open("ab") as log:
+            self.driver = subprocess.Popen(
+                [sys.executable, "-m", "campaign.driven", str(self.folder), *([str(self.run)] if resume else [])],
+                stdin=subprocess.PIPE, stdout=log, stderr=log, text=True, env=environment, start_new_session=True,
+            )  # fmt: skip
+        self.found.starts += 1
+        self.status = ""
+
+    def tell(self, **command: Any) -> bool:
+        """Send the driver a command; whether there is one to send to."""
+        if self.driver is None or self.driver.poll() is not None or self.driver.stdin is None:
+            return False
+        try:
+            self.driver.stdin.write(json.dumps(command) + "\n")
+            self.driver.stdin.flush()
+        except OSError:
+            return False
+        return True
+
+    def look(self) -> None:
+        """Take in the history so far."""
+        path = self.folder / HISTORY
+        if not path.exists():
+            return
+        with path.open("rb") as file:
+            file.seek(self._read)
+            new = file.read()
+        new = new[: new.rfind(b"\n") + 1]
+        self._read += len(new)
+        for line in new.splitlines():
+            entry = json.loads(line)
+            if entry["kind"] == "seen":
+                self.hosts, self.alarms, self.wanted = entry["hosts"], entry["alarms"], entry["wanted"]
+                if (active := sum(state != "lost" and state != "released" for state in self.hosts.values())) > MAX_HOSTS:
+                    self.note("max_hosts", f"{active} hosts are leased")
+            elif entry["kind"] == "ended":
+                self.status = f"{entry['status']}: {entry['reason']}"
+            elif entry["kind"] == "command":
+                ok = ":" not in entry["came"] or entry["said"]["do"] == "decommission"
+                self.found.done[entry["said"]["do"]] += ok
+
+    def note(self, rule: str, said: str) -> None:
+        if all(each.said != said for each in self.found.broken):
+            self.found.broken.append(Violation(rule, time.monotonic() - self.began, said))
+
+    # -- processes --------------------
+
+    def _below(self, what: str) -> list[psutil.Process]:
+        """Processes below the driver whose command has `what`: started by it, and by nobody else."""
+        if self.driver is None or self.driver.poll() is not None:
+            return []
+        try:
+            all_below = psutil.Process(self.driver.pid).children(recursive=True)
+        except psutil.NoSuchProcess:
+            return []
+        found = []
+        for each in all_below:
+            with contextlib.suppress(psutil.Error):
+                if any(what in part for part in each.cmdline()):
+                    found.append(each)
+        return sorted(found, key=lambda each: each.pid)
+
+    def _stop_for(self, process: psutil.Process, seconds: float) -> None:
+        with contextlib.suppress(psutil.Error):
+            process.suspend()
+            timer = threading.Timer(seconds, self._go_on, [process])
+            timer.daemon = True
+            timer.start()
+
+    @staticmethod
+    def _go_on(process: psutil.Process) -> None:
+        with contextlib.suppress(psutil.Error):
+            process.resume()
+
+    def happen(self, fault: Fault) -> None:
+        """Let a fault happen; what cannot, as there is nothing to fail, is counted as not done."""
+        self.found.faults[fault.kind] += 1
+        number, kind = int(fault.amount), fault.kind
+        which = {
+            "stop an executor": "CoarseGrainedExecutorBackend", "kill an executor": "CoarseGrainedExecutorBackend",
+            "stop a worker": "deploy.worker.Worker", "stop the supervisor": "local.supervisor",
+            "kill the supervisor": "local.supervisor",
+        }.get(kind)  # fmt: skip
+        if which is not None:
+            processes = self._below(which)
+            if not processes:
+                return
+            process = processes[number % len(processes)]
+            if kind.startswith("stop"):
+                self._stop_for(process, fault.seconds)
+            else:
+                with contextlib.suppress(psutil.Error):
+                    process.kill()
+            self.found.done[kind] += 1
+        elif kind == "kill the driver":
+            if self.driver is not None and self.driver.poll() is None:
+                self.driver.kill()
+                self.found.done[kind] += 1
+        elif kind == "a full disk":
+            self._fill(fault.seconds)
+        else:
+            self.tell(do=kind, seconds=fault.seconds, partition=number, host=number // PARTITIONS)
+
+    # -- the small disk --------------------
+
+    def mount(self) -> None:
+        """A small disk for the control plane's logs; without the right to mount one, a remark says so."""
+        self.disk.mkdir()
+        done = subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", f"size={SMALL}", "tmpfs", str(self.disk)], capture_output=True, text=True,
+            check=False,
+        ) if shutil.which("mount") else None  # fmt: skip
+        if done is not None and done.returncode == 0:
+            self.small = True
+        else:
+            why = done.stderr.strip() if done is not None else "there is no mount"
+            self.found.remarks.append(f"no small disk could be mounted ({why}): full disks were not tried here")
+
+    def unmount(self) -> None:
+        if self.small:
+            subprocess.run(["umount", "-l", str(self.disk)], check=False, capture_output=True)
+
+    def _onto_the_small_disk(self) -> None:
+        """Between two drivers, move the logs onto the small disk and leave links."""
+        assert self.run is not None
+        for name in LOGS:
+            path = self.run / name
+            if path.exists() and not path.is_symlink():
+                shutil.move(path, self.disk / name)
+                path.symlink_to(self.disk / name)
+
+    def _fill(self, seconds: float) -> None:
+        if not self.small or not any(self.disk.glob("*.jsonl")):
+            return
+        ballast = self.disk / "ballast"
+        with contextlib.suppress(OSError), ballast.open("wb", buffering=0) as file:
+            while True:
+                file.write(b"\0" * 4096)
+        timer = threading.Timer(seconds, lambda: ballast.unlink(missing_ok=True))
+        timer.daemon = True
+        timer.start()
+        self.found.done["a full disk"] += 1
+
+    # -- the run --------------------
+
+    def go(self) -> Found:
+        self.began = time.monotonic()
+        self.mount()
+        try:
+            self.start()
+            self._until(lambda: len(self.commits()) > 2 and self._running() >= 2, "the run to begin")
+            first = time.monotonic()
+            for count, fault in enumerate(self.faults, start=1):
+                while time.monotonic() - first < fault.at:
+                    self.step()
+                    time.sleep(0.1)
+                self.happen(fault)
+                if count % 20 == 0:
+                    self.progress(
+                        f"{count} of {len(self.faults)} faults, {len(self.commits())} batches, {self.found.starts} starts"
+                    )
+            ended = time.monotonic()
+            self._until(self._settled, "all to settle", SETTLE)
+            self.found.settled = time.monotonic() - ended
+            self.stop()
+            self.check()
+        finally:
+            if self.driver is not None and self.driver.poll() is None:
+                self.driver.kill()
+                self.driver.wait()
+            self.unmount()
+        self.found.seconds = time.monotonic() - self.began
+        return self.found
+
+    def step(self) -> None:
+        """Look; start the driver again where it is over; keep what the sink shows."""
+        self.look()
+        if self.driver is not None and self.driver.poll() is not None:
+            if self.status and not self.status.startswith("stopped"):
+                self.found.remarks.append(f"the run ended as {self.status}")
+            self.start()
+        self._watch_the_sink()
+
+    def _until(self, holds: Callable[[], bool], what: str, limit: float = PATIENCE) -> None:
+        until, batches = time.monotonic() + limit, len(self.commits())
+        while not holds():
+            self.step()
+            if (now := len(self.commits())) > batches and limit == PATIENCE:
+                until, batches = time.monotonic() + limit, now
+            if time.monotonic() > until:
+                self.note("settled", f"waited {limit:g} s for {what}: hosts {self.hosts}, alarms {self.alarms}, "
+                          f"{self.wanted} partitions wanted elsewhere, {now} batches")  # fmt: skip
+                return
+            time.sleep(0.3)
+
+    def _running(self) -> int:
+        return sum(state == "running" for state in self.hosts.values())
+
+    def _settled(self) -> bool:
+        """Whether hosts are at rest, partitions where they are wanted, no alarm stands, and batches end."""
+        resting = all(state in ("running", "released", "lost") for state in self.hosts.values())
+        return bool(resting and self._running() >= 2 and not self.wanted and not self.alarms)
+
+    def commits(self) -> Sequence[int]:
+        if self.run is None:
+            return ()
+        return sorted(int(p.name) for p in (self.run / "checkpoint").glob("*/commits/*") if p.name.isdigit())
+
+    def stop(self) -> None:
+        """End the run in order."""
+        if self.driver is not None and self.driver.poll() is None:
+            below = psutil.Process(self.driver.pid).children(recursive=True)
+            self.driver.send_signal(signal.SIGTERM)
+            try:
+                self.driver.wait(90)
+            except subprocess.TimeoutExpired:
+                self.note("control", "the driver does not end within 90 s of SIGTERM")
+                self.driver.kill()
+            _, alive = psutil.wait_procs(below, timeout=30)
+            for each in alive:
+                with contextlib.suppress(psutil.Error):
+                    self.note("leases", f"a process is left: {' '.join(each.cmdline())[:120]}")
+                    each.kill()
+        self.look()
+
+    # -- what must hold --------------------
+
+    def _watch_the_sink(self) -> None:
+        """What was once written for a batch is what is written there for ever."""
+        for number, file in self._written():
+            if number in self.seen and number < max(self.seen) - 3:
+                continue
+            with contextlib.suppress(OSError, ValueError):
+                content = json.dumps(sorted(pq.ParquetFile(file).read().to_pylist(), key=str))
+                if self.seen.setdefault(number, content) != content:
+                    self.note("content", f"batch {number} was written twice, with other rows")
+
+    def _written(self) -> Iterator[tuple[int, Path]]:
+        for folder in (self.folder / "out").glob("batch=*"):
+            if (file := folder / "changes.parquet").exists():
+                yield int(folder.name.removeprefix("batch=")), file
+
+    def check(self) -> None:
+        """Hold all that is on disk to the rules."""
+        assert self.run is not None
+        (checkpoint,) = (self.run / "checkpoint").iterdir()
+        committed = latest_batch(checkpoint, "commits")
+        self.found.batches = committed + 1
+        self._check_sink(checkpoint, committed)
+        self._check_versions(checkpoint, committed)
+        leases = LeaseLog(self.run / "leases.jsonl").earlier
+        for host, lease in leases.items():
+            if lease.active:
+                self.note("leases", f"{host} is {lease.state} in the ledger after the end")
+        asked = {host for entry in self._entries("call") if entry["verb"] == "lease" for host in entry["hosts"]}
+        for host in sorted(asked - leases.keys()):
+            self.note("leases", f"{host} was requested, and no ledger knows it")
+
+    def _check_sink(self, checkpoint: Path, committed: int) -> None:
+        ends = {}
+        for batch in range(committed + 1):
+            with contextlib.suppress(OSError, ValueError, IndexError):  # Spark has cleaned old ones up
+                ends[batch] = int(offsets_of(checkpoint, batch)[0]["n"])
+        self.found.records = ends[committed]
+        (control,) = (self.run / "control").glob("*/" + CORPUS) if self.run is not None else ()
+        counts: Counter[str] = Counter()
+        lines = replayed(control, ends[committed])
+        at = 0
+        for number, file in sorted(self._written()):
+            if number > committed:
+                continue
+            rows = {row["word"]: row["count"] for row in pq.ParquetFile(file).read().to_pylist()}
+            if number not in ends:  # its range is not known any more: the rows say how far it went, in all
+                continue
+            fresh: Counter[str] = Counter()
+            while at < ends[number]:
+                fresh.update(words_of(next(lines)))
+                at += 1
+            counts += fresh
+            # After a gap of ranges the words of several batches are counted at once: those of this one are a part of them.
+            wrong = [word for word, count in rows.items() if counts[word] != count]
+            missing = [word for word in fresh if word not in rows] if number - 1 in ends or number == 0 else []
+            if wrong or missing:
+                self.note("sink", f"rows of batch {number}: {len(wrong)} counts are wrong, {len(missing)} missing")
+
+    def _check_versions(self, checkpoint: Path, committed: int) -> None:
+        """Each batch ran each partition once that counts, and Spark's state goes to the version after the last batch."""
+        for partition in (checkpoint / "state" / "0").glob("[0-9]*"):
+            versions = [int(file.name.split(".")[0].split("_")[0]) for file in partition.glob("[0-9]*.*")]
+            if versions and max(versions) < committed + 1:
+                self.note(
+                    "versions", f"partition {partition.name} ends with version {max(versions)} after batch {committed}"
+                )
+
+    def _entries(self, kind: str) -> Iterator[Mapping[str, Any]]:
+        for line in (self.folder / HISTORY).read_text().splitlines():
+            with contextlib.suppress(ValueError):
+                entry = json.loads(line)
+                if entry["kind"] == kind:
+                    yield entry
+
+
+def on_spark_ran(seed: int, count: int, progress: Callable[[str], None]) -> Found:
+    """Run `count` faults of `seed` on one cluster."""
+    folder = Path(tempfile.mkdtemp(prefix="faults-"))
+    try:
+        return _Campaign(folder, drawn_on_spark(seed, count), progress).go()
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,544 @@
+"""An engine and machines of arithmetic, behind what the real ones show: the driver's JVM, a provider, a local cluster.
+
+The engine plans a batch, writes its range, runs each state partition where the coordinator believes it, and commits. What
+is durable (ranges, contents by version, the sink) outlives the driver; executors, locations and progress end with it.
+Answers have the form of `DriverSide.java` and `TaskLoads.java`, so that all that reads them is the real code.
+"""
+
+import json
+import math
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+from campaign.errors import raised
+from campaign.history import Commit, History, content_of, row_of
+from elastream.clouds.local.cluster import LocalCluster
+from elastream.clouds.provider import HostStatus, Measured, Phase, RunState, Terms
+from elastream.model.cloud import Billing, HostType
+
+__all__ = ["Cloud", "Cluster", "Durable", "Engine", "Machine"]
+
+EPOCH = 1_700_000_000.0
+"""What the wall's clock says at second 0."""
+TRIGGER, OVERHEAD = 2.0, 0.2
+"""Seconds from one batch to the next, and what one takes beside its records."""
+COST = 1 / 400
+"""Core-seconds of a record."""
+PARTITIONS = 6
+BOUND = 2400
+"""Most records of a batch."""
+REGISTERS = 2.0
+"""Seconds until an executor registers on a host that is up."""
+COMMITS = 0.25
+"""Seconds from the end of a batch's tasks to its commit."""
+RETRY = 1.0
+"""Seconds that a task which was lost takes to run elsewhere."""
+
+
+@dataclass
+class Machine:
+    """A host as it really is. user: who runs something there. since: of its phase. seconds: of CPU that were used."""
+
+    type: HostType
+    phase: Phase
+    since: float
+    address: str
+    reason: str = ""
+    seconds: float = 0.0
+    comes_up: float = 0.0
+
+    @property
+    def up(self) -> bool:
+        return self.phase is Phase.UP
+
+
+class Cloud:
+    """A provider whose hosts outlive whoever asks for them. now: seconds. name: prefix of addresses.
+
+    room: how many there may be. slow: factor of the time that a host takes to start.
+    """
+
+    def __init__(self, name: str, types: tuple[HostType, ...], now: Callable[[], float], max_hosts: int) -> None:
+        self.name, self._now = name, now
+        self.terms = Terms(types, max_hosts, patience=60.0)
+        self.machines: dict[str, Machine] = {}
+        self.room: float = math.inf
+        self.slow = 1.0
+        self._numbers = 0
+
+    def lease(self, hosts: Mapping[str, HostType]) -> None:
+        self.pass_time()
+        for name, kind in hosts.items():
+            if name not in self.machines:
+                self._numbers += 1
+                self.machines[name] = Machine(kind, Phase.REQUESTED, self._now(), f"{self.name}-{self._numbers}")
+        self.pass_time()
+
+    def release(self, hosts: Collection[str]) -> None:
+        self.pass_time()
+        for name in hosts:
+            machine = self.machines.get(name)
+            if machine is None:
+                continue
+            if machine.phase in (Phase.REQUESTED, Phase.GONE):
+                del self.machines[name]
+            elif machine.phase is not Phase.ENDING:
+                machine.phase, machine.since = Phase.ENDING, self._now()
+
+    def hosts(self) -> Mapping[str, HostStatus]:
+        self.pass_time()
+        return {
+            name: HostStatus(each.type.name, each.phase, each.reason, address=each.address if each.up else "")
+            for name, each in self.machines.items()
+        }
+
+    def measure(self) -> Mapping[str, Measured]:
+        return {name: Measured(each.seconds, 100.0) for name, each in self.machines.items() if each.up}
+
+    def report(self, state: RunState) -> None:
+        """Nothing."""
+
+    def owed(self) -> float | None:
+        """None: the cost of the leases."""
+        return None
+
+    def close(self) -> None:
+        self.machines.clear()
+
+    def dies(self, host: str, reason: str = "its plug was pulled") -> None:
+        """A host is gone, whatever it did."""
+        machine = self.machines.get(host)
+        if machine is not None and machine.phase is not Phase.GONE:
+            machine.phase, machine.since, machine.reason = Phase.GONE, self._now(), reason
+
+    def pass_time(self) -> None:
+        """Start what has room, and end what was released."""
+        now = self._now()
+        there = sum(each.phase in (Phase.STARTING, Phase.UP, Phase.ENDING) for each in self.machines.values())
+        for name, each in list(self.machines.items()):
+            if each.phase is Phase.REQUESTED and there < self.room:
+                there += 1
+                each.phase, each.since, each.comes_up = Phase.STARTING, now, now + each.type.start * self.slow
+            if each.phase is Phase.STARTING and now >= each.comes_up:
+                each.phase, each.since = Phase.UP, now
+            if each.phase is Phase.ENDING and now >= each.since + each.type.stop:
+                del self.machines[name]
+
+
+class Cluster:
+    """The worker processes of one driver on one machine, as `LocalCluster` has them; they end with the driver."""
+
+    java_options, confinement, link_rate = (), "as on paper", math.nan
+    url, driver_address, executor_memory_mb = "spark://paper:7077", "paper", 667
+    refusal = staticmethod(LocalCluster.refusal)
+
+    def __init__(self, name: str, types: tuple[HostType, ...], now: Callable[[], float]) -> None:
+        self.local = SimpleNamespace(types=types, regions=tuple(dict.fromkeys(kind.region for kind in types)))
+        self.name, self._now = name, now
+        self.machines: dict[str, Machine] = {}
+        self.starts_until = -math.inf
+        self._numbers = 0
+
+    def status(self) -> Mapping[str, Mapping[str, Any]]:
+        for each in self.machines.values():
+            if each.phase is Phase.STARTING and self._now() >= each.comes_up:
+                each.phase = Phase.UP
+            if each.phase is Phase.ENDING and self._now() >= each.since + each.type.stop:
+                each.phase = Phase.GONE
+        return {
+            name: {"alive": each.phase in (Phase.STARTING, Phase.UP), "gone": each.phase is Phase.GONE}
+            for name, each in self.machines.items()
+        }
+
+    def spawn(self, host: str, type: HostType) -> None:
+        self._numbers += 1
+        now = self._now()
+        slow = 5.0 if now < self.starts_until else 1.0
+        machine = Machine(type, Phase.STARTING, now, f"{self.name}-{self._numbers}", comes_up=now + slow * type.start / 2)
+        self.machines[host] = machine
+
+    def terminate(self, host: str) -> None:
+        machine = self.machines[host]
+        if machine.phase in (Phase.STARTING, Phase.UP):
+            machine.phase, machine.since = Phase.ENDING, self._now()
+
+    def kill(self, host: str) -> None:
+        if host in self.machines:
+            self.machines[host].phase = Phase.GONE
+
+    dies = kill
+
+    def forget(self, host: str) -> None:
+        del self.machines[host]
+
+    def address(self, host: str) -> str:
+        return self.machines[host].address if host in self.machines else ""
+
+    def namespace(self, host: str) -> None:
+        return None
+
+    def failure(self, host: str) -> str:
+        return "its plug was pulled"
+
+    def confine(self, host: str, cores: float | None, weight: float = 1.0) -> None:
+        """Nothing."""
+
+    def archive_classes(self) -> None:
+        """Nothing."""
+
+    def measure(self) -> Mapping[str, Measured]:
+        return {name: Measured(each.seconds, 100.0) for name, each in self.machines.items() if each.up}
+
+    def close(self) -> None:
+        self.machines.clear()
+
+
+@dataclass
+class Durable:
+    """What outlives the driver of a query. ranges: of planned batches. contents: by partition and version."""
+
+    ranges: list[tuple[int, int]] = field(default_factory=list)
+    committed: int = -1
+    contents: dict[tuple[int, int], str] = field(default_factory=dict)
+
+
+@dataclass
+class Executor:
+    id: str
+    host: str
+    address: str
+    busy: float = 0.0
+    fenced: bool = False
+    stands_until: float = -math.inf
+    state: dict[int, int] = field(default_factory=dict)
+
+
+@dataclass
+class Progress:
+    """A committed batch as the driver tells of it. began, ended: by the wall's clock; steady: when it really ended. waited:
+    for how long its oldest record did.
+    """
+
+    number: int
+    began: float
+    ended: float
+    start: int
+    end: int
+    latest: int
+    tasks: list[tuple[str, float]]
+    steady_began: float = 0.0
+    steady: float = 0.0
+    waited: float = 0.0
+
+
+class Engine:
+    """One session with one query. It is DriverSide and TaskLoads in one, and knows what is asked of either.
+
+    machines: by host, of this application. arrived: records that have come by a second. wall: the machine's clock.
+    """
+
+    context = None
+    replays, salted = True, False
+    """What mutants undo: a batch that was planned is run as it was planned; content does not depend on its place."""
+
+    @staticmethod
+    def loads(cached: int | None, wanted: int) -> int:
+        """Version of a partition that a task loads: from the checkpoint where its executor has another."""
+        return wanted
+
+    def __init__(
+        self,
+        name: str,
+        durable: Durable,
+        machines: Callable[[], Mapping[str, Machine]],
+        arrived: Callable[[float], float],
+        due: Callable[[float], float],
+        now: Callable[[], float],
+        wall: Callable[[], float],
+        history: History,
+        run: int,
+    ) -> None:
+        self.name, self.durable, self._machines, self._arrived, self._due = name, durable, machines, arrived, due
+        self.now, self.wall, self._history = now, wall, history
+        self.query_id, self.run_id = f"query-{name}", f"run-{run}"
+        self._prefix = f"{run}."
+        self.executors: dict[str, Executor] = {}
+        self.locations: dict[int, str] = {}
+        self.progress: list[Progress] = []
+        self.batch: tuple[int, float, float] | None = None  # number, when it began, by the wall
+        self._written, self._spent_at = False, 0.0
+        self._works: dict[str, tuple[float, float]] = {}
+        self._ends, self._tasks = math.inf, dict[int, tuple[str, int, float]]()
+        self._next, self._numbers = 0.0, 0
+        self._came_up: dict[str, float] = {}
+        self.stopped = False
+        # faults, each until a second
+        self.fails: tuple[float, str] = (-math.inf, "")
+        self.reports_lost = self.hangs = self.silent = self.loadless = -math.inf
+        self.spark = self._java()
+
+    # -- the driver's JVM --------------------
+
+    def ask(self, method: str, *arguments: Any) -> list[list[str]]:
+        """What the Java of the real driver side answers."""
+        self._perhaps_fail()
+        return getattr(self, f"_{method}")(*arguments)
+
+    def _perhaps_fail(self) -> None:
+        until, how = self.fails
+        if self.now() < until:
+            raise raised(how)
+
+    def cpu_seconds(self) -> float:
+        return 0.0
+
+    def fence(self, executor: str) -> None:
+        self._perhaps_fail()
+        if executor in self.executors:
+            self.executors[executor].fenced = True
+
+    def _executors(self, _: Any) -> list[list[str]]:
+        running = {executor for executor, _, _ in self._tasks.values()} if self.batch is not None else set()
+        return [
+            [
+                each.id,
+                f"{each.address}:7",
+                "1",
+                str(round(1e3 * each.busy)),
+                str(int(each.fenced)),
+                str(int(each.id in running)),
+            ]
+            for each in self.executors.values()
+        ]
+
+    def _queries(self, _: Any) -> list[list[str]]:
+        newest = self.progress[-1].number if self.progress else self.durable.committed
+        return [[self.query_id, self.run_id, str(newest), str(int(self.batch is None)), self.name]]
+
+    def _batches(self, _: Any, seen: int) -> list[list[str]]:
+        doing = ["ProcessingTimeTrigger(2000)", "Waiting" if self.batch is None else "Processing new data"]
+        if self.now() < self.silent:
+            return [doing]
+        found = []
+        for each in self.progress:
+            if each.number > seen:
+                offsets = {
+                    "startOffset": {"n": each.start},
+                    "endOffset": {"n": each.end},
+                    "latestOffset": {"n": each.latest},
+                }
+                source = {"description": "paper", **offsets, "numInputRows": each.end - each.start}
+                times = [str(round(1e3 * at)) for at in (each.began, each.ended - each.began)]
+                found.append(
+                    [str(each.number), times[0], str(each.end - each.start), times[1], "0", "{}", json.dumps(source)]
+                )
+        return [*found[::-1], doing]
+
+    def _stateful(self, _: Any, execution: Any) -> list[list[str]]:
+        if not self.progress:
+            return []
+        return [["planned"], ["0", "0", str(PARTITIONS), "7", "StateStoreSave", "paper://state", "default"]]
+
+    def _locations(self, *_: Any) -> list[list[str]]:
+        return [
+            [f"executor_{self.executors[at].address}_{at}" if (at := self.locations.get(p)) in self.executors else ""]
+            for p in range(PARTITIONS)
+        ]
+
+    def _loads(self, _: Any, execution: Any, kinds: str, told: int, limit: int, senders: bool) -> list[list[str]]:
+        if self.now() < self.loadless or not self.progress or self.progress[-1].number <= told:
+            return []
+        first = max(told + 1, self.progress[-1].number - limit + 1)
+        lines: list[list[str]] = []
+        for each in reversed(self.progress):
+            if each.number < first - 1:
+                break
+            lines.append(["J", str(each.number), str(round(1e3 * each.ended))])
+            if each.number >= first:
+                lines.append(["S", str(each.number), "", "0", "0", str(PARTITIONS)])
+                for partition, (executor, seconds) in enumerate(each.tasks):
+                    spent = (round(1e3 * seconds), 0, round(1e9 * seconds), (each.end - each.start) // PARTITIONS, 0, 0, 0)
+                    lines.append(["T", str(partition), str(partition), executor, "1", *map(str, spent)])
+        return lines
+
+    def _java(self) -> Any:
+        """The objects of the session that are used by name."""
+        execution = SimpleNamespace(
+            lastExecution=lambda: None if self.batch is None and not self.progress else SimpleNamespace(
+                checkpointLocation=lambda: "paper://state",
+                currentBatchId=lambda: self.batch[0] if self.batch else self.progress[-1].number,
+            ),
+            lastProgress=lambda: None,
+        )  # fmt: skip
+        wrapper = SimpleNamespace(
+            streamingQuery=lambda: execution,
+            status=lambda: SimpleNamespace(isTriggerActive=lambda: self.batch is not None),
+            lastProgress=lambda: None,
+        )
+        coordinator = SimpleNamespace(reportActiveInstance=self._reported)
+        streams = SimpleNamespace(get=lambda _: wrapper, stateStoreCoordinator=lambda: coordinator)
+        state = SimpleNamespace(
+            StateStoreId=lambda root, operator, partition, store: partition,
+            StateStoreProviderId=lambda store, run: store,
+        )
+        streaming = SimpleNamespace(state=state)
+        execution_package = SimpleNamespace(streaming=streaming)
+        sql = SimpleNamespace(execution=execution_package)
+        jvm = SimpleNamespace(
+            org=SimpleNamespace(apache=SimpleNamespace(spark=SimpleNamespace(sql=sql))),
+            PythonUtils=SimpleNamespace(toSeq=list),
+            java=SimpleNamespace(util=SimpleNamespace(UUID=SimpleNamespace(fromString=str))),
+        )
+        context = SimpleNamespace(isStopped=lambda: self.stopped)
+        return SimpleNamespace(
+            _jvm=jvm,
+            _jsparkSession=SimpleNamespace(streams=lambda: streams),
+            sparkContext=SimpleNamespace(_jsc=SimpleNamespace(sc=lambda: context)),
+        )
+
+    def _reported(self, partition: int, address: str, executor: str, _: Any) -> None:
+        if self.now() >= self.reports_lost:
+            self.locations[partition] = executor
+
+    # -- what happens --------------------
+
+    def tick(self) -> None:
+        """Let pass what has come due: executors register and are lost, a batch begins and ends."""
+        now = self.now()
+        self._meet_hosts(now)
+        self._spend(now)
+        if self.batch is not None and now >= self._ends:
+            if self._written:
+                self._commit(now)
+            else:
+                self._end_or_go_on(now)
+        if self.batch is None and now >= self._next and any(not each.fenced for each in self.executors.values()):
+            self._begin(now)
+
+    def _meet_hosts(self, now: float) -> None:
+        machines = self._machines()
+        for executor in list(self.executors.values()):
+            machine = machines.get(executor.host)
+            if machine is None or not machine.up or machine.address != executor.address:
+                self._lose(executor.id)
+        taken = {executor.host for executor in self.executors.values()}
+        for host, machine in machines.items():
+            if not machine.up or host in taken:
+                continue
+            if now >= self._came_up.setdefault(machine.address, now) + REGISTERS:
+                self._numbers += 1
+                name = f"{self._prefix}{self._numbers}".replace(".", "00")
+                self.executors[name] = Executor(name, host, machine.address)
+                self._came_up.pop(machine.address)
+
+    def _spend(self, now: float) -> None:
+        """Count the CPU time of hosts whose tasks have run since the last tick."""
+        machines = self._machines()
+        for executor, (began, ends) in self._works.items():
+            if executor in self.executors:
+                machine = machines[self.executors[executor].host]
+                machine.seconds += max(0.0, min(now, ends) - max(self._spent_at, began)) * machine.type.cores
+        self._spent_at = now
+
+    def kill_executor(self, executor: str) -> None:
+        """Its process ends; the host lives and starts another."""
+        self._lose(executor)
+
+    def _lose(self, executor: str) -> None:
+        lost = self.executors.pop(executor)
+        self._came_up[lost.address] = self.now()
+        for partition in [p for p, at in self.locations.items() if at == executor]:
+            del self.locations[partition]
+
+    def _place(self, partition: int) -> str:
+        at = self.locations.get(partition)
+        if at in self.executors and not self.executors[at].fenced:
+            return at
+        usable = [each.id for each in self.executors.values() if not each.fenced] or list(self.executors)
+        return usable[partition % len(usable)]
+
+    def _begin(self, now: float) -> None:
+        number = self.durable.committed + 1
+        start = self.durable.ranges[number - 1][1] if number else 0
+        if number < len(self.durable.ranges) and not self.replays:
+            self.durable.ranges.pop()
+        if number == len(self.durable.ranges):
+            latest = int(self._arrived(now))
+            if latest <= start:
+                return
+            self.durable.ranges.append((start, min(latest, start + BOUND)))
+        self.batch = (number, now, self.wall())
+        self._tasks, self._works = {}, {}
+        self._run(range(PARTITIONS), number, now + OVERHEAD)
+
+    def _run(self, partitions: Collection[int], number: int, at: float) -> None:
+        """Plan tasks from second `at` on; a task runs on one core, behind the others of its executor."""
+        start, end = self.durable.ranges[number]
+        machines, busy = self._machines(), dict[str, float]()
+        for partition in partitions:
+            executor = self._place(partition)
+            seconds = COST * (end - start) / PARTITIONS / machines[self.executors[executor].host].type.cores
+            busy[executor] = busy.get(executor, 0.0) + seconds
+            self._tasks[partition] = (executor, number, seconds)
+            self.locations[partition] = executor  # a task reports where it loads its state, before it works
+        self._works |= {executor: (at, at + seconds) for executor, seconds in busy.items()}
+        hold = max(self.executors[each].stands_until for each in busy)
+        self._ends = max(at + max(busy.values()), hold, self.hangs)
+
+    def _end_or_go_on(self, now: float) -> None:
+        assert self.batch is not None
+        number = self.batch[0]
+        lost = [p for p, (executor, _, _) in self._tasks.items() if executor not in self.executors]
+        if lost:
+            if self.executors:
+                self._run(lost, number, now + RETRY)
+            return
+        if now < (hold := max(self.hangs, *(self.executors[e].stands_until for e, _, _ in self._tasks.values()))):
+            self._ends = hold
+            return
+        # State and sink are written before the batch counts as committed: a driver may die between the two.
+        self._write(number, now)
+        self._written, self._ends = True, now + COMMITS
+
+    def _commit(self, now: float) -> None:
+        assert self.batch is not None
+        number, began, by_wall = self.batch
+        self.durable.committed, self._written = number, False
+        start, end = self.durable.ranges[number]
+        tasks = [(self._tasks[p][0], self._tasks[p][2]) for p in range(PARTITIONS)]
+        self.progress.append(
+            Progress(
+                number,
+                by_wall,
+                self.wall(),
+                start,
+                end,
+                int(self._arrived(began)),
+                tasks,
+                began,
+                now,
+                now - self._due(start),
+            )
+        )
+        del self.progress[:-100]
+        self.batch = None
+        self._next = max(now, began + TRIGGER)
+
+    def _write(self, number: int, now: float) -> None:
+        start, end = self.durable.ranges[number]
+        for partition in range(PARTITIONS):
+            executor, _, seconds = self._tasks[partition]
+            at = self.executors[executor]
+            loaded = self.loads(at.state.get(partition), number)
+            before = self.durable.contents.get((partition, loaded), "") + (executor if self.salted else "")
+            content = content_of(partition, before, start, end)
+            self.durable.contents[partition, number + 1] = content
+            at.state[partition] = number + 1
+            at.busy += seconds
+            self._history.commits.append(Commit(now, self.name, number, partition, at.host, loaded, number + 1, content))
+        self._history.sink.append((now, self.name, number, start, end, row_of(start, end)))
+
+
+SMALL = HostType("small", cores=1.0, price=1.0, billing=Billing(10.0), start=6.0, stop=2.0)

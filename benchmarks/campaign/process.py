@@ -1,0 +1,173 @@
+"""Processes under one simulated clock: strands of Python that run in turn, die anywhere, and call providers that fail.
+
+A strand is a thread that holds the baton until it sleeps; so at any moment one of them runs, and a run of a seed repeats.
+"""
+
+import math
+import threading
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from campaign.disk import Killed
+from campaign.errors import raised
+from campaign.history import Call, History
+from elastream.clouds.provider import HostStatus, Measured, Provider, RunState, Terms
+from elastream.model.cloud import HostType
+from elastream.model.errors import CloudError
+
+__all__ = ["FaultyProvider", "Process", "Strand"]
+
+R = TypeVar("R")
+
+ABSURD: Mapping[str, float | None] = {
+    "nan": math.nan, "inf": math.inf, "-inf": -math.inf, "negative": -5.0, "none": None, "huge": 1e18,
+}  # fmt: skip
+
+
+class Strand(threading.Thread):
+    """Runs `program` in turn with the world: `step` lets it go on until it sleeps, dies or ends."""
+
+    def __init__(self, program: Callable[["Strand"], None]) -> None:
+        super().__init__(daemon=True)
+        self._program = program
+        self._go, self._back = threading.Semaphore(0), threading.Semaphore(0)
+        self.wakes, self.over, self._ending = 0.0, False, False
+        self.error: BaseException | None = None
+        self.start()
+
+    def run(self) -> None:
+        self._go.acquire()
+        try:
+            if not self._ending:
+                self._program(self)
+        except BaseException as error:
+            self.error = error
+        finally:
+            self.over = True
+            self._back.release()
+
+    def step(self) -> None:
+        """By the world: go on until it sleeps or is over."""
+        self._go.release()
+        self._back.acquire()
+
+    def sleep(self, until: float) -> None:
+        """By the program: let the world go on until second `until`. Raises Killed where it is ended meanwhile."""
+        self.wakes = until
+        self._back.release()
+        self._go.acquire()
+        if self._ending:
+            raise Killed
+
+    def end(self) -> None:
+        """By the world: it dies where it sleeps."""
+        if not self.over:
+            self._ending = True
+            self.step()
+
+
+class Process:
+    """A process: dies as its faults say, in a write, in a call of its provider, or at once; `Writer` of its folder.
+
+    calls_die: "before" or "after", if it is to die in its next call. call_errors: what its next calls raise.
+    """
+
+    def __init__(self, name: str, now: Callable[[], float], history: History) -> None:
+        self.name, self.now, self.history = name, now, history
+        self.alive = False
+        self.starts_at = 0.0
+        self.strand: Strand | None = None
+        self.dies, self.room = "", math.inf
+        self.calls_die = ""
+        self.call_errors: list[str] = []
+        self.measures: Mapping[str, Measured] | None = None
+        self.stale_until = self.absurd_until = -math.inf
+        self.absurd = "nan"
+        self.lost_until = self.unanswered_until = self.doubled_until = -math.inf
+
+    def die(self) -> None:
+        """It is dead from now on: raises Killed, which unwinds what it was doing."""
+        self.alive = False
+        self.dies = self.calls_die = ""
+        raise Killed
+
+    def works(self) -> None:
+        """Raises Killed where it is dead: nothing that unwinds does anything any more."""
+        if not self.alive:
+            raise Killed
+
+
+class FaultyProvider:
+    """`provider` as `process` has it: calls are noted, fail as faults say, and end the process if it is to die in one."""
+
+    def __init__(self, provider: Provider, process: Process) -> None:
+        self.provider, self._process = provider, process
+
+    @property
+    def terms(self) -> Terms:
+        return self.provider.terms
+
+    def lease(self, hosts: Mapping[str, HostType]) -> None:
+        self._do("lease", tuple(hosts), lambda: self.provider.lease(hosts))
+
+    def release(self, hosts: Collection[str]) -> None:
+        if hosts:
+            self._do("release", tuple(hosts), lambda: self.provider.release(hosts))
+
+    def hosts(self) -> Mapping[str, HostStatus]:
+        self._process.works()
+        return self.provider.hosts()
+
+    def measure(self) -> Mapping[str, Measured]:
+        process = self._process
+        process.works()
+        found = self.provider.measure()
+        if process.now() < process.stale_until:
+            found = process.measures = process.measures or found
+        else:
+            process.measures = None
+        if process.now() < process.absurd_until:
+            value = ABSURD[process.absurd]
+            found = {host: replace(each, cpu_seconds=value, memory=value) for host, each in found.items()}
+        return found
+
+    def report(self, state: RunState) -> None:
+        self._process.works()
+        self.provider.report(state)
+
+    def owed(self) -> float | None:
+        return self.provider.owed()
+
+    def close(self) -> None:
+        self._process.works()
+        self.provider.close()
+
+    def _do(self, what: str, hosts: tuple[str, ...], do: Callable[[], Any]) -> None:
+        process = self._process
+        process.works()
+        how, when = (*process.call_errors.pop(0).split(), "")[:2] if process.call_errors else ("", "")
+        if process.calls_die == "before":
+            process.die()
+        if when == "before":
+            self._note(what, hosts, "fail", how)
+            raise raised(how)
+        try:
+            do()
+        except CloudError as error:
+            self._note(what, hosts, "fail", str(error))
+            raise
+        except BaseException as error:
+            self._note(what, hosts, "unknown", str(error))
+            raise
+        if process.calls_die == "after":
+            self._note(what, hosts, "unknown", "its process died")
+            process.die()
+        if when == "after":
+            self._note(what, hosts, "unknown", how)
+            raise raised(how)
+        self._note(what, hosts, "ok")
+
+    def _note(self, what: str, hosts: tuple[str, ...], ended: str, why: str = "") -> None:
+        process = self._process
+        process.history.calls.append(Call(process.now(), process.name, what, hosts, ended, why))

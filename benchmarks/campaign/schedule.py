@@ -1,0 +1,169 @@
+"""A schedule of faults is a value: drawn from a seed, written as JSON, replayed, and made shorter where it fails."""
+
+import json
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+
+__all__ = ["KINDS", "OWN", "SHARED", "Fault", "Kind", "Schedule", "drawn", "from_json", "shortened", "to_json"]
+
+OWN, SHARED = "own", "shared"
+"""Worlds: one application on a cloud of its own that outlives it; two that share the hosts of two regions."""
+BEGIN = 40.0
+"""Seconds before the first fault: the run has begun to work."""
+BETWEEN = 10.0
+"""Mean seconds between two faults: about the time in which one is noticed, so that many overlap."""
+SHORTEST, LONGEST = 2.0, 30.0
+"""Seconds that a fault with a duration lasts."""
+STEPS = (1.0, 10.0, 60.0, 600.0, 3600.0)
+"""Seconds by which a clock is set, forward or back."""
+ERRORS = ("EnvironmentProblem", "OSError", "TimeoutError", "RuntimeError", "KeyError", "ValueError", "Py4JError")
+"""What a call raises: that of the contract, and others."""
+WHEN = ("before", "inside", "after")
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """At `at` seconds `kind` happens to `who`. amount: what its kind says (bytes, seconds of a step, calls); seconds: how
+    long it lasts; how: a variant, such as when in a write a process dies, or what a call raises.
+    """
+
+    at: float
+    kind: str
+    who: str
+    amount: float = 0.0
+    seconds: float = 0.0
+    how: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """The faults of one run, oldest first. world: OWN or SHARED. load: (second, records/s) from then on."""
+
+    seed: int
+    world: str
+    load: tuple[tuple[float, float], ...]
+    faults: tuple[Fault, ...]
+
+    @property
+    def end(self) -> float:
+        """When the last fault is over and the load changes no more, seconds."""
+        return max(BEGIN, self.load[-1][0], *(each.at + each.seconds for each in self.faults))
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A kind of fault. who: whom it can happen to, in which world. weight: how often. lasts: whether it has a duration."""
+
+    who: Mapping[str, Sequence[str]]
+    weight: float = 1.0
+    lasts: bool = False
+    how: Sequence[str] = ("",)
+    amount: Callable[[random.Random], float] = lambda chance: 0.0
+
+
+DRIVERS: Mapping[str, Sequence[str]] = {OWN: ("a",), SHARED: ("a", "b")}
+ALL: Mapping[str, Sequence[str]] = {OWN: ("a",), SHARED: ("a", "b", "arbiter", "east", "west")}
+MANAGERS: Mapping[str, Sequence[str]] = {OWN: (), SHARED: ("arbiter", "east", "west")}
+PROVIDERS: Mapping[str, Sequence[str]] = {OWN: ("a",), SHARED: ("a", "b", "east", "west")}
+MACHINE: Mapping[str, Sequence[str]] = {OWN: ("all",), SHARED: ("all",)}
+
+
+def _few(chance: random.Random) -> float:
+    return float(chance.randint(1, 5))
+
+
+KINDS: Mapping[str, Kind] = {
+    "killed": Kind(ALL, 1.5),
+    "killed in a write": Kind(ALL, 2.0, how=WHEN),
+    "killed in a call": Kind(PROVIDERS, 2.0, how=("before", "after")),
+    "a full disk": Kind(ALL, 1.5, lasts=True, amount=lambda chance: float(chance.choice((0, 1, 20, 200, 2000)))),
+    "the clock is set": Kind(MACHINE, 1.5, amount=lambda chance: chance.choice(STEPS) * chance.choice((-1, 1))),
+    "messages lost": Kind({OWN: (), SHARED: ("a", "b", "east", "west")}, 1.5, lasts=True),
+    "answers lost": Kind({OWN: (), SHARED: ("a", "b", "east", "west")}, 1.0, lasts=True),
+    "messages doubled": Kind({OWN: (), SHARED: ("a", "b", "east", "west")}, 1.0, lasts=True),
+    "the provider raises": Kind(PROVIDERS, 2.0, how=tuple(f"{e} {w}" for e in ERRORS for w in ("before", "after")),
+                                amount=_few),
+    "no room": Kind(PROVIDERS, 0.7, lasts=True),
+    "hosts start slowly": Kind(PROVIDERS, 0.7, lasts=True),
+    "a host dies": Kind(DRIVERS, 2.0),
+    "hosts die": Kind(DRIVERS, 0.7, amount=_few),
+    "an executor dies": Kind(DRIVERS, 1.5),
+    "an executor stands still": Kind(DRIVERS, 1.0, lasts=True),
+    "a stray host": Kind({OWN: ("a",), SHARED: ("east", "west")}, 0.7),
+    "the gateway fails": Kind(DRIVERS, 1.5, lasts=True, how=ERRORS),
+    "reports to the coordinator lost": Kind(DRIVERS, 1.0, lasts=True),
+    "a batch hangs": Kind(DRIVERS, 1.0, lasts=True),
+    "progress is missing": Kind(DRIVERS, 1.0, lasts=True),
+    "task loads are missing": Kind(DRIVERS, 0.7, lasts=True),
+    "use is stale": Kind(DRIVERS, 0.7, lasts=True),
+    "use is absurd": Kind(DRIVERS, 1.5, lasts=True, how=("nan", "inf", "-inf", "negative", "none", "huge")),
+    "the policy fails": Kind(DRIVERS, 1.0, lasts=True, how=(*ERRORS, "no plan", "odd actions")),
+    "an observer fails": Kind(DRIVERS, 0.3, how=ERRORS),
+    "a second controller": Kind(DRIVERS, 0.7),
+}  # fmt: skip
+"""Every kind of fault of the simulated form."""
+
+
+def drawn(seed: int, faults: int, world: str = "") -> Schedule:
+    """The schedule of `seed`: `faults` faults by their weights, in a world by the seed unless one is named."""
+    chance = random.Random(seed)
+    where = world or (OWN, SHARED)[seed % 2]
+    kinds = [name for name, kind in KINDS.items() if kind.who[where]]
+    at, found = BEGIN, list[Fault]()
+    for name in chance.choices(kinds, [KINDS[name].weight for name in kinds], k=faults):
+        kind = KINDS[name]
+        seconds = round(chance.uniform(SHORTEST, LONGEST), 1) if kind.lasts else 0.0
+        found.append(
+            Fault(round(at, 1), name, chance.choice(kind.who[where]), kind.amount(chance), seconds, chance.choice(kind.how))
+        )
+        at += chance.expovariate(1 / BETWEEN)
+    load = [(0.0, chance.uniform(150.0, 350.0))]
+    while load[-1][0] < at:
+        load.append((load[-1][0] + chance.uniform(30.0, 120.0), chance.uniform(150.0, 900.0)))
+    return Schedule(seed, where, tuple((round(t, 1), round(rate, 1)) for t, rate in load), tuple(found))
+
+
+def to_json(schedule: Schedule) -> str:
+    """The schedule as JSON; `from_json` is its inverse."""
+    return json.dumps(asdict(schedule))
+
+
+def from_json(text: str) -> Schedule:
+    """Read what `to_json` wrote."""
+    fields = json.loads(text)
+    fields["load"] = tuple((at, rate) for at, rate in fields["load"])
+    fields["faults"] = tuple(Fault(**each) for each in fields["faults"])
+    return Schedule(**fields)
+
+
+def shortened(schedule: Schedule, fails: Callable[[Schedule], bool]) -> Schedule:
+    """The shortest schedule of faults of `schedule` that was found to fail as well: hypothesis's search and shrinking.
+
+    Raises NoSuchExample where none fails.
+    """
+    from hypothesis import HealthCheck, Phase, find, settings
+    from hypothesis import strategies as st
+
+    count = len(schedule.faults)
+
+    def kept(chosen: Sequence[bool]) -> Schedule:
+        faults = tuple(fault for fault, stays in zip(schedule.faults, chosen, strict=True) if stays)
+        return Schedule(schedule.seed, schedule.world, schedule.load, faults)
+
+    tried: dict[tuple[bool, ...], bool] = {}
+
+    def failing(chosen: tuple[bool, ...]) -> bool:
+        if chosen not in tried:
+            tried[chosen] = fails(kept(chosen))
+        return tried[chosen]
+
+    # Nearly all are kept at first; what shrinks is a number towards 0, and 0 drops a fault.
+    masks = st.lists(st.integers(0, 4 * count), min_size=count, max_size=count).map(lambda each: tuple(map(bool, each)))
+    quiet = settings(
+        database=None, max_examples=200, deadline=None, derandomize=True,
+        suppress_health_check=list(HealthCheck), phases=(Phase.generate, Phase.shrink),
+    )  # fmt: skip
+    if not count:
+        return schedule
+    return kept(find(masks, failing, settings=quiet))

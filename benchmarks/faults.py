@@ -1,0 +1,244 @@
+"""A campaign of faults: does what is committed stay exact, does no host leak, and does the run go on?
+
+python benchmarks/faults.py --simulated [--quick] [--seeds N] [--faults N] [--workers N] [--json FILE]
+python benchmarks/faults.py --spark [--quick] [--faults N] [--json FILE]
+python benchmarks/faults.py --mutants [--quick] [--workers N]
+python benchmarks/faults.py --seed N [--faults N] [--shrink]      # one schedule again; a failing one made shorter
+
+Simulated: 500 seeds of 20 faults each, at most 8 minutes on two cores. The loop, the journal, the mover, the ledger of
+leases, the arbiter and the managers of regions are the real ones; engine, machines, disk, clock and network are arithmetic.
+Mutants: with one mend undone at a time, a part of the seeds must break a rule.
+"""
+
+import argparse
+import os
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from _common import Report, main, progress
+from campaign.history import Violation
+from campaign.mutants import MUTANTS, Mutant
+from campaign.schedule import Schedule, drawn, shortened, to_json
+from campaign.world import ran
+
+from elastream.experiments.cases import ExperimentOptions, cores, run_all
+
+SEEDS, QUICK, FAULTS = 500, 40, 20
+"""Schedules of the simulated form, of its quick form, and faults of each."""
+MINUTES, ON_CORES = 8.0, 2
+"""The simulated form's bar, and the cores that it is for."""
+SPARK_FAULTS, SPARK_QUICK, SPARK_MINUTES = 300, 40, 22.0
+"""The same on Spark."""
+TRIED = 40
+"""Seeds on which a mutant is tried, until one catches it."""
+CAUGHT = 1.0
+"""Fraction of the mutants that must be caught."""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A seed, and the mutant under which it is tried; none: as the code is."""
+
+    seed: int
+    faults: int = FAULTS
+    mutant: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of a case. kinds: its faults. broken: what did not hold."""
+
+    case: Case
+    world: str
+    seconds: float
+    kinds: tuple[str, ...]
+    broken: tuple[Violation, ...]
+    batches: int
+    calls: int
+    restarts: int
+
+
+def tried(case: Case) -> Outcome:
+    """Run one case."""
+    schedule, began = drawn(case.seed, case.faults), time.process_time()
+    history, broken = ran(schedule)
+    kinds = tuple(kind for _, kind in history.faults)
+    return Outcome(
+        case, schedule.world, time.process_time() - began, kinds, broken, len(history.sink), len(history.calls),
+        history.restarts,
+    )  # fmt: skip
+
+
+def caught(mutant: Mutant, seeds: Sequence[int], faults: int = FAULTS) -> Outcome | None:
+    """The first of `seeds` that breaks a rule with `mutant` at work; None where none does."""
+    for seed in seeds:
+        if mutant.world and drawn(seed, 0).world != mutant.world:
+            continue
+        with mutant.at_work():
+            try:
+                found = tried(Case(seed, faults, mutant.name))
+            except Exception as error:  # a world that cannot go on is a world that broke
+                return Outcome(
+                    Case(seed, faults, mutant.name), "", 0.0, (), (Violation("control", 0.0, repr(error)),), 0, 0, 0
+                )
+        if found.broken:
+            return found
+    return None
+
+
+def simulated(arguments: argparse.Namespace) -> Report:
+    report = Report()
+    seeds = arguments.seeds or (QUICK if arguments.quick else SEEDS)
+    cases = [Case(seed, arguments.faults or FAULTS) for seed in range(arguments.first, arguments.first + seeds)]
+
+    def done(case: Case, count: int, all_of_them: int) -> None:
+        if count % 50 == 0 or count == all_of_them:
+            progress(f"{count} of {all_of_them} seeds")
+
+    found, seconds = run_all(tried, cases, ExperimentOptions(workers=arguments.workers), done)
+    for each in [each for each in found if each.broken][:5]:
+        progress(f"seed {each.case.seed} ({each.world}): {'; '.join(map(str, each.broken[:3]))}")
+    faults = Counter(kind for each in found for kind in each.kinds)
+    report.figures = {
+        "seeds": len(found),
+        "first seed": arguments.first,
+        "faults": sum(faults.values()),
+        "faults by kind": dict(faults.most_common()),
+        "batches": sum(each.batches for each in found),
+        "calls of providers": sum(each.calls for each in found),
+        "restarts of processes": sum(each.restarts for each in found),
+        "seeds that broke a rule": [each.case.seed for each in found if each.broken],
+        "rules broken": dict(Counter(rule for each in found for rule in {one.rule for one in each.broken})),
+        "minutes": seconds / 60,
+        "core seconds a seed": sum(each.seconds for each in found) / len(found),
+    }
+    report.environment["cores"] = os.cpu_count()
+    report.at_most("seeds that broke a rule", len(report.figures["seeds that broke a rule"]), 0, "the project's bar")
+    if seeds >= SEEDS:
+        report.at_least("faults", report.figures["faults"], SEEDS * FAULTS, "the project's bar")
+        report.at_most(f"minutes on {ON_CORES} cores", report.figures["minutes"], MINUTES, "the project's bar")
+    return report
+
+
+def mutants(arguments: argparse.Namespace) -> Report:
+    """Each mutant on as many seeds as it takes."""
+    report = Report()
+    seeds = range(arguments.first, arguments.first + (arguments.seeds or TRIED))
+
+    def tried_mutant(name: str) -> Outcome | None:
+        return caught(next(each for each in MUTANTS if each.name == name), seeds, arguments.faults or FAULTS)
+
+    found, _ = run_all(
+        tried_mutant, [each.name for each in MUTANTS], ExperimentOptions(workers=arguments.workers), lambda *_: None
+    )
+    table = {}
+    for mutant, outcome in zip(MUTANTS, found, strict=True):
+        said = "missed" if outcome is None else f"caught by seed {outcome.case.seed}: {outcome.broken[0]}"
+        progress(f"{mutant.name} (undoes: {mutant.undoes}): {said}")
+        table[mutant.name] = {"undoes": mutant.undoes, "caught": outcome is not None, "said": said}
+    report.figures = {"mutants": table, "caught": sum(each["caught"] for each in table.values()), "of": len(table)}
+    report.at_least("fraction of mutants caught", report.figures["caught"] / len(table), CAUGHT, "the project's bar")
+    return report
+
+
+def on_spark(arguments: argparse.Namespace) -> Report:
+    """One warm cluster."""
+    from campaign.on_spark import on_spark_ran
+
+    count = arguments.faults or (SPARK_QUICK if arguments.quick else SPARK_FAULTS)
+    found = on_spark_ran(arguments.first, count, progress)
+    for each in found.broken:
+        progress(str(each))
+    for remark in found.remarks:
+        progress(remark)
+    report = Report()
+    report.figures = {
+        "faults": sum(found.faults.values()),
+        "faults by kind": dict(found.faults.most_common()),
+        "of them done": dict(found.done.most_common()),
+        "batches": found.batches,
+        "records": found.records,
+        "starts of the driver": found.starts,
+        "seconds until all had settled": found.settled,
+        "minutes": found.seconds / 60,
+        "broken": [str(each) for each in found.broken],
+        "remarks": found.remarks,
+    }
+    report.at_most("rules broken", len(found.broken), 0, "the project's bar")
+    if count >= SPARK_FAULTS:
+        report.at_least("faults", report.figures["faults"], SPARK_FAULTS, "the project's bar")
+        report.at_most(f"minutes on {ON_CORES} cores", report.figures["minutes"], SPARK_MINUTES, "the project's bar")
+    return report
+
+
+def one(arguments: argparse.Namespace) -> Report:
+    """One schedule again, and shorter if that is wanted."""
+    report = Report()
+    schedule = drawn(arguments.seed, arguments.faults or FAULTS)
+    _, broken = ran(schedule)
+    for each in broken:
+        progress(str(each))
+    if broken and arguments.shrink:
+        rules = {each.rule for each in broken}
+
+        def fails(shorter: Schedule) -> bool:
+            return bool(rules & {each.rule for each in ran(shorter)[1]})
+
+        schedule = shortened(schedule, fails)
+        progress(f"{len(schedule.faults)} faults are enough:")
+        for fault in schedule.faults:
+            progress(f"  {fault}")
+        for each in ran(schedule)[1]:
+            progress(str(each))
+    report.figures = {"schedule": to_json(schedule), "broken": [str(each) for each in broken]}
+    report.at_most("rules broken", len(broken), 0, "the project's bar")
+    return report
+
+
+def measure(arguments: argparse.Namespace) -> Report:
+    if arguments.seed is not None:
+        return one(arguments)
+    if arguments.mutants:
+        return mutants(arguments)
+    if arguments.spark:
+        return on_spark(arguments)
+    return simulated(arguments)
+
+
+def line(report: Report) -> str:
+    figures: dict[str, Any] = report.figures
+    if "mutants" in figures:
+        return f"{figures['caught']} of {figures['of']} mutants caught"
+    if "schedule" in figures:
+        return "; ".join(figures["broken"]) or "no rule was broken"
+    if "starts of the driver" in figures:
+        return (
+            f"{figures['faults']} faults on Spark in {figures['minutes']:.1f} min, {figures['batches']} batches, "
+            f"{figures['starts of the driver']} starts of the driver: {len(figures['broken'])} rules broken"
+        )
+    if "seeds" in figures:
+        return (
+            f"{figures['faults']} faults under {figures['seeds']} seeds, {figures['batches']} batches, "
+            f"{figures['restarts of processes']} restarts of processes: "
+            f"{len(figures['seeds that broke a rule'])} seeds broke a rule"
+        )
+    return str(figures)
+
+
+def more(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--simulated", action="store_true", help="on an engine of arithmetic (the default)")
+    parser.add_argument("--spark", action="store_true", help="on Spark, one warm cluster")
+    parser.add_argument("--mutants", action="store_true", help="with one mend undone at a time")
+    parser.add_argument("--seed", type=int, help="this schedule alone")
+    parser.add_argument("--shrink", action="store_true", help="make a failing schedule shorter")
+    parser.add_argument("--seeds", type=int, help="how many")
+    parser.add_argument("--first", type=int, default=0, help="the first seed")
+    parser.add_argument("--faults", type=int, help="of each seed; on Spark, of all")
+    parser.add_argument("--workers", type=int, default=cores(), help="processes")
+
+
+if __name__ == "__main__":
+    main("faults", __doc__.splitlines()[0], measure, line, more)

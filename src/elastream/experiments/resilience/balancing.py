@@ -1,0 +1,106 @@
+"""Fig. 6.11(a) on Spark: records are skewed to the keys of one host; the policy `ring` moves tokens until all are alike.
+
+The hosts are those that there are, as in the figure: the policy cannot lease. How busy a host is, is told by the records
+that it takes: the shares of the state partitions in a batch are known, and where each partition runs is observed.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from elastream.control.loop import Loop
+from elastream.experiments.resilience.bed import Bed
+from elastream.experiments.resilience.job import Job
+from elastream.model.cloud import Lease
+from elastream.model.decision import Decision
+from elastream.model.observation import Context, Observation
+from elastream.model.plant import Clock
+from elastream.planning.policies.ring import RingBalance
+from elastream.recording.observer import Ending, Header
+from elastream.spark.plant import SparkPlant
+
+__all__ = ["BALANCED", "balanced_after"]
+
+SKEWED = Job(keys=400_000, rows=200_000, pace=0.0, partitions=16, hot=4, skewed_from=24)
+"""A full batch is always ready, and what it takes is work on state: most keys of a batch come once. The hot keys are those
+of a quarter of the state partitions, as one host of four has; they come some batches after the state is filled."""
+BALANCED = 1.25
+"""Records of the busiest host over the mean one's (the project's bar)."""
+GIVEN_UP = 60
+"""Batches after the skew that a balance is waited for: three times the bar."""
+LIMIT = 300.0
+"""Seconds that the loop may take in all."""
+
+
+def balanced_after(made: Bed) -> float:
+    """Batches from the skew until the busiest host takes at most BALANCED times the records of the mean one, under the
+    policy `ring`; infinite where that has not come GIVEN_UP batches after it."""
+    made.run(SKEWED)
+    watch = _Watch(made, SKEWED.loads(made.plant.spark, SKEWED.skewed_from))
+    # Records wait where batches take longer than they did: there is no queue, a batch is always ready.
+    policy = RingBalance(queue_high=made.normal(SKEWED.skewed_from))
+    watch.loop = Loop(_AsItIs(made.plant), policy, observers=[watch], limit=LIMIT)
+    watch.loop.run()
+    return watch.after
+
+
+class _Watch:
+    """Ends its loop once the hosts are balanced after the skew, or are not for GIVEN_UP batches."""
+
+    def __init__(self, made: Bed, loads: Sequence[int]) -> None:
+        self._made, self._loads = made, loads
+        self.after = math.inf
+        self.loop: Loop | None = None
+
+    def started(self, header: Header) -> None: ...
+
+    def observed(self, observation: Observation) -> None:
+        since = self._made.newest() - self._made.job.skewed_from + 1
+        if since <= 0:
+            return
+        shares = self._made.shares(self._loads).values()
+        if max(shares) * len(shares) <= BALANCED:
+            self.after = float(since)
+        if self.loop is not None and (since >= GIVEN_UP or self.after < math.inf):
+            self.loop.stop()
+
+    def decided(self, decision: Decision) -> None: ...
+
+    def ended(self, ending: Ending) -> None: ...
+
+
+class _AsItIs:
+    """A plant with the hosts that it has, and no others; it goes on when a loop over it ends."""
+
+    def __init__(self, plant: SparkPlant[Any]) -> None:
+        self._plant = plant
+        self.apply, self.switch = plant.apply, plant.switch
+
+    @property
+    def context(self) -> Context:
+        """Nothing can be leased."""
+        hosts = len(self._plant.hosts.usable)
+        return replace(self._plant.context, max_hosts=hosts, min_hosts=hosts)
+
+    @property
+    def clock(self) -> Clock:
+        """The plant's."""
+        return self._plant.clock
+
+    @property
+    def finished(self) -> bool:
+        """Whether the plant has."""
+        return self._plant.finished
+
+    @property
+    def ledger(self) -> Sequence[Lease]:
+        """The plant's."""
+        return self._plant.ledger
+
+    def observe(self) -> Observation:
+        """What the plant observes."""
+        return replace(self._plant.observe(), context=self.context)
+
+    def close(self) -> None:
+        """Whose plant it is goes on with it."""

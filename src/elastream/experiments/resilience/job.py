@@ -1,0 +1,87 @@
+"""A count over a state of any size, whose records are numbered: what must be counted is known whatever happened.
+
+The query is any user's: native Spark, watched and not compiled. Each batch brings as many records.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import reduce
+from pathlib import Path
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.streaming.query import StreamingQuery
+
+__all__ = ["Job"]
+
+STRIDE = 7_368_787
+"""Prime: records in a row have keys far apart, so that each batch has keys of all state partitions."""
+HOT, DRAWS = 0.75, 8
+"""Of skewed records, the part whose key is drawn anew, up to so often, until it is one of the hot state partitions."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """keys: of the state, all of which are there before anything is measured. rows: of a batch. pace: seconds from one
+    batch to the next, 0 for the next as soon as one has ended. partitions: of the state. zipf: keys come as words do in a
+    text (Zipf's law), not evenly; of rare ones some never come. hot, skewed_from: from batch `skewed_from` on most keys are
+    those of the first `hot` state partitions.
+    """
+
+    keys: int
+    rows: int
+    pace: float = 1.0
+    partitions: int = 8
+    zipf: bool = False
+    hot: int = 0
+    skewed_from: int = 0
+
+    @property
+    def filling(self) -> int:
+        """Batches until each key has been seen, or has had that many chances to."""
+        return -(-self.keys // self.rows)
+
+    def source(self, spark: SparkSession) -> DataFrame:
+        """The stream of records, with their numbers as `value`."""
+        source = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", self.rows).option("numPartitions", 4)
+        return source.load()
+
+    def keyed(self, numbers: DataFrame) -> DataFrame:
+        """The `key` of each record, by its number alone."""
+        return numbers.select(self._key().alias("key"))
+
+    def counted(self, numbers: DataFrame) -> DataFrame:
+        """Count of each key."""
+        return self.keyed(numbers).groupBy("key").count()
+
+    def loads(self, spark: SparkSession, batch: int) -> Sequence[int]:
+        """Records of a batch by state partition."""
+        numbers = spark.range(batch * self.rows, (batch + 1) * self.rows).withColumnRenamed("id", "value")
+        found = self.keyed(numbers).groupBy(self._partition(F.col("key")).alias("p")).count().collect()
+        by_partition = {row["p"]: row["count"] for row in found}
+        return [by_partition.get(number, 0) for number in range(self.partitions)]
+
+    def start(self, spark: SparkSession, checkpoint: Path) -> StreamingQuery:
+        """Start the query, or go on from its checkpoint."""
+        writer = self.counted(self.source(spark)).writeStream.outputMode("update").format("noop")
+        paced = writer.trigger(processingTime=f"{self.pace:g} seconds")
+        return paced.option("checkpointLocation", str(checkpoint)).start()
+
+    def _key(self) -> Column:
+        if not self.zipf:
+            even = F.col("value") * STRIDE % self.keys
+            before = F.col("value") < self.skewed_from * self.rows
+            return F.when(before, even).otherwise(self._drawn(even)) if self.hot else even
+        # Uniform in (0, 1) by the number, to the rank: of Zipf's law with exponent 1, log(rank) is uniform.
+        uniform = (F.pmod(F.xxhash64("value"), F.lit(1 << 30)) + 0.5) / float(1 << 30)
+        return F.floor(F.pow(F.lit(float(self.keys)), uniform)) - 1
+
+    def _drawn(self, even: Column) -> Column:
+        """Of HOT of the records the first of so many keys that is of a hot partition, if there is one."""
+        draws = [F.pmod(F.xxhash64("value", F.lit(number)), F.lit(self.keys)) for number in range(DRAWS)]
+        found = reduce(lambda later, key: F.when(self._partition(key) < self.hot, key).otherwise(later), draws, even)
+        return F.when(F.pmod(F.xxhash64("value", F.lit(-1)), F.lit(1000)) < 1000 * HOT, found).otherwise(even)
+
+    def _partition(self, key: Column) -> Column:
+        """State partition of a key, as Spark's shuffle finds it."""
+        return F.pmod(F.hash(key), F.lit(self.partitions))

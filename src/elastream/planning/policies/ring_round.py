@@ -1,0 +1,372 @@
+"""A planning round of the policy `ring`: what holds of hosts and rings, and the one kind of change that follows from it."""
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Literal, Protocol
+
+import numpy as np
+
+from elastream.model.action import Action, DrainHost, LeaseHost, ReleaseHost, SetTokens
+from elastream.model.cloud import HostState, HostType
+from elastream.model.decision import Unknown
+from elastream.model.observation import Observation
+from elastream.model.plant import Plan
+from elastream.model.ring import Ring, in_zones
+from elastream.model.wording import counted, percent
+from elastream.planning.algorithms.billing import due_back
+from elastream.planning.algorithms.measures import spread, tasks_on
+from elastream.planning.algorithms.ring_balance import Arc, evened, halved, middle
+from elastream.planning.algorithms.ring_load import RingLoad
+from elastream.planning.policies.static import filling, missing_hosts
+
+__all__ = ["Round", "Watched"]
+
+PACE = 2.0
+"""Seconds from one round to the next, until two rounds were seen."""
+LEAST_CALM = 10.0
+"""Seconds for which hosts are to have been light, at least, before one goes."""
+
+
+class Thresholds(Protocol):
+    """What a round takes of `RingBalance`, which says what each means."""
+
+    @property
+    def cpu_high(self) -> float: ...
+    @property
+    def light(self) -> float: ...
+    @property
+    def patience(self) -> float: ...
+    @property
+    def cool_down(self) -> float: ...
+    @property
+    def calm(self) -> float | None: ...
+    @property
+    def cut(self) -> Literal["half", "load"]: ...
+    @property
+    def gain(self) -> float: ...
+    @property
+    def host_type(self) -> str | None: ...
+    def queues(self, target_latency: float | None) -> tuple[float, float]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """What the policy remembers: since when each host is overloaded, and light; when hosts or rings last changed."""
+
+    time: float
+    high: Mapping[str, float] = field(default_factory=dict)
+    low: Mapping[str, float] = field(default_factory=dict)
+    changed: float = -math.inf
+    hosts: frozenset[str] = frozenset()
+
+
+class Round:
+    """One planning round."""
+
+    def __init__(self, policy: Thresholds, observation: Observation, before: Watched | None) -> None:
+        self.policy, self.observation, self.before = policy, observation, before
+        self.queue_high, self.queue_low = policy.queues(observation.context.target_latency)
+        self.load = RingLoad(observation, policy.cpu_high, self.queue_high)
+        self.remarks: list[str] = []
+        self.unknown: tuple[Unknown, ...] = ()
+        self.pace = PACE if before is None else max(observation.time - before.time, 0.0)
+        self.rings = {name: ring for name, ring in observation.rings.items() if name in self.load.units}
+        self.seen = self._watched()
+
+    def plan(self) -> Plan:
+        observation, context = self.observation, self.observation.context
+        actions = [*missing_hosts(observation, context.min_hosts, self._kind().name), *filling(observation)]
+        self._sparse()
+        changes: list[Action] = []
+        if observation.usable and "SetTokens" in context.capabilities:
+            changes = self._first_rings() or self._joined()
+            if not changes and not self._unsettled:
+                changes = self._relieved() or self._shrunk()
+        return self._planned([*actions, *changes, *self._emptied()], changed=bool(changes))
+
+    def _planned(self, actions: Iterable[Action], *, changed: bool = False) -> Plan:
+        seen = replace(self.seen, changed=self.observation.time) if changed else self.seen
+        return Plan(tuple(actions), seen, remarks=tuple(self.remarks), unknown=self.unknown)
+
+    # -- what holds ----------------------------------------------------------------------------------------------------
+
+    def _watched(self) -> Watched:
+        now, before = self.observation.time, self.before or Watched(self.observation.time)
+        levels, queues, policy = self.load.levels, self.load.queues, self.policy
+        high = {h: before.high.get(h, now) for h in levels if levels[h] >= policy.cpu_high and queues[h] >= self.queue_high}
+        low = {h: before.low.get(h, now) for h in levels if levels[h] <= policy.light and queues[h] <= self.queue_low}
+        hosts = frozenset(self.observation.usable)
+        moving = any(not self.observation.follows(name, ring) for name, ring in self.rings.items())
+        changed = now if moving or (self.before is not None and hosts != before.hosts) else before.changed
+        return Watched(now, high, low, changed, hosts)
+
+    @cached_property
+    def _unsettled(self) -> bool:
+        """Whether the last change is too fresh for what is measured to be its result, or something needed is unknown."""
+        self.unknown = self.load.lacking
+        fresh = self.observation.time < self.seen.changed + self.policy.cool_down
+        return fresh or bool(self.unknown) or not self.rings
+
+    @cached_property
+    def _overloaded(self) -> list[str]:
+        """Hosts that have been overloaded for long enough, the worst first."""
+        since = self.observation.time - self.policy.patience
+        return self._worst(host for host, began in self.seen.high.items() if began <= since)
+
+    def _worst(self, hosts: Iterable[str]) -> list[str]:
+        """`hosts`, that with the highest level first, to a hundredth: of full ones the one with the longest queue."""
+        levels, queues = self.load.levels, self.load.queues
+        return sorted(hosts, key=lambda host: (-round(levels[host], 2), -queues[host], host))
+
+    # -- rings ---------------------------------------------------------------------------------------------------------
+
+    def _first_rings(self) -> list[Action]:
+        """Rings at even tokens for operators that have none."""
+        observation = self.observation
+        order = in_zones({host: observation.leases[host].zone for host in observation.usable})
+        if self.rings:  # the order of hosts is the same on all rings, so that a host has one neighbour
+            known = next(iter(self.rings.values()))
+            order = (*known.nodes, *(host for host in order if host not in known))
+        tokens = tuple(Ring.even(order).tokens.items())
+        why = f"{counted(len(order), 'host')} at even tokens"
+        return [SetTokens(name, tokens, why=why) for name in self.load.units if name not in self.rings]
+
+    def _joined(self) -> list[Action]:
+        """Tokens for usable hosts that are not on every ring yet, the same on all rings, so that a host has one neighbour:
+        each between an overloaded host and its neighbour, the worst first; without one behind the fullest."""
+        rings, joining = (
+            dict(self.rings),
+            [h for h in self.observation.usable if any(h not in r for r in self.rings.values())],
+        )
+        lead = max(rings, key=lambda name: float(np.nan_to_num(self.load.loads(name)).sum()), default="")
+        overloaded = [host for host in self._worst(self.seen.high) if host in rings.get(lead, ())]
+        for host in joining:
+            if host in rings[lead]:
+                behind = rings[lead].before(host)
+            else:
+                behind = overloaded.pop(0) if overloaded else self._fullest(lead, rings[lead])
+            for name, ring in rings.items():
+                if host not in ring:
+                    after = behind if behind in ring else self._fullest(name, ring)
+                    rings[name] = ring.with_node(host, self._between(name, ring, after, host))
+        why = f"{', '.join(joining)} joined where hosts are fullest"
+        return [
+            SetTokens(name, tuple(ring.tokens.items()), why=why) for name, ring in rings.items() if ring != self.rings[name]
+        ]
+
+    def _fullest(self, operator: str, ring: Ring) -> str:
+        """The host of `ring` whose level is highest, by what it would own; where loads are unknown that with the longest
+        interval."""
+        arc = self.load.arc(operator, ring, ring.nodes)
+        levels = arc.levels(arc.owned)
+        if np.isnan(levels).any() or not arc.loads.sum() > 0:
+            return max(ring.nodes, key=lambda host: (ring.length(host), host))
+        return ring.nodes[int(np.argmax(levels))]
+
+    def _between(self, operator: str, ring: Ring, host: str, joins: str) -> float:
+        """Token of a host that joins `ring` behind `host`."""
+        arc = self.load.arc(operator, ring, (host,), joins)
+        owned = self._cut(arc)
+        token = middle(ring, host) if owned is None else arc.tokens(owned)[joins]
+        return token if token not in ring.tokens.values() else middle(ring, host)
+
+    def _sparse(self) -> None:
+        """Say where state partitions are too few for the hosts."""
+        hosts = len(self.observation.usable)
+        for name in self.load.units:
+            if (count := self.observation.context.partitions[name]) < hosts:
+                self.remarks.append(
+                    f"{name} has {counted(count, 'state partition')} for {counted(hosts, 'host')}: {hosts - count} of them "
+                    "hold none of its state; give more (state_partitions) or fewer hosts"
+                )
+
+    # -- balance and scale-out -----------------------------------------------------------------------------------------
+
+    def _relieved(self) -> list[Action]:
+        """What is done for the first overloaded host that something can be done for; leases for all that nothing could."""
+        stuck: list[str] = []
+        if self._overloaded and self._bounded():
+            return []
+        for host in self._overloaded:
+            if host not in next(iter(self.rings.values())):
+                continue
+            neighbours = self._asked(host)
+            if neighbours is not None and (change := self._balanced(neighbours)) is not None:
+                return [change]
+            if self._divisible(host):
+                stuck.append(host)
+            else:
+                self._cannot(host)
+                if self.load.one_queue:
+                    return []  # a query is as slow as its slowest host: it would gain nothing by more for the others
+        return self._grown(stuck)
+
+    def _asked(self, host: str) -> tuple[str, ...] | None:
+        """`host` and its neighbours clockwise up to the first that is light; None where none is."""
+        ring, asked = next(iter(self.rings.values())), [host]
+        for neighbour in ring.successors(host, len(ring)):
+            asked.append(neighbour)
+            if neighbour in self.seen.low:
+                return tuple(asked)
+        return None
+
+    def _balanced(self, hosts: tuple[str, ...]) -> SetTokens | None:
+        """The change that evens out `hosts`, of the operator that keeps the first busiest and gives one; None without."""
+        by_load = sorted(
+            self.rings, key=lambda name: -float(np.nan_to_num(self.load.arc(name, self.rings[name], hosts[:1]).loads).sum())
+        )
+        for name in by_load:
+            if self.rings[name].successors(hosts[0], len(hosts) - 1) != hosts[1:]:
+                continue  # its tokens were set by somebody else, in another order of hosts
+            arc = self.load.arc(name, self.rings[name], hosts)
+            if (owned := self._cut(arc)) is None:
+                continue
+            now, then = float(arc.levels(arc.owned).max()), float(arc.levels(owned).max())
+            tokens = {**self.rings[name].tokens, **arc.tokens(owned)}
+            why = f"{hosts[0]} is overloaded, {hosts[-1]} is light"
+            if now == now:
+                why += f": {percent(now)} of the fullest's cores become {percent(then)}"
+            return SetTokens(name, tuple(Ring(tokens).tokens.items()), why=why)
+        return None
+
+    def _cut(self, arc: Arc) -> tuple[int, ...] | None:
+        """Partitions of each host of `arc` after a change; None where it would not help."""
+        half = halved(arc)
+        if np.isnan(arc.loads).any() or not arc.loads.sum() > 0:
+            return half
+        wanted = (half, evened(arc)) if self.policy.cut == "half" else (evened(arc),)
+        return next((owned for owned in wanted if owned is not None and self._lowers(arc, arc.owned, owned)), None)
+
+    def _lowers(self, arc: Arc, before: tuple[int, ...], after: tuple[int, ...]) -> bool:
+        return float(arc.levels(after).max()) < (1 - self.policy.gain) * float(arc.levels(before).max())
+
+    def _divisible(self, host: str) -> bool:
+        """Whether another host beside `host` would lower its level: by a part of what it owns, or of its other work.
+
+        State partitions that share no core are as quick alone: of what has no more than the host's cores nothing is gained.
+        """
+        there, width = len(self.observation.usable), self.observation.leases[host].type.width
+        for name, ring in self.rings.items():
+            arc = self.load.arc(name, ring, (host,), host)
+            crowded = arc.loads.size > width
+            known = not np.isnan(arc.loads).any()
+            fixed = arc.fixed[:1] * there / (there + 1)  # tasks without state are dealt to all hosts
+            split = replace(arc, fixed=fixed.repeat(2))
+            owned = None if not crowded else evened(split) if known else halved(arc)
+            alone = (arc.loads.size, 0)
+            if not known and owned is not None:
+                return True
+            before = float(arc.levels(alone)[0])
+            after = float(split.levels(alone if owned is None else owned).max())
+            if after < (1 - self.policy.gain) * before:
+                return True
+        return False
+
+    def _bounded(self) -> bool:
+        """Whether the largest partitions alone take all of the time, so that no change would help; says so."""
+        largest = self.load.largest
+        if not largest >= 1 / (1 + self.policy.gain):
+            return False
+        known = {name: np.nan_to_num(self.load.loads(name)) for name in self.load.units}
+        name = max(known, key=lambda each: float(known[each].max(initial=0.0)))
+        self.remarks.append(
+            f"{', '.join(self._overloaded)} overloaded, and no host and no change of a ring would help: the largest state "
+            f"partition of each stage keeps one core busy for {percent(largest)} of the time at this rate, number "
+            f"{int(np.argmax(known[name]))} of {name} the longest; one key, or several in one partition, cannot be "
+            "divided: aggregate in part before that key, or use hosts with faster cores"
+        )
+        return True
+
+    def _cannot(self, host: str) -> None:
+        """Say why `host` stays overloaded."""
+        if (heaviest := self.load.heaviest(host)) is not None:
+            name, number, cores = heaviest
+            count = self.observation.context.partitions[name]
+            threads = sum(self.observation.leases[each].type.width for each in self.observation.usable)
+            more = f"give more than {counted(count, 'state partition')}, " if count <= threads else ""
+            self.remarks.append(
+                f"{host} is overloaded and no change of its ring would help: state partition {number} of {name} keeps "
+                f"{cores:.2g} of its {self.observation.capacities[host]:.3g} cores busy, and one key, or several in one "
+                f"partition, cannot be divided: {more}aggregate in part before that key, or use hosts with faster cores"
+            )
+
+    def _grown(self, hosts: list[str]) -> list[Action]:
+        """Leases for those that are overloaded and found no light one."""
+        observation, context = self.observation, self.observation.context
+        if not hosts or observation.coming:
+            return []
+        kind = self._kind(hosts[0])
+        levels = [level * observation.capacities[host] for host, level in self.load.levels.items() if level == level]
+        need = math.fsum(levels) * self.load.growth(kind.start + self.pace)
+        short = need / self.policy.cpu_high - math.fsum(observation.capacities[host] for host in observation.usable)
+        wanted = max(1, math.ceil(short / (kind.cores * kind.speed) - 1e-9))
+        if self.load.without_pause:
+            enough = self.load.enough(self.policy.gain)
+            if math.isinf(enough):
+                self.remarks.append(
+                    f"{', '.join(hosts)}: records wait for micro-batches that follow one another without a pause, and no "
+                    "number of hosts would shorten these enough: the time between tasks does not become less"
+                )
+                return []
+            wanted = math.ceil(enough - len(observation.usable) - 1e-9)
+            if wanted <= 0:
+                return []  # what waits becomes less
+        why = f"{', '.join(hosts)} overloaded, and no light host would relieve {'it' if len(hosts) == 1 else 'them'}"
+        room = context.max_hosts - len(observation.leases)
+        leases = min(wanted, max(0, room))
+        if leases < wanted:
+            self.remarks.append(f"{why}; at most {counted(context.max_hosts, 'host')} may be leased")
+        if "LeaseHost" not in context.capabilities:
+            leases = 0
+        kinds = (kind, *spread(observation, kind, leases - 1))[:leases]
+        return [LeaseHost(observation.host_name(n), each.name, each.region, why=why) for n, each in enumerate(kinds)]
+
+    # -- scale-in ------------------------------------------------------------------------------------------------------
+
+    def _shrunk(self) -> list[Action]:
+        """The drain of a host that its neighbour can take over for, if any."""
+        observation, policy = self.observation, self.policy
+        usable, ring = observation.usable, next(iter(self.rings.values()))
+        leaving = any(lease.state is HostState.DRAINING for lease in observation.leases.values())
+        if len(usable) <= max(1, observation.context.min_hosts) or observation.coming or leaving or self.seen.high:
+            return []
+        if not all(seconds <= self.queue_low for seconds in self.load.waits.values()):
+            return []
+        kind = self._kind()
+        calm = max(LEAST_CALM, kind.start) if policy.calm is None else policy.calm
+        since, growth = observation.time - calm, self.load.growth(kind.start + self.pace)
+        for host in sorted((h for h in usable if h in ring), key=lambda host: (self.load.levels[host], host)):
+            heir = ring.successors(host, 1)[0]
+            if not all(self.seen.low.get(each, math.inf) <= since for each in (host, heir)):
+                continue
+            cores = math.fsum(self.load.levels[each] * observation.capacities[each] for each in (host, heir))
+            level = growth * cores / observation.capacities[heir]
+            room = level <= (1 - policy.gain) * policy.cpu_high
+            room = room and self.load.keeps_pace(self.load.levels[heir], level, policy.gain)
+            if room and due_back(observation.leases[host], observation.time, self.pace):
+                why = f"it and {heir} have been light for {calm:.0f} s: {heir} takes over, at {percent(level)} of its cores"
+                return [DrainHost(host, why=why)]
+        return []
+
+    def _emptied(self) -> list[Action]:
+        """Releases of draining hosts without tasks."""
+        return [
+            ReleaseHost(host, why="it holds no more tasks")
+            for host, lease in self.observation.leases.items()
+            if lease.state is HostState.DRAINING and not tasks_on(self.observation, host)
+        ]
+
+    def _kind(self, beside: str | None = None) -> HostType:
+        """The type to lease; beside: of those with the lowest price, one in another fault zone than this host's and its
+        neighbour's, if there is one."""
+        types = self.observation.context.host_types
+        if self.policy.host_type is not None:
+            return types[self.policy.host_type]
+        price = {kind: kind.price / kind.billing.unit / (kind.cores * kind.speed) for kind in types.values()}
+        zones: set[str] = set()
+        if beside is not None:
+            ring = next(iter(self.rings.values()))
+            zones = {self.observation.leases[each].zone for each in (beside, *ring.successors(beside, 1))}
+        return min(types.values(), key=lambda kind: (price[kind], kind.zone in zones, kind.cores))
