@@ -47,6 +47,7 @@ def _run_document(file: Path, options: "RunOptions") -> None:
         "cloud": options.cloud,
         "consistency": options.consistency,
         "replicas": options.replicas,
+        "state_partitions": options.state_partitions,
     }
     replaced = [key for key, value in given.items() if value is not None]
     with with_options(options), document.placing(*replaced):
@@ -60,6 +61,7 @@ def _run_document(file: Path, options: "RunOptions") -> None:
             consistency=document.consistency or "batch",
             replicas=document.replicas,
             retention=RETENTION if document.retention is None else document.retention,
+            state_partitions=document.state_partitions,
         )
 
 

@@ -59,6 +59,12 @@ Retention = Annotated[
     float | None,
     typer.Option(parser=as_some_seconds, metavar="TIME", help="Keep observations and decisions on disk for so long."),
 ]
+Partitions = Annotated[
+    int | None,
+    typer.Option(
+        "--state-partitions", min=1, metavar="NUMBER", help="Key groups of each keyed operator, for all of a run."
+    ),
+]
 Report = Annotated[Path | None, typer.Option(metavar="FILE", help="File of the report; default: in the run's folder.")]
 Resume = Annotated[
     Path | None,
@@ -84,6 +90,7 @@ def run(
     fresh: Fresh = False,
     replicas: Replicas = None,
     retention: Retention = None,
+    state_partitions: Partitions = None,
 ) -> None:
     """Run a dataflow with a live view, and write a report."""
     from elastream.api.options import RunOptions
@@ -97,6 +104,7 @@ def run(
         "consistency": consistency,
         "replicas": None if replicas is None else str(replicas),
         "retention": None if retention is None else str(retention),
+        "state_partitions": None if state_partitions is None else str(state_partitions),
     }
     kept = {name: value for name, value in given.items() if value is not None}
     if resume is None:
@@ -125,6 +133,7 @@ def run(
         consistency=kept.get("consistency"),
         replicas=None if "replicas" not in kept else int(kept["replicas"]),
         retention=None if "retention" not in kept else float(kept["retention"]),
+        state_partitions=None if "state_partitions" not in kept else int(kept["state_partitions"]),
         resume=resume,
         fresh=fresh,
         program={"file": str(file.resolve()), "folder": os.getcwd(), "options": kept},

@@ -96,6 +96,7 @@ class Document:
 
     target_latency: seconds. host_types: those declared in the document, by name. guards: their file.
     consistency: the mode's name. replicas: copies of each state partition. retention: seconds for which details are kept.
+    state_partitions: of each keyed operator; None: by default.
     """
 
     path: Path
@@ -110,6 +111,7 @@ class Document:
     consistency: str | None = None
     replicas: int = 0
     retention: float | None = None
+    state_partitions: int | None = None
 
     @contextmanager
     def placing(self, *replaced: str) -> Iterator[None]:
@@ -155,6 +157,7 @@ def load_document(path: Path | str) -> Document:
         consistency=keys.consistency,
         replicas=keys.replicas,
         retention=keys.retention,
+        state_partitions=keys.state_partitions,
     )
 
 
