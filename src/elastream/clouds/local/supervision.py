@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from elastream.clouds.local.closed import for_others
-from elastream.model.errors import EnvironmentProblem
+from elastream.model.errors import EnvironmentProblem, HostsGone
 from elastream.recording.directory import create_private
 
 __all__ = ["Connection"]
@@ -60,7 +60,7 @@ class Connection:
         except OSError:
             reply = None
         if reply is None:
-            raise EnvironmentProblem("the supervisor of the local cluster is gone, and all hosts with it")
+            raise HostsGone("the supervisor of the local cluster is gone, and all hosts with it")
         if "error" in reply:
             raise EnvironmentProblem(f"the local cluster could not {wanted}: {reply['error']}")
         return reply["value"]
