@@ -33,11 +33,9 @@ def manager(
 
 
 def _arbiter(setting: "ArbiterSetting") -> None:
-    from time import time
-
     from elastream.services.arbiter_node import ArbiterNode
     from elastream.services.arbiter_service import listening, serve
-    from elastream.services.state_log import StateLog
+    from elastream.services.state_log import StateLog, steady
 
     with listening(setting.host, setting.port) as at:
         log = StateLog(setting.journal, f"arbiter {setting.offer.name!r}")
@@ -45,7 +43,7 @@ def _arbiter(setting: "ArbiterSetting") -> None:
             setting.offer,
             setting.rules,
             log,
-            time,
+            steady(),
             machines=setting.machines,
             regions=setting.regions,
             standings=setting.standings,

@@ -85,7 +85,7 @@ class ArbiterNode:
         self._due = -math.inf
         self._heard: dict[tuple[type, str], RegionReport | Claim] = {}
         self._sent: dict[str, RegionOrder] = {}
-        self._state, self._keys = _arbiter(offer, machines or {}, log.read, clock())
+        self._state, self._keys = _arbiter(offer, machines or {}, log.read, clock(), rules.patience)
         log.known(_arbiter_tables(self._state, self._keys))
 
     @property
@@ -240,10 +240,17 @@ def _paid(paid: Paid) -> dict[str, Any]:
     }
 
 
+def _dated(record: HostRecord, now: float, latest: float) -> HostRecord:
+    """`record` with nothing that has begun after `now`, and no wait beyond `latest`."""
+    until = min(record.until, latest) if record.tenure is Tenure.RECALLED else record.until
+    return replace(record, since=min(record.since, now), spared=min(record.spared, latest), until=until)
+
+
 def _arbiter(
-    offer: Offer, machines: Mapping[str, str], tables: Mapping[str, Mapping[str, Any]], now: float
+    offer: Offer, machines: Mapping[str, str], tables: Mapping[str, Mapping[str, Any]], now: float, patience: float
 ) -> tuple[Arbiter, dict[str, str]]:
-    """The state and keys that an earlier process left. Silence of parties counts from `now`."""
+    """The state and keys that an earlier process left. Silence of parties counts from `now`; no wait lasts longer than from
+    now on, should the clock have been set back meanwhile."""
     kinds = {kind.name: kind for kind in offer.kinds}
 
     def paid(fields: Mapping[str, Any]) -> Paid:
@@ -257,6 +264,7 @@ def _arbiter(
                 f"the journal of {offer.name!r} knows a host {name} of kind {record.kind!r}, which it has no more: give an "
                 "arbiter of other hosts another journal"
             )
+    known = {name: _dated(record, now, now + patience) for name, record in known.items()}
     hosts = {**fixed(offer.kinds, machines).hosts, **known}
     members = tables.get("members", {})
     state = Arbiter(

@@ -6,7 +6,8 @@ it has sent. `arbiter_node` and `region_node` define the tables.
 
 import fcntl
 import os
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from elastream.model.errors import InputError
 from elastream.recording.formats import marked
 from elastream.recording.lines import JournalProblem, Lines, line, write_whole
 
-__all__ = ["StateLog"]
+__all__ = ["StateLog", "steady"]
 
 LONGEST = 10_000
 """Lines after which the file is compacted to the current state: a week at one change a minute."""
@@ -109,6 +110,15 @@ class StateLog:
         self._lines.close()
         self._lines = Lines(path, "the journal")
         self._count = 2
+
+
+def steady(wall: Callable[[], float] = time.time, monotonic: Callable[[], float] = time.monotonic) -> Callable[[], float]:
+    """A clock of epoch seconds for one process, which go on from now whoever sets the machine's clock meanwhile.
+
+    Managers wait for each other by it: a clock that is set forward must not make members silent, or orders overdue.
+    """
+    zero = wall() - monotonic()
+    return lambda: zero + monotonic()
 
 
 def plain(value: Any) -> Any:

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from elastream.model.errors import EnvironmentProblem
+from elastream.model.errors import EnvironmentProblem, HostsGone
 
 __all__ = ["Connection"]
 
@@ -56,7 +56,7 @@ class Connection:
         except OSError:
             reply = None
         if reply is None:
-            raise EnvironmentProblem("the supervisor of the local cluster is gone, and all hosts with it")
+            raise HostsGone("the supervisor of the local cluster is gone, and all hosts with it")
         if "error" in reply:
             raise EnvironmentProblem(f"the local cluster could not {wanted}: {reply['error']}")
         return reply["value"]

@@ -136,7 +136,7 @@ class RingLoad:
         of each stage, which one core works on. gain: part by which it is to be faster than it must be.
         """
         hosts, tasks = len(self.levels), min(1.0, max((self.used[host] for host in self.levels), default=0.0))
-        tasks = min(tasks, max(0.0, 1 - self.largest))
+        tasks = min(tasks, max(0.0, 1 - self.largest / max(self.behind.values(), default=1.0)))
         found = 0.0
         if any(seconds >= self.late for seconds in self._queued.values()):
             # What waits is to become less: the records of a batch are to take that part of their time.

@@ -90,6 +90,11 @@ class Hosts(HostBook):
         self._last_start = 0.0
         self._closed = False
 
+    @property
+    def only_leased(self) -> bool:
+        """Whether no executor can come but on hosts of the provider."""
+        return self._session is None
+
     # -- requests ------------------------------------------------------------------------------------------------------
 
     def lease(self, host: str, type: HostType) -> None:
