@@ -50,6 +50,7 @@ SOURCES = (
     Source("nstorm", "Moving state partitions, N-Storm", SPARK, "elastream experiment nstorm", "explanation/nstorm.md"),
     Source("switching", "Random switches with faults among them", SPARK, "python benchmarks/switching.py",
            "explanation/consistency.md"),
+    Source("soak", "Thirty days", PLANNING, "python benchmarks/soak.py", "how-to/retention.md"),
     Source("churn", "Random moves, kills and decommissions", SPARK, "python benchmarks/churn.py", "explanation/nstorm.md"),
     Source("faults-spark", "A campaign of faults on one cluster", SPARK, "python benchmarks/faults.py --spark",
            "explanation/fault-campaign.md"),

@@ -186,7 +186,10 @@ class ArbiterNode:
         self._due = now + self.period
 
     def _bill(self, now: float) -> dict[str, float]:
-        return bill([*self._state.ended, *self._state.leases.values()], now)
+        owed = dict(self._state.settled)
+        for name, amount in bill([*self._state.ended, *self._state.leases.values()], now).items():
+            owed[name] = owed.get(name, 0.0) + amount
+        return owed
 
     def _check(self, application: str, key: str) -> None:
         known = self._keys.get(application, "")
@@ -224,8 +227,9 @@ def _arbiter_tables(state: Arbiter, keys: Mapping[str, str]) -> dict[str, Mappin
             for name, m in state.applications.items()
         },
         "leases": {name: _paid(paid) for name, paid in state.leases.items()},
-        "ended": {str(number): _paid(paid) for number, paid in enumerate(state.ended)},
-        "counters": {"next_number": state.next_number},
+        "ended": {str(number): _paid(paid) for number, paid in enumerate(state.ended, start=state.forgotten)},
+        "settled": state.settled,
+        "counters": {"next_number": state.next_number, "forgotten": state.forgotten},
     }  # fmt: skip
 
 
@@ -279,5 +283,7 @@ def _arbiter(
         kinds,
         {name: paid(fields) for name, fields in tables.get("leases", {}).items()},
         tuple(paid(fields) for _, fields in sorted(tables.get("ended", {}).items(), key=lambda each: int(each[0]))),
+        tables.get("settled", {}),
+        tables.get("counters", {}).get("forgotten", 0),
     )
     return state, {name: member["key"] for name, member in members.items()}

@@ -14,6 +14,7 @@ from typing import Any
 from pydantic_core import from_json, to_json
 
 from elastream.model.errors import InputError
+from elastream.recording.directory import create_private
 from elastream.recording.formats import marked
 from elastream.recording.lines import JournalProblem, Lines, line, write_whole
 
@@ -99,7 +100,7 @@ class StateLog:
         entry = plain({"put": self._known, "gone": {}})
         fresh = path.with_name(path.name + ".new")
         try:
-            with fresh.open("wb", buffering=0) as file:
+            with create_private(fresh).open("wb", buffering=0) as file:
                 write_whole(file, line(marked({"manager": self.manager})) + line(entry))
             fresh.replace(path)
             folder = os.open(path.parent, os.O_RDONLY)
@@ -130,7 +131,7 @@ def _locked(path: Path, manager: str) -> Any:
     """Lock the journal for this process, until the file is closed."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        file = path.with_name(path.name + ".lock").open("wb")
+        file = create_private(path.with_name(path.name + ".lock")).open("wb")
     except OSError as error:
         raise JournalProblem(f"the journal {path} cannot be written: {error.strerror or error}") from error
     try:

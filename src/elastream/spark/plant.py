@@ -258,7 +258,12 @@ class SparkPlant(Generic[Q]):
     def facts(self) -> Mapping[str, float | str]:
         """Figures of the whole run for its ending."""
         owed = self.hosts.provider.owed()
-        return {**self.queries.facts(), "moves": len(self.placing.landed), **({} if owed is None else {"owed": owed})}
+        return {
+            **self.queries.facts(),
+            "moves": self.placing.moves,
+            **self.hosts.past.facts,
+            **({} if owed is None else {"owed": owed}),
+        }
 
     # -- actions -------------------------------------------------------------------------------------------------------
 

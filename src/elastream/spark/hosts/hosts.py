@@ -56,7 +56,7 @@ BUSY_WINDOW = 15.0
 
 
 class Hosts(HostBook):
-    """All hosts so far, ended ones too.
+    """All hosts so far, as `HostBook` keeps them.
 
     provider: where hosts are leased. clock: seconds of the run. fence: lets an executor get no further task. warm: makes a
     new executor fast before it counts, on a thread of its own; None where none is warmed. session: takes in executors that
@@ -237,6 +237,7 @@ class Hosts(HostBook):
                         self._give_back(name, known, batch, idle, holds)
             self._release_ended()
             self._write_ends()
+            self._forget_ended()
             self._report(holds)
             self._release_orphans()
 
