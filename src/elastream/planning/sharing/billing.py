@@ -40,9 +40,9 @@ def bill(paid: Iterable[Paid], now: float) -> dict[str, float]:
             number += 1
             # Of units that one holder had from beginning to end there may be a month's: they are one product.
             ends = ((who, now if until is None else until) for who, since, until in each.spells if since <= begin)
-            if (whole := next(((who, until) for who, until in ends if until >= end), None)) is not None:
-                last, until = whole
-                further = max(number, min(units, int((until - start) // unit)))
+            if (whole := next(((who, had) for who, had in ends if had >= end), None)) is not None:
+                last, had = whole
+                further = max(number, min(units, int((had - start) // unit)))
                 owed[last] = owed.get(last, 0.0) + lease.type.price * (further - number + 1)
                 number = further
                 continue
