@@ -129,8 +129,7 @@ class _Events:
         self.chance = random.Random(SEED)
         self._moved = 0
         self.lease()
-        if refill:
-            self.replace()
+        self.replace()
 
     # -- events --------------------------------------------------------------------------------------------------------
 
