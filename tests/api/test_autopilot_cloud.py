@@ -8,6 +8,7 @@ from pyspark.sql import functions as F
 from elastream import Autopilot, HostType, Local
 from elastream.model.action import LeaseHost, MoveTask
 from elastream.model.plant import Plan, Policy
+from elastream.spark.attach import join
 from stranger import TINY, one_executor
 from waiting import wait_until
 
@@ -67,3 +68,21 @@ def test_a_cloud_that_cannot_be_is_one_line_and_partitions_are_watched_all_the_s
     warnings = [record.message for record in caplog.records if record.levelno == logging.WARNING]
     assert len(warnings) == 1
     assert warnings[0].startswith("hosts cannot be leased: an executor of this session takes")
+
+
+def test_the_next_autopilot_adopts_what_the_last_one_leased_of_a_provider_that_runs_on(spark, query, tmp_path):
+    (tmp_path / "hosts").mkdir()
+    provider = join(Local(TINY, max_hosts=2), spark, tmp_path / "hosts")
+    try:
+        found = []
+        for _ in range(2):
+            pilot = Autopilot(spark, period=0.5, policy=OneMore(), cloud=provider, max_hosts=2, folder=tmp_path / "kept")
+            with pilot.watch(query):
+                wait_until(lambda pilot=pilot: pilot.plant is not None and len(pilot.plant.hosts.usable) == 2)
+                found.append({host: pilot.plant.hosts.leases[host] for host in pilot.plant.hosts.leased})
+            assert pilot.join(60)
+        assert [[*leases] for leases in found] == [["h2"], ["h2"]]
+        assert found[1]["h2"].since < 0 < found[0]["h2"].since
+        assert [*provider.hosts()] == ["h2"]
+    finally:
+        provider.close()

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from elastream import latest
+from elastream.recording.dead_letters import letters
 from elastream.recording.directory import RunDirectory
 from elastream.recording.manifest import held, read_manifest
 from elastream.recording.recorder import Recording
@@ -22,28 +23,42 @@ pytestmark = pytest.mark.spark
 
 COMMAND = Path(sys.executable).with_name("elastream")
 RECORDS = 240
+LEFT_OUT = len(range(3, RECORDS, 7))
+"""Records that the function raises on."""
 PROGRAM = """
 from elastream import Dataflow, HostType, Local, Static, constant, latest, parquet, records, run
 
 flow = Dataflow("small")
 rows = [{"value": f"w{n}"} for n in range(7)]
 lines = flow.source(records(rows, "value string"), load=constant("40/s", lasts="6s"))
-words = lines.flat_map(lambda line: [line, "all"], returns="word string", name="split")
+def split(line):
+    if line == "w3":
+        raise ValueError("no threes")
+    return [line, "all"]
+
+words = lines.flat_map(split, returns="word string", name="split", on_error="dead_letter")
 words.key_by("word").count().sink(parquet())
 tiny = HostType("tiny", cores=1.0, slots=1, memory=1000.0)
 result = run(flow, policy=Static(hosts=1), cloud=Local(tiny, max_hosts=1), target_latency="2s", state_partitions=2)
 print("COUNTED", sum(latest(result.output())["count"]), "TAKEN", sum(1 for _ in result.replay("source")))
+"""
+SPLIT = """
+def split(line):
+    if line == "w3":
+        raise ValueError("no threes")
+    return [line, "all"]
 """
 DOCUMENT = """
 dataflow: small
 target_latency: 2s
 operators:
   source: {source: {records: [%s], schema: value string}, load: {constant: {rate: 40/s, lasts: 6s}}}
-  split: {from: source, flat_map: "words.py:split", returns: word string}
+  split: {from: source, flat_map: "words.py:split", returns: word string, on_error: dead_letter}
   count: {from: split, key_by: word, aggregate: {count: count(*)}}
   sink: {from: count, sink: {parquet: true}}
 policy: {static: {hosts: 1}}
-cloud: {local: {host_type: {name: tiny, cores: 1.0, slots: 1, memory: 1000.0}, max_hosts: 1}}
+host_types: {tiny: {cores: 1.0, slots: 1, memory: 1000MB}}
+cloud: {local: {host_type: tiny, max_hosts: 1}}
 """
 
 
@@ -65,7 +80,7 @@ def program(folder: Path) -> Path:
 
 def document(folder: Path) -> Path:
     rows = ", ".join(f"{{value: w{n}}}" for n in range(7))
-    (folder / "words.py").write_text('def split(line):\n    return [line, "all"]\n')
+    (folder / "words.py").write_text(SPLIT)
     (folder / "small.yaml").write_text(DOCUMENT % rows)
     return folder / "small.yaml"
 
@@ -88,9 +103,14 @@ def kill_after(process: subprocess.Popen[str], folder: Path, batches: int) -> No
 
 
 def assert_exact(run: Path) -> None:
-    expected = Counter(f"w{n % 7}" for n in range(RECORDS)) + Counter({"all": RECORDS})
+    expected = Counter(f"w{n % 7}" for n in range(RECORDS) if n % 7 != 3) + Counter({"all": RECORDS - LEFT_OUT})
     (results,) = (run / "results").iterdir()
     assert dict(latest(results).itertuples(index=False)) == expected
+    found = list(letters(RunDirectory(run).dead_letters))
+    assert [(each["operator"], each["record"]) for each in found] == [("split", "w3")] * LEFT_OUT
+    ending = Recording.read(run).ending
+    assert ending is not None
+    assert ending.facts["left out"] == LEFT_OUT
 
 
 def test_a_run_killed_by_sigkill_goes_on_with_its_state_offsets_results_and_leases(tmp_path):
@@ -104,12 +124,14 @@ def test_a_run_killed_by_sigkill_goes_on_with_its_state_offsets_results_and_leas
     process = start(tmp_path, "--resume", f"runs/{run.name}")
     out, err = ended(process, progress=lambda: commits(tmp_path))
     assert process.returncode == 0, err
-    assert f"COUNTED {2 * RECORDS} TAKEN {RECORDS}" in out
+    assert f"COUNTED {2 * (RECORDS - LEFT_OUT)} TAKEN {RECORDS}" in out
     assert [each.name for each in (tmp_path / "runs").iterdir()] == [run.name]
     assert_exact(run)
     recording = Recording.read(run)
     (resumed,) = recording.header.resumed
     assert resumed["gone"] == ["h1"]
+    assert resumed["batches"]["source"] >= 1
+    assert f"resumed {recording.header.resumptions[0]}" in out
     assert list(recording.times) == sorted(recording.times)
     assert recording.times[-1] > resumed["time"] >= resumed["seen"] > 0
     assert [decision.round for decision in recording.decisions] == list(range(1, len(recording.decisions) + 1))

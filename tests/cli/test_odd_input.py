@@ -52,6 +52,11 @@ def refused(result: Result, *named: str) -> None:
         (("--period", "1us"), "is no time from one plan to the next: the least is 10 ms"),
         (("--period", "-1s"), "it is negative"),
         (("--limit", "0s"), "is no time"),
+        (("--limit", "1e300s"), "31 years"),
+        (("--policy", "threshold:window=-1"), "window is -1; it must be 0 or more, and finite"),
+        (("--policy", "threshold:spare=-3"), "spare is -3; it must be 0 or more, and finite"),
+        (("--policy", "threshold:cool_down=nan"), "nan is not a finite number"),
+        (("--policy", "threshold:settle=inf"), "inf is not a finite number"),
     ],
 )
 def test_options_out_of_range_are_refused(option, named):
@@ -61,7 +66,7 @@ def test_options_out_of_range_are_refused(option, named):
 @pytest.mark.parametrize("text", ["a: " + 3000 * "[" + 3000 * "]", "a: " + 2000 * "{a: " + "1" + 2000 * "}"])
 def test_a_document_that_is_nested_too_deeply_is_one_sentence(text):
     Path("deep.yaml").write_text(text)
-    refused(call("check", "deep.yaml"), "this cannot be read as YAML: RecursionError")
+    refused(call("check", "deep.yaml"), "this is nested more than 200 levels deep")
 
 
 def test_a_byte_order_mark_costs_no_row():
@@ -160,3 +165,19 @@ def test_whatever_a_recorded_load_holds_it_is_taken_or_refused_in_a_sentence(con
     Path("odd.csv").write_bytes(content)
     with contextlib.suppress(ElastreamError):
         assert trace("odd.csv").count(1.0) >= 0
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "named"),
+    [
+        ("{max_hosts: 2}", "{host_type: {name: t, cores: 1}, max_hosts: 2}", "declare it under 'host_types', by its name"),
+        ("cost: 1ms", "cost: 1ms, unrolled: 1000000000", "1000000000 is out of range: it must be at most 1000"),
+        ("cost: 1ms", "cost: 1ms, on_error: maybe", "input should be 'fail', 'skip' or 'dead_letter'"),
+        ("10/s", "1e18/s", "makes no sense: at most 1e+12/s"),
+        ("20s}", "1e18s}", "is longer than 31 years"),
+        ("3s", "1e300s", "is longer than 31 years"),
+    ],
+)
+def test_documents_that_make_no_sense_are_refused_where_they_do_not(before, after, named):
+    Path("job.yaml").write_text(DOCUMENT.replace(before, after, 1))
+    refused(call("check", "job.yaml"), "job.yaml:", named)

@@ -205,14 +205,15 @@ def test_whatever_the_plan_what_is_granted_contradicts_nothing_and_what_is_refus
 
 
 @pytest.mark.parametrize(
-    ("running", "since", "granted"),
-    [(1, 2.0, 4), (3, 2.0, 4), (6, 2.0, 6), (6, 15.0, 6), (6, 30.0, 18), (6, 3600.0, 40), (6, None, 40)],
+    ("running", "first", "granted"), [(0, False, 4), (1, False, 9), (3, False, 27), (4, False, 36), (1, True, 40)]
 )
-def test_a_round_at_most_doubles_the_hosts_or_adds_four_and_again_for_each_quarter_of_a_minute(running, since, granted):
-    plant = FakePlant(hosts=running, max_hosts=100)
+def test_a_round_leaves_at_most_ten_times_as_many_hosts_as_before_it_but_the_first(running, first, granted):
+    plant = FakePlant(hosts=max(1, running), max_hosts=100)
     plant.clock.advance(1.0)
+    if not running:
+        plant.lose("h1")
     wanted = [Proposal(LeaseHost(f"x{number}", "small"), "policy") for number in range(40)]
-    answered = arbitrate(wanted, plant.observe(), (), since)
+    answered = arbitrate(wanted, plant.observe(), (), first=first)
     assert [not each.refused for each in answered] == [number < granted for number in range(40)]
     if granted < 40:
         assert answered[-1].refused == f"at most {granted} hosts may be added in one round, to {running}"

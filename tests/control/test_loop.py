@@ -492,10 +492,10 @@ def test_a_query_that_has_failed_ends_the_run_with_its_sentence():
 def test_a_fault_of_the_controller_freezes_the_plan_and_the_next_round_tries_again(monkeypatch):
     from elastream.control import loop
 
-    def broken(proposals, observation, under_way, since):
+    def broken(proposals, observation, under_way, *, first):
         if 4.0 <= observation.time < 9.0:
             raise AssertionError("a bug")
-        return arbitrate(proposals, observation, under_way, since)
+        return arbitrate(proposals, observation, under_way, first=first)
 
     monkeypatch.setattr(loop, "arbitrate", broken)
     plant = FakePlant()
@@ -587,5 +587,4 @@ def test_the_default_policy_follows_a_load_up_and_down_through_the_whole_loop():
     assert usable[19] == 1
     assert usable[40:80].min() >= 4
     assert usable[-1] == 1
-    # One host of a burst of six comes with the next round: what a round may add is bounded.
-    assert set(refusals(recording)) <= {"it is under way already", "at most 4 hosts may be added in one round, to 1"}
+    assert not [reason for reason in refusals(recording) if reason != "it is under way already"]

@@ -13,6 +13,7 @@ from elastream.model.observation import (
     Exchange,
     Frame,
     Metric,
+    MicroBatch,
     Observation,
     Sample,
     TableFrame,
@@ -115,3 +116,42 @@ def test_a_measured_exchange_without_entries_is_zero():
 def test_an_exchange_that_makes_no_sense_is_refused(columns):
     with pytest.raises(ValueError):
         Exchange(*columns)
+
+
+@pytest.mark.parametrize("value", [1e18, np.inf, -np.inf, -1.0])
+@pytest.mark.parametrize("kind", ["frame", "table", "tasks"])
+def test_what_cannot_be_is_unknown_for_whoever_reads_it_and_the_frame_says_what_it_was(kind, value):
+    column = [3.0, value, np.nan]
+    if kind == "tasks":
+        frame = TaskFrame([0, 0, 0], [0, 1, 2], [0, 0, 0], ("count",), {Metric.BUSY_CORES: column})
+        rows = ["count#0", "count#1", "count#2"]
+    else:
+        rows = ["a", "b", "c"]
+        names = {name: number for number, name in enumerate(rows)}
+        frame = (
+            TableFrame(names, {Metric.BUSY_CORES: 0}, np.array([column]))
+            if kind == "table"
+            else Frame(rows, {Metric.BUSY_CORES: column})
+        )
+    assert frame.value(rows[0], Metric.BUSY_CORES) == 3.0
+    assert np.isnan(frame.value(rows[1], Metric.BUSY_CORES))
+    assert not frame.reading(rows[1], Metric.BUSY_CORES).known
+    assert np.isnan(frame.column(Metric.BUSY_CORES)[1:]).all()
+    assert [str(each) for each in frame.implausible] == [
+        f"busy cores of {rows[1]} is {value:g}, which cannot be: it is unknown"
+    ]
+
+
+def test_columns_of_what_can_be_are_not_copied():
+    table = np.array([[1.0, 2.0]])
+    frame = TableFrame({"a": 0, "b": 1}, {Metric.BUSY_CORES: 0}, table)
+    assert np.shares_memory(frame.column(Metric.BUSY_CORES), table)
+    assert frame.implausible == ()
+
+
+def test_an_exchange_that_cannot_be_is_unknown_and_of_a_batch_that_cannot_be_nothing_is_known():
+    assert not Exchange([0], [1], [np.inf]).known
+    assert not Exchange([0, 1], [1, 0], [1.0, 1e18]).known
+    good = MicroBatch("source", 0.0, 1.0, 10.0)
+    odd = [good._replace(seconds=-1.0), good._replace(records=np.inf), good._replace(seconds=1e18)]
+    assert list(Observation(1.0, context(), Frame(), batches=[good, *odd]).batches) == [good]

@@ -5,6 +5,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +17,7 @@ from fastapi.testclient import TestClient
 from conformance.in_process import InProcess
 from elastream.clouds.membership import Membership
 from elastream.clouds.pool import Pool
+from elastream.model.alarms import Alarms
 from elastream.model.cloud import Billing, HostType
 from elastream.model.errors import CloudError, ElastreamError, EnvironmentProblem
 from elastream.planning.sharing.messages import Offer
@@ -325,6 +327,36 @@ class TestRefusals:
         assert answer.json()["error"] == "malformed request: field 'application' is missing"
         answer = world.service.post("/applications/b", json={"priority": "high"})
         assert answer.json()["error"].startswith("malformed request: field 'priority': input should be a valid number")
+
+    @pytest.mark.parametrize("standing", ["NaN", "Infinity", "-Infinity", "-5", "0", "1e308", "1e999"])
+    def test_an_absurd_priority_however_it_is_written(self, world, standing):
+        good = world.join("good")
+        content = f'{{"priority": {standing}, "minimum": 1}}'
+        answer = world.service.post("/applications/evil", content=content, headers={"content-type": "application/json"})
+        assert answer.status_code in (409, 422)
+        assert "priority" in answer.json()["error"]
+        assert [*world.node.state.applications] == ["good"]
+        good.wants("h1")
+        world.beats()
+        assert good.running == {"h1"}
+
+    @pytest.mark.parametrize("answer", [b'"ok"', b"[1]", b"null", b"3", b"\xff", b'{"term": "soon"}'])
+    def test_an_answer_that_makes_no_sense_ends_no_thread(self, answer):
+        offer = {"name": "p", "kinds": [], "max_hosts": 3}
+
+        def answered(request: httpx.Request) -> httpx.Response:
+            if request.method == "PUT":
+                return httpx.Response(200, content=answer)
+            return httpx.Response(200, json={"key": "k", "offer": offer})
+
+        alarms = Alarms(time.monotonic)
+        member = Membership(Pool("http://x", "a").client(httpx.MockTransport(answered)), alarms)
+        member.start(lambda: (), lambda host: None)
+        try:
+            wait_until(lambda: any("no claim was answered" in each.said for each in alarms.standing))
+            assert member._thread.is_alive()
+        finally:
+            member.close()
 
     def test_what_answers_is_no_pool(self):
         transport = httpx.MockTransport(lambda request: httpx.Response(200, text="hello"))

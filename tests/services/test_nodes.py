@@ -583,6 +583,7 @@ def test_an_application_not_on_the_list_is_refused():
     ("standing", "said"),
     [
         (Entitlement(math.nan), "a priority of nan is out of range"),
+        (Entitlement(0.0), "a priority of 0 is out of range: it must be above 0 and at most 1,000,000"),
         (Entitlement(-5.0), "a priority of -5 is out of range: it must be above 0 and at most 1,000,000"),
         (Entitlement(math.inf), "a priority of inf is out of range"),
         (Entitlement(1e308), "is out of range"),

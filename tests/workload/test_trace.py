@@ -118,3 +118,10 @@ def test_real_traces_have_gaps_and_every_request_in_them_is_counted(
     edges = [interval * k for k in range(len(load.pieces) + 1)]
     steps = counts(load, edges)
     assert [b - a for a, b in pairwise(steps)] == [piece.total for piece in load.pieces]
+
+
+def test_an_hour_that_a_change_of_the_offset_skips_is_no_gap(tmp_path):
+    (tmp_path / "load.csv").write_text(
+        "2024-03-31T01:58:00+01:00,10\n2024-03-31T01:59:00+01:00,20\n2024-03-31T03:00:00+02:00,30\n"
+    )
+    assert trace(tmp_path / "load.csv").seconds == 180.0

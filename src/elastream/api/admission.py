@@ -10,7 +10,7 @@ from elastream.model.cloud import HostType
 from elastream.model.compiling import refuse_uncompilable
 from elastream.model.composing import Consistency, refuse_inconsistent
 from elastream.model.errors import about
-from elastream.model.fitting import refuse_replicas, refuse_unworkable
+from elastream.model.fitting import refuse_partitions, refuse_replicas, refuse_unworkable
 from elastream.model.graph import Graph
 from elastream.model.observation import Composition
 from elastream.model.plant import Policy
@@ -34,6 +34,7 @@ def admit(
     consistency: Consistency = Consistency.BATCH,
     run: str | None = "",
     replicas: int = 0,
+    state_partitions: int | None = None,
 ) -> None:
     """Raise ElastreamError, with the field at fault, for the first thing that keeps `graph` from running on Spark.
 
@@ -44,6 +45,7 @@ def admit(
     plans = refuse_uncompilable(layout)
     refuse_inconsistent(layout, consistency)
     refuse_replicas(replicas, max_hosts, layout)
+    refuse_partitions(state_partitions)
     CompositionCodec(graph).encode(Composition.default(graph))
     for operator in graph.operators:
         if operator.alternates:

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from elastream.recording.observer import Json
 from elastream.recording.recorder import Recording
 from elastream.recording.tail import last_time
 from elastream.spark.hosts.taking_over import Resumed, TakenOver
+from elastream.spark.worker.composition import latest_batch
 
 __all__ = ["RunFolder", "opened", "resumable"]
 
@@ -26,11 +27,15 @@ PARTITIONS = "the number of state partitions"
 
 @dataclass(frozen=True, slots=True)
 class RunFolder:
-    """A run's folder, held by this process. resumed: None for a new run."""
+    """A run's folder, held by this process.
+
+    resumed: None for a new run. batches: the last one that an earlier driver committed, by query.
+    """
 
     directory: RunDirectory
     manifest: Manifest
     resumed: Resumed | None = None
+    batches: Mapping[str, int] = field(default_factory=dict)
 
     def begins(
         self, graph: Graph, *, partitions: int | None, default: int, store: str, program: Mapping[str, Any]
@@ -62,7 +67,8 @@ class RunFolder:
         if self.resumed is None:
             write_manifest(self.directory, replace(self.manifest, started=epoch))
             return ()
-        note = {"time": self.resumed.at, "seen": self.resumed.seen, "adopted": [*hosts.adopted], "gone": [*hosts.gone]}
+        about = {"adopted": [*hosts.adopted], "gone": [*hosts.gone], "batches": dict(self.batches)}
+        note = {"time": self.resumed.at, "seen": self.resumed.seen, **about}
         manifest = self.manifest.after(note)
         write_manifest(self.directory, manifest)
         return manifest.resumed
@@ -88,7 +94,9 @@ def opened(graph: Graph, options: RunOptions, runs: Path, resume: Path | None) -
     with held(directory):
         seen = last_time(directory.recording)
         # By the clock of the wall, as loads are; it may have been set back meanwhile.
-        yield RunFolder(directory, manifest, Resumed(max(seen, time.time() - manifest.started), seen))
+        resumed = Resumed(max(seen, time.time() - manifest.started), seen)
+        commits = {each.name: latest_batch(directory.checkpoint(each.name), "commits") for each in lay_out(graph).segments}
+        yield RunFolder(directory, manifest, resumed, {name: number for name, number in commits.items() if number >= 0})
 
 
 def resumable(directory: RunDirectory) -> Manifest:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from elastream.model.errors import InputError
+from elastream.recording.dead_letters import letters
 from elastream.recording.directory import RunDirectory
 from elastream.recording.frames import Frames
 from elastream.recording.observer import Ending
@@ -69,6 +70,15 @@ class RunResult:
     def frames(self) -> Frames:
         """The recording as pandas DataFrames: application, operators, hosts, leases, decisions, batches, signals, ..."""
         return Frames(self.recording)
+
+    @cached_property
+    def dead_letters(self) -> "pd.DataFrame":
+        """Records that operators with `on_error="dead_letter"` left out, as far as they are kept: query, batch, operator,
+        alternate, error, record, and the key where there is one. Empty where there are none."""
+        import pandas as pd
+
+        columns = ("query", "batch", "operator", "alternate", "error", "record", "key")
+        return pd.DataFrame(list(letters(RunDirectory(self.directory).dead_letters)), columns=columns)
 
     @cached_property
     def collected(self) -> "dict[str, pd.DataFrame]":

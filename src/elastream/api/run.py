@@ -28,13 +28,12 @@ from elastream.documents.guards import load_guards
 from elastream.model.composing import consistency_of
 from elastream.model.endpoints import Collected, Files, TextFiles
 from elastream.model.errors import ElastreamError, InputError, in_one_line
-from elastream.model.fitting import refuse_partitions
 from elastream.model.flow import Dataflow
 from elastream.model.graph import Graph
 from elastream.model.key_table import KeyTable, selection_of, selections_of
 from elastream.model.observation import Context
 from elastream.model.plant import Policy
-from elastream.model.stages import lay_out
+from elastream.model.stages import lay_out, state_partitions_of
 from elastream.model.units import duration, pause
 from elastream.recording.directory import RunDirectory
 from elastream.recording.guard_log import GuardLog
@@ -45,7 +44,7 @@ from elastream.services.external import pollable
 from elastream.services.pollers import Pollers
 from elastream.spark.dataflow.sinks import replace_results, tables_collected
 from elastream.spark.jvm.session import StateStore
-from elastream.spark.start import pace_of, start_plant, state_partitions_of
+from elastream.spark.start import pace_of, start_plant
 
 __all__ = ["RunResult", "run"]
 
@@ -103,13 +102,13 @@ def run(
     policy, cloud, guards = options.policy or policy, options.cloud or cloud, options.guards or guards
     consistency = options.consistency or consistency
     replicas = replicas if options.replicas is None else options.replicas
+    state_partitions = options.state_partitions or state_partitions
     graph = _with_input(flow.graph if isinstance(flow, Dataflow) else flow, options.input)
     earlier, fresh = _what_becomes_of_earlier(options.resume or resume, options.fresh or fresh)
     target = None if target_latency is None else duration(target_latency)
     if options.before is not None:
-        options.before(graph, policy, cloud, target, guards, consistency, tables, replicas)
+        options.before(graph, policy, cloud, target, guards, consistency, tables, replicas, state_partitions)
     mode = consistency_of(consistency)
-    refuse_partitions(state_partitions)
     admit(
         graph,
         types=cloud.types,
@@ -119,19 +118,18 @@ def run(
         consistency=mode,
         run=None if fresh else "" if earlier is None else resumable(RunDirectory(earlier)).id,
         replicas=replicas,
+        state_partitions=state_partitions,
     )
     document = None if guards is None else pollable(load_guards(Path(guards), graph))
     selections = selections_of(graph)
     for table in tables:
         table.check(selection_of(graph, table.operator))
-    if state_partitions is None and (a_host := getattr(policy, "partitions_a_host", None)) is not None:
-        state_partitions = a_host * cloud.max_hosts
     pace = pace_of(target, lay_out(graph)) if batch is None else duration(batch)
     with opened(graph, options, Path(runs), earlier) as folder:
         folder = folder.begins(
             graph,
             partitions=state_partitions,
-            default=state_partitions_of(cloud.types, cloud.max_hosts),
+            default=state_partitions_of(cloud.types, cloud.max_hosts, policy),
             store=state_store,
             program=options.program,
         )

@@ -86,6 +86,7 @@ def refuse(given: "Declared") -> "ElastreamError | None":
             max_hosts=most,
             consistency=consistency_of(given.consistency),
             replicas=given.replicas,
+            state_partitions=given.state_partitions,
         )
         return None
     layout = lay_out(given.graph, fused=not given.host_types)
@@ -129,20 +130,26 @@ def needed(given: "Declared", runs: bool) -> "list[str]":
 
 
 def beyond(given: "Declared") -> "list[str]":
-    """What is missing where the load's peak, by declared costs, fills more hosts than there may be."""
+    """What is missing where the load's peak, by declared costs, fills more hosts than there may be, or than partitions of
+    state can use."""
     from elastream.clouds.pool import Pool
     from elastream.model.errors import ElastreamError
-    from elastream.model.stages import lay_out
+    from elastream.model.stages import lay_out, state_partitions_of
     from elastream.model.wording import hosts_text
-    from elastream.planning.provision import TARGET_UTILISATION, declared
+    from elastream.planning.algorithms.reach import beyond_partitions
+    from elastream.planning.provision import TARGET_UTILISATION, declared_cores, for_cores, rates_of
 
     if given.cloud is None or isinstance(given.cloud, Pool) or not given.types:
         return []
     layout = lay_out(given.graph, fused=not given.host_types)
     try:
-        peak = declared(layout, given.types[0], given.graph.loads, window=given.target_latency).hosts
+        cores = declared_cores(given.graph, rates_of(given.graph, given.graph.loads, "peak", window=given.target_latency))
+        peak = for_cores(layout, given.types[0], cores).hosts
     except ElastreamError:  # a load without end, an operator without a cost: what it fills is not known here
         return []
+    default = state_partitions_of(given.types, given.cloud.max_hosts, given.policy)
+    if bound := beyond_partitions(layout, cores, given.types[0], given.state_partitions or default):
+        return [f"at the load's peak {bound}; records will be late"]
     if peak <= given.cloud.max_hosts:
         return []
     filled = f"the load's peak fills {hosts_text(peak)} of type {given.types[0].name!r} to {TARGET_UTILISATION:.0%}"

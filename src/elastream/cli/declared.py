@@ -25,6 +25,7 @@ class Declared:
     host_types: those that a document declares. cloud: a provider of hosts, such as `elastream.Local`. placing: puts file,
     line and field before errors raised inside; its arguments are keys in whose place something else is used. guards: file.
     consistency: name of the mode. tables: key tables that it begins with. replicas: copies of each state partition.
+    state_partitions: of each keyed operator; None: by default.
     """
 
     graph: "Graph"
@@ -37,6 +38,7 @@ class Declared:
     consistency: str = "batch"
     tables: "Sequence[KeyTable]" = ()
     replicas: int = 0
+    state_partitions: int | None = None
 
     @property
     def types(self) -> "tuple[HostType, ...]":
@@ -82,11 +84,20 @@ def _stop_before(
     consistency: str = "batch",
     tables: "Sequence[KeyTable]" = (),
     replicas: int = 0,
+    state_partitions: int | None = None,
 ) -> None:
     file = None if guards is None else Path(guards)
     raise Stopped(
         Declared(
-            graph, policy, cloud, target_latency, guards=file, consistency=consistency, tables=tables, replicas=replicas
+            graph,
+            policy,
+            cloud,
+            target_latency,
+            guards=file,
+            consistency=consistency,
+            tables=tables,
+            replicas=replicas,
+            state_partitions=state_partitions,
         )
     )
 
@@ -108,4 +119,5 @@ def _of_document(file: Path) -> Declared:
         document.consistency or "batch",
         document.tables,
         document.replicas,
+        document.state_partitions,
     )

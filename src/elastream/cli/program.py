@@ -46,6 +46,7 @@ def _run_document(file: Path, options: "RunOptions") -> None:
         "cloud": options.cloud,
         "consistency": options.consistency,
         "replicas": options.replicas,
+        "state_partitions": options.state_partitions,
     }
     replaced = [key for key, value in given.items() if value is not None]
     with with_options(options), document.placing(*replaced):
@@ -58,6 +59,7 @@ def _run_document(file: Path, options: "RunOptions") -> None:
             tables=document.tables,
             consistency=document.consistency or "batch",
             replicas=document.replicas,
+            state_partitions=document.state_partitions,
         )
 
 

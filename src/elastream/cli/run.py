@@ -55,6 +55,12 @@ Replicas = Annotated[
     int | None,
     typer.Option(min=0, metavar="NUMBER", help="Copies of each state partition that other hosts keep up to date."),
 ]
+Partitions = Annotated[
+    int | None,
+    typer.Option(
+        "--state-partitions", min=1, metavar="NUMBER", help="Key groups of each keyed operator, for all of a run."
+    ),
+]
 Report = Annotated[Path | None, typer.Option(metavar="FILE", help="File of the report; default: in the run's folder.")]
 Resume = Annotated[
     Path | None,
@@ -79,6 +85,7 @@ def run(
     resume: Resume = None,
     fresh: Fresh = False,
     replicas: Replicas = None,
+    state_partitions: Partitions = None,
 ) -> None:
     """Run a dataflow with a live view, and write a report."""
     from elastream.api.options import RunOptions
@@ -91,6 +98,7 @@ def run(
         "guards": _placed(guards),
         "consistency": consistency,
         "replicas": None if replicas is None else str(replicas),
+        "state_partitions": None if state_partitions is None else str(state_partitions),
     }
     kept = {name: value for name, value in given.items() if value is not None}
     if resume is None:
@@ -118,6 +126,7 @@ def run(
         guards=Path(kept["guards"]) if "guards" in kept else None,
         consistency=kept.get("consistency"),
         replicas=None if "replicas" not in kept else int(kept["replicas"]),
+        state_partitions=None if "state_partitions" not in kept else int(kept["state_partitions"]),
         resume=resume,
         fresh=fresh,
         program={"file": str(file.resolve()), "folder": os.getcwd(), "options": kept},

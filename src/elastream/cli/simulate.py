@@ -63,6 +63,12 @@ Fused = Annotated[
 
 Guards = Annotated[Path | None, typer.Option(metavar="FILE", help="Guards to use instead of the file's.")]
 Replicas = Annotated[int | None, typer.Option(min=0, help="Copies of each state partition that other hosts keep.")]
+Partitions = Annotated[
+    int | None,
+    typer.Option(
+        "--state-partitions", min=1, metavar="NUMBER", help="Key groups of each keyed operator; default: as of a run."
+    ),
+]
 Consistency = Annotated[
     str | None,
     typer.Option(metavar="MODE", help="What records under way meet when alternates change: batch, wave, drain or rewired."),
@@ -101,6 +107,7 @@ def simulate(
     guards: Guards = None,
     consistency: Consistency = None,
     replicas: Replicas = None,
+    state_partitions: Partitions = None,
     speeds: Speeds = None,
     links: Links = None,
     html: Html = None,
@@ -139,6 +146,7 @@ def simulate(
         *(["policy"] if policy else []),
         *(["consistency"] if consistency else []),
         *(["replicas"] if replicas is not None else []),
+        *(["state_partitions"] if state_partitions is not None else []),
         *(["host_types", "cloud"] if prices is not None else []),
     ]
     with given.placing(*replaced):
@@ -158,6 +166,7 @@ def simulate(
             guards=guards or given.guards,
             consistency=consistency or given.consistency,
             replicas=given.replicas if replicas is None else replicas,
+            state_partitions=state_partitions or given.state_partitions,
             speeds=speeds,
             links=links,
             tables=given.tables,

@@ -88,7 +88,6 @@ class Loop:
         self._facts = facts
         self._stopped = ""
         self._round = 0
-        self._planned_at: float | None = None
         self._last: Decision | None = None
         self._memory: Any = None
         self._figured: tuple[Observation, dict[str, float]] | None = None
@@ -264,9 +263,7 @@ class Loop:
         proposals += self._tabling.proposals(observation, self._alarms) if self._tabling is not None else ()
         proposals += [Proposal(action, "journal") for action in self._journal.left_over]
         waiting = [replace(p, refused=p.refused or self._backoff.refusal(p.action, began)) for p in proposals]
-        since = None if self._planned_at is None else observation.time - self._planned_at
-        decided = arbitrate(waiting, observation, self._under_way, since)
-        self._planned_at = observation.time
+        decided = arbitrate(waiting, observation, self._under_way, first=not self._round)
         if self._observe_only:
             decided = tuple(replace(p, refused=p.refused or "observe only") for p in decided)
         outcomes = self._carry_out([p for p in decided if not p.refused])

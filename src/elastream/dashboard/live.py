@@ -129,7 +129,9 @@ class Screen:
         elapsed = clock(seen.time) if seen else "0:00"
         if self._length is not None:
             elapsed += f" of {clock(self._length + (self._began or 0.0))}"
-        return Text.assemble(name, (f"   {self._header.policy}   {elapsed}", "dim"), overflow="ellipsis", no_wrap=True)
+        resumed = "".join(f"   resumed {each}" for each in self._header.resumptions[-1:])
+        about = (f"   {self._header.policy}   {elapsed}", "dim")
+        return Text.assemble(name, about, (resumed, "yellow"), overflow="ellipsis", no_wrap=True)
 
     def _figures(self, seen: Observation, width: int) -> Table:
         curve = max(0, min(60, width - 44))
@@ -142,6 +144,8 @@ class Screen:
         table.add_row("backlog", amount(np.round(whole(seen, Metric.BACKLOG))), "")
         hosts = f"{len(seen.leases)} leased, {len(seen.usable)} ready"
         table.add_row("hosts", hosts, Text(sparkline(self._hosts, curve), style="green"))
+        if (left_out := seen.overall(Metric.LEFT_OUT)) > 0:
+            table.add_row("left out", amount(left_out), Text("records that a function raised on", style="dim"))
         static = self._sofar.static
         beside = "" if static is None else f"static peak provision: {money(static[1])} ({hosts_text(static[0])})"
         table.add_row("cost so far", written(seen, Metric.COST), Text(beside, style="dim"))
@@ -242,6 +246,8 @@ class PlainView:
         self._target, self._sofar = header.target_latency, SoFar(header.target_latency)
         plant = " (simulated)" if header.plant == "simulated" else ""
         self._print(f"{header.flow}{plant}: started with policy {header.policy}")
+        for each in header.resumptions[-1:]:
+            self._print(f"{header.flow}: resumed {each}")
 
     def observed(self, observation: Observation) -> None:
         self._sofar.observed(observation)
@@ -256,6 +262,7 @@ class PlainView:
             *([f"in time {self._sofar.share}"] if self._target is not None else []),
             f"hosts {len(observation.usable)} of {len(observation.leases)}",
             f"cost {written(observation, Metric.COST)}",
+            *([f"left out {amount(n)}"] if (n := observation.overall(Metric.LEFT_OUT)) > 0 else []),
         )
         self._print(f"{clock(observation.time):>7}  {'  '.join(figures)}")
 

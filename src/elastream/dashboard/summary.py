@@ -15,6 +15,9 @@ from elastream.report.summary import Summary, summarise
 
 __all__ = ["print_summary"]
 
+RESUMPTIONS = 5
+"""Most times that the run went on that are listed, the newest."""
+
 
 def print_summary(
     recording: Recording, console: Console, report: Path | None = None, summary: Summary | None = None
@@ -50,6 +53,7 @@ def print_summary(
         ("cost", f"{money(figures.cost)}{static}"),
         ("decisions", f"{counted(figures.rounds, 'round')}, {counted(figures.moves, 'task')} moved, {refused} refused"),
         *(("remark", str(each)) for each in figures.lacked),
+        *(("resumed", each) for each in header.resumptions[-RESUMPTIONS:]),
     ]
     shown = {"records", "batches", "latency_p50", "latency_p99", "longest batch", "moves", "owed"}
     facts = ending.facts if ending else {}

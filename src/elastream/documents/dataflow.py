@@ -96,6 +96,7 @@ class Document:
 
     target_latency: seconds. host_types: those declared in the document, by name. guards: their file.
     consistency: the mode's name. replicas: copies of each state partition.
+    state_partitions: of each keyed operator; None: by default.
     """
 
     path: Path
@@ -109,6 +110,7 @@ class Document:
     tables: tuple[KeyTable, ...] = ()
     consistency: str | None = None
     replicas: int = 0
+    state_partitions: int | None = None
 
     @contextmanager
     def placing(self, *replaced: str) -> Iterator[None]:
@@ -153,6 +155,7 @@ def load_document(path: Path | str) -> Document:
         tables=tuple(_table(file, name, place, flow.graph) for name, place in keys.tables.items()),
         consistency=keys.consistency,
         replicas=keys.replicas,
+        state_partitions=keys.state_partitions,
     )
 
 
@@ -367,6 +370,8 @@ def _setting(
     if name not in registry.known and ":" not in name:
         raise file.error(place, f"there is no {registry.what} {name!r}{near(name, registry.known)}")
     given, types = {parameter: _plain(value) for parameter, value in parameters.items()}, host_types or {}
+    if isinstance(given.get("host_type"), Mapping):
+        raise file.error((*place, "host_type"), "a host type is named here: declare it under 'host_types', by its name")
     if (named := str(given.get("host_type"))) in types:
         given["host_type"] = types[named]
     if isinstance(several := given.get("host_types"), list) and types:

@@ -24,6 +24,7 @@ from elastream.documents.schema import (
     exactly_one,
     named,
 )
+from elastream.model.flow import MOST_ROUNDS
 from elastream.model.graph import Delivery, Form, OnError
 from elastream.model.windows import Window
 
@@ -246,7 +247,7 @@ class OperatorKeys(FunctionKeys):
     timeout: Annotated[TimeoutKeys | None, _under("seconds")] = None
     select_by: Names | None = None
     sequential: bool = False
-    unrolled: int | None = Field(None, ge=1)
+    unrolled: int | None = Field(None, ge=1, le=MOST_ROUNDS)
     returns: str = ""
     max_duration: Annotated[Duration, Field(gt=0)] | None = None
     cores: float | None = Field(None, ge=0)
@@ -343,6 +344,7 @@ class DocumentKeys(Keys):
     tables: dict[str, str] = Field(default_factory=dict)
     consistency: Literal["batch", "wave", "drain", "rewired"] | None = None
     replicas: int = Field(0, ge=0)
+    state_partitions: int | None = Field(None, ge=1)
     host_types: dict[str, HostTypeKeys] = Field(default_factory=dict)
 
     @field_validator("policy", "cloud")

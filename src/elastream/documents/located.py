@@ -3,6 +3,7 @@
 This module handles reading, duplicate keys and syntax errors; `elastream.documents.schema` defines the keys.
 """
 
+import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -147,11 +148,26 @@ def text_of(path: Path) -> str:
         raise InputError(f"{path} cannot be read: {error.strerror or error}") from None
 
 
+DEEPEST = 200
+"""Levels of a document: the reader takes seconds for thousands of them, and then fails."""
+
+
+def _depth(text: str) -> int:
+    """Levels that brackets and indentation can open at most."""
+    depth = deepest = 0
+    for bracket in re.findall(r"[\[\]{}]", text):
+        depth = max(0, depth + (1 if bracket in "[{" else -1))
+        deepest = max(deepest, depth)
+    return max(deepest, max(map(len, re.findall(r"^[ -]+", text, re.MULTILINE)), default=0) // 2)
+
+
 def parse_yaml(text: str, path: Path, form: str, *, columns: bool = False) -> Located:
     """The mapping that `text` is, which was read from `path`; arguments and errors as for `read_yaml`.
 
     columns: whether errors name a column besides the line.
     """
+    if _depth(text) > DEEPEST:
+        raise DataflowError(f"{path}{':1:1' if columns else ''}: this is nested more than {DEEPEST} levels deep")
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ReusedAnchorWarning)

@@ -6,6 +6,7 @@ imported before it is used. Documents and the command line find and make them he
 
 import importlib
 import inspect
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import UnionType
@@ -250,4 +251,6 @@ def _fitting(value: Any, hint: Any, path: tuple[str, ...], refusal: Refusal) -> 
             raise refusal(path, f"{value!r} is neither a number nor a duration such as '50ms'") from None
     if isinstance(value, bool) or not isinstance(value, int | (float if float in wanted else int)):
         raise refusal(path, f"{value!r} is not a {'number' if float in wanted else 'whole number'}")
+    if not math.isfinite(value):
+        raise refusal(path, f"{value!r} is not a finite number")
     return value

@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from multiprocessing.connection import wait as wait_for_any
 from typing import Any, TypeVar
 
+from threadpoolctl import threadpool_limits
+
 from elastream.experiments.keeping import KeptResults
 
 LOOK, TELL = 0.5, 0.2
@@ -156,6 +158,7 @@ def _as_worker() -> None:
     """The parent ends workers where an interrupt ends it, and they end themselves where it is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    threadpool_limits(1)  # there is a worker for every core: threads of its own only wait for those of the others
     parent = multiprocessing.parent_process()
     if parent is not None:
 

@@ -14,12 +14,13 @@ from elastream.model.cloud import HostType
 from elastream.model.composing import Consistency
 from elastream.model.endpoints import ArrivalPattern
 from elastream.model.errors import ElastreamError, InputError
-from elastream.model.fitting import refuse_unreachable
+from elastream.model.fitting import refuse_partitions, refuse_unreachable
 from elastream.model.graph import Graph
 from elastream.model.key_table import KeyTable, selection_of
 from elastream.model.plant import Policy
 from elastream.model.stages import Layout, lay_out
 from elastream.model.units import format_duration
+from elastream.planning.algorithms.reach import beyond_partitions
 from elastream.planning.provision import Costs, declared_cores, for_cores, rates_of
 from elastream.simulation import Settings, Travel
 from elastream.workload import LinkSource, LinkTrace, SpeedSource, SpeedTrace
@@ -30,6 +31,9 @@ Trace = TypeVar("Trace", SpeedTrace, LinkTrace)
 
 SINGLE_UP_TO = 2_000_000
 """Most records of a load that are simulated as single items; larger loads are simulated as cohorts."""
+
+BEYOND_PEAK = 2
+"""Times the hosts that the load's peak fills: state partitions for these suffice whatever a policy leases."""
 
 
 def compare(
@@ -51,6 +55,7 @@ def compare(
     tables: Sequence[KeyTable] = (),
     consistency: Consistency | None = None,
     replicas: int | None = None,
+    state_partitions: int | None = None,
     speeds: SpeedSource | None = None,
     links: LinkSource | None = None,
     progress: Callable[[str, int, int], None] = lambda *_: None,
@@ -60,9 +65,10 @@ def compare(
     load: for every source, in place of what the sources declare. seconds: how long; the longest load where not given.
     target: fraction of records that must be in time. monitor, period: seconds between observations and between plans.
     fused: whether stages are scaled as on Spark, or (False) every operator by itself. guards, tables: in force all along.
-    consistency, replicas: in place of those of `settings`. speeds, links: what hosts and links do meanwhile, as factors on
-    what is declared, in place of the traces of `settings`. Raises InputError for a load that never ends without `seconds`,
-    and what the simulated plant refuses.
+    consistency, replicas, state_partitions: in place of those of `settings`; without these, a policy has as many state
+    partitions as in a run on twice the hosts that the load's peak fills, or on the most that there may be. speeds, links:
+    what hosts and links do meanwhile, as factors on what is declared, in place of the traces of `settings`. Raises
+    InputError for a load that never ends without `seconds`, and what the simulated plant refuses.
     """
     if not policies:
         raise InputError("there is no policy to compare")
@@ -81,6 +87,9 @@ def compare(
         base = replace(base, consistency=consistency)
     if replicas is not None:
         base = replace(base, replicas=replicas)
+    refuse_partitions(state_partitions)
+    if state_partitions is not None:
+        base = replace(base, state_partitions=state_partitions)
     base = replace(
         base,
         speed_trace=base.speed_trace if speeds is None else _a(SpeedTrace, speeds.over(length), speeds),
@@ -95,13 +104,17 @@ def compare(
     scene = Scene(
         layout, host_types, loads, length, records, base, target_latency, max_hosts, period, seed, guards, tables, goal
     )
+    fixed = None if settings is None and state_partitions is None else base.state_partitions
+    peak = _static_peak(layout, host_types, loads, length, target_latency, scene.costs, fixed)
+    if fixed is None:
+        widest = max_hosts if isinstance(peak, str) else min(max_hosts, BEYOND_PEAK * peak.hosts)
+        scene = replace(scene, partitions_for=widest)
     trials = run_beside(
         lambda named, tell: tried(scene, *named, tell),
         _checked(scene, policies),
         cores(),
         lambda told, done: progress(_how_far(tuple(policies), told, done, length), sum(done), len(done)),
     )
-    peak = _static_peak(layout, host_types, loads, length, target_latency, scene.costs)
     return Comparison(graph, length, records, target, tuple(trials), peak, target_latency)
 
 
@@ -155,8 +168,12 @@ def _static_peak(
     length: float,
     target_latency: float | None,
     costs: Costs,
+    partitions: int | None,
 ) -> Peak | str:
-    """The cheapest provision that the load's peak fills, leased for all of it; why it is not known where it is not."""
+    """The cheapest provision that the load's peak fills, leased for all of it; why it is not known where it is not.
+
+    partitions: state partitions of each keyed operator; None: enough.
+    """
     try:
         rates = rates_of(layout.graph, loads, "peak", seconds=length, window=target_latency, costs=costs)
         work = declared_cores(layout.graph, rates, costs)
@@ -169,5 +186,6 @@ def _static_peak(
         except ElastreamError as error:
             why = str(error)
         else:
-            found.append(Peak(provision.hosts, type.name, provision.cost(type, length)))
+            bound = "" if partitions is None else beyond_partitions(layout, work, type, partitions)
+            found.append(Peak(provision.hosts, type.name, provision.cost(type, length), bound))
     return min(found, key=lambda peak: peak.cost) if found else why

@@ -40,6 +40,7 @@ class Trial:
     waiting: records still queued at the end, at any operator; overdue: fraction of the load that is late among them.
     series: rows as in `simulation.Result`. lacked: metrics that the policy lacked for rounds, each with the longest time
     for which it did. merits: throughput, value, profit and stability, where policies are judged by these.
+    remarked: what was said in most rounds.
     """
 
     name: str
@@ -51,6 +52,7 @@ class Trial:
     lacked: tuple[Unknown, ...] = ()
     overdue: float = 0.0
     merits: Merits | None = None
+    remarked: str = ""
 
     @property
     def mean_hosts(self) -> float:
@@ -71,11 +73,13 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class Peak:
-    """The static provision for the load's peak, sized from declared costs and not simulated. type: of its hosts."""
+    """The static provision for the load's peak, sized from declared costs and not simulated. type: of its hosts. bound:
+    why neither it nor more hosts hold that load; empty where they do."""
 
     hosts: int
     type: str
     cost: float
+    bound: str = ""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -142,13 +146,18 @@ class Comparison:
                 said.append(f"{trial.name}: {percent(trial.overdue)} of the records still wait at the end, and are late.")
             elif trial.waiting > 0.01 * self.records:
                 said.append(f"{trial.name} leaves {counted(round(trial.waiting), 'record')} waiting at the end.")
+            if trial.remarked and not self.meets(trial):
+                said.append(f"{trial.name} remarks: {trial.remarked}.")
         return said
 
     def _peak_said(self) -> str:
         if isinstance(self.peak, str):
             return f"The cost of the static peak provision is unknown: {self.peak}." if self.peak else ""
         hosts = counted(self.peak.hosts, "host")
-        return f"The static peak provision, {hosts} of {self.peak.type} for all of the load, costs {money(self.peak.cost)}."
+        return (
+            f"The static peak provision, {hosts} of {self.peak.type} for all of the load, costs {money(self.peak.cost)}"
+            + (f", but at the peak {self.peak.bound}." if self.peak.bound else ".")
+        )
 
     @property
     def frame(self) -> "pd.DataFrame":

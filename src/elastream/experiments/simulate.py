@@ -63,6 +63,7 @@ def simulate(
     tables: Sequence[KeyTable] = (),
     consistency: str = "batch",
     replicas: int = 0,
+    state_partitions: int | None = None,
     speeds: SpeedSource | str | Path | None = None,
     links: LinkSource | str | Path | None = None,
     seed: int = 1,
@@ -78,6 +79,8 @@ def simulate(
     a queue for each operator, in place of what the hosts say. period: time between two plans. guards: a file of guards.
     tables: key tables, as of `run`. consistency: what records under way meet when alternates change, as of `run`, or
     `"rewired"`: what comes first. replicas: copies of each state partition, as of `run`, where stages are fused.
+    state_partitions: of each keyed operator, where stages are fused; by default as of `run`, but for no more hosts than
+    twice those that the load's peak fills.
     speeds: how fast hosts are meanwhile, as factors on the speeds of their types: a generator such as `SpeedWalk(seed=3)`,
     text such as `"walk:seed=3"` or `"ec2"`, or a CSV file (`recorded_speeds`). links: the same of latency and bandwidth
     between hosts, `Ec2Links()`, `"ec2"` or a file (`recorded_links`), of operators apart. seed: of all random numbers but
@@ -120,6 +123,7 @@ def simulate(
             tables=tables,
             consistency=consistency_of(consistency, simulated=True),
             replicas=replicas,
+            state_partitions=state_partitions,
             speeds=None if speeds is None else speeds_from(speeds),
             links=None if links is None else links_from(links),
             progress=progress,

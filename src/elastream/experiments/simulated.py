@@ -5,6 +5,7 @@ figures of a policy that failed in some rounds would be meaningless.
 """
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,6 +24,9 @@ from elastream.recording.observer import Ending, Header
 from elastream.services.external import ReadOnce
 from elastream.simulation import Result, SimulatedPlant
 from elastream.simulation.plant import Advancing
+
+OFTEN = 0.1
+"""Part of the rounds from which on what is said in them says something of a run."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +49,12 @@ class SimulatedRun:
     def lacked(self) -> tuple[Unknown, ...]:
         """Metrics that the policy lacked for rounds in a row, each with the longest time for which it did."""
         return longest_lacked(self.decisions)
+
+    @property
+    def remarked(self) -> str:
+        """What was remarked in most rounds, if in `OFTEN` of them at least; else empty."""
+        said = Counter(decision.note for decision in self.decisions if decision.note).most_common(1)
+        return said[0][0] if said and said[0][1] >= OFTEN * len(self.decisions) else ""
 
 
 def simulated(

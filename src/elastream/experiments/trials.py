@@ -5,7 +5,7 @@ A record that still waits at the end is in time only if it may wait longer: a ru
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -21,7 +21,7 @@ from elastream.model.key_table import KeyTable, KeyTableBook
 from elastream.model.observation import Observation
 from elastream.model.plant import Policy, refuse_unfit
 from elastream.model.prospect import Prospect, prepared
-from elastream.model.stages import Layout
+from elastream.model.stages import Layout, state_partitions_of
 from elastream.planning.policies.static import standing
 from elastream.planning.provision import Costs
 from elastream.planning.scheduling.problem import Goal
@@ -33,7 +33,8 @@ __all__ = ["Scene", "tried"]
 @dataclass(frozen=True)
 class Scene:
     """What all policies of a comparison are tried on. seconds, records: of the load. period: seconds between plans.
-    goal: by which value and profit are judged; None: they are not."""
+    goal: by which value and profit are judged; None: they are not. partitions_for: most hosts, for which there are state
+    partitions by default; None: those of `settings`."""
 
     layout: Layout
     host_types: Sequence[HostType]
@@ -48,6 +49,7 @@ class Scene:
     guards: GuardDocument | None = None
     tables: Sequence[KeyTable] = ()
     goal: Goal | None = None
+    partitions_for: int | None = None
 
     @property
     def costs(self) -> Costs:
@@ -64,6 +66,10 @@ class Scene:
     def set_up(self, policy: Policy) -> tuple[SimulatedPlant, Policy]:
         """The plant at its start, and the policy with what it takes from the run to come."""
         policy = prepared(policy, self.prospect)
+        settings = self.settings
+        if self.partitions_for is not None:
+            default = state_partitions_of(self.host_types, self.partitions_for, policy)
+            settings = replace(settings, state_partitions=max(settings.state_partitions, default))
         hosts, parallelism = standing(policy, self.layout, self.host_types, self.max_hosts, self.costs) or (None, None)
         plant = make_plant(
             self.layout,
@@ -72,7 +78,7 @@ class Scene:
             host_types=self.host_types,
             loads=self.loads,
             seed=self.seed,
-            settings=self.settings,
+            settings=settings,
             max_hosts=self.max_hosts,
             target_latency=self.target_latency,
             seconds=self.seconds,
@@ -97,7 +103,7 @@ def tried(scene: Scene, name: str, policy: Policy, tell: Tell) -> Trial:
     late = _overdue(scene.layout, run.result, scene.loads, scene.seconds, scene.records, scene.target_latency)
     kept = _compliance(run.result, scene.target_latency, late)
     merits = None if watch is None or scene.goal is None else merits_of(watch, scene.goal)
-    return Trial(name, run.result.cost, kept, run.result, waiting, run.refused, run.lacked, late, merits)
+    return Trial(name, run.result.cost, kept, run.result, waiting, run.refused, run.lacked, late, merits, run.remarked)
 
 
 def _overdue(

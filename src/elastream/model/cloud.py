@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from elastream.model.errors import CloudError
+from elastream.model.units import bytes_per_second, duration, memory
 
 __all__ = [
     "ACTIVE",
@@ -58,7 +59,8 @@ class HostType:
     megabytes; bandwidth: bytes/s of its link, None without a limit; price: money per billing time unit; slots: operator
     instances it can hold (E2DF's C_n), by default its cores rounded up; region: its location; start, stop: seconds from
     lease to ready and from release to gone, as expected (planning) or simulated; zone: its fault zone, whose hosts may fail
-    together (a rack, an availability zone), by default its region. Raises CloudError for invalid values.
+    together (a rack, an availability zone), by default its region. Text with a unit is taken, too: `start="20s"`,
+    `memory="8 GB"`, `bandwidth="1 gbit"`. Raises CloudError for invalid values, ElastreamError for a unit that is none.
     """
 
     name: str
@@ -75,6 +77,9 @@ class HostType:
     zone: str = ""
 
     def __post_init__(self) -> None:
+        for name, read in (("start", duration), ("stop", duration), ("memory", memory), ("bandwidth", bytes_per_second)):
+            if isinstance(value := getattr(self, name), str):
+                object.__setattr__(self, name, read(value))
         if not self.cores > 0:
             raise CloudError(f"host type {self.name!r} has no core (cores: {self.cores:g}); it must be above 0")
         if self.price < 0:

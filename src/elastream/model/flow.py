@@ -32,7 +32,10 @@ from elastream.model.signals import SignalValue
 from elastream.model.units import duration
 from elastream.model.windows import Window
 
-__all__ = ["Dataflow", "Stream"]
+__all__ = ["MOST_ROUNDS", "Dataflow", "Stream"]
+
+MOST_ROUNDS = 1000
+"""Rounds of a loop that is unrolled: each is operators of its own, and more than Spark plans in a minute."""
 
 
 class Dataflow:
@@ -206,6 +209,8 @@ class Stream:
         """
         if isinstance(times, bool) or not isinstance(times, int) or times < 1:
             raise DataflowError(f"dataflow {self._flow.name!r}: a loop is unrolled in 1 round or more, not in {times!r}")
+        if times > MOST_ROUNDS:
+            raise DataflowError(f"dataflow {self._flow.name!r}: a loop of {times:,} rounds; {MOST_ROUNDS:,} are the most")
         stream = self
         for number in range(1, times + 1):
             stream = step(stream, number)

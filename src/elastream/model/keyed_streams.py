@@ -30,17 +30,29 @@ class _Groups(Generic[S]):
     def __init__(self, flow: Builder[S], taps: tuple[Tap, ...], key: tuple[str, ...], window: Window | None = None) -> None:
         self._flow, self._taps, self._key, self._window = flow, taps, key, window
 
-    def count(self, *, name: str = "count", **needs: Unpack[Needs]) -> S:
-        """Add a native Spark count of records per key, in a column `count`."""
-        return self.aggregate({"count": "count(*)"}, name=name, **needs)
+    def count(
+        self, *, name: str = "count", cost: float | None = None, selectivity: float | None = None, **needs: Unpack[Needs]
+    ) -> S:
+        """Add a native Spark count of records per key, in a column `count`. cost, selectivity: as of an `Alternate`."""
+        return self.aggregate({"count": "count(*)"}, name=name, cost=cost, selectivity=selectivity, **needs)
 
-    def aggregate(self, columns: Mapping[str, str], *, name: str = "aggregate", **needs: Unpack[Needs]) -> S:
+    def aggregate(
+        self,
+        columns: Mapping[str, str],
+        *,
+        name: str = "aggregate",
+        cost: float | None = None,
+        selectivity: float | None = None,
+        **needs: Unpack[Needs],
+    ) -> S:
         """Add native Spark aggregates, SQL text by name of the new column: `aggregate({"total": "sum(n)"})`.
 
-        In windows of time the rows have `window_start` and `window_end` behind the key.
+        In windows of time the rows have `window_start` and `window_end` behind the key. cost, selectivity: as of an
+        `Alternate`, which an aggregate is not.
         """
         chosen = self._flow.free_name(name)
-        return self._keyed(chosen, (Alternate(chosen, expressions_of(chosen, columns), Form.AGGREGATE),), needs)
+        made = Alternate(chosen, expressions_of(chosen, columns), Form.AGGREGATE, cost=cost, selectivity=selectivity)
+        return self._keyed(chosen, (made,), needs)
 
     def _keyed(self, name: str, alternates: tuple[Alternate, ...], needs: Needs, **fields: Any) -> S:
         operator = Operator(name, Kind.KEYED, alternates, key=self._key, window=self._window, **fields, **fields_of(needs))

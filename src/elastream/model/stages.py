@@ -5,13 +5,17 @@ Both plants share this rule, so that they agree on what scales separately. A *se
 a new stage together with the stateless operators after it.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from elastream.model.cloud import HostType
 from elastream.model.graph import Edge, Form, Graph, Kind
 
-__all__ = ["Layout", "Segment", "Stage", "Unit", "lay_out"]
+__all__ = ["Layout", "Segment", "Stage", "Unit", "lay_out", "state_partitions_of"]
+
+PARTITIONS_PER_SLOT = 2
+"""State partitions for each slot of the largest cluster: enough to even out, few enough to stay cheap (5 ms each)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,3 +194,12 @@ def _components(names: Iterable[str], edges: Iterable[Edge], rank: Mapping[str, 
 def _ordered(component_of: Mapping[str, str], rank: Mapping[str, int]) -> list[str]:
     by_rank: Callable[[str], int] = rank.__getitem__
     return sorted(set(component_of.values()), key=by_rank)
+
+
+def state_partitions_of(types: Sequence[HostType], max_hosts: int, policy: object = None) -> int:
+    """Default key groups of a keyed operator, on at most so many hosts of these types.
+
+    policy: may want a number for each host (`partitions_a_host`), as one that divides them among hosts does.
+    """
+    each: int = getattr(policy, "partitions_a_host", None) or PARTITIONS_PER_SLOT * max(kind.slots for kind in types)
+    return max(4, each * max_hosts)

@@ -9,10 +9,12 @@ from collections.abc import Mapping
 
 from elastream.model.errors import ElastreamError
 
-__all__ = ["bytes_per_second", "duration", "format_duration", "format_rate", "memory", "pause", "price", "rate"]
+__all__ = ["LONGEST", "bytes_per_second", "duration", "format_duration", "format_rate", "memory", "pause", "price", "rate"]
 
 LEAST_PAUSE = 0.01
 """Seconds from one observation or plan to the next, at least: a shorter one only keeps a core busy."""
+LONGEST = 1e9
+"""Seconds that a finite duration has at most, 31 years: a longer one is a slip of the pen, or of the clock."""
 
 _NUMBER = re.compile(r"\s*([-+]?(?:\d[\d_,]*)?(?:\.\d+)?(?:[eE][-+]?\d+)?)\s*(.*?)\s*$", re.DOTALL)
 _SECONDS = {
@@ -46,9 +48,12 @@ def _split(text: str, what: str) -> tuple[float, str]:
 def duration(value: float | str) -> float:
     """Seconds of `value`: a number of seconds, or text such as `"50ms"`, `"2s"`, `"10 min"`, `"1h"`.
 
-    Raises ElastreamError for anything else, and for a negative duration.
+    Raises ElastreamError for anything else, for a negative duration, and for a finite one of more than 31 years.
     """
-    return _in(_SECONDS, value, "a duration", " such as '50ms'", "{!r} is not one of us, ms, s, min, h, d")
+    seconds = _in(_SECONDS, value, "a duration", " such as '50ms'", "{!r} is not one of us, ms, s, min, h, d")
+    if LONGEST < seconds < math.inf:
+        raise ElastreamError(f"{value!r} is no sensible duration: it is longer than 31 years")
+    return seconds
 
 
 def pause(value: float | str, what: str) -> float:

@@ -8,6 +8,7 @@ from elastream.model.cloud import Lease
 from elastream.model.decision import Decision
 from elastream.model.key_table import key_columns
 from elastream.model.observation import Context, Observation
+from elastream.model.wording import clock, duration_text
 
 __all__ = ["LIMITED", "Ending", "Header", "Json", "Observer", "describe_run", "described_before", "described_further"]
 
@@ -23,7 +24,7 @@ class Header:
     plant: "spark" or "simulated". operators, edges, stages, host_types, signals (of the dataflow): a dict each, as
     `describe_run` builds them. started: epoch seconds of time 0. environment: machine and software versions. resumed: one
     entry for each time that it went on after its driver had ended: `time`, when that was; `seen`, the last time of before;
-    `adopted` and `gone`, hosts that were still there, and that were not.
+    `adopted` and `gone`, hosts that were still there, and that were not; `batches`, the last one committed, by query.
     """
 
     flow: str
@@ -39,6 +40,20 @@ class Header:
     environment: Mapping[str, Any] = field(default_factory=dict)
     signals: tuple[Json, ...] = ()
     resumed: tuple[Json, ...] = ()
+
+    @property
+    def resumptions(self) -> tuple[str, ...]:
+        """For people, of each time that the run went on: when, after how long, from where and with which hosts."""
+        return tuple(map(_resumption, self.resumed))
+
+
+def _resumption(note: Json) -> str:
+    batches = note.get("batches", {})
+    behind = ", ".join(f"{number} of {query}" if len(batches) > 1 else str(number) for query, number in batches.items())
+    hosts = "".join(f"; {', '.join(note[what])} {what}" for what in ("adopted", "gone") if note.get(what))
+    away = duration_text(max(0.0, note["time"] - note["seen"]))
+    said = f"at {clock(note['time'])}, {away} after its driver was last seen"
+    return said + (f", behind batch {behind}" if behind else "") + hosts
 
 
 @dataclass(frozen=True, slots=True)

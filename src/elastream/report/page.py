@@ -230,6 +230,7 @@ def _facts(recording: Recording) -> list[tuple[str, str]]:
     header, ending = recording.header, recording.ending
     rows = [("plant", "simulated" if header.plant == "simulated" else f"{header.plant}, real"), ("policy", header.policy)]
     rows += [(str(key), str(value)) for key, value in header.environment.items()]
+    rows += [("resumed", each) for each in header.resumptions]
     for kind in header.host_types:
         billing = kind["billing"]
         unit = duration_text(billing["unit"])

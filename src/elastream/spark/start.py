@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TypeVar
@@ -13,7 +13,6 @@ from pyspark.sql import SparkSession
 
 from elastream.clouds.provider import Cloud, Provider
 from elastream.model.alarms import Alarms
-from elastream.model.cloud import HostType
 from elastream.model.compiling import refuse_uncompilable
 from elastream.model.composing import Consistency, refuse_inconsistent
 from elastream.model.endpoints import KafkaTopic
@@ -21,7 +20,7 @@ from elastream.model.errors import CloudError, EnvironmentProblem
 from elastream.model.fitting import few_partitions, few_zones
 from elastream.model.graph import Graph
 from elastream.model.observation import Composition
-from elastream.model.stages import Layout, lay_out
+from elastream.model.stages import Layout, lay_out, state_partitions_of
 from elastream.recording.directory import RunDirectory
 from elastream.recording.lease_log import LeaseLog
 from elastream.spark.dataflow.kafka import kafka_settings
@@ -50,10 +49,7 @@ from elastream.spark.telemetry.speeds import SpeedWatch
 from elastream.spark.telemetry.traffic import MapOutputs, Traffic
 from elastream.spark.worker import probe
 
-__all__ = ["pace_of", "start_beside", "start_plant", "state_partitions_of"]
-
-PARTITIONS_PER_SLOT = 2
-"""State partitions for each slot of the largest cluster: enough to even out, few enough to stay cheap (5 ms each)."""
+__all__ = ["pace_of", "start_beside", "start_plant"]
 
 BATCH_SHARE = 0.4
 """Of the target latency, the time from one batch to the next: a record waits for at most one batch and is in the next,
@@ -153,11 +149,6 @@ def start_beside(
         on.spark.conf.set("spark.sql.shuffle.partitions", str(on.partitions))
         start(on.spark)
         return on.plant(WatchedQueries(on.instruments, target_latency=target_latency), target_latency, replicas)
-
-
-def state_partitions_of(types: Sequence[HostType], max_hosts: int) -> int:
-    """Default key groups of a keyed operator, on hosts of these types."""
-    return max(4, PARTITIONS_PER_SLOT * max_hosts * max(kind.slots for kind in types))
 
 
 def pace_of(target_latency: float | None, layout: Layout) -> float:

@@ -17,7 +17,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from elastream.model.endpoints import ArrivalPattern
 from elastream.model.errors import DataflowError
-from elastream.model.units import duration
+from elastream.model.promises import Quantity
+from elastream.model.units import LONGEST, duration
 
 __all__ = ["Pattern", "Section", "counts", "dues"]
 
@@ -46,6 +47,11 @@ class Section:
         if not (0 <= self.first < math.inf and 0 <= self.last < math.inf):
             raise DataflowError(
                 f"a load goes from {self.first:g}/s to {self.last:g}/s; a rate must be finite and not negative"
+            )
+        if max(self.first, self.last) > Quantity.RATE.most or self.seconds > LONGEST:
+            raise DataflowError(
+                f"a load of {max(self.first, self.last):g}/s for {self.seconds:g} s makes no sense: at most "
+                f"{Quantity.RATE.most:g}/s, for at most 31 years, can be"
             )
         if math.isnan(self.total):
             object.__setattr__(self, "total", (self.first + self.last) / 2 * self.seconds)

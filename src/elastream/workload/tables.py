@@ -4,7 +4,7 @@ import csv
 import gzip
 import re
 from collections.abc import Iterator, Mapping
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TextIO
 
@@ -68,7 +68,7 @@ def seconds_of(text: str, unit: float | None, place: str) -> float:
     except ValueError:
         moment = datetime.fromisoformat(text.strip())
         # Local times without an offset are taken as UTC: they must not jump at this machine's daylight-saving changes.
-        return (moment - datetime(1970, 1, 1, tzinfo=moment.tzinfo)).total_seconds()
+        return (moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)).timestamp()
     if unit is None:
         raise InputError(
             f"{place}: the first column has numbers ({text.strip()}), and its name is none of a time: call it 'seconds', "

@@ -5,8 +5,9 @@ from dataclasses import fields, replace
 import numpy as np
 import pytest
 
+from elastream.experiments.resilience import experiment
 from elastream.experiments.resilience.bars import ResilienceResults, _within, bars, risen
-from elastream.experiments.resilience.experiment import ResilienceCase, ResilienceRun, failing, run_case
+from elastream.experiments.resilience.experiment import RAMP, ResilienceCase, ResilienceRun, failing, run_case
 from elastream.experiments.resilience.page import _cases, outcome
 from elastream.experiments.resilience.scene import ResilienceAssumptions
 
@@ -16,7 +17,7 @@ SMALL = ResilienceAssumptions(vocabulary=5_000)
 def made(case: ResilienceCase) -> ResilienceRun:
     """A run that comes to what its case says, in place of one that takes seconds."""
     values = {
-        "peak": {"throughput": 1000.0 * case.hosts * (3 - 0.2 * case.replicas)},
+        "peak": {"throughput": 1000.0 * case.hosts * (3 - 0.2 * case.replicas), "sustained": 900.0 * case.hosts},
         "balance": {"balanced": 20.0, "overloaded": 1.0, "neighbours": 2.0},
         "growth": {"reaction": 2.0, "lacking": 0.0},
         "move": {"latency": case.rate * case.checkpoint / 200_000},
@@ -78,6 +79,16 @@ def test_a_move_takes_longer_with_a_longer_interval():
         for every in (1.0, 10.0)
     )
     assert short < long
+
+
+def test_a_peak_does_not_depend_on_how_fast_the_load_rises(monkeypatch):
+    found = []
+    for seconds in (RAMP, RAMP / 2):
+        monkeypatch.setattr(experiment, "RAMP", seconds)
+        found.append(run_case(ResilienceCase("peak", 2, 1, given=SMALL)).figures)
+    slow, fast = found
+    assert fast["throughput"] == pytest.approx(slow["throughput"], rel=0.005)
+    assert 0 < slow["sustained"] < slow["throughput"]
 
 
 def test_a_bar_with_two_sides_is_decided_by_runs_on_both():

@@ -55,9 +55,11 @@ class ResilienceResults:
         """Values that a property of the cases of a part has, ascending."""
         return tuple(sorted({getattr(run.case, name) for run in self.of(part)}))
 
-    def peak(self, hosts: float, replicas: int, protection: Protection = Protection.PEERS) -> float:
-        """Mean peak throughput, messages/s."""
-        return float(np.mean(self.values("peak", "throughput", hosts=hosts, replicas=replicas, protection=protection)))
+    def peak(
+        self, hosts: float, replicas: int, protection: Protection = Protection.PEERS, figure: str = "throughput"
+    ) -> float:
+        """Mean peak throughput, or another figure of these runs, messages/s."""
+        return float(np.mean(self.values("peak", figure, hosts=hosts, replicas=replicas, protection=protection)))
 
     @cached_property
     def sizes(self) -> tuple[float, ...]:

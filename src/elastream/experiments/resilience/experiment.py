@@ -91,12 +91,16 @@ def _ring(case: ResilienceCase, loads: Mapping[str, ArrivalPattern], seconds: fl
 
 
 def _peak(case: ResilienceCase) -> tuple[Mapping[str, float], Series]:
-    """Fig. 6.10: the rate rises until no host processes more."""
+    """Fig. 6.10: the rate rises until no host processes more. sustained: up to which no queue is noticeable."""
     plant = _ring(case, {TEXT: ramp(0, case.hosts * MOST, RAMP)}, RAMP)
     plant.advance(RAMP)
     rates = np.array([sum(sample.rate.values()) for sample in plant.watch.series])
     window = max(1, round(PEAK / plant.settings.monitor))
-    return {"throughput": float(np.convolve(rates, np.full(window, 1 / window), "valid").max())}, {}
+    full = min((node.behind[0][0] for node in plant.reducers.nodes.values() if node.behind), default=RAMP)
+    return {
+        "throughput": float(np.convolve(rates, np.full(window, 1 / window), "valid").max()),
+        "sustained": case.hosts * MOST * full / RAMP,
+    }, {}
 
 
 def _balance(case: ResilienceCase) -> tuple[Mapping[str, float], Series]:

@@ -5,7 +5,7 @@ Each sample is read once, when it is new: an observation's history is short and 
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
 
@@ -50,7 +50,8 @@ class Seen:
     start workers and compile code. since: time of the first sample ever. began: that of the first with records processed,
     inf before. needs: (time, cores needed, by part) of earlier rounds. surprises: of the rate that arrives. short: (cores
     that did not suffice, for which rate, when) the last time that a query fell behind, of the alternates and branches that
-    run: what others needed says nothing of these. running: which those are."""
+    run: what others needed says nothing of these. running: which those are. reaches: the most cores that state partitions
+    could keep busy, as seen in the last rounds."""
 
     samples: Floats
     since: float
@@ -59,6 +60,7 @@ class Seen:
     surprises: Surprises = field(default_factory=Surprises)
     short: tuple[float, float, float] = NEVER
     running: object = None
+    reaches: tuple[float, ...] = ()
 
     @classmethod
     def after(cls, before: "Seen | None", observation: Observation, keep: float, warming: float) -> "Seen":
@@ -89,7 +91,8 @@ class Seen:
             first = int(np.searchsorted(before.times, observation.time - keep))
             samples = np.concatenate([before.samples[:, first:], samples], axis=1)
             short = before.short if running == before.running else NEVER
-            return cls(samples, before.since, began, before.needs, before.surprises, short, running)
+            reaches = before.reaches if running == before.running else ()
+            return cls(samples, before.since, began, before.needs, before.surprises, short, running, reaches)
         return cls(samples, float(samples[0, 0]), began, running=running)
 
     @property
@@ -132,7 +135,7 @@ class Seen:
         """This, with the cores that are needed at `time`, and those needed in the `settle` seconds before."""
         kept = tuple(each for each in self.needs if each[0] >= time - settle and len(each[1]) == len(cores))
         needs = (*kept, (time, cores))
-        return Seen(self.samples, self.since, self.began, needs, self.surprises, self.short, self.running)
+        return replace(self, needs=needs)
 
     def insufficient(self, time: float, rate: float) -> float:
         """Cores that did not suffice for `rate` lately, or for little more; 0 where none did."""
@@ -142,7 +145,7 @@ class Seen:
     def surprised(self, time: float, forecast: Forecast, horizon: float, pace: float) -> "Seen":
         """This, with what the load did at `time` that was not foreseen."""
         found = self.surprises.after(time, forecast.level, forecast.expected, horizon, pace)
-        return Seen(self.samples, self.since, self.began, self.needs, found, self.short, self.running)
+        return replace(self, surprises=found)
 
     @property
     def highest(self) -> Floats:

@@ -54,17 +54,23 @@ class RingLoad:
     def waits(self) -> Mapping[str, float]:
         """Seconds that records which come now will wait for each operator, beyond one batch; NaN where unknown.
 
-        By what waits and the rate at which records arrive (Little's law), else by the latency of the application. Batches
-        that follow one another without a pause, each as long as `late`, keep records waiting for as long.
+        Batches that follow one another without a pause, each as long as `late`, keep records waiting for as long.
         """
-        found, held_up = {}, self._batch if self.without_pause else 0.0
+        held_up = self._batch if self.without_pause and self._batch >= self.late else 0.0
+        return {name: max(seconds, held_up) if seconds == seconds else seconds for name, seconds in self._queued.items()}
+
+    @cached_property
+    def _queued(self) -> Mapping[str, float]:
+        """Seconds that what waits now takes, by the rate at which records arrive (Little's law), else by the latency of the
+        application."""
+        found = {}
         for name, unit in self.units.items():
             queue, rate = waiting(self.observation, unit), self._rate(unit, Metric.ARRIVAL_RATE)
             seconds = (0.0 if queue <= 0 else math.inf) if rate == 0 else queue / rate
             if math.isnan(seconds):
-                latency, batch = (self.observation.overall(each) for each in (Metric.LATENCY, Metric.BATCH_DURATION))
-                seconds = max(0.0, latency - batch) if latency == latency and batch == batch else math.nan
-            found[name] = max(seconds, held_up) if seconds == seconds else seconds
+                latency = self.observation.overall(Metric.LATENCY)
+                seconds = max(0.0, latency - self._batch) if latency == latency and self._batch == self._batch else math.nan
+            found[name] = seconds
         return found
 
     @cached_property
@@ -74,25 +80,40 @@ class RingLoad:
 
     @cached_property
     def without_pause(self) -> bool:
-        """Whether micro-batches of `late` seconds or more follow one another without a pause.
+        """Whether micro-batches follow one another without a pause, and records wait for them for `late` seconds or more.
 
-        Of records that come evenly, one waits for half a batch and is in the next; with pauses it waits for longer.
+        So they do where more records wait than one batch takes; and where batches last so long and no record waits for
+        longer than one. Of records that come evenly, one waits for half a batch and is in the next; with pauses for longer.
         """
-        latency = self.observation.overall(Metric.LATENCY)
-        return self._batch >= self.late and latency <= NO_PAUSE * self._batch
+        if self._own_queues or not self._batch > 0:
+            return False
+        if any(seconds >= self.late for seconds in self._queued.values()):
+            return True
+        return self._batch >= self.late and self.observation.overall(Metric.LATENCY) <= NO_PAUSE * self._batch
 
     @cached_property
     def behind(self) -> Mapping[str, float]:
         """Arriving over processed records of each operator's query, between 1 and MOST_BEHIND; 1 where unknown."""
+        return {name: max(1.0, ratio) for name, ratio in self._ratios.items()}
+
+    @cached_property
+    def _ratios(self) -> Mapping[str, float]:
+        """Arriving over processed records of each operator's query, up to MOST_BEHIND; 1 where unknown."""
         found = {}
         for name, unit in self.units.items():
             arrive, done = (self._rate(unit, each) for each in (Metric.ARRIVAL_RATE, Metric.PROCESSED_RATE))
             ratio = arrive / done if done > 0 else math.nan
-            found[name] = min(max(ratio, 1.0), MOST_BEHIND) if ratio == ratio else 1.0
+            found[name] = min(ratio, MOST_BEHIND) if ratio == ratio else 1.0
         return found
 
     def _rate(self, unit: Unit, metric: Metric) -> float:
         return total_of(self.observation.operators, metric, entries(self.observation.context, unit))
+
+    @cached_property
+    def used(self) -> Mapping[str, float]:
+        """Use of CPU of each usable host as measured."""
+        column, rows = self.observation.hosts.column(Metric.CPU).tolist(), self.observation.hosts.rows
+        return {host: column[rows[host]] for host in self.observation.usable if host in rows}
 
     @cached_property
     def levels(self) -> Mapping[str, float]:
@@ -101,22 +122,49 @@ class RingLoad:
         Where batches follow one another without a pause, hosts have no more to give than they do: their use is relative to
         the busiest one's. The rest of such a batch is spent between tasks, where no host works.
         """
-        column, rows = self.observation.hosts.column(Metric.CPU).tolist(), self.observation.hosts.rows
         most = max(self.behind.values(), default=1.0)
-        found = {host: column[rows[host]] * most for host in self.observation.usable if host in rows}
+        found = {host: used * most for host, used in self.used.items()}
         highest = max((level for level in found.values() if level == level), default=math.nan)
         if not (self.without_pause and 0 < highest < 1):
             return found
         return {host: level / highest for host, level in found.items()}
 
+    def enough(self, gain: float) -> float:
+        """Hosts with which a query that keeps records waiting without a pause would no longer do so; inf: with none.
+
+        Hosts share the part of a batch that is spent in tasks, and not the rest (Amdahl), nor the largest state partition
+        of each stage, which one core works on. gain: part by which it is to be faster than it must be.
+        """
+        hosts, tasks = len(self.levels), min(1.0, max((self.used[host] for host in self.levels), default=0.0))
+        tasks = min(tasks, max(0.0, 1 - self.largest / max(self.behind.values(), default=1.0)))
+        found = 0.0
+        if any(seconds >= self.late for seconds in self._queued.values()):
+            # What waits is to become less: the records of a batch are to take that part of their time.
+            part = 1 / ((1 + gain) * max(self._ratios.values(), default=1.0))
+            found = 0.0 if part >= 1 else hosts * tasks / (part - (1 - tasks)) if part > 1 - tasks else math.inf
+        if self._batch >= self.late:
+            # A batch takes what came during the one before it: rest / (1 - tasks) seconds.
+            room = 1 - self._batch * (1 - tasks) / ((1 - gain) * self.late)
+            found = max(found, hosts * tasks / room if room > 0 else math.inf)
+        return found
+
     @cached_property
-    def gain(self) -> float:
-        """Part of a micro-batch that another host would save at most, of its time in tasks; 1 with pauses."""
-        if not self.without_pause:
-            return 1.0
-        column, rows = self.observation.hosts.column(Metric.CPU).tolist(), self.observation.hosts.rows
-        used = [column[rows[host]] for host in self.observation.usable if host in rows]
-        return min(1.0, max(used, default=0.0)) / (len(used) + 1)
+    def largest(self) -> float:
+        """Part of the time that the largest state partition of each stage would take at the rate at which records arrive,
+        one after the other: no host makes it less. 0 where unknown, and where hosts have queues of their own."""
+        found = 0.0
+        if not self.one_queue:
+            return found
+        for name in self.units:
+            tasks, loads = self.observation.tasks, self.observation.tasks.column(Metric.BUSY_CORES)
+            mine = loads[(tasks.operator == self.observation.operators.rows.get(name, -1)) & ~np.isnan(loads)]
+            found += float(mine.max()) if mine.size else 0.0
+        return found * max(self.behind.values(), default=1.0)
+
+    def keeps_pace(self, before: float, after: float, gain: float) -> bool:
+        """Whether batches stay shorter than `late` where a host's use goes from `before` to `after`; so where unknown."""
+        rest = self._batch * max(0.0, 1 - before)
+        return not rest / max(1e-9, 1 - after) > (1 - gain) * self.late
 
     @cached_property
     def queues(self) -> Mapping[str, float]:

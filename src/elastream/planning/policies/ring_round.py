@@ -187,6 +187,8 @@ class Round:
     def _relieved(self) -> list[Action]:
         """What is done for the first overloaded host that something can be done for; leases for all that nothing could."""
         stuck: list[str] = []
+        if self._overloaded and self._bounded():
+            return []
         for host in self._overloaded:
             if host not in next(iter(self.rings.values())):
                 continue
@@ -262,6 +264,21 @@ class Round:
                 return True
         return False
 
+    def _bounded(self) -> bool:
+        """Whether the largest partitions alone take all of the time, so that no change would help; says so."""
+        largest = self.load.largest
+        if not largest >= 1 / (1 + self.policy.gain):
+            return False
+        known = {name: np.nan_to_num(self.load.loads(name)) for name in self.load.units}
+        name = max(known, key=lambda each: float(known[each].max(initial=0.0)))
+        self.remarks.append(
+            f"{', '.join(self._overloaded)} overloaded, and no host and no change of a ring would help: the largest state "
+            f"partition of each stage keeps one core busy for {percent(largest)} of the time at this rate, number "
+            f"{int(np.argmax(known[name]))} of {name} the longest; one key, or several in one partition, cannot be "
+            "divided: aggregate in part before that key, or use hosts with faster cores"
+        )
+        return True
+
     def _cannot(self, host: str) -> None:
         """Say why `host` stays overloaded."""
         if (heaviest := self.load.heaviest(host)) is not None:
@@ -280,17 +297,22 @@ class Round:
         observation, context = self.observation, self.observation.context
         if not hosts or observation.coming:
             return []
-        if self.load.gain < self.policy.gain:
-            self.remarks.append(
-                f"{', '.join(hosts)}: records wait for micro-batches that follow one another without a pause, of which "
-                f"another host would save {percent(self.load.gain)} at most: none is leased for them"
-            )
-            return []
         kind = self._kind(hosts[0])
         levels = [level * observation.capacities[host] for host, level in self.load.levels.items() if level == level]
         need = math.fsum(levels) * self.load.growth(kind.start + self.pace)
         short = need / self.policy.cpu_high - math.fsum(observation.capacities[host] for host in observation.usable)
         wanted = max(1, math.ceil(short / (kind.cores * kind.speed) - 1e-9))
+        if self.load.without_pause:
+            enough = self.load.enough(self.policy.gain)
+            if math.isinf(enough):
+                self.remarks.append(
+                    f"{', '.join(hosts)}: records wait for micro-batches that follow one another without a pause, and no "
+                    "number of hosts would shorten these enough: the time between tasks does not become less"
+                )
+                return []
+            wanted = math.ceil(enough - len(observation.usable) - 1e-9)
+            if wanted <= 0:
+                return []  # what waits becomes less
         why = f"{', '.join(hosts)} overloaded, and no light host would relieve {'it' if len(hosts) == 1 else 'them'}"
         room = context.max_hosts - len(observation.leases)
         leases = min(wanted, max(0, room))
@@ -321,9 +343,9 @@ class Round:
                 continue
             cores = math.fsum(self.load.levels[each] * observation.capacities[each] for each in (host, heir))
             level = growth * cores / observation.capacities[heir]
-            if level <= (1 - policy.gain) * policy.cpu_high and due_back(
-                observation.leases[host], observation.time, self.pace
-            ):
+            room = level <= (1 - policy.gain) * policy.cpu_high
+            room = room and self.load.keeps_pace(self.load.levels[heir], level, policy.gain)
+            if room and due_back(observation.leases[host], observation.time, self.pace):
                 why = f"it and {heir} have been light for {calm:.0f} s: {heir} takes over, at {percent(level)} of its cores"
                 return [DrainHost(host, why=why)]
         return []

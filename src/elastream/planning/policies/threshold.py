@@ -1,5 +1,4 @@
-"""The default policy: leases hosts for the rate expected when they will work, and gives them back when what is paid of
-them ends.
+"""The default policy: leases hosts for the rate expected when they will work, and gives them back when what is paid ends.
 
 The same rules apply on Spark and in simulation, without learning or tuning per dataflow. Its defaults are those of Flink's
 autoscaler and of Kubernetes' horizontal pod autoscaler (HPA), as far as hosts that take a minute to start allow.
@@ -9,7 +8,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import ClassVar
+from typing import ClassVar, TypeAlias
 
 import numpy as np
 
@@ -30,9 +29,12 @@ from elastream.planning.algorithms.line import CERTAIN
 from elastream.planning.algorithms.load import ROUNDS, WITHIN, LoadFigures, Seen
 from elastream.planning.algorithms.measures import capacity, sum_of, tasks_on, unsized
 from elastream.planning.algorithms.placement import balance
+from elastream.planning.algorithms.reach import within_reach
 from elastream.planning.provision import TARGET_UTILISATION
 
 __all__ = ["Threshold"]
+
+Said: TypeAlias = Callable[[], str]  # a reason, put into words if it is needed
 
 TOLERANCE = 0.1
 """Part of the target utilisation by which it may be missed without an action (HPA's default tolerance)."""
@@ -63,14 +65,14 @@ class Threshold:
     rates the upper bound of its mean response; without a line, work per record times the rate; until a run has been warm,
     the declared costs. Samples of the `cool_down` seconds after a run's first records or a host's coming are not warm:
     workers start, code is compiled. A slot counts as the slowest of all hosts' has it, since a stage's tasks have equal
-    parts and wait for the one there. Apart, each operator's
-    are its own work per record times the rate that reaches it if no queue holds records back: from the sources' rates
-    and measured (else declared) selectivities. Late backlog adds: the part of the queues, when a host asked for now
-    would work, above half of arrival rate x target latency (Little's law; the other half is for their processing) is to
-    be processed within the target latency, or within the start of a host if that is longer. If latency is above target
-    although no host came in the last `cool_down` seconds, and records arrive faster than they are processed, the hosts
-    are insufficient whatever the metered work: the need is their cores times arrival over processed rate, at least one
-    host more; and for half an hour hosts are not given back to so few, while the rate is as high.
+    parts and wait for the one there. Apart, each operator's are its own work per record times the rate that reaches it
+    if no queue holds records back: from the sources' rates and measured (else declared) selectivities. Late backlog adds:
+    the part of the queues, when a host asked for now would work, above half of arrival rate x target latency (Little's
+    law; the other half is for their processing) is to be processed within the target latency, or within the start of a
+    host if that is longer. If latency is above target although no host came in the last `cool_down` seconds, and records
+    arrive faster than they are processed, the hosts are insufficient whatever the metered work: the need is their cores
+    times arrival over processed rate, at least one host more; and for half an hour hosts are not given back to so few,
+    while the rate is as high. State partitions that cannot process the rate on any hosts bound it (`algorithms.reach`).
 
     **Growing.** Hosts whose need would fill them above `scale_out` x (1 + `tolerance`) get all missing ones at once:
     drains are cancelled first, then hosts are leased; those that start count. `spare` hosts come on top, and `min_hosts`
@@ -112,6 +114,9 @@ class Threshold:
             raise ElastreamError(f"scale_out is {self.scale_out:g}; it must be above 0 and at most 1")
         if not 0 <= self.tolerance < 1:
             raise ElastreamError(f"tolerance is {self.tolerance:g}; it must be 0 or more and below 1")
+        for name, given in vars(self).items():
+            if isinstance(given, int | float) and not 0 <= given < math.inf:
+                raise ElastreamError(f"{name} is {given:g}; it must be 0 or more, and finite")
 
     needs: ClassVar[Needs] = frozenset(
         {(Rows.OPERATOR, Metric.ARRIVAL_RATE), (Rows.OPERATOR, Metric.PROCESSED_RATE), (Rows.OPERATOR, Metric.BUSY_CORES)}
@@ -124,7 +129,7 @@ class Threshold:
         leaving = any(isinstance(action, DrainHost) for action in scaled.hosts)
         moves = [] if leaving or observation.context.layout.apart else balance(observation)
         actions = (*scaled.hosts, *scaled.parallelism, *moves)
-        return Plan(actions, scaled.seen, scaled.predicted, unknown=scaled.unknown)
+        return Plan(actions, scaled.seen, scaled.predicted, remarks=scaled.remarks, unknown=scaled.unknown)
 
     def scale(self, observation: Observation, memory: object = None) -> "Scaled":
         """Host actions and parallelism actions of the plan, without moves of fused tasks."""
@@ -141,6 +146,7 @@ class Scaled:
     seen: Seen
     predicted: Mapping[str, float]
     unknown: tuple[Unknown, ...]
+    remarks: tuple[str, ...] = ()
 
 
 class _Round:
@@ -192,23 +198,23 @@ class _Round:
         base = load.cores(self.rate)
         unknown = unsized(observation) if math.isnan(base) else ()
         need, why = self._need(base)
+        there = fused.shared_capacity(observation, (*observation.usable, *observation.coming), equal=self._equal)
+        need, self.seen, bound = within_reach(observation, need, there, base, load, self.seen)
+        remarks = (f"more hosts cannot keep up with {format_rate(self.rate)}: {bound}",) if bound else ()
         seen = self.seen if math.isnan(base) else self.seen.needing(observation.time, (base,), self.settle)
         if load.cold and math.isnan(load.declared) and not load.late:
             # What the first batches work, and how far they lag behind, says nothing of the next ones.
-            need = min(
-                need, fused.shared_capacity(observation, (*observation.usable, *observation.coming), equal=self._equal)
-            )
+            need = min(need, there)
         more = fused.lease_missing(observation, self.kind, need, why, self.policy.spare, equal=self._equal)
         hosts = [*self._emptied(more), *(more if more or observation.draining else self._shrink(seen))]
         wider = [action for operator in sorted(observation.context.scalable) for action in self._widened(operator, need)]
-        return Scaled(hosts, wider, seen, self._predicted(hosts, base), unknown)
+        return Scaled(hosts, wider, seen, self._predicted(hosts, base), unknown, remarks)
 
-    def _need(self, base: float) -> tuple[float, Callable[[], str]]:
+    def _need(self, base: float) -> tuple[float, Said]:
         """(cores of speed 1 that hosts must have, what says why); NaN if unknown. base: cores that the rate works."""
         load, observation, policy = self.load, self.observation, self.policy
         need = base / self.most
-        said: list[Callable[[], str]] = []
-        said.append(lambda: f"{self._said} needs {base:.3g} cores, to be filled to {self.most:.0%} at most")
+        said: list[Said] = [lambda: f"{self._said} needs {base:.3g} cores, to be filled to {self.most:.0%} at most"]
         if (full := load.cores(self.upper)) > need:
             need = full
             said.append(lambda: f"; at most {format_rate(self.upper)} needs {full:.3g}")
@@ -292,11 +298,8 @@ class _Round:
             return []
         if wanted == now:
             return []
-        why = (
-            f"{self._said} needs {need:.3g} of {capacity(observation, observation.working):.3g} cores"
-            if not hurried
-            else "all slots while it is late or falls behind"
-        )
+        why = f"{self._said} needs {need:.3g} of {capacity(observation, observation.working):.3g} cores"
+        why = "all slots while it is late or falls behind" if hurried else why
         return [SetParallelism(operator, int(wanted), why=why)]
 
     def _threads(self, operator: str, now: float) -> list[Action]:
@@ -372,8 +375,6 @@ class _Round:
         late = f", and {need.drain:.3g} to process late backlog in time" if need.drain > 0 else ""
         has = now * need.per_instance
         return f"{self._said} needs {need.cores:.3g} cores of {name}{late}; {has:.3g} are on {counted(now, 'instance')}"
-
-    # Both.
 
     def _emptied(self, actions: Sequence[Action] = ()) -> list[Action]:
         """Releases of draining hosts without tasks, but of those that `actions` keep."""

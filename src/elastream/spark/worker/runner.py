@@ -26,6 +26,8 @@ FAILED = "ELASTREAM-OPERATOR-FAILED "
 """Prefix of the JSON description of an operator's failure, which `explain_failure` searches for."""
 SHOWN = 200
 """Most characters of a record in an error message."""
+PLAIN = frozenset({list, tuple, set, frozenset, dict, str})
+"""Types of results that can be iterated without any code of the user's."""
 WHOLE = (Form.ARROW, Form.PANDAS, Form.STREAM)
 """Forms of functions that take batches; the others take single records."""
 
@@ -101,7 +103,7 @@ class Runner:
         return found.arrow(chunk, self.schema, lambda at, error: self.misfit(found, at, error))
 
     def for_each(self, values: list[Any], bad: set[int]) -> list[Any]:
-        """What the function gives for each of `values`, of a form that takes single records; of FLAT_MAP, a list each.
+        """What the function gives for each of `values`, of a form of single records; of FLAT_MAP, a collection each.
 
         bad: to which the numbers of those are added that are left out. Raises OperatorFailed.
         """
@@ -113,8 +115,11 @@ class Runner:
 
         if self.pool is None:
             left = iter(values)
-            calls = map(list, map(function, left)) if flat else map(function, left)
-            return each_of(calls, left, len(values), blank, failed)
+            results = each_of(map(function, left), left, len(values), blank, failed)
+            if flat and not PLAIN.issuperset(map(type, results)):  # what raises as it is iterated is found now
+                left = iter(results)
+                results = each_of(map(list, left), left, len(values), blank, failed)
+            return results
         made: list[Any] = []
         for result in self._timed(values, (lambda value: list(function(value))) if flat else function):
             if isinstance(result, _Raised):

@@ -93,7 +93,8 @@ class _Task:
             self._table = lookup(carrier.tables, keyed.name, digit, [each.name for each in keyed.alternates])
         self._counted: dict[int, list[Any]] = {}
         context = TaskContext.get()
-        self._left_out = LeftOut(carrier.left_out, self._batch, keyed.name, self._task, attempt_of(context))
+        # The functions behind it run in the same task, and their stage has its name.
+        self._left_out = LeftOut(carrier.left_out, self._batch, f"{keyed.name} by key", self._task, attempt_of(context))
 
     def chosen(self, key: tuple[Any, ...]) -> int:
         """Number of the alternate that runs for `key`."""

@@ -40,7 +40,7 @@ def each_of(calls: Iterator[Any], left: Iterator[Any], count: int, blank: Any, f
 
 
 class Made:
-    """What a function of single records made of `values`, one result for each; of FLAT_MAP, a list each.
+    """What a function of single records made of `values`, one result for each; of FLAT_MAP, a collection each.
 
     bad: numbers of the records that are left out; it grows with those whose results do not fit.
     """

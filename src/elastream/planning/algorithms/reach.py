@@ -1,0 +1,139 @@
+"""How far hosts can help queries with state: their state partitions are fixed, and each is worked on by one slot at a time.
+
+A micro-batch lasts at least as long as the heaviest partition of each of its keyed stages, one after the other, on however
+many hosts. So there is a rate beyond which hosts are leased in vain, and a number of cores beyond which they hardly help.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from elastream.model.cloud import HostType
+from elastream.model.errors import DataflowError
+from elastream.model.metrics import Metric
+from elastream.model.observation import Observation
+from elastream.model.stages import Layout
+from elastream.model.wording import counted
+from elastream.planning.algorithms.load import ROUNDS, LoadFigures, Seen
+from elastream.planning.provision import declared_cores
+
+__all__ = ["Bound", "beyond_partitions", "reach", "within_reach"]
+
+HEAVY = 2.0
+"""Times the mean of its stage from which on the heaviest partition is named, in place of their number: keys are uneven."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """Most cores that a query's work can keep busy, of speed 1, and what bounds it, as a sentence."""
+
+    cores: float
+    why: str
+
+
+def reach(observation: Observation, *, measured: bool) -> Bound | None:
+    """The least of what the queries with state can keep busy; None without state, or where nothing is known of their work.
+
+    Each stage's part of the work is that of its busy cores, before there are any that of the declared costs. measured:
+    whether a partition's part of its stage's work is what it was now, so that heavy keys count; else all are equal, which
+    is no more than the truth.
+    """
+    context = observation.context
+    if not context.partitions:
+        return None
+    work = _work(observation)
+    total = math.fsum(work.values())
+    if not total > 0:
+        return None
+    _, slot = observation.cores.slots(observation.working or tuple(observation.leases))
+    found: Bound | None = None
+    for segment in context.layout.segments:
+        longest, worst, said = 0.0, 0.0, ""
+        for stage in segment.stages:
+            if not (count := context.partitions.get(stage.name, 0)):
+                continue
+            part = math.fsum(work.get(each, 0.0) for each in stage.operators) / total
+            share, number = _heaviest(observation, stage.name, count) if measured else (1 / count, -1)
+            longest += (alone := part * share)
+            if alone > worst:
+                worst, said = alone, _said(stage.name, count, share, number)
+        if longest > 0 and (found is None or slot / longest < found.cores):
+            found = Bound(slot / longest, said)
+    return found
+
+
+def _work(observation: Observation) -> Mapping[str, float]:
+    """Cores by operator, of those that work, in proportion; empty where nothing is known."""
+    graph, frame = observation.context.graph, observation.operators
+    busy = {o.name: frame.value(o.name, Metric.BUSY_CORES) for o in graph.operators if not o.waits}
+    if known := {name: cores for name, cores in busy.items() if cores > 0}:
+        return known
+    try:
+        return declared_cores(graph, {source.name: 1.0 for source in graph.sources}, composition=observation.composition)
+    except DataflowError:
+        return {}
+
+
+def within_reach(
+    observation: Observation, need: float, there: float, base: float, load: LoadFigures, seen: Seen
+) -> tuple[float, Seen, str]:
+    """(`need` of cores, no more than state partitions can keep busy where they cannot process the rate; `seen` after this
+    round; what bounds it, empty where nothing does).
+
+    By their number, and by how heavy they were in the last `ROUNDS` rounds: in the one in which they were least so, since
+    one long task says little. there: cores that hosts have. base: those that the rate works.
+    """
+    heavy = None if load.cold else reach(observation, measured=True)
+    if heavy is not None or seen.reaches:
+        seen = replace(seen, reaches=() if heavy is None else (*seen.reaches, heavy.cores)[-ROUNDS:])
+    if not need > there or (bound := reach(observation, measured=False)) is None:
+        return need, seen, ""
+    if heavy is not None and len(seen.reaches) == ROUNDS and max(seen.reaches) < bound.cores:
+        bound = replace(heavy, cores=max(seen.reaches))
+    if not (max(base, there) if load.behind > 1 else base) > bound.cores:
+        return need, seen, ""
+    return min(need, bound.cores), seen, bound.why
+
+
+def _heaviest(observation: Observation, operator: str, count: int) -> tuple[float, int]:
+    """(part of its stage's work that the heaviest partition has, its number); equal parts where they are not known."""
+    tasks = observation.tasks
+    mine = tasks.operator == observation.operators.rows.get(operator, -1)
+    busy = tasks.column(Metric.BUSY_CORES)[mine]
+    known = busy[~np.isnan(busy)]
+    if known.size < count or not known.sum() > 0:
+        return 1 / count, -1
+    heaviest = int(np.argmax(busy))
+    return float(busy[heaviest] / busy.sum()), int(tasks.index[mine][heaviest])
+
+
+def _said(operator: str, count: int, share: float, number: int) -> str:
+    if number >= 0 and share * count > HEAVY:
+        return (
+            f"state partition {number} of {operator} has {share:.0%} of its work, and one key, or several in one "
+            "partition, cannot be divided: aggregate in part before that key, or use hosts with faster cores"
+        )
+    few = counted(count, "state partition")
+    return f"{operator} has {few}, and each keeps one slot busy at most: give more (state_partitions)"
+
+
+def beyond_partitions(layout: Layout, cores: Mapping[str, float], type: HostType, partitions: int) -> str:
+    """Why no number of hosts of `type` holds work of `cores` (of speed 1, by operator); empty where some number does."""
+    if layout.apart:
+        return ""
+    slot = type.cores * type.speed / type.width
+    for segment in layout.segments:
+        busy = {
+            stage.name: math.fsum(cores.get(name, 0.0) for name in stage.operators)
+            for stage in segment.stages
+            if stage.keyed
+        }
+        if busy and math.fsum(busy.values()) > partitions * slot:
+            most = max(busy, key=lambda name: busy[name])
+            return (
+                f"{math.fsum(busy.values()):.3g} cores of {most!r} are more than any number of hosts holds: "
+                f"{_said(most, partitions, 1 / partitions, -1)}"
+            )
+    return ""

@@ -1,0 +1,98 @@
+"""What the driver takes in of records that tasks left out: committed batches, each once, whatever happens in between."""
+
+from pathlib import Path
+
+import pytest
+
+from elastream.model.flow import Dataflow
+from elastream.model.stages import lay_out
+from elastream.recording.dead_letters import letters
+from elastream.recording.directory import RunDirectory
+from elastream.recording.lines import JournalProblem
+from elastream.spark.telemetry.left_out import LeftOutWatch, forget_uncommitted
+from elastream.spark.worker.left_out import LeftOut
+
+
+def flow(on_error: str = "dead_letter"):
+    made = Dataflow("numbers")
+    made.source(None).map(lambda n: n, returns="n long", name="f", on_error=on_error).sink(None)
+    return lay_out(made.graph)
+
+
+def left_out(directory: RunDirectory, batch: int, records: list[int], attempt: int = 0) -> None:
+    LeftOut(directory.left_out("source"), batch, "source", 0, (attempt, False)).add("f", "f", True, "no", records)
+
+
+def kept(directory: RunDirectory) -> list[tuple[int, int]]:
+    return [(each["batch"], each["record"]) for each in letters(directory.dead_letters)]
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> RunDirectory:
+    return RunDirectory(tmp_path)
+
+
+def test_committed_batches_count_once_and_others_wait(directory):
+    watch = LeftOutWatch(flow(), directory)
+    assert watch.counts == {"f": 0}
+    left_out(directory, 0, [1, 2])
+    left_out(directory, 2, [3])
+    left_out(directory, 3, [4])
+    watch.committed({"source": 2, "other": 7})
+    assert (kept(directory), watch.counts) == ([(0, 1), (0, 2), (2, 3)], {"f": 3})
+    left_out(directory, 2, [3], attempt=9)  # a task that was taken for lost, and ran on
+    watch.committed({"source": 3})
+    assert (kept(directory), watch.counts) == ([(0, 1), (0, 2), (2, 3), (3, 4)], {"f": 4})
+    assert not [*directory.left_out("source").iterdir()]
+    watch.close()
+
+
+def test_a_driver_that_goes_on_takes_in_what_was_committed_and_forgets_what_was_not(directory):
+    checkpoint = directory.checkpoint("source") / "commits"
+    checkpoint.mkdir(parents=True)
+    (checkpoint / "1").touch()
+    left_out(directory, 1, [1])
+    left_out(directory, 2, [2])
+    forget_uncommitted(directory.left_out("source"), 1)
+    watch = LeftOutWatch(flow(), directory)
+    assert (kept(directory), watch.counts) == ([(1, 1)], {"f": 1})
+    watch.close()
+    again = LeftOutWatch(flow(), directory)
+    assert again.counts == {"f": 1}
+    again.close()
+
+
+def test_while_the_disk_is_full_the_tasks_files_stay_and_are_taken_in_later(directory, monkeypatch, caplog):
+    watch = LeftOutWatch(flow(), directory)
+    left_out(directory, 0, [1])
+    take = watch._log.take
+
+    def full(found):
+        raise JournalProblem("the dead letters cannot be written: No space left on device")
+
+    monkeypatch.setattr(watch._log, "take", full)
+    watch.committed({"source": 0})
+    watch.committed({"source": 0})
+    assert watch.counts == {"f": 0}
+    assert caplog.text.count("are not in the log yet: the dead letters cannot be written") == 1
+    monkeypatch.setattr(watch._log, "take", take)
+    watch.committed({"source": 0})
+    assert kept(directory) == [(0, 1)]
+    watch.close()
+
+
+def test_a_task_that_was_killed_in_the_middle_of_a_line_spoils_nothing(directory):
+    left_out(directory, 0, [1], attempt=3)
+    (path,) = (directory.left_out("source") / "0").iterdir()
+    path.write_bytes(path.read_bytes() + b'{"operator": "f", "al')
+    watch = LeftOutWatch(flow(), directory)
+    watch.committed({"source": 0})
+    assert kept(directory) == [(0, 1)]
+    watch.close()
+
+
+def test_where_nothing_may_be_left_out_nothing_is_looked_for(directory):
+    watch = LeftOutWatch(flow("fail"), directory)
+    watch.committed({"source": 3})
+    assert watch.counts == {}
+    assert not [*directory.root.iterdir()]
