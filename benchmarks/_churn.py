@@ -40,7 +40,8 @@ PAUSED = 3.0
 """Seconds that an executor stands still: a false alarm."""
 PATIENCE = 300.0
 """Seconds without what is waited for after which the query counts as hung."""
-TYPES = tuple(HostType(f"half-{zone}", cores=0.4, slots=1, memory=1000.0, zone=zone) for zone in "ab")
+CORES = 0.4
+"""Of a host: four of them leave the driver some of two cores."""
 OPERATOR = "count"
 
 
@@ -77,6 +78,7 @@ def churn(
     *,
     hosts: int = HOSTS,
     store: StateStore = "memory",
+    cores: float = CORES,
     refill: bool = True,
     progress: Callable[[str], None] = lambda text: None,
 ) -> Churn:
@@ -85,11 +87,12 @@ def churn(
     Raises EnvironmentProblem if the query fails or hangs.
     """
     began, count = time.monotonic(), Counter[str]()
+    types = [HostType(f"host-{zone}", cores=cores, slots=1, memory=1000.0, zone=zone) for zone in "ab"]
     with word_count(
         constant(RATE),
-        hosts=-(-hosts // 2),  # the first are all of one zone; the others come with `fill`
+        hosts=-(-hosts // 2),  # the first are all of one zone; the others come with `lease`
         max_hosts=2 * hosts,
-        types=TYPES,
+        types=types,
         state_partitions=PARTITIONS,
         state_store=store,
         replicas=REPLICAS,
@@ -125,7 +128,8 @@ class _Events:
         self.bench, self.plant, self.hosts, self.refill = bench, bench.plant, hosts, refill
         self.chance = random.Random(SEED)
         self._moved = 0
-        self.fill()
+        self.lease()
+        self.replace()
 
     # -- events --------------------------------------------------------------------------------------------------------
 
@@ -212,32 +216,31 @@ class _Events:
         return list(self.plant.hosts.usable)
 
     def whole(self) -> list[str]:
-        """Hosts that take tasks; waits for those that come in the place of others."""
-        return self.usable(self.hosts if self.refill else 2)
+        """Hosts that take tasks, all that are leased; waits for those that are on their way."""
+        return self.usable(sum(lease.active for lease in self.plant.hosts.leases.values()))
 
     def replace(self) -> None:
         """Go on where hosts have gone: with others in their place, or without."""
         if self.refill:
-            self.fill()
-        else:
-            self.next_batch()
+            self.lease()
+            self.usable(self.hosts)
+        self.next_batch()
 
     def next_batch(self) -> None:
         """Wait until a batch has been committed."""
         before = self.plant.queries.telemetry.batches
         self.until(lambda: self.plant.queries.telemetry.batches > before, "a batch to end")
 
-    def fill(self) -> None:
-        """Lease as many hosts as are missing, in the zone that has fewest, and wait until another batch has ended."""
+    def lease(self) -> None:
+        """Lease as many hosts as are missing, in the zone that has fewest."""
+        types = self.plant.context.host_types
         leases = self.plant.hosts.leases
         while sum(lease.active for lease in leases.values()) < self.hosts:
-            there = Counter({kind.name: 0 for kind in TYPES})
+            there = Counter(dict.fromkeys(types, 0))
             there.update(lease.type.name for lease in leases.values() if lease.active)
             kind, _ = there.most_common()[-1]
             self.apply(LeaseHost(self.plant.observe().host_name(), kind, why="one was lost"))
             leases = self.plant.hosts.leases
-        self.usable(self.hosts)
-        self.next_batch()
 
     def settle(self) -> None:
         """Wait until no migration is under way, and a batch more."""

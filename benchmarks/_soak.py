@@ -24,7 +24,7 @@ from elastream.model.action import Action, LeaseHost, MoveTask, Outcome, Release
 from elastream.model.cloud import Billing, HostState, HostType, Lease
 from elastream.model.endpoints import collect, text_files
 from elastream.model.flow import Dataflow
-from elastream.model.observation import Context, Frame, Metric, MicroBatch, Observation, TaskFrame
+from elastream.model.observation import Composition, Context, Frame, Metric, MicroBatch, Observation, TaskFrame
 from elastream.model.plant import Plan
 from elastream.model.stages import lay_out
 from elastream.planning.sharing.messages import Claim, Offer
@@ -131,9 +131,9 @@ class SoakPlant:
                 Metric.LATENCY_P99: [1.5 * wobble], Metric.COMPLIANCE: [0.9], Metric.COST: [self.hosts.cost(now)],
             }),
             hosts=Frame(hosts, {Metric.CPU: [0.5] * len(hosts), Metric.TASKS: [4.0] * len(hosts)}),
-            tasks=TaskFrame(operator=[names.index("count")] * PARTITIONS, index=range(PARTITIONS), host=where,
-                            columns={Metric.BUSY_CORES: [0.1] * PARTITIONS}),
+            tasks=TaskFrame([names.index("count")] * PARTITIONS, range(PARTITIONS), where, names),
             leases=leases,
+            composition=Composition.default(self.context.graph),
             next_host=self.hosts.next_number,
             batches=(MicroBatch("out", now, 0.5, rows),),
         )  # fmt: skip

@@ -19,12 +19,15 @@ def test_a_schedule_repeats_by_its_seed_and_has_events_of_every_kind() -> None:
 
 @pytest.mark.spark
 @pytest.mark.parametrize(
-    ("events", "hosts", "refill"),
-    [(FEW, 3, False), pytest.param(schedule(30), 4, True, marks=pytest.mark.slow)],
+    ("events", "options"),
+    [
+        (FEW, {"hosts": 3, "cores": 0.9, "refill": False}),
+        pytest.param(schedule(30), {}, marks=pytest.mark.slow),
+    ],
     ids=["few", "all"],
 )
-def test_random_events_and_a_false_alarm_leave_every_count_exact_and_the_query_running(events, hosts, refill) -> None:
-    found = churn(events, hosts=hosts, refill=refill)
+def test_random_events_and_a_false_alarm_leave_every_count_exact_and_the_query_running(events, options) -> None:
+    found = churn(events, **options)
     assert found.events == Counter(events)
     assert found.lost > 0
     assert found.landed > 0

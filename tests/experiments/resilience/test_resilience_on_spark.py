@@ -5,6 +5,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from pyspark.sql import functions as F
 
 from elastream.experiments.page import render
 from elastream.experiments.resilience import bed as bed_module
@@ -106,6 +107,19 @@ def test_findings_are_given_where_every_part_has_failed():
     nothing = Resilience(failed={"hosts killed": "no memory"})
     assert not outcome(nothing, 60.0).holds
     json.dumps(outcome(nothing, 60.0).to_json(), allow_nan=False)
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_from_some_batch_on_most_records_are_those_of_the_hot_partitions_as_spark_has_them(local_spark):
+    job = Job(keys=4_000, rows=2_000, partitions=8, hot=2, skewed_from=3)
+    before, after = (job.loads(local_spark, batch) for batch in (2, 3))
+    assert sum(before) == sum(after) == job.rows
+    assert max(before) < 1.5 * job.rows / job.partitions
+    assert sum(after[: job.hot]) > 0.6 * job.rows
+    numbers = local_spark.range(3 * job.rows, 4 * job.rows).withColumnRenamed("id", "value")
+    shuffled = job.keyed(numbers).repartition(job.partitions, "key").groupBy(F.spark_partition_id().alias("p")).count()
+    assert {row["p"]: row["count"] for row in shuffled.collect()} == dict(enumerate(after))
 
 
 class Stage:

@@ -27,8 +27,8 @@ SKEWED = Job(keys=400_000, rows=200_000, pace=0.0, partitions=16, hot=4, skewed_
 of a quarter of the state partitions, as one host of four has; they come some batches after the state is filled."""
 BALANCED = 1.25
 """Records of the busiest host over the mean one's (the project's bar)."""
-GIVEN_UP = 60
-"""Batches after the skew that a balance is waited for: three times the bar."""
+GIVEN_UP = 40
+"""Batches after the skew that a balance is waited for: twice the bar."""
 LIMIT = 300.0
 """Seconds that the loop may take in all."""
 

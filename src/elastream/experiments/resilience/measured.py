@@ -255,17 +255,23 @@ def delta(made: Bed) -> float:
 
 def throughput(found: Resilience, sizes: Sizes, made: Bed) -> None:
     """P. 147: records/s with no copies, one and two of the state, and with state in a server beside Spark."""
-    chance, ways = random.Random(SEED), ["r = 0", "r = 1", "r = 2"]
-    if why := missing():
+    chance, kept_outside = random.Random(SEED), not (why := missing())
+    if why:
         found.remarks.append(f"state kept outside: {why}")
-    else:
-        ways.append("outside")
-    made.run(FULL)
+
+    def copied() -> None:
+        made.run(FULL)
+        for copies in chance.sample(range(3), 3):
+            found.speeds.setdefault(f"r = {copies}", []).append(speed_of(made, copies, sizes.window))
+        found.close("throughput", made)
+
+    def beside() -> None:
+        if kept_outside:
+            found.speeds.setdefault("outside", []).append(outside(made, sizes.window))
+
     for _ in range(sizes.rounds):
-        for way in chance.sample(ways, len(ways)):
-            speed = outside(found, made, sizes.window) if way == "outside" else speed_of(made, int(way[-1]), sizes.window)
-            found.speeds.setdefault(way, []).append(speed)
-    found.close("throughput", made)
+        for way in chance.sample((copied, beside), 2):
+            way()
 
 
 def speed_of(made: Bed, copies: int, window: float) -> float:
@@ -275,15 +281,13 @@ def speed_of(made: Bed, copies: int, window: float) -> float:
     return made.rate(window)
 
 
-def outside(found: Resilience, made: Bed, window: float) -> float:
-    """Records/s of the same count with its state in Redis; the query with state of its own runs again afterwards."""
-    found.close("throughput", made)
+def outside(made: Bed, window: float) -> float:
+    """Records/s of the same count with its state in Redis."""
     with TemporaryDirectory(prefix="outside-") as folder, outside_store(Path(folder) / "store") as store:
         made.run(FULL, partial(keeping_outside, store))
         made.more(made.steady)
         speed = made.rate(window)
         made.query.stop()
-    made.run(FULL)
     return speed
 
 

@@ -34,8 +34,18 @@ def bill(paid: Iterable[Paid], now: float) -> dict[str, float]:
         lease = each.lease
         start, unit = lease.since, lease.type.billing.unit
         last = each.spells[0][0]
-        for number in range(lease.units(now)):
+        number, units = 0, lease.units(now)
+        while number < units:
             begin, end = start + number * unit, start + (number + 1) * unit
+            number += 1
+            # Of units that one holder had from beginning to end there may be a month's: they are one product.
+            ends = ((who, now if until is None else until) for who, since, until in each.spells if since <= begin)
+            if (whole := next(((who, had) for who, had in ends if had >= end), None)) is not None:
+                last, had = whole
+                further = max(number, min(units, int((had - start) // unit)))
+                owed[last] = owed.get(last, 0.0) + lease.type.price * (further - number + 1)
+                number = further
+                continue
             held: dict[str, float] = {}
             for who, since, until in each.spells:
                 seconds = min(end, now if until is None else until) - max(begin, since)
