@@ -133,7 +133,7 @@ class Cluster:
     java_options, confinement, link_rate = (), "as on paper", math.nan
     url, driver_address, executor_memory_mb = "spark://paper:7077", "paper", 667
     refusal = staticmethod(LocalCluster.refusal)
-    secrets = SimpleNamespace(session_settings={})
+    secrets = SimpleNamespace(session_settings={}, shared="")
 
     def __init__(self, name: str, types: tuple[HostType, ...], now: Callable[[], float]) -> None:
         self.local = SimpleNamespace(types=types, regions=tuple(dict.fromkeys(kind.region for kind in types)))
