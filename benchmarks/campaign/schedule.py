@@ -98,7 +98,9 @@ KINDS: Mapping[str, Kind] = {
     "task loads are missing": Kind(DRIVERS, 0.7, lasts=True),
     "use is stale": Kind(DRIVERS, 0.7, lasts=True),
     "use is absurd": Kind(DRIVERS, 1.5, lasts=True, how=("nan", "inf", "-inf", "negative", "none", "huge")),
-    "the policy fails": Kind(DRIVERS, 1.0, lasts=True, how=(*ERRORS, "no plan", "odd actions")),
+    "the policy fails": Kind(
+        DRIVERS, 2.0, lasts=True, how=("RuntimeError", "Py4JError", "no plan", "odd actions", "greedy", "rash")
+    ),
     "an observer fails": Kind(DRIVERS, 0.3, how=ERRORS),
     "a second controller": Kind(DRIVERS, 0.7),
 }  # fmt: skip

@@ -28,6 +28,7 @@ from elastream.clouds.local.hosts import LocalHosts
 from elastream.clouds.membership import Membership, MembershipLost
 from elastream.clouds.pool import PoolHosts
 from elastream.clouds.provider import Phase, Provider
+from elastream.control.journal import Journal
 from elastream.model.alarms import Alarms
 from elastream.model.errors import CloudError, ElastreamError, EnvironmentProblem, InputError
 from elastream.planning.managers.regions import RegionRules
@@ -39,7 +40,7 @@ from elastream.recording.manifest import held
 from elastream.services.arbiter_node import ArbiterNode, Entitlement, UnknownMember
 from elastream.services.region_link import follow
 from elastream.services.region_node import RegionNode
-from elastream.services.state_log import StateLog
+from elastream.services.state_log import StateLog, steady
 
 __all__ = ["BOUND", "World", "ran"]
 
@@ -241,12 +242,13 @@ class World:
         log = StateLog(self.folder / "arbiter" / "journal", "arbiter")
         try:
             offer = Offer(f"paper {self.folder}", tuple(TYPES.values()), MAX_HOSTS)
-            self.arbiter = ArbiterNode(offer, RULES, log, self.wall, regions=REGIONS, period=0.5)
+            self.arbiter = ArbiterNode(offer, RULES, log, steady(self.wall, self.now), regions=REGIONS, period=0.5)
             while True:
                 strand.sleep(self.time + BEAT)
                 self.processes["arbiter"].works()
                 self.arbiter.round()
         finally:
+            self.arbiter = None
             log.close()
 
     def _region(self, process: Process, strand: Strand) -> None:
@@ -262,7 +264,7 @@ class World:
                 return False
 
             link: Any = RegionLine(self, process)
-            follow(node, link, 5.0, stopped=stopped, clock=self.wall)
+            follow(node, link, 5.0, stopped=stopped, clock=steady(self.wall, self.now))
         finally:
             log.close()
 
@@ -441,7 +443,7 @@ class World:
                 return why
             if not process.alive:
                 return f"{process.name} does not run"
-        return self._astray() if self.schedule.world == OWN else ""
+        return self._astray() if self.schedule.world == OWN else self._disagree()
 
     def _astray(self) -> str:
         driver = self.processes["a"]
@@ -470,12 +472,46 @@ class World:
             if left:
                 self.history.note("leases", self.time, f"{driver.name} has ended, and its ledger has {sorted(left)} active")
 
+    def _disagree(self) -> str:
+        """What the arbiter, its regions and their clouds do not agree on; empty where they do."""
+        assert self.arbiter is not None
+        for name in REGIONS:
+            party, region = self.arbiter.state.regions.get(name), self.regions[name].state.region
+            ordered = set(party.hosts) if party is not None else set()
+            there = {host for host in self.clouds[name].hosts() if not host.startswith("stray")}
+            if not ordered == set(region.hosts) == there:
+                mine = sorted(region.hosts)
+                return f"of {name} the arbiter has {sorted(ordered)}, its manager {mine}, its cloud {sorted(there)}"
+        return ""
+
+    def _on_disk(self, driver: Driver) -> None:
+        """The next driver would find what this one knows."""
+        assert driver.plant is not None
+        assert driver.journal is not None
+        active = {host for host, lease in driver.plant.hosts.leases.items() if lease.active}
+        try:
+            leases = LeaseLog(driver.directory.leases).earlier
+            journal = {entry.number: entry.history[-1][1] for entry in Journal(driver.directory.journal).entries}
+        except ElastreamError as error:
+            self.history.note("leases", self.time, f"what {driver.name} has written cannot be read: {error}")
+            return
+        if (written := {host for host, lease in leases.items() if lease.active}) != active:
+            said = f"the log of leases of {driver.name} has {sorted(written)} active, and its ledger {sorted(active)}"
+            self.history.note("leases", self.time, said)
+        for entry in driver.journal.entries:
+            found = journal.get(entry.number)
+            if entry.state.value not in ("granted", "accepted", "interrupted") and found != entry.state:
+                self.history.note(
+                    "leases", self.time, f"the journal has {entry.action} as {found}, and it is {entry.state}"
+                )
+
     def _end(self) -> Ledgers | None:
         """What is leased at the end, by ledger and by provider, while all still runs."""
         ended, active, listed = {}, {}, {}
         for name, driver in self.processes.items():
             if not isinstance(driver, Driver) or driver.plant is None:
                 continue
+            self._on_disk(driver)
             leases = driver.plant.hosts.leases
             ended[name] = frozenset(host for host, lease in leases.items() if not lease.active)
             active[name] = frozenset(host for host, lease in leases.items() if lease.active)

@@ -161,7 +161,9 @@ class TestBeforeAnythingRuns:
 
 def registered(cluster: LocalCluster) -> dict[str, dict]:
     """Workers that the master counts on, by address."""
-    with urllib.request.urlopen(cluster.page + "json/") as page:
+    with urllib.request.urlopen(
+        urllib.request.Request(cluster.page + "json/", headers=dict(cluster.secrets.headers))
+    ) as page:
         return {worker["host"]: worker for worker in json.load(page)["workers"] if worker["state"] == "ALIVE"}
 
 
@@ -266,6 +268,7 @@ os.environ["PYSPARK_PYTHON"] = sys.executable
 settings = {
     "spark.driver.host": cluster.driver_address, "spark.executor.memory": f"{cluster.executor_memory_mb}m",
     "spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false", "spark.log.level": "OFF",
+    **cluster.secrets.session_settings, "spark.authenticate.secret": cluster.secrets.shared,
 }
 builder = SparkSession.builder.master(cluster.url)
 for key, value in settings.items():

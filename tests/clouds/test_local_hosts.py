@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from elastream.clouds.local import hosts as module
+from elastream.clouds.local.closed import Secrets
 from elastream.clouds.local.cluster import LocalCluster
 from elastream.clouds.local.hosts import LocalHosts
 from elastream.clouds.provider import Measured, Phase, RunState
@@ -32,6 +33,7 @@ class FakeCluster:
 
     local = SimpleNamespace(types=(SMALL,), regions=("local",))
     url, driver_address, executor_memory_mb = "spark://127.0.1.1:7077", "127.0.1.1", 667
+    secrets = Secrets(None)
     confinement, link_rate = "each host is held to its cores", float("nan")
     refusal = staticmethod(LocalCluster.refusal)
 

@@ -107,3 +107,22 @@ def test_every_kind_of_action_comes_back_from_disk_as_it_was(tmp_path, kind):
     (entry,) = Journal(tmp_path / "journal.jsonl").unconcluded
     assert entry.action == action
     assert entry.action.why == "because"
+
+
+def test_a_journal_of_months_keeps_what_is_under_way_and_the_newest_of_the_rest(tmp_path, monkeypatch):
+    monkeypatch.setattr("elastream.control.journal.KEPT", 5)
+    monkeypatch.setattr("elastream.control.journal.LONGEST", 30)
+    path = tmp_path / "journal.jsonl"
+    journal = Journal(path)
+    waits = journal.step(tried(journal, LEASE), ActionState.ACCEPTED, 1.0)
+    for number in range(2, 200):
+        journal.step(
+            tried(journal, MoveTask(TaskId("count", number), "h1"), float(number)), ActionState.DONE, float(number)
+        )
+        assert len(journal.entries) <= 10
+        assert len(path.read_bytes().splitlines()) <= 60
+    assert journal.unconcluded == (waits,)
+    found = Journal(path)
+    assert [entry.number for entry in found.unconcluded] == [1]
+    assert found.entries[-1].number == 199
+    assert found.grant(LEASE, "threshold", 300.0).number == 200

@@ -62,3 +62,13 @@ def test_a_fake_clock_moves_only_forward_and_says_where_it_wakes():
     clock.advance(1.0)
     assert clock.now() == 11.0
     assert woken == [10.0, 10.0]
+
+
+def test_what_all_waits_for_is_tried_again_within_about_a_minute_however_often_it_failed():
+    backoff = BackOff()
+    for attempt in range(20):
+        backoff.failed(LEASE, 100.0 * attempt, "no room")
+    last = 1900.0
+    assert "given up" in backoff.refusal(LEASE, last + 63.0, vital=True)
+    assert not backoff.refusal(LEASE, last + 64.0, vital=True)
+    assert "given up" in backoff.refusal(LEASE, last + 599.0)

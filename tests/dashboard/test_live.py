@@ -293,7 +293,7 @@ def test_the_length_of_a_run_counts_from_the_first_observation_not_from_the_star
 @pytest.mark.parametrize("width", [80, 100, 120])
 def test_figures_and_what_stands_beside_them_are_whole_on_usual_terminals(width: int) -> None:
     screen = watched()
-    screen._sofar._in_time._judged, screen._sofar._in_time._within = 100.0, 63.0
+    screen._sofar._in_time.judged, screen._sofar._in_time.within = 100.0, 63.0
     text = shown(screen, width)
     assert re.search(r"in time\s+63% of the records\s+99% of the time", text)
     assert "cost so far" in text

@@ -1,7 +1,9 @@
+from dataclasses import replace
+
 import pytest
 
 from elastream.clouds.local.local import SMALL
-from elastream.model.cloud import HostState, Lease
+from elastream.model.cloud import HostState, Lease, Past
 from elastream.model.errors import InputError
 from elastream.recording.lease_log import LeaseLog
 
@@ -43,3 +45,24 @@ def test_damage_is_named_and_a_torn_last_line_is_none(tmp_path):
         LeaseLog(path)
     path.write_text('{"host": "h1", "sta')
     assert LeaseLog(path).earlier == {}
+
+
+def test_of_leases_that_are_forgotten_the_sums_are_on_disk(tmp_path, monkeypatch):
+    monkeypatch.setattr("elastream.recording.lease_log.LONGEST", 10)
+    log, past, kept = LeaseLog(tmp_path / "leases.jsonl").counted_from(1000.0), Past(), []
+    for number in range(20):
+        log.requested(f"h{number}", SMALL, float(number))
+        lease = Lease(f"h{number}", SMALL, float(number))
+        if number < 18:
+            lease = lease.to(HostState.LOST, number + 30.0)
+            log.ended(lease, "gone")
+            lease = replace(lease, note="gone")
+        kept.append(lease)
+        if len(kept) > 4:
+            past = past.plus(kept.pop(0))
+            log.forget(past, kept)
+    log.close()
+    assert len((tmp_path / "leases.jsonl").read_text().splitlines()) < 20
+    again = LeaseLog(tmp_path / "leases.jsonl").counted_from(1000.0)
+    assert again.past == past == Past(16, 0, 16, 480.0, 16.0)
+    assert [each for each in again.earlier.values() if each.host in {lease.host for lease in kept}] == kept

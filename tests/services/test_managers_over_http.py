@@ -147,7 +147,7 @@ def test_no_service_another_service_and_a_wrong_token_are_distinguished(server) 
     other = httpx.MockTransport(lambda request: httpx.Response(200, json={"hello": "world"}))
     with (
         pytest.raises(InputError, match="is no arbiter"),
-        RegionLink("http://x", "t", transport=other) as link,
+        RegionLink("http://localhost", "t", transport=other) as link,
     ):
         link.report(report)
 
@@ -171,7 +171,7 @@ def test_a_region_whose_journal_cannot_be_written_ends_and_says_nothing(tmp_path
     log._lines._file = open("/dev/full", "wb", buffering=0)  # noqa: SIM115 - closed by the log
     with (
         pytest.raises(JournalProblem, match="No space left"),
-        RegionLink("http://x", TOKEN, transport=silent) as link,
+        RegionLink("http://localhost", TOKEN, transport=silent) as link,
     ):
         follow(node, link, 1.0, stopped=lambda seconds: True)
     assert said == []
@@ -285,7 +285,7 @@ def test_a_region_with_a_wrong_token_ends_and_one_that_met_its_manager_before_go
     answers = iter([httpx.Response(200, json=first)] + [httpx.Response(409, json={"error": "no"})] * 2)
     other = httpx.MockTransport(lambda request: next(answers))
     caplog.set_level(logging.INFO, "elastream.managers")
-    with RegionLink("http://x", TOKEN, transport=other) as link:
+    with RegionLink("http://localhost", TOKEN, transport=other) as link:
         follow(region("two"), link, 1.0, stopped=lambda seconds: next(rounds))
     assert "no more hosts in east: infrastructure manager: west has room" in caplog.text
     assert "h1 stays: application manager of a: late" in caplog.text

@@ -52,7 +52,7 @@ class StandIn:
 
     def __init__(self, world: "World", name: str, priority: float = 1.0, minimum: int = 1) -> None:
         self.transport = InProcess(world.service)
-        link = Pool("http://pool", name, priority, minimum, world.token).client(self.transport)
+        link = Pool("http://localhost", name, priority, minimum, world.token).client(self.transport)
         self.member = Membership(link)
         self.member._occupied = lambda: self.running
         self.member._evict = self.evicted
@@ -200,7 +200,7 @@ def test_what_was_granted_stays_granted_while_the_pool_cannot_be_heard(world):
     world.beats()
     a.transport.cut = True
     for _ in range(3):
-        with pytest.raises(EnvironmentProblem, match="no pool answers at http://pool"):
+        with pytest.raises(EnvironmentProblem, match="no pool answers at http://localhost"):
             a.beat()
     assert a.running == {"h1"}
     assert not a.lost
@@ -360,8 +360,8 @@ class TestRefusals:
 
     def test_what_answers_is_no_pool(self):
         transport = httpx.MockTransport(lambda request: httpx.Response(200, text="hello"))
-        with pytest.raises(EnvironmentProblem, match="the service at http://x is no pool"):
-            Pool("http://x", "a").client(transport).offer()
+        with pytest.raises(EnvironmentProblem, match="the service at http://localhost is no pool"):
+            Pool("http://localhost", "a").client(transport).offer()
 
     def test_a_pool_that_does_not_answer(self):
         with socket.socket() as free:
@@ -381,7 +381,7 @@ class TestRefusals:
     )
     def test_a_pool_that_makes_no_sense(self, wrong, said):
         with pytest.raises(CloudError, match=said):
-            Pool(**{"url": "http://x", "application": "a", **wrong})
+            Pool(**{"url": "http://localhost", "application": "a", **wrong})
 
 
 def until_granted(member: Membership, running: set[str]) -> None:

@@ -25,9 +25,10 @@ from elastream.planning.managers.regions import Region, RegionRules
 from elastream.planning.sharing import holder
 from elastream.planning.sharing.messages import Claim, Offer, RegionOrder, RegionReport, View
 from elastream.planning.sharing.rules import ArbiterRules
+from elastream.planning.sharing.state import Tenure
 from elastream.services.arbiter_node import ArbiterNode, Entitlement, UnknownMember
 from elastream.services.region_node import RegionNode, RegionState
-from elastream.services.state_log import StateLog
+from elastream.services.state_log import StateLog, steady
 from properties import examples
 
 REGIONS, APPLICATIONS = ("east", "west"), ("a", "b")
@@ -677,3 +678,27 @@ def test_a_request_that_no_region_may_meet_is_refused_with_the_reason():
     node.report(RegionReport("east", 1, 0, ()))
     assert node.claim(Claim("a", 2, 1, (), asks=("small-east",)), key).refused.startswith("at most 0 hosts may")
     assert "there is no host type 'huge'" in node.claim(Claim("a", 3, 1, (), asks=("huge",)), key).refused
+
+
+def test_a_clock_that_is_set_makes_no_member_silent_and_a_recall_of_before_ends_in_time(tmp_path):
+    """The process goes by a clock of its own; the next one by the machine's, which was set back by an hour meanwhile."""
+    wall, passed = [1e6], [0.0]
+    clock = steady(lambda: wall[0], lambda: passed[0])
+    rules = replace(RULES, silence=15.0, patience=30.0)
+    machines = {"m1": "small-east"}
+    offer = Offer("demo", tuple(KINDS.values()), 1)
+    node = ArbiterNode(offer, rules, StateLog(tmp_path / "j", "arbiter"), clock, machines=machines)
+    key = node.join("low", Entitlement())
+    wall[0] += 3600.0
+    node.round()
+    assert "low" in node.state.applications
+    node.claim(Claim("low", 1, 0, (), asks=("small-east",)), key)
+    node.round()
+    held = node.state.hosts["m1"]
+    assert held.owner == "low"
+    node._become(replace(node.state, hosts={"m1": replace(held, tenure=Tenure.RECALLED, until=clock() + 30.0)}), node._keys)
+    node._log.close()
+    wall[0] -= 7200.0
+    again = ArbiterNode(offer, rules, StateLog(tmp_path / "j", "arbiter"), lambda: wall[0], machines=machines)
+    assert again.state.hosts["m1"].until == wall[0] + 30.0
+    assert again.state.hosts["m1"].since == wall[0]

@@ -7,11 +7,21 @@ import pytest
 
 from conformance.fake_provider import SMALL, FakeProvider
 from elastream.model.action import DrainHost, MoveTask, ReleaseHost, SwitchAlternate, TaskId
+from elastream.model.alarms import Alarms
 from elastream.model.cloud import HostState
+from elastream.model.errors import HostsGone
 from elastream.model.observation import Frame, Metric
 from elastream.spark import attach as module
 from elastream.spark.attach import attach
-from elastream.spark.plant import is_critical
+from elastream.spark.hosts.hosts import Hosts
+from elastream.spark.jvm.executors import Executors
+from elastream.spark.mover import Mover
+from elastream.spark.placement.allocation import VolatilePlan
+from elastream.spark.placement.placing import Placing
+from elastream.spark.plant import Scope, SparkPlant, is_critical
+from elastream.spark.queries.query import Instruments
+from elastream.spark.queries.watched import WatchedQueries
+from fake_clock import FakeClock
 from waiting import wait_until
 
 
@@ -143,3 +153,30 @@ def test_a_session_that_is_stopped_ends_it(plant, driver, spark):
     assert seen.usable == ("h1", "h2"), "what was known last"
     assert plant.finished
     assert not plant.apply(DrainHost("h2")).succeeded
+
+
+@pytest.mark.parametrize("session", [None, object()], ids=["all hosts were its provider's", "there are others"])
+def test_where_all_hosts_are_gone_for_good_the_run_ends_and_says_so(spark, driver, session):
+    class Gone(FakeProvider):
+        def measure(self):
+            raise HostsGone("all is gone")
+
+    class Still(Mover):
+        def start(self, release, *, acts=True):
+            pass
+
+    clock, placing = FakeClock(), Placing({}, lambda: 0.0, VolatilePlan())
+    instruments = Instruments(spark, driver, placing)
+    hosts = Hosts(Executors(driver), Gone(), clock.now, fence=lambda executor: None, session=session)
+    queries = WatchedQueries(instruments)
+    scope = Scope(Gone().terms)
+    plant = SparkPlant(
+        instruments, queries, hosts, scope, clock, Alarms(clock.now), mover=Still, end=lambda plant: None
+    )  # fmt: skip
+    with pytest.raises(HostsGone):
+        plant.observe()
+    if session is None:
+        with pytest.raises(HostsGone, match="all is gone"):
+            assert plant.finished
+    else:
+        assert not plant.finished

@@ -33,7 +33,9 @@ from elastream.planning.policies.by_load import ByLoad
 from elastream.recording.directory import RunDirectory
 from elastream.recording.lease_log import LeaseLog
 from elastream.recording.observer import Ending, Header, Observer, describe_run
-from elastream.recording.recorder import FILE_NAME, Recorder
+from elastream.recording.parts import RETENTION
+from elastream.recording.recorder import Recorder
+from elastream.report.tally import kept_for
 from elastream.services.metrics import PrometheusObserver
 from elastream.spark.attach import AttachedPlant, attach, join
 from elastream.spark.jvm.capabilities import probe
@@ -66,7 +68,8 @@ class Autopilot:
     between observations. observe_only: log actions without applying them. policy: default `ByLoad`. metrics_port, registry:
     where Prometheus metrics are served or registered. folder: where a recording and a journal are written, for `result`,
     `elastream explain` and `elastream report`; a line on stderr says so at the start and at the end. replicas: executors
-    that keep a copy of each state partition up to date, in sessions whose executors can.
+    that keep a copy of each state partition up to date, in sessions whose executors can. retention: how long the
+    recording keeps observations and decisions; figures of the whole stay.
 
     Queries and settings are not changed. It ends when all watched queries have ended, when the session is stopped, with
     `stop`, or with its `with` block. Raises ElastreamError for invalid arguments; later errors are only logged.
@@ -88,6 +91,7 @@ class Autopilot:
         registry: "CollectorRegistry | None" = None,
         folder: Path | str | None = None,
         replicas: int = 0,
+        retention: float | str = RETENTION,
     ) -> None:
         if min_hosts < 1 or (max_hosts is not None and max_hosts < min_hosts):
             raise ElastreamError(f"min_hosts {min_hosts} and max_hosts {max_hosts}: 1 <= min_hosts <= max_hosts")
@@ -98,6 +102,7 @@ class Autopilot:
         self._cloud, self._type = cloud, host_type
         self._period = pause(period, "observation")
         self._observe_only, self._replicas = observe_only, replicas
+        self._retention = duration(retention)
         self._policy = policy or ByLoad()
         self._metrics = (registry, metrics_port) if registry is not None or metrics_port is not None else None
         self._folder = None if folder is None else Path(folder)
@@ -286,7 +291,7 @@ class Autopilot:
             except (ImportError, OSError, ValueError) as error:
                 log.warning("metrics are not served: %s", in_one_line(error))
         if self._folder is not None:
-            found.append(Recorder(self._folder / FILE_NAME))
+            found.append(Recorder(self._folder, keep=kept_for(self._retention)))
         return found
 
 

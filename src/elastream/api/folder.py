@@ -16,7 +16,7 @@ from elastream.recording.directory import RunDirectory
 from elastream.recording.manifest import Manifest, held, read_manifest, write_manifest
 from elastream.recording.observer import Json
 from elastream.recording.recorder import Recording
-from elastream.recording.tail import last_time
+from elastream.recording.tail import last_time, whole_length
 from elastream.spark.hosts.taking_over import Resumed, TakenOver
 from elastream.spark.worker.composition import latest_batch
 
@@ -104,7 +104,7 @@ def resumable(directory: RunDirectory) -> Manifest:
     manifest = read_manifest(directory)
     if not manifest.identity:
         raise InputError(f"the run in {directory.root} never began: start it anew")
-    if directory.recording.exists():
+    if directory.recording.exists() and whole_length(directory.recording):  # one killed while it started has no entry yet
         ending = Recording.outline(directory.root).ending
         if ending is not None and ending.status == "finished":
             raise InputError(f"the run in {directory.root} has finished: nothing is left to do")

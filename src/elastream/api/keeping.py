@@ -11,7 +11,7 @@ from pathlib import Path
 
 from elastream.control.journal import Journal
 from elastream.model.errors import ElastreamError, in_one_line
-from elastream.recording.directory import RunDirectory
+from elastream.recording.directory import PRIVATE, RunDirectory
 from elastream.recording.lease_log import LeaseLog
 from elastream.recording.manifest import Manifest, held, read_manifest, write_manifest
 
@@ -41,7 +41,7 @@ def keeping(folder: Path | None, application: str, stack: ExitStack) -> Keeping:
         return Keeping(None, Journal(), LeaseLog())
     directory = RunDirectory(folder)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=PRIVATE, parents=True, exist_ok=True)
         stack.enter_context(held(directory))
         before = read_manifest(directory) if directory.manifest.exists() else None
         journal, leases = Journal(directory.journal), LeaseLog(directory.leases)

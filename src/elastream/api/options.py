@@ -24,12 +24,12 @@ class RunOptions:
     input: replaces the path of the dataflow's only file source. observe_only: plan and record, but apply no action. runs:
     folder in which run directories are created, in place of the program's. record: file of a second copy of the recording.
     limit: time limit of the run, seconds. observers: further observers. before: called with the validated graph, the
-    policy, the cloud, the target latency (seconds), the file of guards, the consistency, the key tables and the numbers of
-    replicas and state partitions before they are checked and anything is started; an exception from it ends the run.
-    policy, cloud, guards (a file), consistency, replicas, state_partitions: used instead of the program's. live: a live
-    view where there is a terminal, else lines. report: file of the report, in place of that in the run's folder. resume:
-    folder of the run that goes on. fresh: whether results of an earlier run are replaced. program: what the run's folder
-    keeps so that the program can be executed again (`recording.manifest`).
+    policy, the cloud, the target latency (seconds), the file of guards, the consistency, the key tables and the numbers
+    of replicas and state partitions before they are checked and anything is started; an exception from it ends the run.
+    policy, cloud, guards (a file), consistency, replicas, state_partitions, retention (seconds): used instead of the
+    program's. live: a live view where there is a terminal, else lines. report: file of the report, in place of that in
+    the run's folder. resume: folder of the run that goes on. fresh: whether results of an earlier run are replaced.
+    program: what the run's folder keeps so that the program can be executed again (`recording.manifest`).
     """
 
     input: str | None = None
@@ -49,6 +49,7 @@ class RunOptions:
     fresh: bool = False
     program: Mapping[str, Any] = field(default_factory=dict)
     replicas: int | None = None
+    retention: float | None = None
     state_partitions: int | None = None
 
 

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import asdict, is_dataclass, replace
+from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -34,12 +35,14 @@ from elastream.model.key_table import KeyTable, selection_of, selections_of
 from elastream.model.observation import Context
 from elastream.model.plant import Policy
 from elastream.model.stages import lay_out, state_partitions_of
-from elastream.model.units import duration, pause
+from elastream.model.units import duration, format_duration, pause
 from elastream.recording.directory import RunDirectory
 from elastream.recording.guard_log import GuardLog
 from elastream.recording.key_tables import KeyTableLog
 from elastream.recording.observer import Ending, Observer, describe_run
+from elastream.recording.parts import RETENTION
 from elastream.recording.recorder import Recorder
+from elastream.report.tally import kept_for
 from elastream.services.external import pollable
 from elastream.services.pollers import Pollers
 from elastream.spark.dataflow.sinks import replace_results, tables_collected
@@ -49,6 +52,8 @@ from elastream.spark.start import pace_of, start_plant
 __all__ = ["RunResult", "run"]
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
+LOG_BYTES, LOGS = 10_000_000, 3
+"""Of the log of a run, and how many earlier ones are kept: tracebacks of a fault in every round fill a disk in weeks."""
 
 
 def run(
@@ -70,6 +75,7 @@ def run(
     tables: Sequence[KeyTable] = (),
     consistency: str = "batch",
     replicas: int = 0,
+    retention: float | str = RETENTION,
     runs: Path | str = "runs",
     resume: Path | str | None = None,
     fresh: bool = False,
@@ -90,10 +96,12 @@ def run(
     alternate runs for which key; others can be given, too (`elastream tables set`, `key_tables`). consistency: what records
     meet that are between two queries while the composition changes: `"batch"`, `"wave"` or `"drain"`
     (`elastream.model.composing.Consistency`).
-    replicas: hosts that keep a copy of each state partition up to date, so that a lost host costs a pause of the length of
-    a batch and not the loading of its state. runs: folder in which the run's own is made. resume: folder of a run that was
-    stopped, failed or killed, and now goes on: with its state, offsets, composition, results and leases. fresh: whether
-    results of an earlier run, where sinks write, are replaced; otherwise they are a reason to refuse.
+    replicas: hosts that keep a copy of each state partition up to date, so that a lost host costs a pause of the length
+    of a batch and not the loading of its state. retention: how long details are kept on disk: observations, decisions,
+    changes of updated results, which `latest` reads all the same; figures of the whole run stay. runs: folder in which
+    the run's own is made. resume: folder of a run that was stopped, failed or killed, and now goes on: with its state,
+    offsets, composition, results and leases. fresh: whether results of an earlier run, where sinks write, are replaced;
+    otherwise they are a reason to refuse.
 
     Raises ElastreamError for errors that a user can correct, with nothing left running; Ctrl-C and SIGTERM end the run in
     order.
@@ -102,6 +110,7 @@ def run(
     policy, cloud, guards = options.policy or policy, options.cloud or cloud, options.guards or guards
     consistency = options.consistency or consistency
     replicas = replicas if options.replicas is None else options.replicas
+    kept = duration(retention) if options.retention is None else options.retention
     state_partitions = options.state_partitions or state_partitions
     graph = _with_input(flow.graph if isinstance(flow, Dataflow) else flow, options.input)
     earlier, fresh = _what_becomes_of_earlier(options.resume or resume, options.fresh or fresh)
@@ -136,8 +145,9 @@ def run(
         directory, resumed = folder.directory, folder.resumed
         if fresh:
             replace_results(operator.writes for operator in graph.sinks)
-        copies = [] if options.record is None else [Recorder(options.record)]
-        recorders = [Recorder(directory.recording, resumed=resumed is not None), *copies]
+        keep = kept_for(kept)
+        copies = [] if options.record is None else [Recorder(options.record, keep=keep)]
+        recorders = [Recorder(directory.recording, resumed=resumed is not None, keep=keep), *copies]
         versions = GuardLog(directory.guards)
         # Of a run that goes on, what it was given once is not given again: a later version may be in force.
         if document is not None and document.text not in {version.text for version in versions.versions}:
@@ -155,6 +165,7 @@ def run(
             "batch seconds": pace,
             "consistency": str(mode),
             "replicas": replicas,
+            "retention": format_duration(kept),
             "policy": asdict(policy) if is_dataclass(policy) else {},
         }
         with _logged(directory.log), shown(graph, directory, options, show) as views, _ending_in_order() as stop:
@@ -173,6 +184,7 @@ def run(
                     settings=settings,
                     consistency=mode,
                     replicas=replicas,
+                    retention=kept,
                     resumed=resumed,
                 )
             try:
@@ -206,10 +218,10 @@ def run(
                 plant.close()
             if ending.status == "failed":
                 raise ElastreamError(ending.reason)
-        kept = tables_collected(
+        rows = tables_collected(
             [operator.writes.name for operator in graph.operators if isinstance(operator.writes, Collected)]
         )
-        return RunResult(directory.root, options.report or directory.report, kept, plant.queries.taken())
+        return RunResult(directory.root, options.report or directory.report, rows, plant.queries.taken())
 
 
 def _what_becomes_of_earlier(resume: Path | str | None, fresh: bool) -> tuple[Path | None, bool]:
@@ -266,7 +278,10 @@ def _interrupts_unlogged() -> Iterator[None]:
 @contextmanager
 def _logged(path: Path) -> Iterator[None]:
     """Write what the package logs, tracebacks included, to a file of the run, and not over the live view."""
-    logger, handler = logging.getLogger("elastream"), logging.FileHandler(path, encoding="utf-8", delay=True)
+    logger, handler = (
+        logging.getLogger("elastream"),
+        RotatingFileHandler(path, maxBytes=LOG_BYTES, backupCount=LOGS, encoding="utf-8", delay=True),
+    )
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     logger.addHandler(handler)
     try:

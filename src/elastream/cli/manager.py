@@ -33,11 +33,9 @@ def manager(
 
 
 def _arbiter(setting: "ArbiterSetting") -> None:
-    from time import time
-
     from elastream.services.arbiter_node import ArbiterNode
     from elastream.services.arbiter_service import listening, serve
-    from elastream.services.state_log import StateLog
+    from elastream.services.state_log import StateLog, steady
 
     with listening(setting.host, setting.port) as at:
         log = StateLog(setting.journal, f"arbiter {setting.offer.name!r}")
@@ -45,7 +43,7 @@ def _arbiter(setting: "ArbiterSetting") -> None:
             setting.offer,
             setting.rules,
             log,
-            time,
+            steady(),
             machines=setting.machines,
             regions=setting.regions,
             standings=setting.standings,
@@ -54,9 +52,10 @@ def _arbiter(setting: "ArbiterSetting") -> None:
         kinds = [*setting.machines.values()]
         supply = ", ".join(f"{kinds.count(kind)} x {kind}" for kind in dict.fromkeys(kinds))
         supply = supply or f"regions {', '.join(setting.regions)}"
-        typer.echo(f"arbiter {setting.offer.name!r} at http://{setting.host}:{setting.port}: {supply}")
+        how = "http" if setting.certificate is None else "https"
+        typer.echo(f"arbiter {setting.offer.name!r} at {how}://{setting.host}:{setting.port}: {supply}")
         try:
-            serve(node, at, setting.token, period=setting.period)
+            serve(node, at, setting.token, certificate=setting.certificate, key=setting.key, period=setting.period)
         finally:
             log.close()
             for application, owed in sorted(node.bill().items()):
@@ -78,6 +77,6 @@ def _region(setting: "RegionSetting") -> None:
     log = StateLog(setting.journal, f"region manager of {setting.name}")
     node = RegionNode(setting.name, setting.rules, setting.types, HostDirectory(setting.hosts, setting.types), log)
     typer.echo(f"region manager of {setting.name}, {len(node.state.region.hosts)} hosts known")
-    with RegionLink(setting.arbiter, setting.token) as link:
+    with RegionLink(setting.arbiter, setting.token, certificate=setting.certificate) as link:
         follow(node, link, setting.period, stopped=lambda seconds: bool(select.select([woken], [], [], seconds)[0]))
     log.close()

@@ -40,6 +40,7 @@ def _run_document(file: Path, options: "RunOptions") -> None:
     policy = options.policy or _setting(document, "policy").build()
     cloud = options.cloud or _setting(document, "cloud").build()
     from elastream.api.run import run
+    from elastream.recording.parts import RETENTION
 
     given = {
         "policy": options.policy,
@@ -59,6 +60,7 @@ def _run_document(file: Path, options: "RunOptions") -> None:
             tables=document.tables,
             consistency=document.consistency or "batch",
             replicas=document.replicas,
+            retention=RETENTION if document.retention is None else document.retention,
             state_partitions=document.state_partitions,
         )
 

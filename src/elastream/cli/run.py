@@ -55,6 +55,10 @@ Replicas = Annotated[
     int | None,
     typer.Option(min=0, metavar="NUMBER", help="Copies of each state partition that other hosts keep up to date."),
 ]
+Retention = Annotated[
+    float | None,
+    typer.Option(parser=as_some_seconds, metavar="TIME", help="Keep observations and decisions on disk for so long."),
+]
 Partitions = Annotated[
     int | None,
     typer.Option(
@@ -85,6 +89,7 @@ def run(
     resume: Resume = None,
     fresh: Fresh = False,
     replicas: Replicas = None,
+    retention: Retention = None,
     state_partitions: Partitions = None,
 ) -> None:
     """Run a dataflow with a live view, and write a report."""
@@ -98,6 +103,7 @@ def run(
         "guards": _placed(guards),
         "consistency": consistency,
         "replicas": None if replicas is None else str(replicas),
+        "retention": None if retention is None else str(retention),
         "state_partitions": None if state_partitions is None else str(state_partitions),
     }
     kept = {name: value for name, value in given.items() if value is not None}
@@ -126,6 +132,7 @@ def run(
         guards=Path(kept["guards"]) if "guards" in kept else None,
         consistency=kept.get("consistency"),
         replicas=None if "replicas" not in kept else int(kept["replicas"]),
+        retention=None if "retention" not in kept else float(kept["retention"]),
         state_partitions=None if "state_partitions" not in kept else int(kept["state_partitions"]),
         resume=resume,
         fresh=fresh,

@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
@@ -20,6 +21,7 @@ import httpx
 from pydantic import TypeAdapter
 
 from elastream.clouds.arbiter_link import ANSWER_WITHIN, ArbiterLink
+from elastream.clouds.local.closed import POOL_TOKEN
 from elastream.model.alarms import AlarmedThread, Alarms
 from elastream.model.cloud import HostType
 from elastream.model.errors import CloudError, ElastreamError, EnvironmentProblem, in_one_line
@@ -49,8 +51,6 @@ THREAD = "pool membership"
 
 BEAT = 0.5
 """Seconds from one claim to the next; the pool counts an application as gone after many times that."""
-TOKEN = "ELASTREAM_POOL_TOKEN"
-"""Environment variable that holds the token where none is given: a program may be shown to others, a token may not."""
 
 
 class MembershipLost(CloudError):
@@ -76,9 +76,10 @@ class PoolClient(ArbiterLink):
         priority: float = 1.0,
         minimum: int = 1,
         token: str | None = None,
+        certificate: Path | str | None = None,
         transport: httpx.BaseTransport | None = None,
     ) -> None:
-        super().__init__(url, token or os.environ.get(TOKEN), transport=transport)
+        super().__init__(url, token or os.environ.get(POOL_TOKEN), certificate=certificate, transport=transport)
         self.application = application
         self.sender = f" application {application!r}"
         self._wanted = {"priority": priority, "minimum": minimum}

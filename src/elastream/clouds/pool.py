@@ -38,7 +38,8 @@ class Pool:
 
     url: of the arbiter of the machines (`elastream manager`). application: its name there, unique. priority: weight when
     requests exceed the machines. minimum: machines guaranteed to it. token: for the arbiter, by default the environment
-    variable ELASTREAM_POOL_TOKEN.
+    variable ELASTREAM_POOL_TOKEN. certificate: file of the certificate, or its authority, of a pool that is reached by
+    https.
 
     Raises CloudError for an empty name, a priority not above 0, or a minimum below 1.
     """
@@ -48,6 +49,7 @@ class Pool:
     priority: float = 1.0
     minimum: int = 1
     token: str | None = field(default=None, repr=False)
+    certificate: Path | str | None = None
 
     def __post_init__(self) -> None:
         if not self.application:
@@ -67,6 +69,7 @@ class Pool:
             priority=self.priority,
             minimum=self.minimum,
             token=self.token,
+            certificate=self.certificate,
             transport=transport,
         )
 

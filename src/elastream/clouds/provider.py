@@ -146,7 +146,8 @@ class Reach:
 
     master: its master URL. driver_address: the address at which hosts reach the driver. executor_memory: mebibytes of heap
     for each executor. executor_cores: its slots, None where host types differ. settings: further Spark settings.
-    java_options: of the executors' JVMs, beside those that the session wants itself.
+    java_options: of the executors' JVMs, beside those that the session wants itself. secret: what the session has to know;
+    None where nobody asks.
     """
 
     master: str
@@ -155,6 +156,7 @@ class Reach:
     executor_cores: int | None = None
     settings: Mapping[str, str] = field(default_factory=dict)
     java_options: tuple[str, ...] = ()
+    secret: str | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,12 +225,14 @@ class Provider(Protocol):
 class ExistingSession:
     """A session that is there already, whose master hosts are to join.
 
-    executor_memory (mebibytes), executor_slots: what it asks of a host for each executor.
+    executor_memory (mebibytes), executor_slots: what it asks of a host for each executor. secret: what its master asks for;
+    None: nothing.
     """
 
     master: str
     executor_memory: int
     executor_slots: int
+    secret: str | None = field(default=None, repr=False)
 
 
 class Cloud(Protocol):

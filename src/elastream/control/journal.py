@@ -4,6 +4,7 @@ A controller that died in the middle of an action cannot know whether it happene
 reads the journal, proposes again what was never concluded, and drops what no longer makes sense.
 """
 
+import contextlib
 from collections.abc import Mapping, Set
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -13,9 +14,14 @@ from typing import Any
 from elastream.model.action import Action, describe, from_json, to_json
 from elastream.model.cloud import LifecycleError
 from elastream.model.errors import InputError
-from elastream.recording.lines import Lines
+from elastream.recording.lines import JournalProblem, Lines
 
 __all__ = ["TRANSITIONS", "ActionState", "Entry", "Journal"]
+
+KEPT = 1000
+"""Concluded actions that are kept, for those who ask why something was done. The recording has all of its time."""
+LONGEST = 10_000
+"""Lines of the file after which it is written anew: an action has two or three."""
 
 
 class ActionState(StrEnum):
@@ -99,9 +105,9 @@ class Journal:
     """Actions that were granted, step by step, one JSON line a step, each forced to disk before it counts.
 
     With `path=None` it is kept in memory only: for simulated time, where no crash of the controller outlives the plant.
-    An existing file is read first and continued. Raises EnvironmentProblem where it cannot be written: what could not be is
-    kept, and written before the next line. Raises InputError, naming the line, where an existing one is damaged other than
-    by a torn last line.
+    An existing file is read first and continued. Of actions that are concluded the newest KEPT are kept. Raises
+    EnvironmentProblem where it cannot be written: what could not be is kept, and written before the next line. Raises
+    InputError, naming the line, where an existing one is damaged other than by a torn last line.
     """
 
     def __init__(self, path: Path | str | None = None) -> None:
@@ -114,14 +120,13 @@ class Journal:
 
     @property
     def entries(self) -> tuple[Entry, ...]:
-        """Every action in its current state, in the order of grants."""
+        """Actions in their current state, in the order of grants: those under way, and the newest KEPT."""
         return tuple(self._entries.values())
 
     @property
     def unconcluded(self) -> tuple[Entry, ...]:
         """Actions granted whose result is unknown."""
-        open_states = (ActionState.GRANTED, ActionState.TRIED, ActionState.ACCEPTED, ActionState.INTERRUPTED)
-        return tuple(entry for entry in self._entries.values() if entry.state in open_states)
+        return tuple(entry for entry in self._entries.values() if TRANSITIONS[entry.state])
 
     def entry(self, number: int) -> Entry:
         """An action in its current state, by its number."""
@@ -132,6 +137,8 @@ class Journal:
         entry = Entry(next(reversed(self._entries), 0) + 1, action, by, history=((at, ActionState.PLANNED),))
         entry = entry.to(ActionState.GRANTED, at)
         self._entries[entry.number] = entry
+        if len(self._entries) >= 2 * KEPT:
+            self._forget()
         return entry
 
     def step(self, entry: Entry, state: ActionState, at: float, reason: str = "") -> Entry:
@@ -152,12 +159,20 @@ class Journal:
         if self._lines is not None:
             self._lines.close()
 
+    def _forget(self) -> None:
+        """Forget the oldest concluded actions; their file is written anew once most of it is about forgotten ones."""
+        left = len(self._entries) - KEPT
+        for number in [each.number for each in self._entries.values() if not TRANSITIONS[each.state]][:left]:
+            del self._entries[number]
+        if self._lines is not None and not self._unwritten and self._lines.count > LONGEST:
+            known = [each for each in self._entries.values() if each.state is not ActionState.GRANTED]
+            with contextlib.suppress(JournalProblem):  # a full disk: the file stays as it is, and long
+                self._lines.replace(_line(each, each.history[-1][0]) for each in known)
+
     def _write(self, entry: Entry, at: float) -> None:
-        if self._lines is None:
-            return
-        line = {"number": entry.number, "time": at, "state": entry.state.value, "by": entry.by, "reason": entry.reason}
-        self._unwritten.append({**line, **to_json(entry.action)})
-        self.flush()
+        if self._lines is not None:
+            self._unwritten.append(_line(entry, at))
+            self.flush()
 
     def flush(self) -> None:
         """Write what could not be written so far."""
@@ -175,9 +190,16 @@ class Journal:
                 self._entries[key] = replace(known, state=state, reason=reason, history=(*known.history, (at, state)))
             except (ValueError, TypeError, KeyError) as error:
                 raise InputError(f"{lines.path}, line {number}: not an entry of a journal ({error})") from error
+        if len(self._entries) >= 2 * KEPT:
+            self._forget()
         for entry in self.unconcluded:
             if entry.state is not ActionState.INTERRUPTED:
                 at = entry.history[-1][0]
                 self._entries[entry.number] = entry.to(
                     ActionState.INTERRUPTED, at, "the controller ended before its outcome"
                 )
+
+
+def _line(entry: Entry, at: float) -> dict[str, Any]:
+    line = {"number": entry.number, "time": at, "state": entry.state.value, "by": entry.by, "reason": entry.reason}
+    return {**line, **to_json(entry.action)}

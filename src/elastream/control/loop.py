@@ -262,7 +262,8 @@ class Loop:
         proposals += [Proposal(action, "guards") for action in owed(observation, plan.actions)]
         proposals += self._tabling.proposals(observation, self._alarms) if self._tabling is not None else ()
         proposals += [Proposal(action, "journal") for action in self._journal.left_over]
-        waiting = [replace(p, refused=p.refused or self._backoff.refusal(p.action, began)) for p in proposals]
+        vital = not observation.working and not observation.coming  # without a host nothing else gets on
+        waiting = [replace(p, refused=p.refused or self._backoff.refusal(p.action, began, vital=vital)) for p in proposals]
         decided = arbitrate(waiting, observation, self._under_way, first=not self._round)
         if self._observe_only:
             decided = tuple(replace(p, refused=p.refused or "observe only") for p in decided)

@@ -28,11 +28,12 @@ class BackOff:
     rest: float = 600.0
     _failures: dict[Hashable, tuple[int, float, str]] = field(default_factory=dict)
 
-    def refusal(self, action: Action, now: float) -> str:
-        """Why `action` must wait; empty if it need not."""
+    def refusal(self, action: Action, now: float, *, vital: bool = False) -> str:
+        """Why `action` must wait; empty if it need not. vital: nothing goes on without it, so that it is never given up."""
         count, last, reason = self._failures.get(_what(action), (0, 0.0, ""))
-        if count >= self.attempts and now < last + self.rest:
-            return f"given up until {last + self.rest:.0f} s: it failed {count} times in a row, last: {reason}"
+        rest = self.first * 2**self.attempts if vital else self.rest
+        if count >= self.attempts and now < last + rest:
+            return f"given up until {last + rest:.0f} s: it failed {count} times in a row, last: {reason}"
         if 0 < count < self.attempts and now < (retry := last + self.first * 2 ** (count - 1)):
             times = "once" if count == 1 else f"{count} times in a row"
             return f"tried again from {retry:.0f} s on: it failed {times}, last: {reason}"

@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from elastream.model.latency import basis_text, is_bound
-from elastream.model.wording import UNKNOWN, amount, counted, duration_text, money, percent, quantity, rate_text
+from elastream.model.wording import UNKNOWN, amount, clock, counted, duration_text, money, percent, quantity, rate_text
 from elastream.recording.recorder import Recording
 from elastream.report.page import static_aside
 from elastream.report.summary import Summary, summarise
@@ -55,6 +55,8 @@ def print_summary(
         *(("remark", str(each)) for each in figures.lacked),
         *(("resumed", each) for each in header.resumptions[-RESUMPTIONS:]),
     ]
+    if recording.forgotten:
+        rows.append(("details", f"from {clock(recording.forgotten)} on; of the time before only the figures are kept"))
     shown = {"records", "batches", "latency_p50", "latency_p99", "longest batch", "moves", "owed"}
     facts = ending.facts if ending else {}
     rows += [

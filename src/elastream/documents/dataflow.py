@@ -95,7 +95,7 @@ class Document:
     """A document, checked: the dataflow, and how it wants to be run where it says so (else None).
 
     target_latency: seconds. host_types: those declared in the document, by name. guards: their file.
-    consistency: the mode's name. replicas: copies of each state partition.
+    consistency: the mode's name. replicas: copies of each state partition. retention: seconds for which details are kept.
     state_partitions: of each keyed operator; None: by default.
     """
 
@@ -110,6 +110,7 @@ class Document:
     tables: tuple[KeyTable, ...] = ()
     consistency: str | None = None
     replicas: int = 0
+    retention: float | None = None
     state_partitions: int | None = None
 
     @contextmanager
@@ -155,6 +156,7 @@ def load_document(path: Path | str) -> Document:
         tables=tuple(_table(file, name, place, flow.graph) for name, place in keys.tables.items()),
         consistency=keys.consistency,
         replicas=keys.replicas,
+        retention=keys.retention,
         state_partitions=keys.state_partitions,
     )
 

@@ -344,6 +344,7 @@ class DocumentKeys(Keys):
     tables: dict[str, str] = Field(default_factory=dict)
     consistency: Literal["batch", "wave", "drain", "rewired"] | None = None
     replicas: int = Field(0, ge=0)
+    retention: Annotated[Duration, Field(gt=0)] | None = None
     state_partitions: int | None = Field(None, ge=1)
     host_types: dict[str, HostTypeKeys] = Field(default_factory=dict)
 

@@ -61,7 +61,7 @@ PATIENCES = (1.0, 3.0, 9.0)
 
 
 @dataclass(frozen=True, slots=True)
-class Round:
+class RoundSeen:
     """The truth at a planning round, whatever the policy saw. waiting: records. beyond: most records that wait at an
     operator beyond those that a policy which acts on queues lets wait.
 
@@ -151,7 +151,7 @@ class _Watch:
         self.levels = service_levels(plant.context) if case.policy in BY_LEVEL else None
         self.entries = {station.name: _entries(given.layout, station.name) for station in plant.network.stations}
         self.stop: Callable[[], None] = lambda: None
-        self.rounds: list[Round] = []
+        self.rounds: list[RoundSeen] = []
         self.judged = 0
         self.broken: list[str] = []
         self.silent = 0
@@ -188,7 +188,7 @@ class _Watch:
 
     def ended(self, ending: Ending) -> None: ...
 
-    def _truth(self, decision: Decision) -> Round:
+    def _truth(self, decision: Decision) -> RoundSeen:
         seen, stations = self.seen, self.plant.network.stations
         # Fused, what is in work is so in every stage of its query: it counts where it waited.
         waits = [station.queued + station.in_service if self.entries[station.name] else 0.0 for station in stations]
@@ -203,7 +203,7 @@ class _Watch:
             self.committed = max([self.committed, *(each.end for each in seen.batches)])
             running = max([seen.time - self.committed, *(each.seconds for each in seen.batches)])
         latency = seen.latency().value
-        return Round(
+        return RoundSeen(
             seen.time,
             math.fsum(waits),
             self._beyond(seen, waits, running),
@@ -339,7 +339,7 @@ class Promised:
                     yield Rows.TASK, metric, str(seen.tasks.tasks[row])
 
 
-def _silent(case: LivenessCase, given: Scenario, rounds: Sequence[Round]) -> bool:
+def _silent(case: LivenessCase, given: Scenario, rounds: Sequence[RoundSeen]) -> bool:
     """Whether the last round is one of sustained overload and of silence, as the module says."""
     now = rounds[-1]
     times = [round.time for round in rounds]
@@ -359,7 +359,9 @@ def _silent(case: LivenessCase, given: Scenario, rounds: Sequence[Round]) -> boo
     return not (now.lacks or any(round.grew or round.moving for round in lately))
 
 
-def _provided(case: LivenessCase, given: Scenario, name: str, rounds: Sequence[Round], patience: float) -> Iterator[str]:
+def _provided(
+    case: LivenessCase, given: Scenario, name: str, rounds: Sequence[RoundSeen], patience: float
+) -> Iterator[str]:
     """By the end of a constant load enough is provided: what waits falls, or is not late, and latency is in its level.
 
     A policy that comes to no rest provides enough time and again: in one of the last rounds.
@@ -379,7 +381,7 @@ def _provided(case: LivenessCase, given: Scenario, name: str, rounds: Sequence[R
         yield f"at the end of the {name} load latency is {tail[-1].latency:.1f} s, the target {given.target:.1f} s"
 
 
-def _given_back(given: Scenario, rounds: Sequence[Round]) -> Iterator[str]:
+def _given_back(given: Scenario, rounds: Sequence[RoundSeen]) -> Iterator[str]:
     """By the end of the low load hosts went back, as far as the work needs few of them."""
     most = max(round.usable for round in rounds)
     last = rounds[-1]
@@ -387,7 +389,7 @@ def _given_back(given: Scenario, rounds: Sequence[Round]) -> Iterator[str]:
         yield f"{last.hosts} hosts at the end of the low load, as many as ever; {given.hosts} at the start"
 
 
-def _fixed(case: LivenessCase, given: Scenario, name: str, rounds: Sequence[Round]) -> Iterator[str]:
+def _fixed(case: LivenessCase, given: Scenario, name: str, rounds: Sequence[RoundSeen]) -> Iterator[str]:
     """In the last rounds of a constant load nothing happens, unless much still waits."""
     tail = [round for round in rounds if round.time > rounds[-1].time - QUIET * given.own]
     acting = [(round.time, type(round.acted).__name__) for round in tail if round.acted is not None]

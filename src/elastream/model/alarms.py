@@ -6,6 +6,7 @@ recording and `elastream explain` show them.
 
 import logging
 import threading
+import time
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,6 +16,11 @@ from elastream.model.errors import in_one_line
 __all__ = ["Alarm", "AlarmedThread", "Alarms"]
 
 log = logging.getLogger(__name__)
+
+PAUSES = (0.1, 1.0, 10.0, 60.0)
+"""Seconds before a thread that died begins again, for each of its deaths in a row: most faults pass."""
+CALM = 120.0
+"""Seconds without a death after which a thread counts as well again: twice the longest pause."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,15 +69,39 @@ class Alarms:
 
 
 class AlarmedThread(threading.Thread):
-    """A daemon thread whose death by an exception sounds an alarm under its name instead of passing unnoticed."""
+    """A daemon thread that does not pass away unnoticed: an exception sounds an alarm under its name, and it begins again.
+
+    It does so after each of PAUSES; the alarm is cleared once it has gone on for CALM seconds. One that dies once more,
+    without such a time in between, stays dead, and its alarm stands. target: can be called again after it has raised.
+    """
 
     def __init__(self, alarms: Alarms, name: str, target: Callable[[], None]) -> None:
         super().__init__(name=name, daemon=True)
         self._alarms, self._work = alarms, target
 
     def run(self) -> None:
-        """Run the target to its end, or to its fault."""
-        try:
-            self._work()
-        except BaseException as error:
-            self._alarms.sound(self.name, f"thread {self.name} died: {in_one_line(error)}", error)
+        """Run the target to its end, or until it fails once too often."""
+        deaths = 0
+        while True:
+            well = threading.Timer(CALM, self._alarms.clear, [self.name])
+            well.daemon = True
+            if deaths:
+                well.start()
+            began = time.monotonic()
+            try:
+                self._work()
+            except Exception as error:
+                well.cancel()
+                deaths = 1 if time.monotonic() - began > CALM else deaths + 1
+                said = f"thread {self.name} died: {in_one_line(error)}"
+                if deaths > len(PAUSES):
+                    self._alarms.sound(self.name, f"{said}; it is not started again", error)
+                    return
+                self._alarms.sound(self.name, said, error)
+                time.sleep(PAUSES[deaths - 1])
+            except BaseException as error:
+                self._alarms.sound(self.name, f"thread {self.name} died: {in_one_line(error)}", error)
+                return
+            else:
+                well.cancel()
+                return

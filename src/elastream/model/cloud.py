@@ -21,6 +21,7 @@ __all__ = [
     "HostType",
     "Lease",
     "LifecycleError",
+    "Past",
     "by_zones",
     "total_cost",
 ]
@@ -260,3 +261,44 @@ class Lease:
 def total_cost(leases: Iterable[Lease], now: float) -> float:
     """Cost of all `leases` up to `now`: the sum of their costs."""
     return math.fsum(lease.cost(now) for lease in leases)
+
+
+@dataclass(frozen=True, slots=True)
+class Past:
+    """What leases came to that ended so long ago that they are not kept one by one.
+
+    leases: how many; released, lost: how they ended. seconds: for which they were held. cost: theirs.
+    """
+
+    leases: int = 0
+    released: int = 0
+    lost: int = 0
+    seconds: float = 0.0
+    cost: float = 0.0
+
+    def plus(self, lease: Lease) -> "Past":
+        """With one that has ended."""
+        assert lease.until is not None
+        return Past(
+            self.leases + 1,
+            self.released + (lease.state is HostState.RELEASED),
+            self.lost + (lease.state is HostState.LOST),
+            self.seconds + lease.seconds(lease.until),
+            self.cost + lease.cost(lease.until),
+        )
+
+    @property
+    def facts(self) -> dict[str, float]:
+        """Its figures for the ending of a run; nothing where no lease was forgotten."""
+        return {f"{EARLIER} {name}": float(getattr(self, name)) for name in FIGURES} if self.leases else {}
+
+    @classmethod
+    def of(cls, facts: Mapping[str, object]) -> "Past":
+        """What `facts` gave."""
+        known = (facts.get(f"{EARLIER} {name}") for name in FIGURES)
+        leases, released, lost, seconds, cost = (value if isinstance(value, int | float) else 0.0 for value in known)
+        return cls(int(leases), int(released), int(lost), seconds, cost)
+
+
+EARLIER = "leases not kept:"
+FIGURES = ("leases", "released", "lost", "seconds", "cost")

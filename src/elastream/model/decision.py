@@ -68,6 +68,11 @@ class Unknown:
     seconds: float = 0.0
     rounds: int = 0
 
+    @classmethod
+    def of_json(cls, fields: Mapping[str, Any]) -> "Unknown":
+        """As it was written."""
+        return cls(**{**fields, "metric": Metric(fields["metric"]), "rows": Rows(fields["rows"])})
+
     @property
     def key(self) -> tuple[Metric, Rows, str, str]:
         """What is unknown and what follows, without for how long."""
@@ -171,9 +176,9 @@ class Decision:
         }
 
 
-def longest_lacked(decisions: Iterable[Decision]) -> tuple[Unknown, ...]:
-    """Metrics that a policy lacked for rounds in a row, each with the longest time for which it did."""
-    longest: dict[Hashable, Unknown] = {}
+def longest_lacked(decisions: Iterable[Decision], before: Iterable[Unknown] = ()) -> tuple[Unknown, ...]:
+    """Metrics that a policy lacked for rounds in a row, each with the longest time for which it did; `before`: others."""
+    longest: dict[Hashable, Unknown] = {each.key: each for each in before}
     for each in (each for decision in decisions for each in decision.standing):
         if each.key not in longest or longest[each.key].seconds < each.seconds:
             longest[each.key] = each

@@ -49,6 +49,10 @@ class EnvironmentProblem(ElastreamError):
     """The machine or engine lacks something: no Java, a port in use, a full disk, a missing mechanism."""
 
 
+class HostsGone(EnvironmentProblem):
+    """A provider and all its hosts are gone for good: what ran on them can only go on in another run."""
+
+
 def first_line(error: BaseException) -> str:
     """The first line of an error's text, without the plan or stack trace that follows; its type if it has no text."""
     return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)

@@ -8,7 +8,7 @@ import math
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
@@ -35,6 +35,7 @@ __all__ = [
     "for_cores",
     "measured",
     "rates_of",
+    "work_of",
 ]
 
 TARGET_UTILISATION = 0.7
@@ -202,6 +203,9 @@ def filled(layout: Layout, type: HostType, hosts: int, cores: Mapping[str, float
     return instances
 
 
+SUMS = ("_time", "_known", "_cores", "_records", "_arrived", "_peak")
+
+
 class Work:
     """What a run's work has come to, observation by observation: core-seconds a record, and the highest rate of records.
 
@@ -240,6 +244,22 @@ class Work:
         offered, processed = observation.overall(Metric.ARRIVAL_RATE), observation.overall(Metric.THROUGHPUT)
         self.add(observation.time, offered, processed, _most(known_sum(of_hosts), known_sum(of_operators)))
 
+    def copy(self) -> "Work":
+        """The same, to go on from."""
+        return Work.of_json(self._window, self.to_json())
+
+    def to_json(self) -> dict[str, Any]:
+        """All that it knows, as JSON has it."""
+        return {"sums": [getattr(self, name) for name in SUMS], "past": [list(each) for each in self._past]}
+
+    @classmethod
+    def of_json(cls, window: float | None, fields: Mapping[str, Any]) -> "Work":
+        """What `to_json` gave; window: as of the constructor."""
+        work = cls(window)
+        work.__dict__ |= dict(zip(SUMS, fields["sums"], strict=True))
+        work._past = deque((time, arrived) for time, arrived in fields["past"])
+        return work
+
     def provision(self, type: HostType, at: At = "peak", utilisation: float = TARGET_UTILISATION) -> Provision | None:
         """The hosts of `type` that the load, at its peak or on average, fills; None while it is unknown."""
         if not self._records > 0 or not self._known > 0:
@@ -257,11 +277,16 @@ def measured(recording: Recording, at: At = "peak", utilisation: float = TARGET_
     """
     if not recording.host_types or len(recording.times) < 2:
         return None
-    work = Work(recording.header.target_latency)
+    return work_of(recording, Work(recording.header.target_latency)).provision(recording.host_types[0], at, utilisation)
+
+
+def work_of(recording: Recording, before: Work) -> Work:
+    """The work of a recording, and that `before` it."""
+    work = before.copy()
     offered, processed = recording.application(Metric.ARRIVAL_RATE), recording.application(Metric.THROUGHPUT)
     for each in zip(*(column.tolist() for column in (recording.times, offered, processed, _busy(recording))), strict=True):
         work.add(*each)
-    return work.provision(recording.host_types[0], at, utilisation)
+    return work
 
 
 def _most(of_hosts: float, of_operators: float) -> float:
@@ -276,7 +301,8 @@ def _busy(recording: Recording) -> Floats:
     )
     speed = np.mean([*speeds.values()], axis=0) if speeds else 1.0
     of_operators = speed * _summed(recording.operator(name, Metric.BUSY_CORES) for name in recording.operators)
-    return np.where(np.isnan(of_hosts), of_operators, np.fmax(of_hosts, of_operators))
+    busy = np.where(np.isnan(of_hosts), of_operators, np.fmax(of_hosts, of_operators))
+    return np.broadcast_to(busy, recording.times.shape)
 
 
 def _speed(recording: Recording, host: str, nominal: float) -> Floats:

@@ -7,16 +7,19 @@ results for users (journal, recording, report), and logs of hosts (cluster).
 import os
 import re
 import shutil
+import stat
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
 from elastream.model.errors import EnvironmentProblem
 
-__all__ = ["RunDirectory", "write_text"]
+__all__ = ["PRIVATE", "RunDirectory", "create_private", "write_text"]
 
 LEAST_FREE_MEGABYTES = 64
 """Least free disk space to start a run; checkpoints of a few minutes and executor logs need about a third of it."""
+PRIVATE = 0o700
+"""Mode of a run's folder: what is in it, results too, is its owner's alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +38,7 @@ class RunDirectory:
             runs.mkdir(parents=True, exist_ok=True)
             for attempt in range(2, 100):
                 try:
-                    root.mkdir()
+                    root.mkdir(mode=PRIVATE)
                     break
                 except FileExistsError:
                     root = wanted.with_name(f"{wanted.name}-{attempt}")
@@ -153,6 +156,18 @@ class RunDirectory:
     def report(self) -> Path:
         """The report, unless it was wanted elsewhere."""
         return self.root / "report.html"
+
+
+def create_private(path: Path) -> Path:
+    """`path`, where there now is a file that only its owner may read and write; it keeps what it holds."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        about = os.fstat(descriptor)
+        if stat.S_ISREG(about.st_mode) and about.st_uid == os.geteuid():
+            os.fchmod(descriptor, 0o600)
+    finally:
+        os.close(descriptor)
+    return path
 
 
 def write_text(path: Path, text: str, what: str) -> Path:

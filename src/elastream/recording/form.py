@@ -14,7 +14,6 @@ from elastream.model.guarding import Standing
 from elastream.model.latency import Basis
 from elastream.model.metrics import Metric
 from elastream.model.observation import Composition, Frame, Observation
-from elastream.model.promises import Rows
 from elastream.recording.observer import Ending, Header, Json
 
 __all__ = [
@@ -234,9 +233,6 @@ def read_decision(fields: Mapping[str, Any]) -> Decision:
         float(fields["seconds"]),
         fields["note"],
         tuple(Fault(**each) for each in fields.get("faults", ())),
-        tuple(
-            Unknown(**{**each, "metric": Metric(each["metric"]), "rows": Rows(each["rows"])})
-            for each in fields.get("unknown", ())
-        ),
+        tuple(Unknown.of_json(each) for each in fields.get("unknown", ())),
         fields.get("guards", 0),
     )

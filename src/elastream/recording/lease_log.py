@@ -11,15 +11,19 @@ A driver that was killed leaves hosts behind where its provider outlives it. The
     (not there)        yes                         an orphan: released, and the ledger says so
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
-from elastream.model.cloud import Billing, HostState, HostType, Lease
+from elastream.model.cloud import Billing, HostState, HostType, Lease, Past
 from elastream.model.errors import InputError
 from elastream.recording.lines import Lines
 
 __all__ = ["LeaseLog"]
+
+LONGEST = 5_000
+"""Lines of the file after which it is written anew, once leases were forgotten."""
 
 
 class LeaseLog:
@@ -30,7 +34,7 @@ class LeaseLog:
 
     def __init__(self, path: Path | None = None) -> None:
         self._lines = None if path is None else Lines(path, "the leases")
-        self._earlier = {} if self._lines is None else _read(self._lines)
+        self._earlier, self._past = ({}, Past()) if self._lines is None else _read(self._lines)
         self._zero = 0.0
 
     def counted_from(self, epoch: float) -> "LeaseLog":
@@ -46,18 +50,38 @@ class LeaseLog:
         """The leases as an earlier driver left them, by host."""
         return {host: _shifted(lease, -self._zero) for host, lease in self._earlier.items()}
 
+    @property
+    def past(self) -> Past:
+        """What leases came to that are not kept one by one."""
+        return self._past
+
     def requested(self, host: str, type: HostType, at: float) -> None:
         """Note a request; it is on disk when this returns."""
         if self._lines is not None:
-            self._lines.append(
-                {"host": host, "state": HostState.REQUESTED.value, "time": at + self._zero, "type": asdict(type)}
-            )
+            self._lines.append(self._requested(host, type, at))
 
     def ended(self, lease: Lease, why: str = "") -> None:
         """Note the end of a lease."""
         if self._lines is not None:
-            until = None if lease.until is None else lease.until + self._zero
-            self._lines.append({"host": lease.host, "state": lease.state.value, "time": until, "why": why})
+            self._lines.append(self._ended(lease, why))
+
+    def forget(self, past: Past, kept: Iterable[Lease]) -> None:
+        """Keep only the sums `past` of leases that are not `kept`; the file is written anew once it is long."""
+        self._past = past
+        if self._lines is not None and self._lines.count > LONGEST:
+            lines = [{"past": asdict(past)}]
+            for lease in kept:
+                lines.append(self._requested(lease.host, lease.type, lease.since))
+                if not lease.active:
+                    lines.append(self._ended(lease, lease.note))
+            self._lines.replace(lines)
+
+    def _requested(self, host: str, type: HostType, at: float) -> dict[str, Any]:
+        return {"host": host, "state": HostState.REQUESTED.value, "time": at + self._zero, "type": asdict(type)}
+
+    def _ended(self, lease: Lease, why: str) -> dict[str, Any]:
+        until = None if lease.until is None else lease.until + self._zero
+        return {"host": lease.host, "state": lease.state.value, "time": until, "why": why}
 
     def close(self) -> None:
         """Close the file; may be called twice."""
@@ -65,10 +89,14 @@ class LeaseLog:
             self._lines.close()
 
 
-def _read(lines: Lines) -> dict[str, Lease]:
+def _read(lines: Lines) -> tuple[dict[str, Lease], Past]:
     found: dict[str, Lease] = {}
+    past = Past()
     for number, fields in enumerate(lines.read(), start=1):
         try:
+            if "past" in fields:
+                past = Past(**fields["past"])
+                continue
             host, state, at = str(fields["host"]), HostState(fields["state"]), float(fields["time"])
             if state is HostState.REQUESTED:
                 kind = fields["type"]
@@ -77,7 +105,7 @@ def _read(lines: Lines) -> dict[str, Lease]:
                 found[host] = replace(found[host].to(state, at), note=str(fields.get("why", "")))
         except (ValueError, TypeError, KeyError) as error:
             raise InputError(f"{lines.path}, line {number}: not an entry of a lease ({error})") from error
-    return found
+    return found, past
 
 
 def _shifted(lease: Lease, seconds: float) -> Lease:

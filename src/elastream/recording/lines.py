@@ -7,12 +7,13 @@ version as well (`formats`). Callers define the lines' meaning.
 import contextlib
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from io import FileIO
 from pathlib import Path
 from typing import Any
 
 from elastream.model.errors import EnvironmentProblem, InputError
+from elastream.recording.directory import create_private
 from elastream.recording.formats import marked, unmarked
 
 __all__ = ["JournalProblem", "Lines", "line", "replace_whole", "write_whole"]
@@ -32,7 +33,7 @@ class JournalProblem(EnvironmentProblem):
 
 
 class Lines:
-    """JSON lines in the file `path`, created if missing. what: name of the file in errors ("the journal").
+    """JSON lines in the file `path`, created if missing; `count` of them. what: name of the file in errors ("the journal").
 
     Raises JournalProblem if the file cannot be read or written.
     """
@@ -47,7 +48,9 @@ class Lines:
                 whole = self._content.rfind(b"\n") + 1
                 self._content = self._content[:whole]
                 os.truncate(self.path, whole)
-            self._file: FileIO = self.path.open("ab", buffering=0)  # unbuffered: close must not retry a failed write
+            self.count = self._content.count(b"\n")
+            # Unbuffered: close must not retry a failed write.
+            self._file: FileIO = create_private(self.path).open("ab", buffering=0)
         except OSError as error:
             raise self._problem(error) from error
 
@@ -74,12 +77,24 @@ class Lines:
         try:
             end = self._file.seek(0, os.SEEK_END)
             write_whole(self._file, line(fields if end else marked(fields)))
+            self.count += 1
         except OSError as error:
             if end is not None:
                 # Half a line would spoil the next one, should there be room again; the problem is raised in any case.
                 with contextlib.suppress(OSError):
                     self._file.truncate(end)
             raise self._problem(error) from error
+
+    def replace(self, entries: Iterable[Mapping[str, Any]]) -> None:
+        """Let the file have these lines and no others; it is there as a whole at any time."""
+        content = b"".join(line(marked(each) if not number else each) for number, each in enumerate(entries))
+        try:
+            replace_whole(self.path, content)
+            fresh = create_private(self.path).open("ab", buffering=0)
+        except OSError as error:
+            raise self._problem(error) from error
+        self._file.close()
+        self._file, self.count = fresh, content.count(b"\n")
 
     def close(self) -> None:
         """Close the file; may be called twice."""
@@ -104,6 +119,6 @@ def replace_whole(path: Path, content: bytes) -> None:
     """Write a file that is there as a whole or not at all, and still is after a crash. Creates its folder."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    with temporary.open("wb", buffering=0) as file:
+    with create_private(temporary).open("wb", buffering=0) as file:
         write_whole(file, content)
     os.replace(temporary, path)

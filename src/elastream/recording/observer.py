@@ -25,6 +25,7 @@ class Header:
     `describe_run` builds them. started: epoch seconds of time 0. environment: machine and software versions. resumed: one
     entry for each time that it went on after its driver had ended: `time`, when that was; `seen`, the last time of before;
     `adopted` and `gone`, hosts that were still there, and that were not; `batches`, the last one committed, by query.
+    before: of a part of a recording, what all before it came to, and the `time` at which that ends; empty at the beginning.
     """
 
     flow: str
@@ -40,6 +41,7 @@ class Header:
     environment: Mapping[str, Any] = field(default_factory=dict)
     signals: tuple[Json, ...] = ()
     resumed: tuple[Json, ...] = ()
+    before: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def resumptions(self) -> tuple[str, ...]:
@@ -145,8 +147,9 @@ def described_further(header: Header, context: Context, leases: Iterable[Lease])
 
 
 def described_before(before: Header, now: Header) -> Header:
-    """`now`, with host types that only `before` had: leases of before name them."""
-    return replace(now, host_types=_joined(before.host_types, now.host_types, "name"))
+    """`now`, with host types that only `before` had: leases of before name them. What came before both is what came before
+    the first."""
+    return replace(now, host_types=_joined(before.host_types, now.host_types, "name"), before=before.before)
 
 
 def _joined(before: Sequence[Json], now: Sequence[Json], *key: str) -> tuple[Json, ...]:

@@ -5,11 +5,12 @@ agree about a run. `elastream.report.summary` computes its figures.
 """
 
 import json
+import logging
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +19,15 @@ import numpy as np
 from elastream.model.alarms import Alarm
 from elastream.model.cloud import ACTIVE, HostState, HostType, Lease
 from elastream.model.decision import Decision
-from elastream.model.errors import EnvironmentProblem, InputError
+from elastream.model.errors import ElastreamError, EnvironmentProblem, InputError
 from elastream.model.graph import Kind
 from elastream.model.guarding import Standing
 from elastream.model.latency import Basis, weakest
 from elastream.model.observation import Composition, Floats, Metric, MicroBatch, Observation
 from elastream.model.ring import Ring
 from elastream.model.signals import SignalReading, Signals
-from elastream.model.stages import Layout
+from elastream.recording.directory import create_private
+from elastream.recording.entries import Entries
 from elastream.recording.form import (
     host_types,
     read_basis,
@@ -36,68 +38,19 @@ from elastream.recording.form import (
     read_lease,
     read_standing,
     without_nan,
-    written_ending,
-    written_observation,
 )
 from elastream.recording.formats import FORMAT, unmarked
-from elastream.recording.observer import Ending, Header, Json, described_before, described_further
+from elastream.recording.observer import Ending, Header, Json, described_before
+from elastream.recording.parts import Keep, entries_of, file_of, files_of, forget_parts, set_aside
 from elastream.recording.series import Series
 from elastream.recording.tail import whole_length
 
 __all__ = ["Collector", "Recorder", "Recording"]
 
-FILE_NAME = "recording.jsonl"
+log = logging.getLogger(__name__)
 
 
-class _Entries:
-    """Converts an observer's events to entries for `_write`.
-
-    The header is written when there is something to describe - a plant that watches queries may begin with none, of which
-    nothing is recorded - and again, with what was described before, when more comes to run.
-    """
-
-    def __init__(self) -> None:
-        self._header = Header("", "")
-        self._layout: Layout | None = None
-        self._hosts: frozenset[str] = frozenset()
-        self._described = False
-        self._last: Observation | None = None
-
-    def started(self, header: Header) -> None:
-        self._header = header
-        if header.operators:
-            self._describe(header)
-
-    def observed(self, observation: Observation) -> None:
-        layout, hosts = observation.context.layout, observation.leases.keys()
-        if layout is not self._layout or not hosts <= self._hosts:
-            self._layout, self._hosts = layout, self._hosts | hosts
-            further = described_further(self._header, observation.context, observation.leases.values())
-            if further != self._header and further.operators:
-                self._describe(further)
-            self._header = further
-        if self._described:
-            self._write(written_observation(observation, self._last))
-            self._last = observation
-
-    def decided(self, decision: Decision) -> None:
-        if self._described:
-            self._write({"kind": "decision", **decision.to_json()})
-
-    def ended(self, ending: Ending) -> None:
-        if not self._described:
-            self._describe(self._header)
-        self._write(written_ending(ending))
-
-    def _describe(self, header: Header) -> None:
-        self._header, self._described = header, True
-        self._write({"kind": "start", "format": FORMAT, **asdict(header)})
-
-    def _write(self, entry: Json) -> None:
-        raise NotImplementedError
-
-
-class Collector(_Entries):
+class Collector(Entries):
     """An observer that keeps the recording in memory, for simulated runs and views of a running one."""
 
     def __init__(self) -> None:
@@ -115,31 +68,74 @@ class Collector(_Entries):
         return Recording.of([*begun, *self._entries])
 
 
-class Recorder(_Entries):
+class Recorder(Entries):
     """An observer that writes every entry to a file of JSON lines, flushed line by line, unknown values as null.
 
     The file of a killed run holds all entries up to then. resumed: whether it is that of an earlier driver, whose last
-    line may be torn, and goes on. Raises EnvironmentProblem if the file cannot be written.
+    line may be torn, and goes on. keep: what is kept of a long recording; None: all, in one file. Raises EnvironmentProblem
+    if the file cannot be written.
     """
 
-    def __init__(self, path: Path | str, *, resumed: bool = False) -> None:
+    def __init__(self, path: Path | str, *, resumed: bool = False, keep: Keep | None = None) -> None:
         super().__init__()
-        self.path = _file(Path(path))
+        self.path, self._keep = file_of(Path(path)), keep
+        self._before: Mapping[str, Any] = {}
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
+            *parts, _ = files_of(self.path)
             if resumed and self.path.exists():
                 os.truncate(self.path, whole_length(self.path))
-            self._file = self.path.open("a" if resumed else "w", encoding="utf-8")
+                self._before = Recording.outline(self.path).header.before if self.path.stat().st_size else {}
+            for part in () if resumed else parts:
+                part.unlink()
+            self._open("a" if resumed else "w")
         except OSError as error:
             raise self._problem(error) from error
+
+    def started(self, header: Header) -> None:
+        super().started(replace(header, before=self._before))
+
+    def observed(self, observation: Observation) -> None:
+        if self._keep is not None and self._described and self._size >= self._limit:
+            self._begin_part(self._keep, observation.time)
+        super().observed(observation)
 
     def ended(self, ending: Ending) -> None:
         super().ended(ending)
         self._file.close()
 
+    def _begin_part(self, keep: Keep, now: float) -> None:
+        """Go on in a new file, at whose beginning is what this one, and all before it, came to."""
+        try:
+            before = keep.summed(Recording.outline(self.path, whole=True))
+        except ElastreamError:
+            # What cannot be summed up is not forgotten either; the next part is another try.
+            log.warning("the recording goes on in the same file", exc_info=True)
+            self._limit = self._size + keep.part
+            return
+        try:
+            self._file.close()
+            set_aside(self.path, now)
+            self._open("w")
+            self._header, self._last = replace(self._header, before=before), None
+            self._describe(self._header)
+        except OSError as error:
+            raise self._problem(error) from error
+        try:
+            forget_parts(self.path, now - keep.seconds)
+        except OSError:  # a full disk: they are forgotten with the next
+            log.warning("earlier parts of the recording %s stay as they are", self.path, exc_info=True)
+
+    def _open(self, mode: str) -> None:
+        self._file = create_private(self.path).open(mode, encoding="utf-8")
+        self._size = os.fstat(self._file.fileno()).st_size
+        self._limit = 0 if self._keep is None else self._keep.part
+
     def _write(self, entry: Json) -> None:
         try:
-            self._file.write(json.dumps(without_nan(entry), separators=(",", ":"), allow_nan=False) + "\n")
+            line = json.dumps(without_nan(entry), separators=(",", ":"), allow_nan=False) + "\n"
+            self._size += len(line)
+            self._file.write(line)
             self._file.flush()
         except OSError as error:
             raise self._problem(error) from error
@@ -153,7 +149,8 @@ class Recording:
     """A recorded run. Arrays over time are float64 of shape (observations,), NaN where unknown.
 
     header: description of the run. series: its observations. decisions: the last version of each round, in order. ending:
-    None if the run was killed before its end.
+    None if the run was killed before its end. Of a long run, what lies further back than it was to keep is forgotten;
+    `header.before` then says what it came to.
     """
 
     header: Header
@@ -168,25 +165,27 @@ class Recording:
         A torn last line, left by a run killed while writing, is skipped. Raises InputError with file and line for any other
         damage.
         """
-        return cls._read(path)
+        file = file_of(Path(path))
+        while True:
+            files = files_of(file)
+            try:
+                found = cls.of(chain.from_iterable(map(entries_of, files)), str(file))
+            except InputError:
+                if [each.stem for each in files_of(file)] == [each.stem for each in files]:
+                    raise
+                continue  # one was forgotten meanwhile
+            if len(files_of(file)) <= len(files):
+                return found  # else a new one was begun meanwhile
 
     @classmethod
-    def _read(cls, path: Path | str, without: tuple[str, ...] = ()) -> "Recording":
-        """without: how the lines begin that are left out."""
-        file = _file(Path(path))
-        try:
-            with file.open(encoding="utf-8", newline="\n") as lines:
-                kept = (line for line in lines if not line.startswith(without)) if without else lines
-                return cls.of(_entries(kept, file), str(file))
-        except OSError as error:
-            raise InputError(f"there is no recording at {file}: {error.strerror or error}") from error
-        except UnicodeDecodeError as error:
-            raise InputError(f"{file} is not a recording: byte {error.start} is not UTF-8") from error
+    def outline(cls, path: Path | str, *, whole: bool = False) -> "Recording":
+        """A recording's header and ending alone, quickly found however long the run was. Raises InputError, as `read`.
 
-    @classmethod
-    def outline(cls, path: Path | str) -> "Recording":
-        """A recording's header and ending alone, quickly found however long the run was. Raises InputError, as `read`."""
-        return cls._read(path, ('{"kind":"observation"', '{"kind":"decision"'))
+        whole: with all else of its last file.
+        """
+        file = file_of(Path(path))
+        left_out = () if whole else ('{"kind":"observation"', '{"kind":"decision"')
+        return cls.of(entries_of(file, left_out), str(file))
 
     @classmethod
     def of(cls, entries: Iterable[Mapping[str, Any]], place: str = "the recording") -> "Recording":
@@ -201,6 +200,7 @@ class Recording:
                 fields = dict(entry)
                 match fields.pop("kind"):
                     case "start":
+                        fields.pop("time", None)
                         before, header = header, read_header(unmarked(fields, place))
                         header = header if before is None else described_before(before, header)
                         if before is not None and len(header.resumed) > len(before.resumed):
@@ -219,6 +219,11 @@ class Recording:
         if header is None:
             raise InputError(f"{place} has no start entry: the run's header is missing")
         return cls(header, series, tuple(decisions.values()), ending)
+
+    @property
+    def forgotten(self) -> float:
+        """Seconds of the run of which only figures are kept, from its beginning on; 0 where all is there."""
+        return float(self.header.before.get("time", 0.0))
 
     @cached_property
     def times(self) -> Floats:
@@ -377,17 +382,3 @@ class Recording:
         if self.ending is not None:
             return self.ending.time
         return float(self.times[-1]) if len(self.times) else 0.0
-
-
-def _entries(lines: Iterable[str], file: Path) -> Iterator[Json]:
-    for number, line in enumerate(lines, start=1):
-        if not line.endswith("\n"):
-            return  # torn
-        try:
-            yield json.loads(line)
-        except ValueError as error:
-            raise InputError(f"{file}, line {number}: not an entry of a recording ({error})") from error
-
-
-def _file(path: Path) -> Path:
-    return path / FILE_NAME if path.is_dir() else path

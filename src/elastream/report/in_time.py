@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import numpy as np
@@ -18,14 +18,18 @@ Values: TypeAlias = Floats | float
 
 @dataclass
 class InTime:
-    """Counts what was within `target` seconds so far; None: nothing was promised, and nothing is counted."""
+    """Counts what was within `target` seconds so far; None: nothing was promised, and nothing is counted.
+
+    judged, within: records, and those of them in time; by_batches: whether batches said so. seconds, kept: of periods whose
+    99th percentile is known, and of those in which it was within the target.
+    """
 
     target: float | None
-    _judged: float = 0.0
-    _within: float = 0.0
-    _seconds: float = 0.0
-    _kept: float = 0.0
-    _by_batches: bool = False
+    judged: float = 0.0
+    within: float = 0.0
+    seconds: float = 0.0
+    kept: float = 0.0
+    by_batches: bool = False
 
     def batches(self, batches: Iterable[MicroBatch]) -> None:
         """Count the records of `batches`, spread evenly between the latencies of the oldest and of the newest one."""
@@ -33,9 +37,9 @@ class InTime:
             return
         for batch in batches:
             if batch.records > 0 and not math.isnan(batch.oldest):
-                self._judged += batch.records
-                self._within += batch.records * self._share(batch.oldest, batch.newest)
-                self._by_batches = True
+                self.judged += batch.records
+                self.within += batch.records * self._share(batch.oldest, batch.newest)
+                self.by_batches = True
 
     def period(self, seconds: Values, p99: Values, compliance: Values, records: Values) -> None:
         """Count periods: their lengths, the 99th percentile of latency, the part of the records in time, and these.
@@ -45,12 +49,12 @@ class InTime:
         if self.target is None:
             return
         known = ~np.isnan(p99)
-        self._seconds += float(np.sum(np.where(known, seconds, 0.0)))
-        self._kept += float(np.sum(np.where(known & (np.asarray(p99) <= self.target), seconds, 0.0)))
-        if not self._by_batches:
+        self.seconds += float(np.sum(np.where(known, seconds, 0.0)))
+        self.kept += float(np.sum(np.where(known & (np.asarray(p99) <= self.target), seconds, 0.0)))
+        if not self.by_batches:
             judged = np.where(np.isnan(compliance), 0.0, records)
-            self._judged += float(np.sum(judged))
-            self._within += float(np.sum(judged * np.nan_to_num(compliance)))
+            self.judged += float(np.sum(judged))
+            self.within += float(np.sum(judged * np.nan_to_num(compliance)))
 
     def _share(self, oldest: float, newest: float) -> float:
         """Part of the latencies from `newest` to `oldest` that is within the target."""
@@ -62,12 +66,12 @@ class InTime:
     @property
     def records(self) -> float:
         """Fraction of the records that were in time; NaN where none is judged."""
-        return self._within / self._judged if self._judged > 0 else math.nan
+        return self.within / self.judged if self.judged > 0 else math.nan
 
     @property
     def time(self) -> float:
         """Fraction of the time in which the 99th percentile was within the target; NaN where it was never known."""
-        return self._kept / self._seconds if self._seconds > 0 else math.nan
+        return self.kept / self.seconds if self.seconds > 0 else math.nan
 
     def __str__(self) -> str:
         """`"99% of the records, 97% of the time"`; the shorter where only one is known."""
@@ -77,11 +81,11 @@ class InTime:
         return f"{records} of the records, {time} of the time"
 
 
-def in_time(recording: Recording) -> InTime:
-    """What was in time of a whole run."""
-    kept = InTime(recording.header.target_latency)
+def in_time(recording: Recording, before: InTime | None = None, widths: Floats | None = None) -> InTime:
+    """What was in time of a recording, and `before`. widths: seconds of each of its periods."""
+    kept = InTime(recording.header.target_latency) if before is None else replace(before)
     kept.batches(recording.batches)
-    widths = np.diff(recording.times, prepend=0.0)
+    widths = np.diff(recording.times, prepend=0.0) if widths is None else widths
     served = np.nan_to_num(recording.application(Metric.THROUGHPUT) * widths)
     kept.period(widths, recording.application(Metric.LATENCY_P99), recording.application(Metric.COMPLIANCE), served)
     return kept

@@ -230,6 +230,8 @@ def _facts(recording: Recording) -> list[tuple[str, str]]:
     header, ending = recording.header, recording.ending
     rows = [("plant", "simulated" if header.plant == "simulated" else f"{header.plant}, real"), ("policy", header.policy)]
     rows += [(str(key), str(value)) for key, value in header.environment.items()]
+    if recording.forgotten:
+        rows.append(("details", f"from {clock(recording.forgotten)} on; of the time before only the figures are kept"))
     rows += [("resumed", each) for each in header.resumptions]
     for kind in header.host_types:
         billing = kind["billing"]

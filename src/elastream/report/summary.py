@@ -9,14 +9,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from elastream.model.action import MoveTask
-from elastream.model.cloud import HostState, total_cost
-from elastream.model.decision import Unknown, longest_lacked
+from elastream.model.cloud import HostState, Past, total_cost
+from elastream.model.decision import Unknown
 from elastream.model.latency import Basis
-from elastream.model.observation import Floats, Metric
-from elastream.planning.provision import measured
+from elastream.model.observation import Floats
 from elastream.recording.recorder import Recording
-from elastream.report.in_time import in_time
+from elastream.report.tally import tally_of
 
 __all__ = ["Summary", "summarise"]
 
@@ -73,44 +71,43 @@ def summarise(recording: Recording) -> Summary:
     `records`, `batches`, `latency_p50`, `latency_p99` and the cost come from the facts of its ending, if the plant counted
     them or a pool reported the amount owed. Otherwise records are the throughput integrated over the monitoring periods,
     the cost is that of the leases, and quantiles are those of the mixture of all periods (see `mixture_quantile`). The
-    static provision is that of `planning.provision`, from the work that the run measured.
+    static provision is that of `planning.provision`, from the work that the run measured. Of what a long run has forgotten,
+    its tally says what it came to.
     """
-    ending, end = recording.ending, recording.end
+    ending, end, tally = recording.ending, recording.end, tally_of(recording)
     facts = ending.facts if ending else {}
-    widths = np.diff(recording.times, prepend=0.0)
-    served = np.nan_to_num(recording.application(Metric.THROUGHPUT) * widths)
-    p50, p99 = recording.application(Metric.LATENCY_P50), recording.application(Metric.LATENCY_P99)
+    served, p50, p99 = tally.weights, tally.p50, tally.p99
 
     def fact(name: str, otherwise: float) -> float:
         value = facts.get(name)
         return float(value) if isinstance(value, int | float) else otherwise
 
-    static = measured(recording)
-    kept = in_time(recording)
+    static = tally.work.provision(recording.host_types[0]) if recording.host_types and len(tally.weights) > 1 else None
     ended = [lease.state for lease in recording.hosts]
+    earlier = Past.of(facts)
     return Summary(
         status=ending.status if ending else "died",
         seconds=end,
-        records=fact("records", float(served.sum()) if len(served) else math.nan),
+        records=fact("records", tally.served),
         batches=fact("batches", math.nan),
         latency_p50=fact("latency_p50", mixture_quantile(0.5, served, p50, p99)),
         latency_p99=fact("latency_p99", mixture_quantile(0.99, served, p50, p99)),
-        records_within_target=kept.records,
-        within_target=kept.time,
-        longest_batch=max((batch.seconds for batch in recording.batches), default=fact("longest batch", math.nan)),
-        host_seconds=math.fsum(lease.seconds(end) for lease in recording.hosts),
-        cost=fact("owed", total_cost(recording.hosts, end)),
+        records_within_target=tally.kept.records,
+        within_target=tally.kept.time,
+        longest_batch=fact("longest batch", math.nan) if math.isnan(tally.longest_batch) else tally.longest_batch,
+        host_seconds=math.fsum([earlier.seconds, *(lease.seconds(end) for lease in recording.hosts)]),
+        cost=fact("owed", earlier.cost + total_cost(recording.hosts, end)),
         static_hosts=math.nan if static is None else static.hosts,
         static_cost=math.nan if static is None else static.cost(recording.host_types[0], end),
-        leases=len(recording.hosts),
-        releases=ended.count(HostState.RELEASED),
-        lost=ended.count(HostState.LOST),
-        peak_hosts=int(max(recording.leased, default=0)),
-        moves=int(fact("moves", sum(isinstance(each.action, MoveTask) for d in recording.decisions for each in d.done))),
-        rounds=len(recording.decisions),
-        refused=sum(bool(proposal.refused) for d in recording.decisions for proposal in d.proposals),
-        latency_basis=recording.latency_basis,
-        lacked=longest_lacked(recording.decisions),
+        leases=earlier.leases + len(recording.hosts),
+        releases=earlier.released + ended.count(HostState.RELEASED),
+        lost=earlier.lost + ended.count(HostState.LOST),
+        peak_hosts=tally.peak_hosts,
+        moves=int(fact("moves", tally.moves)),
+        rounds=tally.rounds,
+        refused=tally.refused,
+        latency_basis=tally.basis,
+        lacked=tally.lacked,
         static_rate=math.nan if static is None else static.rate,
         static_cores=math.nan if static is None else static.cores,
     )

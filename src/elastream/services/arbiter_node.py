@@ -85,7 +85,7 @@ class ArbiterNode:
         self._due = -math.inf
         self._heard: dict[tuple[type, str], RegionReport | Claim] = {}
         self._sent: dict[str, RegionOrder] = {}
-        self._state, self._keys = _arbiter(offer, machines or {}, log.read, clock())
+        self._state, self._keys = _arbiter(offer, machines or {}, log.read, clock(), rules.patience)
         log.known(_arbiter_tables(self._state, self._keys))
 
     @property
@@ -186,7 +186,10 @@ class ArbiterNode:
         self._due = now + self.period
 
     def _bill(self, now: float) -> dict[str, float]:
-        return bill([*self._state.ended, *self._state.leases.values()], now)
+        owed = dict(self._state.settled)
+        for name, amount in bill([*self._state.ended, *self._state.leases.values()], now).items():
+            owed[name] = owed.get(name, 0.0) + amount
+        return owed
 
     def _check(self, application: str, key: str) -> None:
         known = self._keys.get(application, "")
@@ -224,8 +227,9 @@ def _arbiter_tables(state: Arbiter, keys: Mapping[str, str]) -> dict[str, Mappin
             for name, m in state.applications.items()
         },
         "leases": {name: _paid(paid) for name, paid in state.leases.items()},
-        "ended": {str(number): _paid(paid) for number, paid in enumerate(state.ended)},
-        "counters": {"next_number": state.next_number},
+        "ended": {str(number): _paid(paid) for number, paid in enumerate(state.ended, start=state.forgotten)},
+        "settled": state.settled,
+        "counters": {"next_number": state.next_number, "forgotten": state.forgotten},
     }  # fmt: skip
 
 
@@ -240,10 +244,17 @@ def _paid(paid: Paid) -> dict[str, Any]:
     }
 
 
+def _dated(record: HostRecord, now: float, latest: float) -> HostRecord:
+    """`record` with nothing that has begun after `now`, and no wait beyond `latest`."""
+    until = min(record.until, latest) if record.tenure is Tenure.RECALLED else record.until
+    return replace(record, since=min(record.since, now), spared=min(record.spared, latest), until=until)
+
+
 def _arbiter(
-    offer: Offer, machines: Mapping[str, str], tables: Mapping[str, Mapping[str, Any]], now: float
+    offer: Offer, machines: Mapping[str, str], tables: Mapping[str, Mapping[str, Any]], now: float, patience: float
 ) -> tuple[Arbiter, dict[str, str]]:
-    """The state and keys that an earlier process left. Silence of parties counts from `now`."""
+    """The state and keys that an earlier process left. Silence of parties counts from `now`; no wait lasts longer than from
+    now on, should the clock have been set back meanwhile."""
     kinds = {kind.name: kind for kind in offer.kinds}
 
     def paid(fields: Mapping[str, Any]) -> Paid:
@@ -257,6 +268,7 @@ def _arbiter(
                 f"the journal of {offer.name!r} knows a host {name} of kind {record.kind!r}, which it has no more: give an "
                 "arbiter of other hosts another journal"
             )
+    known = {name: _dated(record, now, now + patience) for name, record in known.items()}
     hosts = {**fixed(offer.kinds, machines).hosts, **known}
     members = tables.get("members", {})
     state = Arbiter(
@@ -271,5 +283,7 @@ def _arbiter(
         kinds,
         {name: paid(fields) for name, fields in tables.get("leases", {}).items()},
         tuple(paid(fields) for _, fields in sorted(tables.get("ended", {}).items(), key=lambda each: int(each[0]))),
+        tables.get("settled", {}),
+        tables.get("counters", {}).get("forgotten", 0),
     )
     return state, {name: member["key"] for name, member in members.items()}

@@ -1,8 +1,8 @@
 """The arbiter of shared hosts over HTTP: applications claim, regions report, and receive their current views and orders.
 
 Transport only: `elastream.services.arbiter_node` decides, and keeps the journal. Bodies are validated here. A shared token
-authenticates callers, and a key from joining each application. Both travel in headers: on a network that others can
-listen to, use TLS.
+authenticates callers, and a key from joining each application. Both travel in headers: beyond this machine only by TLS
+(`manager_document` refuses anything else).
 """
 
 import asyncio
@@ -14,6 +14,7 @@ import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import FastAPI, Header, Request, Response
@@ -26,9 +27,10 @@ from elastream.recording.lines import JournalProblem
 from elastream.services.arbiter_node import ArbiterNode, Entitlement, UnknownMember
 
 if TYPE_CHECKING:
+    import uvicorn
     from starlette.types import Lifespan
 
-__all__ = ["arbiter_service", "listening", "serve"]
+__all__ = ["arbiter_service", "listening", "serve", "web_settings"]
 
 LOG = logging.getLogger("elastream.managers")
 LARGEST = 16 * 2**20
@@ -121,10 +123,19 @@ def listening(host: str, port: int) -> socket.socket:
         raise EnvironmentProblem(f"cannot listen on {host}:{port}: {reason[:1].lower()}{reason[1:]}") from None
 
 
-def serve(node: ArbiterNode, at: socket.socket, token: str | None = None, *, period: float = 0.5) -> None:
+def serve(
+    node: ArbiterNode,
+    at: socket.socket,
+    token: str | None = None,
+    *,
+    certificate: Path | None = None,
+    key: Path | None = None,
+    period: float = 0.5,
+) -> None:
     """Serve at a listening socket until SIGTERM, or Ctrl-C, which raises KeyboardInterrupt at the end.
 
-    Raises JournalProblem if the journal cannot be written any more: only state on disk is sent.
+    certificate, key: files for TLS; None: without. Raises JournalProblem if the journal cannot be written any more: only
+    state on disk is sent.
     """
     import uvicorn
 
@@ -137,10 +148,29 @@ def serve(node: ArbiterNode, at: socket.socket, token: str | None = None, *, per
     # The server shuts down, then sends itself the signal again, which must be ignored.
     signal.signal(signal.SIGTERM, lambda *_: None)
     service = arbiter_service(node, token, period=period, failed=failed)
-    server = uvicorn.Server(uvicorn.Config(service, log_level="error", access_log=False, timeout_graceful_shutdown=3))
+    server = uvicorn.Server(web_settings(service, certificate, key))
     server.run(sockets=[at])
     if problems:
         raise problems[0]
+
+
+def web_settings(service: Any, certificate: Path | None, key: Path | None) -> "uvicorn.Config":
+    """Settings of a web server for `service`, by TLS where there is a certificate. Raises EnvironmentProblem."""
+    import uvicorn
+
+    try:
+        settings = uvicorn.Config(
+            service,
+            log_level="error",
+            access_log=False,
+            timeout_graceful_shutdown=3,
+            ssl_certfile=certificate,
+            ssl_keyfile=key,
+        )
+        settings.load()
+    except (OSError, ValueError) as error:
+        raise EnvironmentProblem(f"{certificate} and {key} cannot be used for TLS: {error}") from None
+    return settings
 
 
 def refused(status: int, sentence: str) -> Response:

@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
+from elastream.clouds.arbiter_link import of_this_machine
 from elastream.clouds.local.local import HOST_TYPES
 from elastream.clouds.pool import local_of
 from elastream.documents.located import Located, read_yaml
@@ -55,7 +56,8 @@ MOST_HOSTS = 100
 
 @dataclass(frozen=True)
 class ArbiterSetting:
-    """Settings of an arbiter: listen address, token, hosts and rules. token: None for none.
+    """Settings of an arbiter: listen address, token, hosts and rules. token: None for none. certificate, key: its files for
+    TLS; None for none.
 
     machines: kind of each fixed machine by name; none where regions have the hosts. standings: applications that may
     join, with priority and minimum; none: any may join, with its own.
@@ -71,11 +73,14 @@ class ArbiterSetting:
     journal: Path
     period: float
     token: str | None = None
+    certificate: Path | None = None
+    key: Path | None = None
 
 
 @dataclass(frozen=True)
 class RegionSetting:
-    """Settings of a region manager: its arbiter, host types, and the directory where hosts are leased."""
+    """Settings of a region manager: its arbiter, host types, and the directory where hosts are leased.
+    certificate: by which the arbiter is known; None: those that this machine trusts."""
 
     name: str
     arbiter: str
@@ -85,6 +90,7 @@ class RegionSetting:
     rules: RegionRules
     types: tuple[HostType, ...]
     hosts: Path
+    certificate: Path | None = None
 
 
 def _mapped(value: object) -> object:
@@ -116,6 +122,8 @@ class ArbiterKeys(Keys):
     name: Annotated[str, Field(min_length=1, max_length=100)]
     listen: Listen = ("127.0.0.1", 8471)
     token_file: str | None = None
+    certificate: str | None = None
+    key: str | None = None
     journal: str | None = None
     machines: dict[str, Annotated[int, Field(ge=0)]] = Field(default_factory=dict)
     regions: Annotated[dict[str, RegionFactsKeys], BeforeValidator(_mapped)] = Field(default_factory=dict)
@@ -155,6 +163,13 @@ class ArbiterKeys(Keys):
             raise ValueError("an arbiter has either machines of its own ('machines') or regions that have them ('regions')")
         if self.regions and not self.host_types:
             raise ValueError("an arbiter of regions must know the host types that they have ('host_types')")
+        if (self.certificate is None) != (self.key is None):
+            raise ValueError("TLS needs both: a certificate ('certificate') and its key ('key')")
+        if not of_this_machine(self.listen[0]) and None in (self.token_file, self.certificate):
+            raise ValueError(
+                f"it listens at {self.listen[0]}, where other machines reach it: that needs a token ('token_file') and TLS"
+                " ('certificate', 'key')"
+            )
         return self
 
 
@@ -174,6 +189,7 @@ class RegionKeys(Keys):
     name: Annotated[str, Field(min_length=1)]
     arbiter: str
     token_file: str | None = None
+    certificate: str | None = None
     journal: str | None = None
     period: Positive = 30.0
     spare: int = Field(5, ge=0)
@@ -254,6 +270,8 @@ def _arbiter(file: Located, keys: ArbiterKeys, folder: Path) -> ArbiterSetting:
         folder / (keys.journal or f"{keys.name}.journal"),
         keys.period,
         _token(file, "arbiter", keys.token_file, folder),
+        _there(file, "arbiter", "certificate", keys.certificate, folder),
+        _there(file, "arbiter", "key", keys.key, folder),
     )
 
 
@@ -272,6 +290,7 @@ def _region(file: Located, keys: RegionKeys, folder: Path) -> RegionSetting:
         RegionRules(keys.spare, keys.low, keys.settle),
         enough,
         folder / keys.hosts.directory,
+        _there(file, "region", "certificate", keys.certificate, folder),
     )
 
 
@@ -289,3 +308,13 @@ def _token(file: Located, whose: str, written: str | None, folder: Path) -> str 
         if len(token) < SHORTEST_TOKEN or not token.isascii():
             raise InputError(f"the token in {path} must have at least {SHORTEST_TOKEN} characters, all of them ASCII")
         return token
+
+
+def _there(file: Located, whose: str, key: str, written: str | None, folder: Path) -> Path | None:
+    """The file `written`, which is read by what is started with it."""
+    if written is None:
+        return None
+    path = folder / written
+    if not path.is_file():
+        raise file.error((whose, key), f"there is no file {path}")
+    return path

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 __all__ = ["PrometheusObserver", "gauge_name"]
 
 
+HERE = "127.0.0.1"
+"""Where metrics are served: they name hosts, and nobody who reads them is asked for anything. Elsewhere a registry of one's
+own can be served, behind what asks."""
 EXPORTED = (Rows.APPLICATION, Rows.OPERATOR, Rows.HOST)
 """Tasks and links are left out: there may be tens of thousands."""
 
@@ -32,7 +35,8 @@ def gauge_name(rows: Rows, metric: Metric) -> str:
 
 
 class PrometheusObserver:
-    """Gauges and counters named `elastream_…` in `registry`, or, where that is None, in one served at `port`.
+    """Gauges and counters named `elastream_…` in `registry`, or, where that is None, in one that this machine is served at
+    `port`.
 
     A gauge for every metric of the application, of operators and of hosts that any plant measures; labels: the row.
     """
@@ -56,7 +60,7 @@ class PrometheusObserver:
         )
         self._rounds = Counter("elastream_rounds", "Planning rounds", registry=self._registry)
         if port is not None:
-            self._server, _ = start_http_server(port, registry=self._registry)
+            self._server, _ = start_http_server(port, addr=HERE, registry=self._registry)
 
     def started(self, header: Header) -> None:
         """Do nothing: nothing is observed yet."""

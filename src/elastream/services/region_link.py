@@ -4,7 +4,6 @@ So only the arbiter needs a server, and a lost, late or duplicate message is cor
 """
 
 import logging
-import time
 from collections.abc import Callable
 from dataclasses import asdict
 from urllib.parse import quote
@@ -16,6 +15,7 @@ from elastream.model.errors import EnvironmentProblem, InputError
 from elastream.planning.sharing.messages import RegionOrder, RegionReport
 from elastream.recording.lines import JournalProblem
 from elastream.services.region_node import RegionNode
+from elastream.services.state_log import steady
 
 __all__ = ["RegionLink", "follow"]
 
@@ -44,7 +44,7 @@ def follow(
     period: float,
     *,
     stopped: Callable[[float], bool],
-    clock: Callable[[], float] = time.time,
+    clock: Callable[[], float] | None = None,
 ) -> None:
     """Run a region manager: report, take the order, do it, wait, until `stopped(seconds to wait)` says so.
 
@@ -52,7 +52,7 @@ def follow(
     first report ends it (InputError): the configuration is wrong. Later refusals are warnings. A journal that cannot be
     written ends it (JournalProblem).
     """
-    silent, met, name = "", False, node.state.region.name
+    silent, met, name, clock = "", False, node.state.region.name, clock or steady()
     while True:
         try:
             order = link.report(node.report(clock()))

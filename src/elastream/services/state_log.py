@@ -6,17 +6,19 @@ it has sent. `arbiter_node` and `region_node` define the tables.
 
 import fcntl
 import os
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from pydantic_core import from_json, to_json
 
 from elastream.model.errors import InputError
+from elastream.recording.directory import create_private
 from elastream.recording.formats import marked
 from elastream.recording.lines import JournalProblem, Lines, line, write_whole
 
-__all__ = ["StateLog"]
+__all__ = ["StateLog", "steady"]
 
 LONGEST = 10_000
 """Lines after which the file is compacted to the current state: a week at one change a minute."""
@@ -98,7 +100,7 @@ class StateLog:
         entry = plain({"put": self._known, "gone": {}})
         fresh = path.with_name(path.name + ".new")
         try:
-            with fresh.open("wb", buffering=0) as file:
+            with create_private(fresh).open("wb", buffering=0) as file:
                 write_whole(file, line(marked({"manager": self.manager})) + line(entry))
             fresh.replace(path)
             folder = os.open(path.parent, os.O_RDONLY)
@@ -111,6 +113,15 @@ class StateLog:
         self._count = 2
 
 
+def steady(wall: Callable[[], float] = time.time, monotonic: Callable[[], float] = time.monotonic) -> Callable[[], float]:
+    """A clock of epoch seconds for one process, which go on from now whoever sets the machine's clock meanwhile.
+
+    Managers wait for each other by it: a clock that is set forward must not make members silent, or orders overdue.
+    """
+    zero = wall() - monotonic()
+    return lambda: zero + monotonic()
+
+
 def plain(value: Any) -> Any:
     """`value` as JSON types; infinite numbers become text, because JSON has none."""
     return from_json(to_json(value, inf_nan_mode="strings"))
@@ -120,7 +131,7 @@ def _locked(path: Path, manager: str) -> Any:
     """Lock the journal for this process, until the file is closed."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        file = path.with_name(path.name + ".lock").open("wb")
+        file = create_private(path.with_name(path.name + ".lock")).open("wb")
     except OSError as error:
         raise JournalProblem(f"the journal {path} cannot be written: {error.strerror or error}") from error
     try:

@@ -56,7 +56,10 @@ def join(cloud: Cloud, spark: SparkSession, folder: Path, alarms: Alarms | None 
     Raises ElastreamError where they cannot: the session has another kind of master, or its executors do not fit the hosts.
     """
     slots = int(spark.sparkContext.getConf().get("spark.executor.cores") or 1)
-    session = ExistingSession(str(spark.sparkContext.master), int(java_context(spark).executorMemory()), slots)
+    context = java_context(spark)
+    manager = context.env().securityManager()
+    secret = str(manager.getSecretKey()) if manager.isAuthenticationEnabled() else None
+    session = ExistingSession(str(spark.sparkContext.master), int(context.executorMemory()), slots, secret)
     return cloud.open(folder, session=session, alarms=alarms)
 
 

@@ -36,7 +36,7 @@ from elastream.model.action import (
 )
 from elastream.model.alarms import Alarms
 from elastream.model.cloud import HostState, Lease
-from elastream.model.errors import ElastreamError, in_one_line
+from elastream.model.errors import ElastreamError, HostsGone, in_one_line
 from elastream.model.observation import UNMEASURED, Context, Frame, Metric, MicroBatch, Observation, Sample
 from elastream.model.ring import Ring, tokens_refusal
 from elastream.model.wording import counted
@@ -148,6 +148,7 @@ class SparkPlant(Generic[Q]):
         self._not_before = 0.0
         self.looks, self.look_seconds, self.look_cpu_seconds = 0, 0.0, 0.0
         self._session_gone = False
+        self._lost: HostsGone | None = None
         self._closing, self._closed, self._lock = threading.Event(), False, threading.Lock()
         self.mover.start(self._host_actions.apply, acts=not scope.observe_only)
 
@@ -178,7 +179,12 @@ class SparkPlant(Generic[Q]):
 
     @property
     def finished(self) -> bool:
-        """Whether nothing is left to do, or the session was stopped; raises ElastreamError where a query has failed."""
+        """Whether nothing is left to do, or the session was stopped.
+
+        Raises ElastreamError where a query has failed, or all hosts that its session can have are gone for good.
+        """
+        if self._lost is not None and self.hosts.only_leased:
+            raise self._lost
         if self._session_gone:
             self.queries.lost()
         return self._session_gone or self.queries.finished(self.clock.now())
@@ -193,9 +199,10 @@ class SparkPlant(Generic[Q]):
             spent = self._driver.cpu_seconds()
             observation = self._observe(now)
             spent = self._driver.cpu_seconds() - spent
-        except Exception:
+        except Exception as error:
             # A session that is stopped answers in many ways; one that is not has a real fault.
             if not session_stopped(self.spark):
+                self._lost = error if isinstance(error, HostsGone) else None
                 raise
             self._session_gone = True
             nothing = Observation(now, self.context, Frame(tuple(self.context.graph.by_name)))
@@ -251,7 +258,12 @@ class SparkPlant(Generic[Q]):
     def facts(self) -> Mapping[str, float | str]:
         """Figures of the whole run for its ending."""
         owed = self.hosts.provider.owed()
-        return {**self.queries.facts(), "moves": len(self.placing.landed), **({} if owed is None else {"owed": owed})}
+        return {
+            **self.queries.facts(),
+            "moves": self.placing.moves,
+            **self.hosts.past.facts,
+            **({} if owed is None else {"owed": owed}),
+        }
 
     # -- actions -------------------------------------------------------------------------------------------------------
 

@@ -23,6 +23,7 @@ from elastream.model.observation import Composition
 from elastream.model.stages import Layout, lay_out, state_partitions_of
 from elastream.recording.directory import RunDirectory
 from elastream.recording.lease_log import LeaseLog
+from elastream.recording.parts import RETENTION
 from elastream.spark.dataflow.kafka import kafka_settings
 from elastream.spark.dataflow.key_tables import bringing_into_use
 from elastream.spark.hosts.hosts import Hosts
@@ -78,6 +79,7 @@ def start_plant(
     consistency: Consistency = Consistency.BATCH,
     resumed: Resumed | None = None,
     replicas: int = 0,
+    retention: float = RETENTION,
 ) -> SparkPlant[CompiledQueries]:
     """Start cluster, session and the queries of `graph`; returns when the first host takes tasks.
 
@@ -85,7 +87,7 @@ def start_plant(
     keep state, see `StateStore`. batch_seconds: how often a batch begins and how long it may take, by default `pace_of` the
     target latency. settings: further Spark settings, which win. consistency: what records meet that are under way while the
     composition changes. resumed: that the run in `directory` goes on: with its checkpoints, composition and leases.
-    replicas: copies of each state partition that other hosts are to keep.
+    replicas: copies of each state partition that other hosts are to keep. retention: seconds for which details are kept.
 
     Raises ElastreamError, with nothing left running, where any of it fails.
     """
@@ -114,6 +116,7 @@ def start_plant(
             batch_seconds=pace,
             interval=pace,
             consistency=consistency,
+            retention=retention,
         )
         queries = CompiledQueries(
             on.instruments,
@@ -228,7 +231,7 @@ def _on_hosts(
         wanted = {**wanted, **told, **reach.settings, **settings}
         if replicas:
             wanted |= _copies(wanted)
-        spark = session = open_session(reach.master, name, directory.cluster, wanted)
+        spark = session = open_session(reach.master, name, directory.cluster, wanted, reach.secret)
         driver = DriverSide(spark)
         hosts = Hosts(
             Executors(driver),

@@ -311,3 +311,18 @@ def test_no_application_starves_whatever_the_others_request(changes, size):
         play.step(6)
         # Within the time that a recall takes to be heard, whoever wants a machine has one.
         assert all(play.apps[name].held for name in "abc" if play.apps[name].wants)
+
+
+def test_leases_that_ended_first_are_forgotten_and_what_is_owed_for_them_is_not(monkeypatch):
+    monkeypatch.setattr("elastream.planning.sharing.ledger.KEPT", 2)
+    play = Play(pool(1))
+    app = play.join("a", wants=1)
+    for times in range(1, 7):
+        app.wants = 1
+        play.step(10)
+        app.wants = 0
+        play.step(60)
+        state = play.state
+        assert state.forgotten + len(state.ended) == times
+        assert len(state.ended) < 4
+        assert state.settled.get("a", 0.0) + sum(each.lease.cost(play.now) for each in state.ended) == times

@@ -136,3 +136,41 @@ def test_a_batch_takes_no_more_than_its_time_allows(tmp_path):
     found = reader(tmp_path, seconds=1.0)
     taken = found.latestOffset(found.initialOffset())["n"]
     assert 0 < taken < 1000
+
+
+def test_batches_that_were_read_are_removed_and_whoever_comes_later_counts_them(tmp_path, monkeypatch):
+    for name, value in (("SPARE", 2), ("EACH", 3)):
+        monkeypatch.setattr(f"elastream.spark.dataflow.edge_log.{name}", value)
+    for batch in range(10):
+        write(tmp_path, batch, [batch] if batch % 3 else [], at=1000.0 + batch)
+    reader, late = EdgeLog(tmp_path), EdgeLog(tmp_path)
+    assert reader.refresh() == 6
+    late.refresh()
+    reader.retire(upto=1, before=2000.0)  # only batches 0 and 1 were read: too few at a time
+    assert len(list(tmp_path.glob("batch=*"))) == 10
+    reader.retire(upto=6, before=1006.0)
+    assert sorted(each.name for each in tmp_path.glob("batch=*")) == [f"batch={n}" for n in (6, 7, 8, 9)]
+    reader.retire(upto=6, before=2000.0)  # the newest two stay
+    fresh = EdgeLog(tmp_path)
+    for batch in range(10, 14):
+        write(tmp_path, batch, [batch], at=1000.0 + batch)
+    for log in (reader, late, fresh):
+        assert log.refresh() == 10
+        assert [Path(piece.path).parent.name for piece in log.pieces(6, 10)] == [f"batch={n}" for n in range(10, 14)]
+    assert fresh.by(1.0) == 4  # what is gone was written before
+    fresh.retire(upto=10, before=2000.0)
+    assert sorted(each.name for each in tmp_path.glob("batch=*")) == ["batch=12", "batch=13"]
+
+
+def test_a_log_that_was_left_behind_goes_on_with_what_is_there(tmp_path, monkeypatch):
+    for name, value in (("SPARE", 1), ("EACH", 1)):
+        monkeypatch.setattr(f"elastream.spark.dataflow.edge_log.{name}", value)
+    write(tmp_path, 0, [1, 2])
+    behind, reader = EdgeLog(tmp_path), EdgeLog(tmp_path)
+    behind.refresh()
+    for batch in range(1, 6):
+        write(tmp_path, batch, [batch])
+    reader.refresh()
+    reader.retire(upto=7, before=2000.0)
+    assert behind.refresh() == 7
+    assert behind.written(3) != behind.written(3)

@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 
 from elastream.model.endpoints import Collected, ParquetSink
 from elastream.model.errors import EnvironmentProblem, InputError
+from elastream.recording.parts import DAY
+from elastream.spark.dataflow.change_log import write_changes
 from elastream.spark.dataflow.sinks import (
     begin_results,
     check_sink,
@@ -19,7 +21,6 @@ from elastream.spark.dataflow.sinks import (
     collected,
     latest,
     replace_results,
-    write_changes,
 )
 from properties import examples
 
@@ -46,8 +47,8 @@ def test_latest_is_the_last_word_on_every_key_even_after_replays(tmp_path_factor
     for number, batch in enumerate(batches):
         rows = [{"word": word, "count": count} for word, count in batch.items()]
         if data.draw(st.booleans(), label="crashes and is replayed"):
-            write_changes(Frame(rows[: len(rows) // 2]), path, number)  # type: ignore[arg-type]
-        write_changes(Frame(rows), path, number)  # type: ignore[arg-type]
+            write_changes(Frame(rows[: len(rows) // 2]), path, number, ["word"], DAY)  # type: ignore[arg-type]
+        write_changes(Frame(rows), path, number, ["word"], DAY)  # type: ignore[arg-type]
         table |= batch
     found = latest(path)
     assert dict(zip(found["word"], found["count"], strict=True)) == table
@@ -56,14 +57,14 @@ def test_latest_is_the_last_word_on_every_key_even_after_replays(tmp_path_factor
 def test_batches_are_read_in_order_of_their_numbers_not_their_names(tmp_path: Path):
     begin_results(tmp_path, ["word"])
     for number in (2, 10, 9):
-        write_changes(Frame([{"word": "a", "count": number}]), tmp_path, number)  # type: ignore[arg-type]
+        write_changes(Frame([{"word": "a", "count": number}]), tmp_path, number, ["word"], DAY)  # type: ignore[arg-type]
     assert latest(tmp_path)["count"].tolist() == [10]
     assert latest(tmp_path).columns.tolist() == ["word", "count"]
 
 
 def test_a_batch_is_one_file_and_half_written_ones_are_not_read(tmp_path: Path):
     begin_results(tmp_path, ["word"])
-    write_changes(Frame([{"word": "a", "count": 1}]), tmp_path, 0)  # type: ignore[arg-type]
+    write_changes(Frame([{"word": "a", "count": 1}]), tmp_path, 0, ["word"], DAY)  # type: ignore[arg-type]
     (tmp_path / "batch=1").mkdir()
     (tmp_path / "batch=1" / ".changes.parquet").write_bytes(b"PAR1 and then the power went")
     assert [file.name for file in (tmp_path / "batch=0").iterdir()] == ["changes.parquet"]
@@ -92,7 +93,7 @@ def test_results_of_an_earlier_run_are_continued_by_that_run_replaced_when_told_
     sink = ParquetSink(str(tmp_path))
     check_sink(sink, changes=True)
     begin_results(tmp_path, ["word"], run="mine")
-    write_changes(Frame([{"word": "old", "count": 1}]), tmp_path, 7)  # type: ignore[arg-type]
+    write_changes(Frame([{"word": "old", "count": 1}]), tmp_path, 7, ["word"], DAY)  # type: ignore[arg-type]
     for other in ("", "theirs"):
         with pytest.raises(EnvironmentProblem, match=r"earlier run \(batch=7\): --resume RUN goes on .* --fresh replaces"):
             check_sink(sink, changes=True, run=other)

@@ -5,7 +5,7 @@ import pytest
 from conformance.fake_provider import FakeProvider
 from conformance.fake_session import FakeSession
 from elastream.model.action import CancelDrain, DrainHost, LeaseHost, ReleaseHost, RenewHost, Status
-from elastream.model.cloud import HostState, HostType, Lease
+from elastream.model.cloud import HostState, HostType, Lease, total_cost
 from elastream.spark.hosts.actions import HostActions
 from elastream.spark.hosts.hosts import Hosts
 from elastream.spark.jvm.executors import Executors
@@ -86,3 +86,17 @@ def test_a_drain_is_taken_back_and_a_host_that_was_only_requested_is_given_up(ac
     assert hosts.apply(CancelDrain("h1")).status is Status.DONE
     assert hosts.apply(ReleaseHost("h2")).status is Status.DONE
     assert hosts.hosts.state("h2") is HostState.RELEASED
+
+
+def test_of_hosts_that_ended_the_newest_are_kept_and_the_others_still_cost(monkeypatch):
+    monkeypatch.setattr("elastream.spark.hosts.book.KEPT", 3)
+    hosts = book()
+    for number in range(1, 21):
+        hosts.lease(f"h{number}", SMALL)
+        hosts.release(f"h{number}")
+        hosts._forget_ended()
+        assert len(hosts.leases) < 6
+    assert hosts.next_number == 21
+    assert hosts.past.leases + len(hosts.leases) == 20
+    assert hosts.past.facts["leases not kept: released"] == hosts.past.leases
+    assert hosts.cost(0.0) == hosts.past.cost + total_cost(hosts.leases.values(), 0.0)

@@ -121,3 +121,18 @@ def test_two_who_plan_at_once_get_versions_in_one_order(tmp_path):
     ]
     assert versions == list(range(1, 11))
     assert len(AllocationStore(path).latest.hosts) == 10
+
+
+def test_a_long_plan_is_written_anew_and_processes_that_had_it_open_go_on_with_it(tmp_path, monkeypatch):
+    monkeypatch.setattr("elastream.spark.placement.allocation.LONGEST", 2000)
+    path = tmp_path / "plan.jsonl"
+    mine, other = AllocationStore(path), AllocationStore(path)
+    for number in range(100):
+        writer = mine if number % 7 else other
+        writer.publish(
+            {TaskId("count", 0): f"h{number}", TaskId("count", 1): None if number % 2 else "h1"}, at=float(number)
+        )
+    assert path.stat().st_size < 4000
+    for store in (mine, other, AllocationStore(path)):
+        assert store.refresh().version == 100
+        assert store.latest.hosts == {TaskId("count", 0): "h99"}

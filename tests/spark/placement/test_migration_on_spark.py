@@ -59,7 +59,9 @@ def cluster_session(tmp_path_factory):
             state_store="disk",
             java_options=cluster.java_options,
         )
-        session = open_session(master, "migration", folder, {**settings, **copies_settings()})
+        closed = cluster.secrets
+        settings = {**settings, **copies_settings(), **closed.session_settings}
+        session = open_session(master, "migration", folder, settings, closed.shared)
         wait_until(lambda: len(executors(session).by_address()) == 2)
         yield session
     finally:

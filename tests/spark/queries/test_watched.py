@@ -12,7 +12,7 @@ from elastream.spark.jvm.stateful import StatefulOperator, StatefulStage
 from elastream.spark.placement.allocation import VolatilePlan
 from elastream.spark.placement.placing import Placing
 from elastream.spark.queries.query import Instruments, Query
-from elastream.spark.queries.watched import application_frame, layout_of, operator_frame
+from elastream.spark.queries.watched import RESTART, WatchedQueries, application_frame, layout_of, operator_frame
 from elastream.spark.telemetry.frames import task_frame
 from elastream.spark.telemetry.stage_load import PartitionLoads
 from spark_progress import START as EPOCH
@@ -207,3 +207,23 @@ def test_while_the_use_of_hosts_is_unknown_so_is_that_of_sources(query, driver):
     query.look()
     graph = layout_of((("q", ()),)).graph
     assert math.isnan(operator_frame(graph, [query], {}, now, used=math.nan).value("q", Metric.BUSY_CORES))
+
+
+def test_queries_that_could_not_be_looked_at_yet_have_not_ended(query):
+    class Blind:
+        context, blind = None, True
+
+        def ask(self, method, _):
+            if self.blind:
+                raise ConnectionError("as meant")
+            return []
+
+    driver = Blind()
+    queries = WatchedQueries(Instruments(query._with.spark, driver, query.placing))
+    with pytest.raises(ConnectionError):
+        queries.look(20.0, 0.0)
+    assert not queries.finished(20.0)
+    driver.blind = False
+    queries.look(21.0, 0.0)
+    assert not queries.finished(21.0)
+    assert queries.finished(21.0 + RESTART + 0.1)

@@ -12,8 +12,10 @@ import re
 import secrets
 import shutil
 import socket
+import tempfile
 import time
 import zlib
+from collections import deque
 from collections.abc import Mapping, Set
 from dataclasses import asdict
 from itertools import chain
@@ -21,12 +23,14 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from elastream.clouds.local.archive import RECORDED, Classes
+from elastream.clouds.local.closed import Secrets
 from elastream.clouds.local.java import daemon_command, daemon_environment, find_java
 from elastream.clouds.local.network import Link
 from elastream.clouds.local.supervision import Connection
 from elastream.clouds.provider import Measured
 from elastream.model.cloud import HostType
 from elastream.model.errors import CloudError, EnvironmentProblem
+from elastream.recording.directory import PRIVATE
 
 __all__ = ["HEAP_SHARE", "MOST_HOSTS", "ClusterShape", "LocalCluster", "executor_memory"]
 
@@ -38,6 +42,8 @@ LEAST_FREE = 50e6
 """Bytes that must be free in the cluster's folder: logs and shuffle files of a few minutes."""
 MASTER = "master"
 """What the supervisor and the log file call the master; no host can have this name."""
+KEPT = 50
+"""Ended hosts of which the logs are kept."""
 USUAL = re.compile(r"\d\d/\d\d/\d\d \d\d:\d\d:\d\d (INFO |WARN NativeCodeLoader)|Using Spark's default log4j")
 """How lines begin that Spark's daemons write of their usual work."""
 GRACE = 3.0
@@ -94,7 +100,8 @@ class LocalCluster:
 
     executor_memory_mb: for `spark.executor.memory`, mebibytes: what the least host type has. `start` sets `url`, what
     a session calls its master (`spark://127.0.x.1:PORT`); `driver_address`, at which hosts reach this machine; and
-    `confinement`, a sentence on how hosts are held to their cores and links, or why they are not.
+    `confinement`, a sentence on how hosts are held to their cores and links, or why they are not; and `secrets`, of which a
+    session has to know one.
     """
 
     url: str
@@ -106,13 +113,16 @@ class LocalCluster:
             raise CloudError(f"ports has {len(ports)} of the two it needs: the master's and its page's")
         self.local, self.folder, self.ports = local, Path(folder).resolve(), ports
         self.executor_memory_mb = min(map(executor_memory, local.types))
-        self.run = secrets.token_hex(4)
+        self.run, self.secrets = secrets.token_hex(4), Secrets.new()
+        self._settings = self.folder / "daemons.conf"
         self._hosts: dict[str, int] = {}
+        self._ended: deque[str] = deque()
         self._spawned = 0
         self._supervisor: Connection | None = None
 
-    def start(self, master: str | None = None) -> str:
+    def start(self, master: str | None = None, secret: str | None = None) -> str:
         """Start the master and return its URL once it answers. master: one that runs already and that hosts join instead.
+        secret: what that one asks for; None: nothing.
 
         Raises EnvironmentProblem: no Java, a port in use, a folder that cannot be written or is full, a master that dies.
         Raises CloudError where `master` is none that workers join, or is not to be reached from hosts with links.
@@ -121,10 +131,13 @@ class LocalCluster:
             raise CloudError(f"hosts of this machine join a Standalone master (spark://...), which {master!r} is not")
         self._java = find_java()
         self._check_folder()
+        if master is not None:
+            self.secrets = Secrets(secret)
         self._classes = Classes(self._java, self.folder)
         self._claim_addresses()
         try:
             self._open_supervisor()
+            self.secrets.write(self._settings, encrypted=self._linked)
             if master is None:
                 self._start_master()
             elif self._linked:
@@ -138,7 +151,7 @@ class LocalCluster:
 
     @property
     def page(self) -> str:
-        """Address of the master's web page; `page + "json/"` is the same for programs."""
+        """Address of the master's web page, for requests with `secrets.headers`; with `json/` behind it for programs."""
         return f"http://{self.driver_address}:{self._page_port}/"
 
     @property
@@ -159,9 +172,11 @@ class LocalCluster:
         type = type or self.local.types[0]
         running = {name for name, state in self.status().items() if not state["gone"]}
         scratch, work = self.folder / "scratch" / host, self.folder / "work" / host
-        for folder in (scratch, work):
-            folder.mkdir(parents=True, exist_ok=True)
         number = self._hosts[host] = self._free_number(running)
+        # Sockets are there, and their paths may not be long.
+        temporary = Path(tempfile.gettempdir()) / f"elastream-{self.run}-{number}"
+        for folder in (scratch, work, temporary):
+            folder.mkdir(mode=PRIVATE, parents=True, exist_ok=True)
         arguments = {
             "--host": self.address(host),
             "--port": "0",
@@ -174,9 +189,9 @@ class LocalCluster:
             "spawn",
             name=host,
             command=self._command("worker.Worker", host, *chain.from_iterable(arguments.items()), self.url),
-            environment={**daemon_environment(self.address(host)), "SPARK_LOCAL_DIRS": str(scratch)},
+            environment=daemon_environment(self.address(host), scratch, temporary),
             log=str(self.log(host)),
-            scratch=[str(scratch)],
+            scratch=[str(scratch), str(temporary)],
             index=number,
             region=self.local.regions.index(type.region),
         )
@@ -197,6 +212,16 @@ class LocalCluster:
         self._number_of(host)
         self._ask("forget", name=host)
         del self._hosts[host]
+        self._ended.append(host)
+        while len(self._ended) > KEPT:
+            self._remove(self._ended.popleft())
+
+    def _remove(self, host: str) -> None:
+        """Remove what a host wrote that has ended."""
+        if host not in self._hosts:
+            shutil.rmtree(self.folder / "work" / host, ignore_errors=True)
+            for file in (self.log(host), self.folder / f"{host}.{RECORDED}"):
+                file.unlink(missing_ok=True)
 
     def _free_number(self, running: Set[str]) -> int:
         """Last part of a host's address: the next in turn that no running host has."""
@@ -288,7 +313,7 @@ class LocalCluster:
 
     def _check_folder(self) -> None:
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
+            self.folder.mkdir(mode=PRIVATE, parents=True, exist_ok=True)
             probe = self.folder / "supervisor.log"
             probe.write_bytes(b"")
             free = shutil.disk_usage(self.folder).free
@@ -346,14 +371,14 @@ class LocalCluster:
 
     def _command(self, main: str, name: str, *arguments: str) -> list[str]:
         options = self._classes.options(self.folder / f"{name}.{RECORDED}")
-        return daemon_command(self._java, main, *arguments, options=options)
+        return daemon_command(self._java, main, "--properties-file", str(self._settings), *arguments, options=options)
 
     def _master_status(self) -> str:
         """The master's status page: ALIVE once it accepts workers; empty while it does not answer."""
         page = http.client.HTTPConnection(self.driver_address, self._page_port, timeout=5.0)  # not by way of a proxy
         # No answer yet, or none that is a status: the caller tries again.
         with contextlib.closing(page), contextlib.suppress(OSError, http.client.HTTPException, ValueError):
-            page.request("GET", "/json/")
+            page.request("GET", "/json/", headers=dict(self.secrets.headers))
             return str(json.loads(page.getresponse().read())["status"])
         return ""
 

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
+from elastream.clouds.local.closed import for_others
 from elastream.model.errors import EnvironmentProblem
 
 __all__ = [
@@ -41,6 +42,9 @@ SETTINGS = (
     "-Dspark.master.rest.enabled=false",
     "-Dspark.port.maxRetries=0",  # a port in use is an error, not replaced by another
     "-Dspark.deploy.maxExecutorRetries=-1",  # lost executors must not end the application
+    # By their web pages anybody could end applications and hosts.
+    "-Dspark.ui.killEnabled=false",
+    "-Dspark.master.ui.decommission.allow.mode=DENY",
 )
 
 FOREIGN = frozenset({"SPARK_PUBLIC_DNS", "SPARK_LOCAL_HOSTNAME", "SPARK_CONF_DIR"})
@@ -124,14 +128,21 @@ def daemon_command(java: Path, main: str, *arguments: str, options: Sequence[str
     ]  # fmt: skip
 
 
-def daemon_environment(address: str) -> dict[str, str]:
-    """Environment of a daemon that listens at `address` only: this process's, plus what Spark's scripts would set."""
+def daemon_environment(address: str, scratch: Path | None = None, temporary: Path | None = None) -> dict[str, str]:
+    """Environment of a daemon that listens at `address` only: this process's, as far as hosts may see it, plus what Spark's
+    scripts would set. scratch, temporary: folders of a host for what its executors keep for a while; a killed one leaves it
+    behind (sockets, libraries of 10 MB), so that each host has its own, which are removed after it.
+    """
     home = spark_home()
     core = next((home / "jars").glob("spark-core_*.jar"), None)
     if core is None:
         raise EnvironmentProblem(f"Spark's jars are missing from {home / 'jars'}: install pyspark anew")
+    found = {key: value for key, value in for_others(os.environ).items() if key not in FOREIGN}
+    if scratch is not None and temporary is not None:
+        options = f"{found.get('JDK_JAVA_OPTIONS', '')} -Djava.io.tmpdir={temporary}".strip()
+        found |= {"SPARK_LOCAL_DIRS": str(scratch), "TMPDIR": str(temporary), "JDK_JAVA_OPTIONS": options}
     return {
-        **{key: value for key, value in os.environ.items() if key not in FOREIGN},
+        **found,
         "SPARK_HOME": str(home),
         "SPARK_SCALA_VERSION": core.name.removeprefix("spark-core_").partition("-")[0],
         "SPARK_LOCAL_IP": address,

@@ -127,7 +127,10 @@ class Local:
                     " spark.executor.cores must fit"
                 )
         cluster = LocalCluster(self, folder, ports)
-        cluster.start(session.master if session else None)
+        if session:
+            cluster.start(session.master, session.secret)
+        else:
+            cluster.start()
         return LocalHosts(cluster, self.min_hosts, self.max_hosts)
 
     def _latencies(self) -> Iterator[tuple[str, str, float]]:

@@ -4,10 +4,12 @@ import ctypes
 import os
 import signal
 
-__all__ = ["adopt_orphans", "end_with_parent", "take_only_idle_time"]
+__all__ = ["SECRET", "adopt_orphans", "end_with_parent", "take_only_idle_time", "wipe"]
 
 SET_PARENT_DEATH_SIGNAL, SET_CHILD_SUBREAPER = 1, 36  # prctl(2)
 LIBC = ctypes.CDLL(None)  # loaded before any fork: loading takes locks
+SECRET = "_SPARK_AUTH_SECRET"
+"""Environment variable in which an executor gets the cluster's secret from the daemon that starts it."""
 
 
 def end_with_parent() -> None:
@@ -23,3 +25,14 @@ def adopt_orphans() -> None:
 def take_only_idle_time() -> None:
     """The calling process and its children get CPU time that nothing else wants."""
     os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+
+
+def wipe(name: str) -> None:
+    """Remove a variable from this process's environment, and its value from what the system shows of it."""
+    if name not in os.environ:
+        return
+    find = ctypes.CDLL(None).getenv
+    find.restype = ctypes.c_void_p
+    if (at := find(name.encode())) is not None:
+        ctypes.memset(at, 0, len(os.fsencode(os.environ[name])))
+    del os.environ[name]

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import os
 import socket
 import subprocess
 import sys
@@ -10,7 +11,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from elastream.model.errors import EnvironmentProblem
+from elastream.clouds.local.closed import for_others
+from elastream.model.errors import EnvironmentProblem, HostsGone
+from elastream.recording.directory import create_private
 
 __all__ = ["Connection"]
 
@@ -30,7 +33,7 @@ class Connection:
         self._lock = threading.Lock()
         self._socket, theirs = socket.socketpair()
         self._patience, self._asked, self._pending = patience, 0, b""
-        with theirs, open(log, "wb") as out:
+        with theirs, create_private(log).open("wb") as out:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "elastream.clouds.local.supervisor", str(theirs.fileno())],
                 pass_fds=[theirs.fileno()],
@@ -38,6 +41,7 @@ class Connection:
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=out,
+                env=for_others(os.environ),
             )
 
     def ask(self, wanted: str, **arguments: Any) -> Any:
@@ -56,7 +60,7 @@ class Connection:
         except OSError:
             reply = None
         if reply is None:
-            raise EnvironmentProblem("the supervisor of the local cluster is gone, and all hosts with it")
+            raise HostsGone("the supervisor of the local cluster is gone, and all hosts with it")
         if "error" in reply:
             raise EnvironmentProblem(f"the local cluster could not {wanted}: {reply['error']}")
         return reply["value"]

@@ -32,6 +32,7 @@ from elastream.clouds.local.forks import ALIKE, command_for
 from elastream.clouds.local.network import Link, Network
 from elastream.clouds.local.processes import adopt_orphans, end_with_parent
 from elastream.model.errors import in_one_line
+from elastream.recording.directory import create_private
 
 __all__ = ["Supervisor", "main"]
 
@@ -172,7 +173,7 @@ class Supervisor:
             if group and self.cgroups:
                 self.cgroups.join(group)
 
-        with open(log, "ab") as out:
+        with create_private(Path(log)).open("ab") as out:
             process = subprocess.Popen(
                 command,
                 env={**environment, TAG: f"{self.run}/{name}"},

@@ -118,7 +118,9 @@ class Rig:
             small=self._size > CORES,
         )
         kept = {"spark.sql.streaming.numRecentProgressUpdates": "5000"}
-        self._spark = open_session(master, "nstorm", self._cluster.folder, {**settings, **kept})
+        closed = self._cluster.secrets
+        settings = {**settings, **kept, **closed.session_settings}
+        self._spark = open_session(master, "nstorm", self._cluster.folder, settings, closed.shared)
         self._executors = Executors(DriverSide(self.spark))
         _until(lambda: len(self._executors.by_address()) == self._size, START_LIMIT, f"{self._size} executors")
         self.plan = AllocationStore(self._folder / "allocation.jsonl")

@@ -22,6 +22,8 @@ from elastream.model.errors import DataflowError, EnvironmentProblem, first_line
 from elastream.model.graph import Edge, Graph, Operator
 from elastream.recording.directory import RunDirectory
 from elastream.recording.manifest import run_id
+from elastream.recording.parts import RETENTION
+from elastream.spark.dataflow.change_log import write_changes
 from elastream.spark.dataflow.edges import edge_name
 from elastream.spark.dataflow.kafka import sink_options, source_options
 from elastream.spark.dataflow.sinks import (
@@ -32,7 +34,6 @@ from elastream.spark.dataflow.sinks import (
     forget_collected,
     skip_batch,
     write_batch,
-    write_changes,
 )
 from elastream.spark.dataflow.stamps import with_stamps
 from elastream.spark.jvm.gateway import jvm_of
@@ -123,11 +124,13 @@ def start_writing(
     *,
     ran: Callable[[int], Ran],
     noted: bool = False,
+    retention: float = RETENTION,
 ) -> StreamingQuery:
     """Start the query `name` that writes `flows`, which share one frame. key: key columns if rows are updates, else empty.
 
     A batch starts when the previous one has ended, and at least `interval` seconds after its start. ran: what a batch runs
-    under, by its number. noted: whether records on durable edges keep that. Raises EnvironmentProblem if a sink cannot be
+    under, by its number. noted: whether records on durable edges keep that. retention: seconds for which the changes of
+    updated results are kept as they came. Raises EnvironmentProblem if a sink cannot be
     written.
     """
     checkpoint = directory.checkpoint(name)
@@ -144,7 +147,7 @@ def start_writing(
         if isinstance(target, Edge) and isinstance(sink, ParquetSink):
             parts.append(_edge_part(group, Path(sink.path), ran if noted else lambda batch: None))
         else:
-            parts.append(_Part(tuple(group), _batch_writer(target, sink, key)))
+            parts.append(_Part(tuple(group), _batch_writer(target, sink, key, retention)))
     frame = flows[0].frame
     native = isinstance(sink, KafkaTopic) or (isinstance(sink, ParquetSink) and isinstance(target, Operator))
     if len(flows) == 1 and not key and native:
@@ -209,12 +212,13 @@ def _edge_part(flows: Sequence[Outflow], records: Path, noted: Callable[[int], R
     )
 
 
-def _batch_writer(target: Operator | Edge, sink: SinkSpec, key: tuple[str, ...]) -> BatchWriter:
+def _batch_writer(target: Operator | Edge, sink: SinkSpec, key: tuple[str, ...], retention: float) -> BatchWriter:
     """Function that writes one batch to `sink`: updates for an operator with a `key`, records on an edge over Kafka."""
     match sink:
         case ParquetSink(path):
-            write: Callable[[DataFrame, Path, int], None] = write_changes if key else write_batch
-            return lambda frame, batch: write(frame, Path(path), batch)
+            if key:
+                return lambda frame, batch: write_changes(frame, Path(path), batch, key, retention)
+            return lambda frame, batch: write_batch(frame, Path(path), batch)
         case Collected(name):
             return lambda frame, batch: collect_batch(frame, name, batch)
         case KafkaTopic():

@@ -3,19 +3,29 @@
 Used by all who look at an edge: its reader, readers beside it, telemetry. Nothing is kept of files that were forgotten.
 """
 
+import contextlib
 import json
+import shutil
+from array import array
 from bisect import bisect_right
 from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow.parquet as pq
 
+from elastream.recording.formats import marked, unmarked
 from elastream.spark.worker.composition import Ran, write_atomically
 
 __all__ = ["EdgeLog", "FilePiece", "note_composition"]
 
 COMPOSITION = "_composition.json"
 """File in a batch's folder: what it was written under. Spark's readers skip it."""
+FIRST = "_first.json"
+"""File in an edge's folder: its oldest batch, and how many records came before that, whose folders are gone."""
+SPARE = 10
+"""Newest batches that are never removed: the writing query may be about to write the last of them again."""
+EACH = 100
+"""Batches that are removed at a time, at least: each time FIRST is written first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +46,8 @@ class EdgeLog:
     """The files of an edge in record order: by batch, within a batch by file name.
 
     A batch's folder appears atomically (`sinks.write_batch`) and never changes, so that record numbers are the same in
-    every process. Every batch writes a folder, so that the next one is found by name, without listing folders again.
+    every process. Every batch writes a folder, so that the next one is found by name, without listing folders again. Its
+    reader removes the folders of batches that nobody needs any more, and notes which one is the first that is left.
 
     versions: whether to read what each batch ran under, which is noted where records keep their version.
     """
@@ -51,9 +62,13 @@ class EdgeLog:
         self._under: list[Ran | None] = []
         self._newest: Ran | None = None
         self._forgotten = 0
+        self._first = 0
+        self._batch_ends, self._batch_written = array("q"), array("d")
 
     def refresh(self) -> int:
         """Register newly written files; returns the number of records written so far."""
+        if not (self._folder / f"batch={self._batches}").is_dir():
+            self._skip_removed()
         while (batch := self._folder / f"batch={self._batches}").is_dir():
             written = batch.stat().st_mtime
             if self._versions:
@@ -66,7 +81,35 @@ class EdgeLog:
                     self._batch.append(self._batches)
                     self._under.append(self._newest)
             self._batches += 1
+            self._batch_ends.append(self.total)
+            self._batch_written.append(written)
         return self.total
+
+    def _skip_removed(self) -> None:
+        """Go on with the oldest batch that is there, where those before it were read and removed."""
+        with contextlib.suppress(FileNotFoundError):
+            found = unmarked(json.loads((self._folder / FIRST).read_text()), self._folder / FIRST)
+            if found["batch"] > self._batches:
+                self.forget(self.total)
+                self._first = self._batches = int(found["batch"])
+                self._forgotten = int(found["records"])
+                self._batch_ends, self._batch_written = array("q"), array("d")
+
+    def retire(self, upto: int, before: float) -> None:
+        """Remove the oldest batches, of which all records come before number `upto`, and that were written before epoch
+        second `before`. Only its reader does that, and with records that it never wants again.
+        """
+        count, most = 0, len(self._batch_ends) - SPARE
+        while count < most and self._batch_ends[count] <= upto and self._batch_written[count] < before:
+            count += 1
+        if count < EACH:
+            return
+        first, records = self._first + count, self._batch_ends[count - 1]
+        write_atomically(self._folder / FIRST, json.dumps(marked({"batch": first, "records": records})))
+        for number in range(self._first, first):
+            shutil.rmtree(self._folder / f"batch={number}", ignore_errors=True)
+        self._first = first
+        del self._batch_ends[:count], self._batch_written[:count]
 
     @property
     def total(self) -> int:

@@ -30,6 +30,8 @@ __all__ = ["EdgeReader", "EdgeSource", "edge_name", "open_edge"]
 FORMAT = "elastream_edge"
 ROWS = 10_000
 """Most records in an Arrow batch."""
+KEPT = 600.0
+"""Seconds for which records stay on disk once they were read: others follow the edge too, and may be late."""
 
 
 @dataclass(frozen=True)
@@ -154,5 +156,7 @@ class EdgeReader(RangeReader):
                 yield conformed(batch, self._schema)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Forget the records before `end`: Spark does not request them again."""
-        self._log.forget(int(end["n"]))
+        """Forget the records before `end`, and remove what was written KEPT ago: Spark does not request them again."""
+        taken = int(end["n"])
+        self._log.retire(taken, time.time() - KEPT)
+        self._log.forget(taken)

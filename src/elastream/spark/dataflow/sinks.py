@@ -1,7 +1,7 @@
 """Writes results idempotently, so that a replayed batch changes nothing, and reads them back.
 
-Append-only results use Spark's own sinks. Updated results are written as a change log, one folder per batch; `latest`
-reads the newest row of each key from it, without a Spark session. `channels` selects the sink of a query.
+Append-only results use Spark's own sinks. Updated results are written as a change log (`change_log`); `latest` reads the
+newest row of each key from it, without a Spark session. `channels` selects the sink of a query.
 """
 
 import json
@@ -15,13 +15,13 @@ from typing import Any
 
 import pandas as pd
 import pyarrow as pa
-import pyarrow.parquet as pq
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from elastream.model.endpoints import KafkaTopic, ParquetSink, SinkSpec
 from elastream.model.errors import EnvironmentProblem, InputError
 from elastream.recording.formats import marked, unmarked
+from elastream.spark.dataflow.change_log import BATCH, MERGED, newest_rows
 from elastream.spark.dataflow.edge_log import note_composition
 from elastream.spark.dataflow.kafka import check_topic
 from elastream.spark.worker.composition import Ran
@@ -39,13 +39,11 @@ __all__ = [
     "skip_batch",
     "tables_collected",
     "write_batch",
-    "write_changes",
 ]
 
 KEY_FILE = "_key.json"
 """File in the folder of a sink, which Spark's readers skip: whose results they are, and the key columns of a change log."""
 
-_BATCH = re.compile(r"batch=(\d+)$")
 _PART = re.compile(r"\.?part-\d{5}-[0-9a-f-]{36}.*\.parquet(\.crc)?$")
 """Files of Spark's own sink."""
 
@@ -78,7 +76,7 @@ def _refuse_occupied(path: Path, changes: bool, run: str | None) -> None:
     others = [each.name for each in entries if not _in_change_log(each)]
     if changes and others:
         raise EnvironmentProblem(f"{path} holds other files ({others[0]}): write the results to a separate folder")
-    earlier = [each.name for each in entries if each.name == "_spark_metadata" or _BATCH.search(each.name)]
+    earlier = [each.name for each in entries if each.name == "_spark_metadata" or BATCH.match(each.name)]
     if earlier and run is not None and not (run and run == _about(path).get("run")):
         raise EnvironmentProblem(
             f"{path} holds the results of an earlier run ({earlier[0]}): --resume RUN goes on with it, --fresh replaces"
@@ -123,21 +121,11 @@ def begin_results(path: Path, key: Sequence[str] = (), *, run: str = "", fresh: 
 
 
 def _in_change_log(entry: Path) -> bool:
-    return bool(_BATCH.search(entry.name)) or entry.name in (KEY_FILE, f".{KEY_FILE}") or entry.name.startswith(".batch=")
-
-
-def write_changes(frame: DataFrame, path: Path, batch: int) -> None:
-    """Write the changes of one batch to the single file `path/batch=N/changes.parquet`, through the driver.
-
-    A batch changes one row per key in it, and one small file per batch keeps the log fast to read; a replay replaces the
-    file atomically.
-    """
-    table = frame.toArrow()
-    folder = path / f"batch={batch}"
-    folder.mkdir(parents=True, exist_ok=True)
-    temporary = folder / ".changes.parquet"
-    pq.write_table(table, temporary)
-    os.replace(temporary, folder / "changes.parquet")
+    return (
+        bool(BATCH.match(entry.name))
+        or entry.name in (KEY_FILE, f".{KEY_FILE}", MERGED)
+        or entry.name.startswith(".batch=")
+    )
 
 
 def write_batch(frame: DataFrame, path: Path, batch: int, ran: Ran | None = None) -> None:
@@ -173,26 +161,14 @@ def latest(path: str | os.PathLike[str], key: str | Sequence[str] | None = None)
     it has no such column.
     """
     root = Path(path)
-    folders = sorted((int(match[1]), each) for each in root.glob("batch=*") if (match := _BATCH.search(each.name)))
-    files = [file for _, folder in folders for file in sorted(folder.glob("[!.]*.parquet"))]
-    if not files and not (root / KEY_FILE).exists():
+    if not (root / KEY_FILE).exists() and not any(BATCH.match(each.name) for each in root.glob("batch=*")):
         raise InputError(f"{root} holds no change log: it has no folder batch=0")
     columns = _key_columns(root, key)
-    if not files:
-        return pd.DataFrame(columns=columns)
-    # Each file separately: as one dataset, `batch=N` would become a column, and small files are read more slowly.
-    table = pa.concat_tables([pq.ParquetFile(file).read() for file in files], promote_options="permissive")
-    missing = [name for name in columns if name not in table.column_names]
-    if missing or not columns:
-        wanted = missing[0] if missing else ""
-        raise InputError(
-            f"{root} has no key column {wanted!r} (it has: {', '.join(table.column_names)}): name one with "
-            "latest(path, key=...)"
-        )
-    positions = pa.array(range(table.num_rows), pa.int64())
-    grouped = table.select(columns).append_column("_at", positions).group_by(columns).aggregate([("_at", "max")])
-    newest: pd.DataFrame = table.take(grouped.column("_at_max")).to_pandas()
-    return newest
+    try:
+        found = newest_rows(root, columns)
+    except InputError as error:
+        raise InputError(f"{root} has {error}: name one with latest(path, key=...)") from None
+    return pd.DataFrame(columns=columns) if found is None else found
 
 
 def _key_columns(root: Path, key: str | Sequence[str] | None) -> list[str]:

@@ -3,17 +3,18 @@
 How they come and go is `hosts.py`'s, which is the only one that changes any of it.
 """
 
+import contextlib
 import math
 import re
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from elastream.clouds.provider import HostStatus, Provider
 from elastream.model.action import Action, Outcome, Status
 from elastream.model.alarms import Alarms
-from elastream.model.cloud import TRANSITIONS, HostState, Lease, total_cost
+from elastream.model.cloud import TRANSITIONS, HostState, Lease, Past, total_cost
 from elastream.model.errors import EnvironmentProblem
 from elastream.recording.lease_log import LeaseLog
 from elastream.spark.jvm.executors import Executor, Location
@@ -21,6 +22,8 @@ from elastream.spark.jvm.executors import Executor, Location
 __all__ = ["HostBook", "Known"]
 
 NAN = math.nan
+KEPT = 500
+"""Leases that have ended, of which each is kept: every look goes through them. A run of months has more, and keeps sums."""
 
 
 @dataclass
@@ -44,7 +47,8 @@ class Known:
 
 
 class HostBook:
-    """All hosts so far, ended ones too. provider: where hosts are leased. clock: seconds of the run.
+    """All hosts so far, of those that have ended the newest; `past` is what the others came to. provider: where hosts are
+    leased. clock: seconds of the run.
 
     log: where leases are written before their hosts are requested, and once they have ended; None: nowhere. alarms:
     raised while an end cannot be written.
@@ -63,6 +67,7 @@ class HostBook:
         self._lock = threading.RLock()
         self._leases: dict[str, Lease] = {}
         self._known: dict[str, Known] = {}
+        self.past = Past() if log is None else log.past
         self._numbered = 1  # names with a lower number belong to leases of before
 
     @property
@@ -92,8 +97,7 @@ class HostBook:
     def next_number(self) -> int:
         """A number such that no host is called `h` and that, or more."""
         with self._lock:
-            used = max((int(name[1:]) for name in self._leases if re.fullmatch(r"h\d+", name)), default=0)
-            return max(self._numbered, 1 + used)
+            return max([self._numbered, *(1 + _number(name) for name in self._leases)])
 
     def state(self, host: str) -> HostState | None:
         """Where a host is in its life; None where there is no such host."""
@@ -120,7 +124,7 @@ class HostBook:
     def cost(self, now: float) -> float:
         """Money owed by `now`: as the provider says where it does the sums, else what the leases cost."""
         owed = self.provider.owed()
-        return total_cost(self.leases.values(), now) if owed is None else owed
+        return self.past.cost + total_cost(self.leases.values(), now) if owed is None else owed
 
     def executor(self, host: str) -> Executor | None:
         """The executor of a host that is leased, where one has registered."""
@@ -177,6 +181,21 @@ class HostBook:
                 self._unwritten.append(lease)
                 self._write_ends()
 
+    def _forget_ended(self) -> None:
+        """Keep only sums of the leases that ended first, beyond KEPT."""
+        ended = [name for name, lease in self._leases.items() if not lease.active]
+        listed = {lease.host for lease in self._unwritten}
+        if len(ended) < 2 * KEPT or listed:
+            return
+        for name in sorted(ended, key=lambda name: self._leases[name].until or 0.0)[:-KEPT]:
+            self._numbered = max(self._numbered, 1 + _number(name))
+            self.past = self.past.plus(self._leases.pop(name))
+            del self._known[name]
+        if self._log is not None:
+            kept = [replace(lease, note=self._known[name].reason) for name, lease in self._leases.items()]
+            with contextlib.suppress(EnvironmentProblem):  # a full disk: the file stays as it is, and long
+                self._log.forget(self.past, [lease for lease in kept if self._is_leased(lease.host) or not lease.active])
+
     def _write_ends(self) -> None:
         """Write the ends of leases; what cannot be written is kept for the next time, and an alarm stands meanwhile."""
         try:
@@ -190,3 +209,8 @@ class HostBook:
         else:
             if self._alarms is not None:
                 self._alarms.clear("leases")
+
+
+def _number(name: str) -> int:
+    """The number in a host's name of the form `h12`; 0 in others."""
+    return int(name[1:]) if re.fullmatch(r"h\d+", name) else 0

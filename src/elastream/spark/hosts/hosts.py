@@ -56,7 +56,7 @@ BUSY_WINDOW = 15.0
 
 
 class Hosts(HostBook):
-    """All hosts so far, ended ones too.
+    """All hosts so far, as `HostBook` keeps them.
 
     provider: where hosts are leased. clock: seconds of the run. fence: lets an executor get no further task. warm: makes a
     new executor fast before it counts, on a thread of its own; None where none is warmed. session: takes in executors that
@@ -89,6 +89,11 @@ class Hosts(HostBook):
         self._reported = RunState()
         self._last_start = 0.0
         self._closed = False
+
+    @property
+    def only_leased(self) -> bool:
+        """Whether no executor can come but on hosts of the provider."""
+        return self._session is None
 
     # -- requests ------------------------------------------------------------------------------------------------------
 
@@ -232,6 +237,7 @@ class Hosts(HostBook):
                         self._give_back(name, known, batch, idle, holds)
             self._release_ended()
             self._write_ends()
+            self._forget_ended()
             self._report(holds)
             self._release_orphans()
 

@@ -18,10 +18,11 @@ from typing import Literal, TypeAlias
 
 import psutil
 from py4j.protocol import Py4JError
-from pyspark import SparkContext
+from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from elastream.clouds.local.closed import POOL_TOKEN
 from elastream.clouds.local.java import home_without_archives
 from elastream.model.errors import EnvironmentProblem, InputError, first_line
 from elastream.spark.jvm.gateway import jvm_of
@@ -60,19 +61,29 @@ STACK = "-Xss32m"
 """Stack of the driver's threads: Spark searches for an interrupt in the text of a failed Python callback with an expression
 that recurses a few times per character, and on the default stack a query stopped in mid-batch dies of that instead."""
 
+ELSEWHERE = "in the credentials of the driver"
+"""Stands where Spark wants the secret to be among the settings; it takes the one in the credentials."""
+
 REMAINS = 60.0
 """Seconds for which the JVM of a killed driver is waited for; it ends when it notices that its input has ended."""
 
 LOGGING = """\
 rootLogger.level = warn
 rootLogger.appenderRef.file.ref = file
-appender.file.type = File
+appender.file.type = RollingFile
 appender.file.name = file
 appender.file.fileName = {file}
+appender.file.filePattern = {file}.%i
+appender.file.policies.type = Policies
+appender.file.policies.size.type = SizeBasedTriggeringPolicy
+appender.file.policies.size.size = 10MB
+appender.file.strategy.type = DefaultRolloverStrategy
+appender.file.strategy.max = 3
 appender.file.layout.type = PatternLayout
 appender.file.layout.pattern = %d{{yy/MM/dd HH:mm:ss.SSS}} %p %c{{1}}: %m%n%ex
 """
-"""Spark's own log goes to the run's folder: the terminal is for the live view, and hosts that leave make Spark talk."""
+"""Spark's own log goes to the run's folder: the terminal is for the live view, and hosts that leave make Spark talk, for
+months: the newest 40 MB are kept."""
 
 
 def settings_for(
@@ -144,10 +155,13 @@ def session_settings(state_store: StateStore = "memory") -> Mapping[str, str]:
     }
 
 
-def open_session(master: str, name: str, folder: Path, settings: Mapping[str, str]) -> SparkSession:
+def open_session(
+    master: str, name: str, folder: Path, settings: Mapping[str, str], secret: str | None = None
+) -> SparkSession:
     """A session on `master`; raises EnvironmentProblem where one is open already or Spark does not start.
 
-    `folder` takes Spark's warehouse and scratch files, so that a run leaves nothing elsewhere.
+    `folder` takes Spark's warehouse and scratch files, so that a run leaves nothing elsewhere. secret: what the master asks
+    for; `settings` then turn authentication on.
     """
     if SparkSession.getActiveSession() is not None:
         raise EnvironmentProblem("a Spark session is open in this process already; stop it before run(...)")
@@ -170,7 +184,10 @@ def open_session(master: str, name: str, folder: Path, settings: Mapping[str, st
     others = psutil.Process().children()
     try:
         _renew_jvm({**settings, **places})
-        with _stderr_into(folder / "driver-stderr.log"), _home(home_without_archives(folder / "spark-home")):
+        with _stderr_into(folder / "driver-stderr.log"), _environment(home_without_archives(folder / "spark-home")):
+            if secret is not None:
+                builder = builder.config("spark.authenticate.secret", ELSEWHERE)
+                _enter(secret, {**settings, **places})
             spark = builder.getOrCreate()
     except (PySparkException, Py4JError, RuntimeError, OSError) as error:
         raise EnvironmentProblem(f"Spark did not start on {master}: {first_line(error)}") from error
@@ -249,17 +266,29 @@ def _stderr_into(file: Path) -> Iterator[None]:
         os.close(before)
 
 
+def _enter(secret: str, settings: Mapping[str, str]) -> None:
+    """Start the JVM, and let it know the secret before it calls the master.
+
+    Spark looks for it in Hadoop's credentials first. As a setting it would be seen on the command line and in each task.
+    """
+    SparkContext._ensure_initialized(conf=SparkConf().setAll(list(settings.items())))
+    assert SparkContext._jvm is not None
+    hadoop = SparkContext._jvm.org.apache.hadoop
+    credentials = hadoop.security.Credentials()
+    credentials.addSecretKey(hadoop.io.Text("sparkCookie"), bytearray(secret.encode()))
+    hadoop.security.UserGroupInformation.getCurrentUser().addCredentials(credentials)
+
+
 @contextlib.contextmanager
-def _home(folder: Path) -> Iterator[None]:
-    """Let the JVM started inside take `folder` for Spark's home, and the Python processes that it starts."""
-    before = os.environ.get("SPARK_HOME")
-    os.environ["SPARK_HOME"] = str(folder)
+def _environment(home: Path) -> Iterator[None]:
+    """Let the JVM started inside, and its Python processes, take `home` for Spark's, and not see the pool's token."""
+    before = {name: os.environ.pop(name, None) for name in ("SPARK_HOME", POOL_TOKEN)}
+    os.environ["SPARK_HOME"] = str(home)
     try:
         yield
     finally:
-        os.environ.pop("SPARK_HOME")
-        if before is not None:
-            os.environ["SPARK_HOME"] = before
+        del os.environ["SPARK_HOME"]
+        os.environ |= {name: value for name, value in before.items() if value is not None}
 
 
 def _end_jvm(others: Container[psutil.Process]) -> None:

@@ -12,16 +12,20 @@ import os
 import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from io import FileIO
 from pathlib import Path
 from types import MappingProxyType
 
 from elastream.model.action import TaskId
 from elastream.model.errors import EnvironmentProblem, InputError
+from elastream.recording.directory import create_private
 from elastream.recording.formats import marked, unmarked
-from elastream.recording.lines import line, write_whole
+from elastream.recording.lines import line, replace_whole, write_whole
 
 __all__ = ["Allocation", "AllocationStore", "VolatilePlan"]
 
+LONGEST, SPARSE = 1_000_000, 10
+"""Bytes beyond which the file is written anew, where the newest version takes less than one in SPARSE of them."""
 NOTHING: Mapping[TaskId, str] = MappingProxyType({})
 
 
@@ -42,7 +46,8 @@ EMPTY = Allocation(0, NOTHING)
 
 
 class AllocationStore:
-    """The versions of a plan in the file `path`, one JSON line per version with its changes.
+    """The versions of a plan in the file `path`, one JSON line per version with its changes; a long file is written anew,
+    and begins with all of the newest version.
 
     Thread-safe. A torn last line, left by a crash, is cut off. Other processes may read and write the same plan; `refresh`
     reads their versions. Raises EnvironmentProblem if the file cannot be written, and InputError with the line number if it
@@ -53,12 +58,11 @@ class AllocationStore:
         self.path = Path(path)
         self._lock = threading.Lock()
         self._latest = EMPTY
-        self._read = 0
         self.bytes_written = 0
         self.bytes_read = 0
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = self.path.open("ab+", buffering=0)
+            self._open()
             with self._alone():
                 self._take_over()
                 self._file.truncate(self._read)
@@ -105,6 +109,8 @@ class AllocationStore:
             self.bytes_written += len(content)
             self._read += len(content)
             self._latest = self._after(entry)
+            if self._read > LONGEST:
+                self._write_anew()
             return self._latest
 
     def close(self) -> None:
@@ -116,6 +122,8 @@ class AllocationStore:
         """Hold the file's lock against other writers. Raises EnvironmentProblem for errors of the file system."""
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX)
+            while self._reopened():
+                fcntl.flock(self._file, fcntl.LOCK_EX)
             try:
                 yield
             finally:
@@ -123,8 +131,33 @@ class AllocationStore:
         except OSError as error:
             raise self._problem(error) from error
 
+    def _reopened(self) -> bool:
+        """Whether another process has written the file anew, which is then read from its beginning."""
+        if os.stat(self.path).st_ino == os.fstat(self._file.fileno()).st_ino:
+            return False
+        self._file.close()
+        self._open()
+        return True
+
+    def _open(self) -> None:
+        self._file: FileIO = create_private(self.path).open("ab+", buffering=0)
+        self._read, self._latest = 0, EMPTY
+
+    def _write_anew(self) -> None:
+        """Let the file begin with the newest version."""
+        latest = self._latest
+        hosts = [[task.operator, task.index, host] for task, host in latest.hosts.items()]
+        whole = {"version": latest.version, "whole": True, "written": latest.written, "why": latest.why, "hosts": hosts}
+        content = line(marked(whole))
+        if len(content) * SPARSE < self._read:
+            replace_whole(self.path, content)
+            self._file.close()
+            self._open()
+            self._read, self._latest = len(content), latest
+
     def _take_over(self) -> None:
         """Read the complete lines appended since the last call."""
+        self._reopened()
         if os.fstat(self._file.fileno()).st_size <= self._read:
             return
         self._file.seek(self._read)
@@ -142,7 +175,7 @@ class AllocationStore:
 
     def _after(self, entry: Mapping[str, object]) -> Allocation:
         version, changes = int(str(entry["version"])), entry["hosts"]
-        if version != self._latest.version + 1:
+        if version != self._latest.version + 1 and not (self._latest is EMPTY and entry.get("whole")):
             raise ValueError(f"version {version} follows version {self._latest.version}")
         if not isinstance(changes, list):
             raise TypeError("hosts is not a list")

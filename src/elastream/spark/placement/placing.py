@@ -6,30 +6,27 @@ task is checked: if it is not on its planned host, because the plan changed or S
 `target` maps hosts to executors.
 """
 
-import logging
 import math
-import queue
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from py4j.protocol import Py4JError
-from pyspark.errors import PySparkException
-
 from elastream.model.action import TaskId
-from elastream.model.alarms import AlarmedThread, Alarms
+from elastream.model.alarms import Alarms
 from elastream.model.migration import Migration, MigrationState
 from elastream.spark.jvm.state_partitions import Location, StatePartitions
 from elastream.spark.placement.allocation import Allocation, AllocationStore, VolatilePlan
+from elastream.spark.placement.loading import Load, Loaders
 
 __all__ = ["Limits", "Placing", "Target"]
 
-log = logging.getLogger(__name__)
 
-LOADERS = 4
-"""Most concurrent jobs that load state ahead: each blocks its thread until all of its tasks have ended."""
 ATTEMPTS = 20
 """Most reports to Spark of a migration before it is abandoned; one or two are normal."""
+KEPT = 5_000
+"""Migrations that have ended, of which each is kept."""
+FORGOTTEN = 3600.0
+"""Seconds for which the plan of a query that has ended is kept: one that is started again comes within minutes."""
 LOADS = 3
 """Most attempts to load a state ahead; then the migration continues without, because loading ahead only saves time."""
 
@@ -49,15 +46,6 @@ class Limits:
     lazy: bool = True
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Load:
-    """State of an operator's partitions loaded by one job, each at its place. keep: batches still run at the old place."""
-
-    operator: str
-    keep: bool
-    places: dict[TaskId, Location]
-
-
 @dataclass
 class _UnderWay:
     """A migration with its target executor and the batch that will confirm it.
@@ -74,42 +62,12 @@ class _UnderWay:
     keep: bool = False
 
 
-class Loaders:
-    """Executes `load` for queued loads, in up to LOADERS threads. A thread that dies raises an alarm in `alarms`."""
-
-    def __init__(self, load: Callable[[Load], None], alarms: Alarms) -> None:
-        self._load, self._alarms = load, alarms
-        self._waiting: queue.SimpleQueue[Load | None] = queue.SimpleQueue()
-        self._threads: list[AlarmedThread] = []
-
-    def put(self, load: Load) -> None:
-        """Queue a load; it starts when a thread is free."""
-        self._waiting.put(load)
-        self._threads = [thread for thread in self._threads if thread.is_alive()]
-        if len(self._threads) < LOADERS:
-            thread = AlarmedThread(self._alarms, f"load-state-{len(self._threads)}", self._work)
-            self._threads.append(thread)
-            thread.start()
-
-    def close(self) -> None:
-        """Start no further load. A running one is not awaited: without an executor it would never end."""
-        for _ in self._threads:
-            self._waiting.put(None)
-
-    def _work(self) -> None:
-        while (load := self._waiting.get()) is not None:
-            try:
-                self._load(load)
-            except (Py4JError, PySparkException, OSError):
-                # A query or session that ends meanwhile raises; the migration continues without the load.
-                log.warning("state of %r was not loaded ahead of its move", load.operator, exc_info=True)
-
-
 class Placing:
     """State partitions of operators, as tasks. Thread-safe.
 
-    states: by operator name of the tasks; changed by `attach` and `detach`. clock: seconds, for histories. plan: stores
-    requests. benefit: priority of a task's migration, any unit, higher first. alarms: raised by a loader that dies.
+    landed, dropped: the newest migrations that have ended; moves: how many ever landed. states: by operator name of the
+    tasks; changed by `attach` and `detach`. clock: seconds, for histories. plan: stores requests. benefit: priority of a
+    task's migration, any unit, higher first. alarms: raised by a loader that dies.
     """
 
     def __init__(
@@ -122,7 +80,8 @@ class Placing:
         benefit: Callable[[TaskId], float] = lambda task: 0.0,
         alarms: Alarms | None = None,
     ) -> None:
-        self._states = dict(states)
+        self._states: Mapping[str, StatePartitions] = dict(states)  # replaced, never changed: read without the lock
+        self._gone = dict.fromkeys({task.operator for task in plan.latest.hosts}, clock())
         self._clock = clock
         self.plan = plan
         self.limits = limits or Limits()
@@ -137,22 +96,23 @@ class Placing:
         self._loaders = Loaders(self._load, alarms or Alarms(clock))
         self.landed: list[Migration] = []
         self.dropped: list[Migration] = []
-        self.drifted = 0
+        self.moves = self.drifted = 0
 
     @property
     def tasks(self) -> tuple[TaskId, ...]:
         """All state partitions."""
-        return tuple(TaskId(name, index) for name, state in self._states.items() for index in range(state.partitions))
+        states = self._states
+        return tuple(TaskId(name, index) for name, state in states.items() for index in range(state.partitions))
 
     @property
     def partitions(self) -> Mapping[str, int]:
         """State partitions by operator."""
-        return {name: state.partitions for name, state in list(self._states.items())}
+        return {name: state.partitions for name, state in self._states.items()}
 
     @property
     def states(self) -> Mapping[str, StatePartitions]:
         """By operator, what is attached: one object a run of its query."""
-        return dict(self._states)
+        return self._states
 
     def where(self) -> Mapping[TaskId, Location]:
         """Last location of each task, from the last `look` or a later report of its batch."""
@@ -172,16 +132,20 @@ class Placing:
     def attach(self, name: str, states: StatePartitions) -> None:
         """Add the state partitions of an operator, or replace those of a restarted query."""
         with self._lock:
-            self._states[name] = states
+            self._states = {**self._states, name: states}
+            self._gone.pop(name, None)
 
     def detach(self, name: str) -> None:
-        """Remove an operator whose query has ended; its entries in the plan stay."""
+        """Remove an operator whose query has ended; its entries in the plan stay for FORGOTTEN, should it come back."""
         with self._lock:
-            self._states.pop(name, None)
+            self._states = {known: states for known, states in self._states.items() if known != name}
+            self._gone[name] = self._clock()
             for task in [task for task in self._under_way if task.operator == name]:
                 self._end(task, MigrationState.DROPPED)
             self._where = {task: at for task, at in self._where.items() if task.operator != name}
+            self._held = {task: host for task, host in self._held.items() if task.operator != name}
             self._as_of.pop(name, None)
+            self._cold.discard(name)
 
     def want(self, task: TaskId, host: str, why: str = "") -> None:
         """Plan `host` for `task` from the next batch on; replaces an earlier request."""
@@ -200,7 +164,15 @@ class Placing:
                     self._want(task, host, why)
 
     def adopt(self) -> Allocation:
-        """Read the newest plan, also of other processes, once per period; changes take effect after the next batch."""
+        """Read the newest plan, also of other processes, once per period; changes take effect after the next batch.
+
+        Entries of operators that have been gone for FORGOTTEN are dropped.
+        """
+        with self._lock:
+            gone = {name for name, since in self._gone.items() if self._clock() - since > FORGOTTEN}
+            self._gone = {name: since for name, since in self._gone.items() if name not in gone}
+        if stale := [task for task in self.plan.latest.hosts if task.operator in gone]:
+            self.plan.publish(dict.fromkeys(stale), at=self._clock(), why="their queries have ended")
         return self.plan.refresh()
 
     def look(self, operators: Iterable[str] | None = None) -> None:
@@ -359,11 +331,13 @@ class Placing:
         loaded: Collection[int] | None = ()
         try:
             places = {task.index: place for task, place in load.places.items()}
-            loaded = self._states[load.operator].load(places, keep=load.keep)
-            if loaded is None:
-                self._cold.add(load.operator)
+            if (states := self._states.get(load.operator)) is None:
+                return  # its query has ended meanwhile
+            loaded = states.load(places, keep=load.keep)
         finally:
             with self._lock:
+                if loaded is None:
+                    self._cold.add(load.operator)
                 for task in load.places:
                     each = self._under_way.get(task)
                     if each is not None and each.load is load:
@@ -384,6 +358,8 @@ class Placing:
         ended = self._under_way.pop(task).migration.to(state, self._clock())
         if state is MigrationState.LANDED:
             self._held[task] = ended.host
-            self.landed.append(ended)
-        else:
-            self.dropped.append(ended)
+            self.moves += 1
+        ends = self.landed if state is MigrationState.LANDED else self.dropped
+        ends.append(ended)
+        if len(ends) >= 2 * KEPT:
+            del ends[:-KEPT]

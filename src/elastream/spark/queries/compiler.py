@@ -25,6 +25,7 @@ from elastream.model.observation import Composition
 from elastream.model.regions import FusedRegion, Inlet, SegmentPlan, emits_once
 from elastream.model.stages import Layout, Segment
 from elastream.recording.directory import RunDirectory
+from elastream.recording.parts import RETENTION
 from elastream.spark.dataflow.channels import Outflow, read_edge, start_writing
 from elastream.spark.dataflow.edges import edge_name, open_edge
 from elastream.spark.dataflow.fusing import wire
@@ -69,14 +70,15 @@ def start_queries(
     batch_seconds: float,
     interval: float = SHORTEST_INTERVAL,
     consistency: Consistency = Consistency.BATCH,
+    retention: float = RETENTION,
 ) -> tuple[RunningSegment, ...]:
     """Start one query a segment under `composition`, upstream ones first. Its version goes on from that of earlier runs.
 
     state_partitions: of keyed operators; fixed for the life of a checkpoint. batch_seconds: what a batch of our own sources
     should last at most. interval: seconds between the starts of two batches, at least: merely having a batch costs each
     state partition's task, however few its records. consistency: what records meet that are under way while the composition
-    changes. Raises DataflowError for what cannot be compiled, EnvironmentProblem for what cannot be written; nothing is
-    left running then.
+    changes. retention: seconds for which the changes of updated results are kept as they came. Raises DataflowError for
+    what cannot be compiled, EnvironmentProblem for what cannot be written; nothing is left running then.
     """
     plans = refuse_uncompilable(layout)
     refuse_inconsistent(layout, consistency)
@@ -86,7 +88,17 @@ def start_queries(
     if not fresh:  # versions only grow along an edge
         composition = replace(composition, version=max(composition.version, read_wanted(directory.wanted).version + 1))
     common = _Common(
-        spark, layout.graph, directory, codec, meter, composition, batch_seconds, consistency, fresh, layout.single
+        spark,
+        layout.graph,
+        directory,
+        codec,
+        meter,
+        composition,
+        batch_seconds,
+        consistency,
+        fresh,
+        layout.single,
+        retention,
     )
     edges: dict[Edge, StructType] = {}
     running: list[RunningSegment] = []
@@ -135,7 +147,8 @@ def _await_sources(each: RunningSegment) -> None:
 class _Common:
     """What all segments of a run have in common.
 
-    fresh: whether no earlier run has left anything in its folder. single: names of stages that run in one task.
+    fresh: whether no earlier run has left anything in its folder. single: names of stages that run in one task. retention:
+    seconds.
     """
 
     spark: SparkSession
@@ -148,6 +161,7 @@ class _Common:
     consistency: Consistency
     fresh: bool
     single: frozenset[str]
+    retention: float
 
 
 class _Compiler:
@@ -186,6 +200,7 @@ class _Compiler:
             interval,
             ran=partial(ran_under, self.checkpoint, self.control, self.own),
             noted=self.wave,
+            retention=self.common.retention,
         )
         return RunningSegment(
             self.segment,

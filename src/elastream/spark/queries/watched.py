@@ -49,6 +49,7 @@ class WatchedQueries:
         self._with, self._chosen, self._target = instruments, chosen, target_latency
         self._queries: dict[str, Query] = {}
         self._gone_since: dict[str, float] = {}
+        self._since: float | None = None  # when it was first seen which run
         self._batches, self._rows, self._longest = 0, 0, 0.0
 
     @property
@@ -108,8 +109,10 @@ class WatchedQueries:
         return False
 
     def finished(self, now: float) -> bool:
-        """Whether none has run for RESTART seconds."""
-        return not self.live and now - max(self._gone_since.values(), default=0.0) > RESTART
+        """Whether none has run for RESTART seconds, as far as it could be seen."""
+        if self._since is None or self.live:
+            return False
+        return now - max(self._gone_since.values(), default=self._since) > RESTART
 
     def lost(self) -> None:
         """Whose session it was may stop it."""
@@ -123,7 +126,9 @@ class WatchedQueries:
         """See which run at second `now`."""
         chosen = self._chosen()
         running = set()
-        for each in running_queries(self._with.driver, self._with.spark):
+        found = running_queries(self._with.driver, self._with.spark)
+        self._since = now if self._since is None else self._since
+        for each in found:
             if chosen is None or each.id in chosen:
                 running.add(each.id)
                 if each.id not in self._queries:

@@ -11,6 +11,7 @@ import importlib
 import sys
 
 from elastream.clouds.local.forks import taken_over
+from elastream.clouds.local.processes import SECRET, wipe
 from elastream.spark.worker import probe
 
 __all__ = ["PRELOADED", "preload", "run"]
@@ -47,6 +48,7 @@ def run() -> None:
 
 
 if __name__ == "__main__":
+    wipe(SECRET)  # it is the executor's; what its workers execute has no use for it
     probe.name_executor()  # before a fork of another process goes on in this one's place
     if not taken_over("elastream.spark.worker.daemon"):
         preload()

@@ -1,0 +1,129 @@
+"""What a run has come to so far, of bounded size: so that the figures of months do not need the recording of months.
+
+Each part of a recording begins with the tally of all before it; the summary adds up that and what is there. Latencies are
+kept as a mixture of distributions whose quantiles are told apart by STEP; all other figures are exact.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from elastream.model.action import MoveTask
+from elastream.model.decision import Unknown, longest_lacked
+from elastream.model.latency import Basis, weakest
+from elastream.model.observation import Floats, Metric
+from elastream.planning.provision import Work, work_of
+from elastream.recording.form import without_nan
+from elastream.recording.parts import Keep
+from elastream.recording.recorder import Recording
+from elastream.report.in_time import InTime, in_time
+
+__all__ = ["Tally", "kept_for", "tally_of"]
+
+STEP = 0.02
+"""Relative width within which latencies count as one: as fine as any figure is shown."""
+
+
+@dataclass(frozen=True)
+class Tally:
+    """Figures of a run, or of a part of it and all that came before.
+
+    time: at which it ends, seconds. served: records. weights, p50, p99: of periods, or of groups of them, the records and
+    their quantiles of latency, seconds. last: number of the newest round counted.
+    """
+
+    kept: InTime
+    work: Work
+    time: float = 0.0
+    served: float = math.nan
+    weights: Floats = field(default_factory=lambda: np.empty(0))
+    p50: Floats = field(default_factory=lambda: np.empty(0))
+    p99: Floats = field(default_factory=lambda: np.empty(0))
+    longest_batch: float = math.nan
+    peak_hosts: int = 0
+    moves: int = 0
+    rounds: int = 0
+    last: int = 0
+    refused: int = 0
+    lacked: tuple[Unknown, ...] = ()
+    basis: Mapping[str, Basis] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON has it, its latencies grouped."""
+        rows = np.stack([self.weights, self.p50, self.p99])
+        rows = rows[:, (self.weights > 0) & np.isfinite(self.p50) & np.isfinite(self.p99) & (self.p50 > 0)]
+        steps = np.round(np.log(rows[1:]) / math.log1p(STEP)).astype(int)
+        cells, of = np.unique(steps, axis=1, return_inverse=True)
+        weights = np.bincount(of.reshape(-1), rows[0], cells.shape[1])
+        means = [np.bincount(of.reshape(-1), rows[0] * each, cells.shape[1]) / weights for each in rows[1:]]
+        plain = ("time", "served", "longest_batch", "peak_hosts", "moves", "rounds", "last", "refused")
+        found: dict[str, Any] = without_nan(
+            {
+                **{name: getattr(self, name) for name in plain},
+                "latencies": [weights.tolist(), *(each.tolist() for each in means)],
+                "kept": asdict(self.kept),
+                "work": self.work.to_json(),
+                "lacked": [asdict(each) for each in self.lacked],
+                "basis": {name: each.value for name, each in self.basis.items()},
+            }
+        )
+        return found
+
+    @classmethod
+    def of_json(cls, fields: Mapping[str, Any], target: float | None) -> "Tally":
+        """What a part of a recording says of all before it; an empty one where it begins a run."""
+        if not fields:
+            return cls(InTime(target), Work(target))
+        weights, p50, p99 = (np.array(each, dtype=float) for each in fields["latencies"])
+        served, longest = (
+            math.nan if fields[name] is None else float(fields[name]) for name in ("served", "longest_batch")
+        )
+        counts = {name: int(fields[name]) for name in ("peak_hosts", "moves", "rounds", "last", "refused")}
+        return cls(
+            InTime(**fields["kept"]),
+            Work.of_json(target, fields["work"]),
+            weights=weights,
+            p50=p50,
+            p99=p99,
+            lacked=tuple(Unknown.of_json(each) for each in fields["lacked"]),
+            basis={name: Basis(each) for name, each in fields["basis"].items()},
+            time=float(fields["time"]),
+            served=served,
+            longest_batch=longest,
+            **counts,
+        )
+
+
+def tally_of(recording: Recording) -> Tally:
+    """What a recording, and all before it, came to."""
+    before = Tally.of_json(recording.header.before, recording.header.target_latency)
+    widths = np.diff(recording.times, prepend=before.time)
+    served = np.nan_to_num(recording.application(Metric.THROUGHPUT) * widths)
+    decisions = [each for each in recording.decisions if each.round != before.last or not before.rounds]
+    longest = [batch.seconds for batch in recording.batches]
+    return replace(
+        before,
+        time=float(recording.times[-1]) if len(recording.times) else before.time,
+        kept=in_time(recording, before.kept, widths),
+        work=work_of(recording, before.work),
+        served=float(served.sum() + np.nan_to_num(before.served)) if len(served) else before.served,
+        weights=np.concatenate([before.weights, served]),
+        p50=np.concatenate([before.p50, recording.application(Metric.LATENCY_P50)]),
+        p99=np.concatenate([before.p99, recording.application(Metric.LATENCY_P99)]),
+        longest_batch=float(np.fmax(before.longest_batch, max(longest, default=math.nan))),
+        peak_hosts=max(before.peak_hosts, int(max(recording.leased, default=0))),
+        moves=before.moves + sum(isinstance(each.action, MoveTask) for d in decisions for each in d.done),
+        rounds=before.rounds + len(decisions),
+        last=decisions[-1].round if decisions else before.last,
+        refused=before.refused + sum(bool(proposal.refused) for d in decisions for proposal in d.proposals),
+        lacked=longest_lacked(recording.decisions, before.lacked),
+        basis=weakest([before.basis, recording.latency_basis]),
+    )
+
+
+def kept_for(seconds: float) -> Keep:
+    """Keep the recording of a run for so many seconds, and what it came to for good."""
+    return Keep(seconds, lambda recording: tally_of(recording).to_json())

@@ -1,0 +1,173 @@
+"""The change log of an updated result: a file for each batch with the rows that changed, and the newest row of each key.
+
+A run of months has millions of batches. So every RUN of them are merged beside the log, in `_merged`, into files of the
+newest row of each key, each at least twice as large as the one after it: `latest` reads a dozen files and the batches
+since. Batches that are older than the retention are put together into the youngest of them, so that whoever reads the
+folder itself sees the newest row of every key, and each change of the time that is kept.
+"""
+
+import logging
+import os
+import re
+import shutil
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame
+
+from elastream.model.errors import InputError
+
+__all__ = ["BATCH", "MERGED", "newest_rows", "tidy", "write_changes"]
+
+BATCH = re.compile(r"batch=(\d+)$")
+MERGED = "_merged"
+"""Folder of merged files, which Spark's readers skip."""
+RUN = 100
+"""Batches that are merged at a time."""
+SPARE = 10
+"""Newest batches that are left alone: the last one may be written again."""
+MOST = 10_000
+"""Batches past the retention that are put together, however small they are."""
+FIRST = "__first"
+"""Column of merged files: when a key first appeared, as batch and row."""
+
+log = logging.getLogger(__name__)
+
+
+class _Run(NamedTuple):
+    """A merged file of batches `first` to `last`."""
+
+    first: int
+    last: int
+    file: Path
+
+
+def write_changes(frame: DataFrame, path: Path, batch: int, key: Sequence[str], retention: float) -> None:
+    """Write the changes of one batch to the single file `path/batch=N/changes.parquet`, through the driver.
+
+    A batch changes one row per key in it, and one small file per batch keeps the log fast to read; a replay replaces the
+    file atomically. key: the key columns. retention: seconds for which changes are kept as they came.
+    """
+    _write(frame.toArrow(), path / f"batch={batch}" / "changes.parquet")
+    if batch % RUN == 0:
+        try:
+            tidy(path, batch, key, time.time() - retention)
+        except OSError:  # a full disk: the batch is written, and the next try is soon
+            log.warning("the change log %s was not tidied up", path, exc_info=True)
+
+
+def tidy(path: Path, batch: int, key: Sequence[str], before: float) -> None:
+    """Merge batches up to SPARE before `batch`, and put those together that were written before epoch second `before`."""
+    folders, runs = _batches(path), _runs(path)
+    upto = runs[-1].last if runs else -1
+    fresh = [(number, folder) for number, folder in folders if upto < number <= batch - SPARE]
+    if parts := _read(fresh):
+        run = _Run(fresh[0][0], upto := fresh[-1][0], path / MERGED)
+        runs.append(_merged(run, newest(parts, key), path))
+    while len(runs) > 1 and runs[-2].file.stat().st_size < 2 * runs[-1].file.stat().st_size:
+        younger, older = runs.pop(), runs.pop()
+        parts = [(each.first, pq.ParquetFile(each.file).read()) for each in (older, younger)]
+        runs.append(_merged(_Run(older.first, younger.last, path / MERGED), newest(parts, key), path))
+        for each in (older, younger):
+            each.file.unlink()
+    _put_together([each for each in folders if each[0] <= upto], key, before)
+
+
+def newest_rows(path: Path, key: Sequence[str]) -> pd.DataFrame | None:
+    """The newest row of each key, keys in order of first appearance; None where the log has no row.
+
+    Raises InputError where there is no such column.
+    """
+    while True:
+        runs = _runs(path)
+        upto = runs[-1].last if runs else -1
+        try:
+            parts = [(run.first, pq.ParquetFile(run.file).read()) for run in runs]
+            parts += _read((number, folder) for number, folder in _batches(path) if number > upto)
+        except FileNotFoundError:
+            continue  # merged meanwhile
+        if not parts:
+            return None
+        found = newest(parts, key)
+        frame: pd.DataFrame = found.take(pc.sort_indices(found, [(FIRST, "ascending")])).drop_columns([FIRST]).to_pandas()
+        return frame
+
+
+def newest(parts: Iterable[tuple[int, pa.Table]], key: Sequence[str]) -> pa.Table:
+    """The newest row of each key in tables of (batch, rows), oldest first, in the order of change; with FIRST."""
+    # Each file separately: as one dataset, `batch=N` would become a column, and small files are read more slowly.
+    dated = [table if FIRST in table.column_names else _dated(table, number) for number, table in parts]
+    table = pa.concat_tables(dated, promote_options="permissive")
+    known = [name for name in table.column_names if name != FIRST]
+    for name in key or ("",):
+        if name not in known:
+            raise InputError(f"no key column {name!r} (it has: {', '.join(known)})")
+    marked = table.select([*key, FIRST]).append_column("_at", pa.array(range(table.num_rows), pa.int64()))
+    grouped = marked.group_by(list(key)).aggregate([("_at", "max"), (FIRST, "min")]).sort_by("_at_max")
+    rows = table.take(grouped.column("_at_max"))
+    return rows.set_column(rows.column_names.index(FIRST), FIRST, grouped.column(f"{FIRST}_min"))
+
+
+def _dated(table: pa.Table, batch: int) -> pa.Table:
+    return table.append_column(FIRST, pa.array(range(batch << 32, (batch << 32) + table.num_rows), pa.int64()))
+
+
+def _batches(path: Path) -> list[tuple[int, Path]]:
+    """Number and folder of each batch that is there."""
+    found = ((match, each) for each in os.scandir(path) if (match := BATCH.match(each.name))) if path.is_dir() else ()
+    return sorted((int(match[1]), Path(each.path)) for match, each in found)
+
+
+def _read(folders: Iterable[tuple[int, Path]]) -> list[tuple[int, pa.Table]]:
+    files = ((number, file) for number, folder in folders for file in sorted(folder.glob("[!.]*.parquet")))
+    return [(number, pq.ParquetFile(file).read()) for number, file in files]
+
+
+def _runs(path: Path) -> list[_Run]:
+    """The merged files, oldest first; of one that others were merged into, these are left out."""
+    found = []
+    for file in path.joinpath(MERGED).glob("[0-9]*-*.parquet"):
+        first, last = file.stem.split("-")
+        found.append(_Run(int(first), int(last), file))
+    kept: list[_Run] = []
+    for run in sorted(found, key=lambda run: (run.first, -run.last)):
+        if not kept or run.last > kept[-1].last:
+            kept.append(run)
+    return kept
+
+
+def _merged(run: _Run, table: pa.Table, path: Path) -> _Run:
+    return run._replace(file=_write(table, path / MERGED / f"{run.first:012d}-{run.last:012d}.parquet"))
+
+
+def _write(table: pa.Table, file: Path) -> Path:
+    """Write a file that is there as a whole or not at all."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    temporary = file.with_name(f".{file.name}")
+    pq.write_table(table, temporary)
+    os.replace(temporary, file)
+    return file
+
+
+def _put_together(folders: Sequence[tuple[int, Path]], key: Sequence[str], before: float) -> None:
+    """Let the youngest of the batches that were written before epoch second `before` hold the newest rows of them all.
+
+    Where earlier ones were put together, the first holds them. All is written anew only once as much has come as it has.
+    """
+    past = list(folders[:1])
+    for each in folders[1:]:
+        if each[1].stat().st_mtime >= before:
+            break
+        past.append(each)
+    sizes = [sum(file.stat().st_size for file in folder.glob("[!.]*.parquet")) for _, folder in past]
+    if len(past) <= RUN or (sum(sizes[1:]) < sizes[0] and len(past) < MOST):
+        return
+    _write(newest(_read(past), key).drop_columns([FIRST]), past[-1][1] / "changes.parquet")
+    for _, folder in past[:-1]:
+        shutil.rmtree(folder)

@@ -1,0 +1,91 @@
+"""The change log of months: few files are read, and nothing that `latest` says depends on what was merged."""
+
+import os
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from elastream.model.endpoints import ParquetSink
+from elastream.spark.dataflow import change_log
+from elastream.spark.dataflow.change_log import MERGED, tidy, write_changes
+from elastream.spark.dataflow.sinks import begin_results, latest, replace_results
+from properties import examples
+
+WORDS = st.dictionaries(st.sampled_from("abcdef"), st.integers(0, 99), max_size=4)
+
+
+class Frame:
+    def __init__(self, rows: dict[str, int]) -> None:
+        self.rows = rows
+
+    def toArrow(self) -> pa.Table:
+        columns = {"word": list(self.rows), "count": list(self.rows.values())}
+        return pa.table(columns, pa.schema([("word", pa.string()), ("count", pa.int64())]))
+
+
+def write(path: Path, batch: int, rows: dict[str, int], at: float = 0.0) -> None:
+    write_changes(Frame(rows), path, batch, ["word"], 1e12)  # type: ignore[arg-type]
+    os.utime(path / f"batch={batch}", (at, at))
+
+
+def raw(path: Path) -> dict[str, int]:
+    """What a reader sees who takes the folder for what it is: the last row of each key, in the order of batches."""
+    folders = sorted(path.glob("batch=*"), key=lambda each: int(each.name[6:]))
+    return {row["word"]: row["count"] for each in folders for row in pq.read_table(each / "changes.parquet").to_pylist()}
+
+
+@settings(max_examples=examples(40))
+@given(st.data())
+def test_the_newest_rows_and_their_order_are_the_same_whatever_was_merged_and_put_together(tmp_path_factory, data):
+    path = tmp_path_factory.mktemp("log")
+    begin_results(path, ["word"])
+    table: dict[str, int] = {}
+    for batch in range(data.draw(st.integers(1, 60))):
+        rows = data.draw(WORDS)
+        write(path, batch, rows, at=float(batch))
+        table |= rows
+        if data.draw(st.booleans()):
+            small = {"RUN": 5, "SPARE": 2, "MOST": 8}
+            before = {name: getattr(change_log, name) for name in small}
+            try:
+                for name, value in small.items():
+                    setattr(change_log, name, value)
+                tidy(path, batch, ["word"], before=batch - data.draw(st.integers(3, 20)))
+            finally:
+                for name, value in before.items():
+                    setattr(change_log, name, value)
+            # A replay of the newest batch, as after a crash.
+            write(path, batch, rows, at=float(batch))
+    found = latest(path)
+    assert list(zip(found["word"], found["count"], strict=True)) == list(table.items())
+    assert found.columns.tolist() == ["word", "count"]
+    assert raw(path) == table
+
+
+def test_of_many_batches_few_files_are_read_and_past_ones_are_put_together(tmp_path):
+    begin_results(tmp_path, ["word"])
+    for batch in range(2001):
+        write(tmp_path, batch, {"a": batch, f"k{batch % 50}": batch}, at=float(batch))
+        if batch % 100 == 0:
+            tidy(tmp_path, batch, ["word"], before=batch - 300.0)
+    merged = list((tmp_path / MERGED).glob("*.parquet"))
+    assert len(merged) <= 8
+    assert len(list(tmp_path.glob("batch=*"))) < 600
+    found = latest(tmp_path).set_index("word")["count"]
+    assert (len(found), found["a"], found["k49"]) == (51, 2000, 1999)
+    replace_results([ParquetSink(str(tmp_path))])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_full_disk_costs_a_warning_and_not_the_batch(tmp_path, monkeypatch, caplog):
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    begin_results(tmp_path, ["word"])
+    monkeypatch.setattr(change_log, "tidy", full)
+    write(tmp_path, 0, {"a": 1})
+    assert latest(tmp_path)["count"].tolist() == [1]
+    assert "was not tidied up" in caplog.text
