@@ -19,7 +19,7 @@ from elastream.recording.recorder import Recorder, Recording
 from elastream.recording.tail import last_time
 from elastream.report.page import render
 from elastream.report.summary import Summary, summarise
-from elastream.report.tally import Tally, kept_for, tally_of
+from elastream.report.tally import Totals, kept_for, tally_of
 from example_run import play
 from properties import examples
 
@@ -108,6 +108,6 @@ def test_a_part_that_cannot_be_summed_up_is_not_forgotten(tmp_path, caplog):
 def test_a_tally_is_of_bounded_size_and_survives_its_file(tmp_path):
     recording = Recording.read(recorded(tmp_path, part=10**9))
     written = json.loads(json.dumps(tally_of(recording).to_json()))
-    again = Tally.of_json(written, recording.header.target_latency)
+    again = Totals.of_json(written, recording.header.target_latency)
     assert again.to_json() == written
     assert len(written["latencies"][0]) < len(recording.times)

@@ -21,14 +21,14 @@ from elastream.recording.parts import Keep
 from elastream.recording.recorder import Recording
 from elastream.report.in_time import InTime, in_time
 
-__all__ = ["Tally", "kept_for", "tally_of"]
+__all__ = ["Totals", "kept_for", "tally_of"]
 
 STEP = 0.02
 """Relative width within which latencies count as one: as fine as any figure is shown."""
 
 
 @dataclass(frozen=True)
-class Tally:
+class Totals:
     """Figures of a run, or of a part of it and all that came before.
 
     time: at which it ends, seconds. served: records. weights, p50, p99: of periods, or of groups of them, the records and
@@ -73,7 +73,7 @@ class Tally:
         return found
 
     @classmethod
-    def of_json(cls, fields: Mapping[str, Any], target: float | None) -> "Tally":
+    def of_json(cls, fields: Mapping[str, Any], target: float | None) -> "Totals":
         """What a part of a recording says of all before it; an empty one where it begins a run."""
         if not fields:
             return cls(InTime(target), Work(target))
@@ -97,9 +97,9 @@ class Tally:
         )
 
 
-def tally_of(recording: Recording) -> Tally:
+def tally_of(recording: Recording) -> Totals:
     """What a recording, and all before it, came to."""
-    before = Tally.of_json(recording.header.before, recording.header.target_latency)
+    before = Totals.of_json(recording.header.before, recording.header.target_latency)
     widths = np.diff(recording.times, prepend=before.time)
     served = np.nan_to_num(recording.application(Metric.THROUGHPUT) * widths)
     decisions = [each for each in recording.decisions if each.round != before.last or not before.rounds]
