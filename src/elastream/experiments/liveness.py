@@ -10,7 +10,8 @@ during two of them. For a policy that acts on queues, at the end of each more re
 lets wait: 50 beyond those, and, where it keeps service levels, those that come in the time that the operator's allows.
 
 A round of sustained overload is silent if in these three intervals no host was leased or kept, no operator got more
-instances, none of this was still under way, and the round names no metric that is unknown in its observation.
+instances, none of this was still under way, and the round neither names a metric that is unknown in its observation nor
+says that state partitions keep more hosts from being of use.
 
 How long a policy takes until a constant load is provided for depends on how fast hosts start, on what is paid, and on what
 waits by then: one that has five slots leased at a time, as E2DF does, has fifty instances in half an hour where a host
@@ -39,6 +40,7 @@ from elastream.model.promises import Given, PlantKind, Rows
 from elastream.model.qos import offered_rates
 from elastream.model.stages import Layout
 from elastream.planning.algorithms.queues import service_levels
+from elastream.planning.algorithms.reach import IN_VAIN
 from elastream.recording.observer import Ending, Header
 from elastream.simulation import SimulatedPlant
 
@@ -67,7 +69,8 @@ class RoundSeen:
 
     offered: records due so far. batch: seconds of the longest micro-batch that ended since the last round, or still runs.
     moving: whether hosts or instances asked for are still to come. grew: whether the round asked for any. acted: its first
-    action but renewals. lacks: whether it named a metric that it lacks.
+    action but renewals. lacks: whether it named a metric that it lacks, or said
+    that more hosts are of no use.
     """
 
     time: float
@@ -215,7 +218,7 @@ class _Watch:
             math.nan if latency is None else latency,
             any(_grows(outcome.action, seen) for outcome in decision.done),
             next((o.action for o in decision.done if not isinstance(o.action, RenewHost)), None),
-            bool(decision.unknown),
+            bool(decision.unknown) or IN_VAIN in decision.note,
         )
 
     def _beyond(self, seen: Observation, waits: Sequence[float], batch: float) -> float:

@@ -310,7 +310,7 @@ class QueueNetwork:
                     self.signalled[self.signals[edge.target]] = float(part.times[-1])
             else:
                 self.committed += part.total
-                self.latencies.append(Items(part.times - part.born, part.born, part.counts))
+                self.latencies.append(Items(np.maximum(part.times - part.born, 0.0), part.born, part.counts))
 
     def _travelled(self, edge: Edge, flow: Items) -> Items:
         """`flow` with the arrival times at the target of `edge`."""

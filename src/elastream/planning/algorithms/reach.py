@@ -19,8 +19,10 @@ from elastream.model.wording import counted
 from elastream.planning.algorithms.load import ROUNDS, LoadFigures, Seen
 from elastream.planning.provision import declared_cores
 
-__all__ = ["Bound", "beyond_partitions", "reach", "within_reach"]
+__all__ = ["IN_VAIN", "Bound", "beyond_partitions", "reach", "within_reach"]
 
+IN_VAIN = "more hosts cannot keep up with"
+"""How a policy says that it leases none because they would be of no use."""
 HEAVY = 2.0
 """Times the mean of its stage from which on the heaviest partition is named, in place of their number: keys are uneven."""
 

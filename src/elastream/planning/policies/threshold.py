@@ -29,7 +29,7 @@ from elastream.planning.algorithms.line import CERTAIN
 from elastream.planning.algorithms.load import ROUNDS, WITHIN, LoadFigures, Seen
 from elastream.planning.algorithms.measures import capacity, sum_of, tasks_on, unsized
 from elastream.planning.algorithms.placement import balance
-from elastream.planning.algorithms.reach import within_reach
+from elastream.planning.algorithms.reach import IN_VAIN, within_reach
 from elastream.planning.provision import TARGET_UTILISATION
 
 __all__ = ["Threshold"]
@@ -200,7 +200,7 @@ class _Round:
         need, why = self._need(base)
         there = fused.shared_capacity(observation, (*observation.usable, *observation.coming), equal=self._equal)
         need, self.seen, bound = within_reach(observation, need, there, base, load, self.seen)
-        remarks = (f"more hosts cannot keep up with {format_rate(self.rate)}: {bound}",) if bound else ()
+        remarks = (f"{IN_VAIN} {format_rate(self.rate)}: {bound}",) if bound else ()
         seen = self.seen if math.isnan(base) else self.seen.needing(observation.time, (base,), self.settle)
         if load.cold and math.isnan(load.declared) and not load.late:
             # What the first batches work, and how far they lag behind, says nothing of the next ones.
