@@ -294,7 +294,7 @@ def test_it_is_named_with_its_sizing_on_a_command_line(text: str, policy: Highes
         ),
         ({"fill": 1.5}, "fill: fill is 1.5; it must be above 0 and at most 1"),
         ({"gain": -1}, "gain: gain is -1; it must be 0 to 1"),
-        ({"settle": math.inf}, "settle: settle is inf; it must be 0 or more seconds"),
+        ({"settle": math.inf}, "settle: inf is not a finite number"),
     ],
 )
 def test_what_is_wrong_with_its_parameters_is_one_sentence(parameters: dict[str, Any], said: str) -> None:

@@ -25,6 +25,8 @@ __all__ = ["Round", "Watched"]
 
 PACE = 2.0
 """Seconds from one round to the next, until two rounds were seen."""
+AT_ONCE = 4
+"""Hosts that may join a ring in a round, or as many as are on it, if these are more (HPA: 4 pods, or twice as many)."""
 LEAST_CALM = 10.0
 """Seconds for which hosts are to have been light, at least, before one goes."""
 
@@ -315,6 +317,8 @@ class Round:
                 return []  # what waits becomes less
         why = f"{', '.join(hosts)} overloaded, and no light host would relieve {'it' if len(hosts) == 1 else 'them'}"
         room = context.max_hosts - len(observation.leases)
+        # Each that joins takes a part of one host: of many at once most would join behind one another.
+        wanted = min(wanted, max(AT_ONCE, len(observation.usable)))
         leases = min(wanted, max(0, room))
         if leases < wanted:
             self.remarks.append(f"{why}; at most {counted(context.max_hosts, 'host')} may be leased")
