@@ -209,6 +209,8 @@ def test_hosts_outlive_the_process_that_their_daemons_were_forked_from(plant):
     before = forked(plant)
     if not before:
         pytest.skip("without control groups every host loads for itself")
+    if not {"h1", "h2", ""} <= before.keys():
+        pytest.skip("a host that finds no server of forks in time loads for itself, too")
     daemons = [min(before[host], key=psutil.Process.create_time) for host in ("h1", "h2")]
     for server in before[""]:
         server.kill()
