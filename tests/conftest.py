@@ -76,6 +76,7 @@ LONGEST = (
     "tests/benchmarks/test_churn.py",
     "tests/spark/placement/test_migration_on_spark.py",
     "tests/api/test_autopilot_any_query.py",
+    "tests/api/test_resume.py",
     "tests/api/test_run.py",
     "tests/spark/test_crash_of_driver.py",
     "tests/clouds/test_local.py",
