@@ -227,7 +227,7 @@ def test_whatever_is_foreseen_the_loop_ends_in_a_plan_that_fits(data):
         assert all(0 <= each < len(options) for each, options in zip(active, problem.options, strict=True))
 
 
-# The same draws each time: one was seen that breaks it (two operators side by side, rates of 8/s and then 2/s: 0.71 for 0.75
+# The same draws each time: one was seen that breaks it (two operators side by side, 8 records/s and then 2: 0.71 for 0.75
 # without being said to be missed). That is not mended yet.
 @given(st.data())
 @settings(max_examples=examples(40), deadline=None, derandomize=True)
