@@ -69,8 +69,7 @@ class RoundSeen:
 
     offered: records due so far. batch: seconds of the longest micro-batch that ended since the last round, or still runs.
     moving: whether hosts or instances asked for are still to come. grew: whether the round asked for any. acted: its first
-    action but renewals. lacks: whether it named a metric that it lacks, or said
-    that more hosts are of no use.
+    action but renewals. lacks: whether it named a metric that it lacks, or said that more hosts are of no use.
     """
 
     time: float

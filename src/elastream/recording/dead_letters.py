@@ -4,7 +4,6 @@ A line is written whole or not at all, and names its batch: so a batch that is t
 not doubled. The newest are kept: a file that is full takes the place of the one before it. Each line has the counts so far.
 """
 
-import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,8 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from elastream.model.errors import InputError
-from elastream.recording.formats import unmarked
-from elastream.recording.lines import Lines
+from elastream.recording.lines import Lines, whole_lines
 
 __all__ = ["DeadLetters", "LeftOutBatch", "letters"]
 
@@ -99,9 +97,4 @@ def _read(path: Path) -> Iterator[Json]:
         return
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror or error}") from error
-    for number, line in enumerate(content[: content.rfind(b"\n") + 1].splitlines(), start=1):
-        try:
-            fields = json.loads(line)
-        except ValueError as error:
-            raise InputError(f"{path}, line {number}: not JSON ({error})") from error
-        yield unmarked(fields, path) if number == 1 else fields
+    yield from whole_lines(content, path)

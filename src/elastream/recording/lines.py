@@ -7,7 +7,7 @@ version as well (`formats`). Callers define the lines' meaning.
 import contextlib
 import json
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from io import FileIO
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from elastream.model.errors import EnvironmentProblem, InputError
 from elastream.recording.directory import create_private
 from elastream.recording.formats import marked, unmarked
 
-__all__ = ["JournalProblem", "Lines", "line", "replace_whole", "write_whole"]
+__all__ = ["JournalProblem", "Lines", "line", "replace_whole", "whole_lines", "write_whole"]
 
 
 def _write(file: FileIO, content: bytes) -> int:
@@ -59,17 +59,8 @@ class Lines:
 
         Raises InputError for a malformed line, and for a file of a newer format.
         """
-        found = []
         content, self._content = self._content, b""
-        for number, line in enumerate(content.splitlines(), start=1):
-            try:
-                fields = json.loads(line)
-            except ValueError as error:
-                raise InputError(f"{self.path}, line {number}: not JSON ({error})") from error
-            if not isinstance(fields, dict):
-                raise InputError(f"{self.path}, line {number}: not a JSON object")
-            found.append(unmarked(fields, self.path) if number == 1 else fields)
-        return found
+        return list(whole_lines(content, self.path))
 
     def append(self, fields: Mapping[str, Any]) -> None:
         """Append a line and sync it to disk."""
@@ -102,6 +93,21 @@ class Lines:
 
     def _problem(self, error: OSError) -> JournalProblem:
         return JournalProblem(f"{self.what} {self.path} cannot be written: {error.strerror or error}")
+
+
+def whole_lines(content: bytes, place: Path) -> Iterator[dict[str, Any]]:
+    """The lines of `content`, without a last one that is not whole. place: of them, in errors.
+
+    Raises InputError for a malformed line, and for a file of a newer format.
+    """
+    for number, each in enumerate(content[: content.rfind(b"\n") + 1].splitlines(), start=1):
+        try:
+            fields = json.loads(each)
+        except ValueError as error:
+            raise InputError(f"{place}, line {number}: not JSON ({error})") from error
+        if not isinstance(fields, dict):
+            raise InputError(f"{place}, line {number}: not a JSON object")
+        yield unmarked(fields, place) if number == 1 else fields
 
 
 def line(fields: Mapping[str, Any]) -> bytes:

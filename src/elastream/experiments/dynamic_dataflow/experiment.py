@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from threadpoolctl import threadpool_limits
 
 from elastream.experiments.dynamic_dataflow.methods import (
     HORIZON,
@@ -20,7 +21,7 @@ from elastream.experiments.dynamic_dataflow.methods import (
 )
 from elastream.experiments.dynamic_dataflow.readings import WEEK, Generator, PowerReadings, generate
 from elastream.experiments.findings import Check
-from elastream.forecasting.selection import Online, Selector, agreement, best, excess, learned, train
+from elastream.forecasting.selection import Online, Selector, agreement, best, excess, train
 from elastream.model.observation import Floats, Integers
 
 __all__ = ["PAPER", "DataSet", "DataSetResult", "ForecastWeek", "Picks", "bars", "forecasts_of", "run_case", "selector_of"]
@@ -139,7 +140,7 @@ class DataSetResult:
 
 def run_case(case: DataSet) -> DataSetResult:
     """Forecast, train and pick on one data set."""
-    with learned("threadpoolctl").threadpool_limits(1):  # cases run side by side, one a core
+    with threadpool_limits(1):  # cases run side by side, one a core
         readings = generate(case.given, WEEKS, case.seed, case.customers)
         errors, vectors, regimes = forecasts_of(readings)
         hours = WEEK // HORIZON
