@@ -48,6 +48,7 @@ def test_under_sustained_overload_a_policy_acts_within_three_rounds_or_names_wha
         LivenessCase(100266, "e2df", True),  # two stages with state, beside which the source's own work is nothing
         LivenessCase(100281, "e2df", True),  # a task with state on a slow host, for which all others wait
         LivenessCase(100036, "threshold", False),  # latencies of cohorts, a little less than nothing
+        LivenessCase(102038, "by_load", True),  # state partitions that hold the rate, but not on the hosts that are there
         LivenessCase(100307, "btu", True),  # four instances on a host each, of which a fifth is none
     ],
     ids=str,
@@ -57,7 +58,7 @@ def test_what_was_silent_or_never_settled_holds(case):
 
 
 def test_where_state_partitions_keep_hosts_from_being_of_use_a_policy_says_so():
-    assert tried(LivenessCase(103973, "by_load", True)).silent == 0  # 400 hosts did not suffice
+    assert tried(LivenessCase(101873, "by_load", True)).silent == 0  # 1.09 of what 16 partitions hold
 
 
 @pytest.mark.slow

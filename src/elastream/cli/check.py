@@ -148,7 +148,7 @@ def beyond(given: "Declared") -> "list[str]":
     except ElastreamError:  # a load without end, an operator without a cost: what it fills is not known here
         return []
     default = state_partitions_of(given.types, given.cloud.max_hosts, given.policy)
-    if bound := beyond_partitions(layout, cores, given.types[0], given.state_partitions or default):
+    if bound := beyond_partitions(layout, cores, given.types[0].slot, given.state_partitions or default):
         return [f"at the load's peak {bound}; records will be late"]
     if peak <= given.cloud.max_hosts:
         return []

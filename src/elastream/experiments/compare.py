@@ -186,6 +186,6 @@ def _static_peak(
         except ElastreamError as error:
             why = str(error)
         else:
-            bound = "" if partitions is None else beyond_partitions(layout, work, type, partitions)
+            bound = "" if partitions is None else beyond_partitions(layout, work, type.slot, partitions)
             found.append(Peak(provision.hosts, type.name, provision.cost(type, length), bound))
     return min(found, key=lambda peak: peak.cost) if found else why

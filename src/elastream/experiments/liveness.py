@@ -40,7 +40,8 @@ from elastream.model.promises import Given, PlantKind, Rows
 from elastream.model.qos import offered_rates
 from elastream.model.stages import Layout
 from elastream.planning.algorithms.queues import service_levels
-from elastream.planning.algorithms.reach import IN_VAIN
+from elastream.planning.algorithms.reach import IN_VAIN, beyond_partitions
+from elastream.planning.provision import declared_cores
 from elastream.recording.observer import Ending, Header
 from elastream.simulation import SimulatedPlant
 
@@ -58,6 +59,8 @@ ROUNDS = 3
 """Rounds within which a policy acts, or says what it lacks, and for which a promised metric is not unknown."""
 GROWTH = 0.05
 """Part of the records arriving in an interval by which what waits must grow for it to be one of overload."""
+VARIES = 0.1
+"""Part of the work by which what is measured of a round differs from what is declared."""
 PATIENCES = (1.0, 3.0, 9.0)
 """How many times as long the loads last each time that a case is tried, until nothing is missed."""
 
@@ -123,7 +126,7 @@ def _tried(case: LivenessCase, patience: float) -> Found:
         return Found(case, refused=sentence)
     plant.advance(given.period)
     watch = _Watch(case, plant, given, patience)
-    honest = _Honest(policy, watch.broken)
+    honest = _Honest(policy, given, watch.broken)
     limit = given.ends[-1] - given.period
     loop = Loop(plant, honest, monitor=given.period, period=given.period, observers=[watch], limit=limit, to_the_limit=True)
     watch.stop = loop.stop
@@ -134,15 +137,27 @@ def _tried(case: LivenessCase, patience: float) -> Found:
 class _Honest:
     """A policy whose plans are held against the very observation that it planned for."""
 
-    def __init__(self, policy: Policy, broken: list[str]) -> None:
-        self.policy, self.name, self.broken = policy, policy.name, broken
+    def __init__(self, policy: Policy, given: Scenario, broken: list[str]) -> None:
+        self.policy, self.name, self.given, self.broken = policy, policy.name, given, broken
 
     def plan(self, observation: Observation, memory: Any = None) -> Plan:
-        """Its plan; what it says it lacks must be unknown."""
+        """Its plan; what it says it lacks must be unknown, and hosts that it calls of no use be so by declared costs."""
         plan = self.policy.plan(observation, memory)
         lies = [each for each in plan.unknown if not is_unknown(observation, each)]
         self.broken += [f"at {observation.time:g} s it says '{each}', which is known" for each in lies[:1]]
+        if any(IN_VAIN in each for each in plan.remarks) and not self._in_vain(observation):
+            self.broken.append(f"at {observation.time:g} s it says '{IN_VAIN}', and they could")
         return plan
+
+    def _in_vain(self, seen: Observation) -> bool:
+        """Whether the load is more than state partitions hold, by what operators declare."""
+        since, layout = seen.time - self.given.period, self.given.layout
+        rates = {
+            name: (load.count(seen.time) - load.count(since)) / self.given.period for name, load in self.given.load.items()
+        }
+        work = declared_cores(layout.graph, rates, composition=seen.composition)
+        _, slot = seen.cores.slots(seen.working or tuple(seen.leases))
+        return bool(beyond_partitions(layout, work, slot * (1 - VARIES), min(seen.context.partitions.values())))
 
 
 class _Watch:

@@ -97,6 +97,11 @@ class HostType:
             object.__setattr__(self, "zone", self.region)
 
     @property
+    def slot(self) -> float:
+        """Cores of speed 1 that each of `width` tasks has."""
+        return self.cores * self.speed / self.width
+
+    @property
     def width(self) -> int:
         """Tasks at a time that use it up: its slots, but no more than its cores rounded up.
 

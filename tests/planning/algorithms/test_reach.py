@@ -67,5 +67,5 @@ def test_hosts_that_a_heavy_key_cannot_use_are_not_leased_and_the_run_names_its_
 def test_work_is_beyond_state_partitions_where_each_would_need_more_than_a_slot(partitions, held):
     flow = keyed(constant(400_000))
     cores = declared_cores(flow.graph, {"source": 400_000.0})
-    assert (beyond_partitions(lay_out(flow.graph), cores, HOST, partitions) == "") is held
-    assert beyond_partitions(lay_out(flow.graph, fused=False), cores, HOST, 1) == ""
+    assert (beyond_partitions(lay_out(flow.graph), cores, HOST.slot, partitions) == "") is held
+    assert beyond_partitions(lay_out(flow.graph, fused=False), cores, HOST.slot, 1) == ""

@@ -69,7 +69,7 @@ def lease_missing(
         short = (need - has) / each
         if equal:
             slots, least = observation.cores.slots(there)
-            short = (need / min(least, each / kind.width) - slots) / kind.width
+            short = (need / min(least, kind.slot) - slots) / kind.width
         by_need = math.ceil(short - 1e-9) + spare
     if max(lacking, by_need) <= 0:
         return []

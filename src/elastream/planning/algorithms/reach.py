@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from elastream.model.cloud import HostType
 from elastream.model.errors import DataflowError
 from elastream.model.metrics import Metric
 from elastream.model.observation import Observation
@@ -94,7 +93,7 @@ def within_reach(
         return need, seen, ""
     if heavy is not None and len(seen.reaches) == ROUNDS and max(seen.reaches) < bound.cores:
         bound = replace(heavy, cores=max(seen.reaches))
-    if not (max(base, there) if load.behind > 1 else base) > bound.cores:
+    if not base > bound.cores:
         return need, seen, ""
     return min(need, bound.cores), seen, bound.why
 
@@ -121,11 +120,10 @@ def _said(operator: str, count: int, share: float, number: int) -> str:
     return f"{operator} has {few}, and each keeps one slot busy at most: give more (state_partitions)"
 
 
-def beyond_partitions(layout: Layout, cores: Mapping[str, float], type: HostType, partitions: int) -> str:
-    """Why no number of hosts of `type` holds work of `cores` (of speed 1, by operator); empty where some number does."""
+def beyond_partitions(layout: Layout, cores: Mapping[str, float], slot: float, partitions: int) -> str:
+    """Why no number of hosts holds work of `cores` (of speed 1, by operator); empty where some does. slot: cores of one."""
     if layout.apart:
         return ""
-    slot = type.cores * type.speed / type.width
     for segment in layout.segments:
         busy = {
             stage.name: math.fsum(cores.get(name, 0.0) for name in stage.operators)
