@@ -34,6 +34,7 @@ def measure(arguments: argparse.Namespace) -> Report:
     report.at_most("records of the edge not read, or read twice", abs(found.read - found.written), 0, SOURCE)
     report.figures["days"] = DAYS
     report.figures["batches"] = batches
+    report.figures["leases"], report.figures["moves"] = found.summary.leases, found.moves
     report.figures["summary at the end, CPU s"] = found.ended_seconds
     report.environment["kept"] = "details for a day"
     return report
