@@ -146,7 +146,7 @@ def mutants(arguments: argparse.Namespace, report: Report) -> Report:
     report.figures["minutes of mutants"] = seconds / 60
     report.figures |= {"mutants": table, "mutants caught": sum(each["caught"] for each in table.values())}
     report.at_least(
-        "fraction of mutants caught", report.figures["mutants caught"] / len(table), CAUGHT, "the project's bar"
+        "fraction of mutants caught", report.figures["mutants caught"] / max(1, len(table)), CAUGHT, "the project's bar"
     )
     return report
 

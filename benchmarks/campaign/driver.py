@@ -387,7 +387,7 @@ class Watcher:
 
     @staticmethod
     def _use(observation: Observation) -> str:
-        """A counter that stood still shows up to LONGEST seconds of its use at once; no host can use more than all of it."""
+        """A counter that stood still shows LONGEST seconds of use at once, at most; no host can use more than all of it."""
         for host, use in zip(observation.hosts, observation.hosts.column(Metric.CPU).tolist(), strict=True):
             if not math.isnan(use) and not 0 <= use <= LONGEST + 10.0:
                 return f"{host} is said to use {use:.3g} times its cores"

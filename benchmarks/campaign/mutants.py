@@ -40,8 +40,8 @@ __all__ = ["MUTANTS", "Mutant"]
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """undoes: the mend, in words. parts: what replaces what. world: the one in which it can show; empty: either. needs: faults
-    of which it takes one for it to show, each a part of "who: kind: how"; empty: any.
+    """undoes: the mend, in words. parts: what replaces what. world: the one in which it can show; empty: either. needs:
+    faults of which it takes one for it to show, each a part of "who: kind: how"; empty: any.
     """
 
     name: str
