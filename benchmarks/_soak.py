@@ -89,9 +89,8 @@ class Mayfly:
     def plan(self, observation: Observation, memory: Any) -> Plan:
         number = 1 + (memory or 0)
         hosts = sorted(observation.leases, key=lambda name: int(name[1:]))
-        actions: list[Action] = [
-            MoveTask(TaskId("count", number % PARTITIONS), hosts[number % len(hosts)], why="so that something moves")
-        ]
+        stays = hosts[1 + number % (len(hosts) - 1)]  # never the oldest, which may be released in the same round
+        actions: list[Action] = [MoveTask(TaskId("count", number % PARTITIONS), stays, why="so that something moves")]
         if number % LEASE_EVERY == 0:
             actions.append(LeaseHost(f"h{observation.next_host}", SMALL.name, why="a change"))
             if len(hosts) > 3:
