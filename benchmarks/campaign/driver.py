@@ -375,8 +375,11 @@ class Watcher:
         assert self._driver.engine is not None
         if math.isnan(latency):
             return ""
-        progress = self._driver.engine.progress[-12:]
-        # What is said is a bound: all of a batch may have come with the poll before it.
+        known = self._driver.engine.progress
+        # What is said is a bound: all of a backlog may have come with the poll that it was first seen by, after the one
+        # before; so the longest gap between two polls since then is what the truth may lie below it.
+        first = min(len(known) - 12, sum(each.steady < now - latency - 30.0 for each in known))
+        progress = known[max(0, first) :]
         gaps = [b.steady - a.steady for a, b in pairwise(progress)] or [now - self._began]
         waited = [each.waited for each in progress] or [now - self._began]
         batch = self._driver.engine.batch
