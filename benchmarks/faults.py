@@ -175,6 +175,9 @@ def on_spark(arguments: argparse.Namespace) -> Report:
         "remarks": found.remarks,
     }
     report.at_most("rules broken", len(found.broken), 0, "the project's bar")
+    killed = found.done["kill the driver"] + found.done["kill the supervisor"]
+    ours = max(0, found.starts - 1 - killed)
+    report.at_most("starts of the driver that no kill of it or its supervisor explains", ours, 0, "the project's bar")
     if count >= SPARK_FAULTS:
         report.at_least("faults", report.figures["faults"], SPARK_FAULTS, "the project's bar")
         report.at_most(f"minutes on {ON_CORES} cores", report.figures["minutes"], SPARK_MINUTES, "the project's bar")
