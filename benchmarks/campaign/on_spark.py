@@ -123,7 +123,7 @@ class _Campaign:
                 stdin=subprocess.PIPE, stdout=log, stderr=log, text=True, env=environment, start_new_session=True,
             )  # fmt: skip
         self.found.starts += 1
-        self.status = ""
+        self.status, self.hosts = "", {}  # what was seen last is of the one before
 
     def tell(self, **command: Any) -> bool:
         """Send the driver a command; whether there is one to send to."""
@@ -281,8 +281,8 @@ class _Campaign:
                     self.progress(
                         f"{count} of {len(self.faults)} faults, {len(self.commits())} batches, {self.found.starts} starts"
                     )
-            ended = time.monotonic()
-            self._until(self._settled, "all to settle", SETTLE)
+            ended, done = time.monotonic(), max(self.commits(), default=-1)
+            self._until(lambda: self._settled() and max(self.commits()) > done + 2, "all to settle", SETTLE)
             self.found.settled = time.monotonic() - ended
             self.stop()
             self.check()

@@ -50,7 +50,10 @@ class Machine:
     def ask(self, method, _, seen):
         assert method == "batches"
         at = [line(n, s - EPOCH, took, source({"n": 0}, {"n": ROWS}, ROWS)) for n, s, took in self.ended if n > seen]
-        return [*at[::-1], ["ProcessingTimeTrigger(10000)", "Waiting" if self.began is None else "Processing new data"]]
+        doing = (
+            ["Waiting", str(len(self.ended) - 1)] if self.began is None else ["Processing new data", str(len(self.ended))]
+        )
+        return [*at[::-1], ["ProcessingTimeTrigger(10000)", *doing]]
 
 
 class Watched:

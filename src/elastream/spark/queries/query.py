@@ -233,9 +233,10 @@ class Query:
         return under_way if under_way > max(STALLED, UNUSUAL * usual) else 0.0
 
     def interval(self, now: float) -> float:
-        """Seconds from one batch to the next at epoch second `now`; NaN before two were seen, or where that is no time."""
+        """Seconds from one batch to the next at epoch second `now`; NaN before two were seen, where that is no time, or
+        where batches have ended that were not reported."""
         recent = self._rated()
-        if len(recent) < 2:
+        if len(recent) < 2 or self.doing.planned > self.newest + 1:  # one behind the next: it has ended
             return NAN
         mean = (recent[-1].start - recent[0].start) / (len(recent) - 1)
         return max(mean, now - recent[-1].end) if mean > 0 else NAN
@@ -280,9 +281,10 @@ class Query:
         return found
 
     def _rated(self) -> Sequence[Batch]:
-        """The batches that began in the last RATED seconds, and the one before them."""
+        """The batches that began in the last RATED seconds, and the one before them; since it is known when they ran."""
         within = sum(batch.start > self.batches[-1].start - RATED for batch in self.batches)
-        return list(self.batches)[-within - 1 :]
+        recent = list(self.batches)[-within - 1 :]
+        return recent[1 + max((at for at, batch in enumerate(recent) if batch.stepped), default=-1) :]
 
     def _find_stages(self) -> None:
         stages = stateful_stages(self._with.driver, self._execution)
