@@ -60,7 +60,8 @@ def dataflow() -> Context:
     flow = Dataflow("soak")
     words = flow.source(text_files("books/"), name="lines").flat_map(str.split, returns="word string", name="words")
     words.key_by("word").count(name="count").sink(collect("counts"), name="out")
-    return Context(lay_out(flow.graph), {SMALL.name: SMALL}, 2.0, max_hosts=6)
+    able = frozenset({"MoveTask", "LeaseHost", "ReleaseHost"})
+    return Context(lay_out(flow.graph), {SMALL.name: SMALL}, 2.0, max_hosts=6, capabilities=able)
 
 
 class Jumping:
@@ -88,9 +89,8 @@ class Mayfly:
     def plan(self, observation: Observation, memory: Any) -> Plan:
         number = 1 + (memory or 0)
         hosts = sorted(observation.leases, key=lambda name: int(name[1:]))
-        actions: list[Action] = [
-            MoveTask(TaskId("count", number % PARTITIONS), hosts[number % len(hosts)], why="so that something moves")
-        ]
+        stays = hosts[1 + number % (len(hosts) - 1)]  # never the oldest, which may be released in the same round
+        actions: list[Action] = [MoveTask(TaskId("count", number % PARTITIONS), stays, why="so that something moves")]
         if number % LEASE_EVERY == 0:
             actions.append(LeaseHost(f"h{observation.next_host}", SMALL.name, why="a change"))
             if len(hosts) > 3:
@@ -259,12 +259,15 @@ class Tenth:
 
 @dataclass(frozen=True)
 class Soaked:
-    """What a run of months came to. wrong: rows of the result that are not what they should be. summary: of all of it."""
+    """What a run of months came to. wrong: rows of the result that are not what they should be. moves: of state
+    partitions. summary: of all of it.
+    """
 
     tenths: tuple[Tenth, ...]
     wrong: int
     read: int
     written: int
+    moves: int
     summary: Summary
     ended_seconds: float
 
@@ -313,7 +316,7 @@ def soak(folder: Path, batches: int, told: Callable[[str], None] = lambda text: 
         ended = time.process_time() - ended
         found = dict(latest(changes.path).itertuples(index=False))
         wrong = sum(found.get(word) != count for word, count in changes.counts.items()) + len(found.keys() - changes.counts)
-        return Soaked(tuple(tenths), wrong, edge.read, CHANGED * count, summary, ended)
+        return Soaked(tuple(tenths), wrong, edge.read, CHANGED * count, plant.moves, summary, ended)
     finally:
         change_log.time, edges.time = before
 

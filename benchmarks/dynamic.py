@@ -48,7 +48,7 @@ from elastream.spark.worker.fused import Carrier, stage_function
 from elastream.spark.worker.key_table import put_in_use
 from elastream.spark.worker.meter import Meter
 
-BAR, TABLE_BAR, SOURCE = 1.03, 1.1, "issue 14"
+BAR, TABLE_BAR, SOURCE = 1.03, 1.1, "the project's bar"
 KEYS, ALTERNATES = 10_000, 4
 PAIRS, QUICK, FEWER = 24, 6, 10
 """Pairs of batches; with `--quick` fewer of them, and so many times fewer records in each."""

@@ -14,8 +14,8 @@ Mutants: with one mend undone at a time, a part of the seeds must break a rule.
 import argparse
 import time
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 from _common import Report, main, progress
@@ -33,7 +33,7 @@ MINUTES, ON_CORES = 8.0, 2
 SPARK_FAULTS, SPARK_QUICK, SPARK_MINUTES = 300, 40, 22.0
 """The same on Spark."""
 TRIED, QUICK_TRIED = 40, 4
-"""Seeds on which a mutant is tried, until one catches it."""
+"""Schedules of the campaign on which a mutant is tried, of those in which it can show, until one catches it."""
 CAUGHT = 1.0
 """Fraction of the mutants that must be caught."""
 
@@ -72,11 +72,10 @@ def tried(case: Case) -> Outcome:
     )  # fmt: skip
 
 
-def caught(mutant: Mutant, seeds: Sequence[int], faults: int = FAULTS) -> Outcome | None:
-    """The first of `seeds` that breaks a rule with `mutant` at work; None where none does."""
-    for seed in seeds:
-        if mutant.world and drawn(seed, 0).world != mutant.world:
-            continue
+def caught(mutant: Mutant, first: int, tries: int, faults: int = FAULTS) -> Outcome | None:
+    """The first seed of the campaign that breaks a rule with `mutant` at work; None where none does, of `tries`."""
+    shows = (seed for seed in range(first, first + SEEDS) if mutant.shows(drawn(seed, faults)))
+    for seed in islice(shows, tries):
         with mutant.at_work():
             try:
                 found = tried(Case(seed, faults, mutant.name))
@@ -129,23 +128,25 @@ def simulated(arguments: argparse.Namespace) -> Report:
 
 def mutants(arguments: argparse.Namespace, report: Report) -> Report:
     """Each mutant on as many seeds as it takes."""
-    seeds = range(arguments.first, arguments.first + (QUICK_TRIED if arguments.quick else TRIED))
+    tries = QUICK_TRIED if arguments.quick else TRIED
+    wanted = [each.name for each in MUTANTS if not arguments.only or arguments.only in each.name]
 
     def tried_mutant(name: str) -> Outcome | None:
         mutant = next(each for each in MUTANTS if each.name == name)
-        outcome = caught(mutant, seeds, arguments.faults or FAULTS)
+        outcome = caught(mutant, arguments.first, tries, arguments.faults or FAULTS)
         progress(f"{name} (undoes: {mutant.undoes}): {said(outcome)}")
         return outcome
 
-    found, _ = run_all(
-        tried_mutant, [each.name for each in MUTANTS], ExperimentOptions(workers=arguments.workers), lambda *_: None
-    )
-    table = {}
-    for mutant, outcome in zip(MUTANTS, found, strict=True):
-        table[mutant.name] = {"undoes": mutant.undoes, "caught": outcome is not None, "said": said(outcome)}
+    found, seconds = run_all(tried_mutant, wanted, ExperimentOptions(workers=arguments.workers), lambda *_: None)
+    undone = {each.name: each.undoes for each in MUTANTS}
+    table = {
+        name: {"undoes": undone[name], "caught": outcome is not None, "said": said(outcome)}
+        for name, outcome in zip(wanted, found, strict=True)
+    }
+    report.figures["minutes of mutants"] = seconds / 60
     report.figures |= {"mutants": table, "mutants caught": sum(each["caught"] for each in table.values())}
     report.at_least(
-        "fraction of mutants caught", report.figures["mutants caught"] / len(table), CAUGHT, "the project's bar"
+        "fraction of mutants caught", report.figures["mutants caught"] / max(1, len(table)), CAUGHT, "the project's bar"
     )
     return report
 
@@ -239,6 +240,7 @@ def more(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--simulated", action="store_true", help="on an engine of arithmetic (the default)")
     parser.add_argument("--spark", action="store_true", help="on Spark, one warm cluster")
     parser.add_argument("--mutants", action="store_true", help="with one mend undone at a time")
+    parser.add_argument("--only", default="", metavar="TEXT", help="mutants whose names have this")
     parser.add_argument("--seed", type=int, help="this schedule alone")
     parser.add_argument("--shrink", action="store_true", help="make a failing schedule shorter")
     parser.add_argument("--seeds", type=int, help="how many")

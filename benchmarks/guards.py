@@ -31,7 +31,7 @@ GUARDS, SIGNALS, ALTERNATES = 10_000, 1_000, 4
 WINDOW = 60.0
 """Seconds of a window, sixty rounds."""
 PLAIN_BAR, CHANGED_BAR = 10.0, 0.1
-SOURCE = "issue 14"
+SOURCE = "the project's bar"
 ROUNDS, QUICK = 41, 7
 
 Plain = Callable[[Mapping[str, float], Mapping[str, float]], bool]

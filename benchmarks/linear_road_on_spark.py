@@ -23,7 +23,7 @@ import linear_road
 
 from elastream.api.options import RunOptions, with_options
 
-SOURCE = "issue 15, On Spark"
+SOURCE = "the project's bar, on Spark"
 QUERIES = 5
 
 

@@ -26,7 +26,7 @@ from elastream.simulation import Emissions, Settings, SimulatedPlant, Travel, ma
 from elastream.workload import SpeedSource, SpeedWalk
 
 SOURCE = "the project's bar; compilation apart"
-BAR = "issue 13; compilation apart"
+BAR = "the project's bar; compilation apart"
 CHAINS, LENGTH, EACH, HOSTS = 20, 5, 500, 10_000
 """A hundred operators with 500 instances each, in twenty chains."""
 RECORDS_PER_SECOND = 2000.0

@@ -27,7 +27,7 @@ from elastream.planning.scheduling.lookahead import look_ahead
 from elastream.planning.scheduling.problem import Conditions, Deployment, Problem, score
 from elastream.planning.scheduling.proven import optimum
 
-SOURCE = "issue 15"
+SOURCE = "the project's bar"
 SMALL, LARGE = 800, 8_000
 """Mean reports/s of the two plans of CE: ten times as many."""
 GROWTH, HUNDREDTH, CONVERGED, STEPS = 12.0, 0.01, 0.98, 20.0

@@ -1,16 +1,17 @@
 """The process of an application: the real loop, plant, hosts, mover and logs on an engine of paper; and what watches it."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from campaign.disk import Killed
 from campaign.errors import raised
 from campaign.history import History
 from campaign.paper import COST, TRIGGER, Durable, Engine, Machine
 from campaign.process import FaultyProvider, Process, Strand
+from campaign.schedule import LONGEST
 from elastream.clouds.provider import Provider
 from elastream.control.journal import ActionState, Journal
 from elastream.control.loop import Loop
@@ -37,12 +38,15 @@ from elastream.spark.plant import Scope, SparkPlant
 from elastream.spark.queries.query import Instruments
 from elastream.spark.queries.watched import WatchedQueries
 
-__all__ = ["MAX_HOSTS", "TARGET", "Driver"]
+__all__ = ["LEAST", "MAX_HOSTS", "TARGET", "TIMES", "Driver"]
 
 MAX_HOSTS, TARGET = 6, 8.0
 """Most hosts of an application, and its service level in seconds."""
+LEAST, TIMES = 2, 2
+"""Hosts that a round may add at least, and times as many as before it there may be: as small as these worlds are."""
 POLICY = ByLoad(Threshold(window=20.0, settle=20.0, cool_down=15.0))
 """Autopilot's policy, with windows as short as a run of ten minutes wants them."""
+HostAction: TypeAlias = LeaseHost | DrainHost | ReleaseHost
 AGAIN = 5.0
 """Seconds after which a process that could not start is started again."""
 OBSERVE, PLAN = 1.0, 2.0
@@ -146,7 +150,8 @@ class Driver(Process):
         self.membership: Any = None
         self.policy = Failing(POLICY, now)
         self.tripwire = Tripwire()
-        self.generation = 0
+        self.gateway: tuple[float, str] = (-math.inf, "")
+        self.generation = self.landed = 0
         self.stopping = False
         self.mover_at = self.beat_at = 0.0
         self.seen = 0.0
@@ -176,6 +181,7 @@ class Driver(Process):
                 provider.close()
                 raise
             self.plant, self.mover_at = plant, self.now()
+            self.landed = 0
             self.tripwire = Tripwire()
             self.journal = Journal(self.directory.journal)
             self.loop = Loop(
@@ -196,7 +202,7 @@ class Driver(Process):
         first = begun(leases, provider, resumed, clock.now())
         self.engine = engine = Engine(
             self.name, self.durable, lambda: self._machines(self), self.arrived, self.due, self.now, self.wall,
-            self.history, self.generation,
+            self.history, self.generation, self.gateway,
         )  # fmt: skip
         driver: Any = engine
         hosts = Hosts(Executors(driver), provider, clock.now, fence=engine.fence, log=leases, alarms=alarms)
@@ -251,7 +257,21 @@ class Driver(Process):
         except Exception as error:
             self.history.note("control", self.now(), f"the mover of {self.name} died: {type(error).__name__}: {error}")
             return math.inf
+        self._see_landed()
         return math.inf if pause is None else min(max(pause, 0.25), 1.0)
+
+    def _see_landed(self) -> None:
+        """Compare what is said to have moved with where it ran: in the last batch, or in that under way."""
+        plant, engine = self.plant, self.engine
+        assert plant is not None
+        assert engine is not None
+        fresh, self.landed = plant.placing.landed[self.landed :], len(plant.placing.landed)
+        for each in fresh:
+            ran = {tasks[each.task.index][0] for tasks in (*(p.tasks for p in engine.progress[-1:]), engine.tasks) if tasks}
+            there = {engine.executors[executor].host for executor in ran if executor in engine.executors}
+            if there and each.host not in there:
+                said = f"{each.task} of {self.name} has landed on {each.host}, it is said, and ran on {min(there)}"
+                self.history.note("landed", self.now(), said)
 
     def unsettled(self) -> str:
         """Why it has not come to rest; empty where it has."""
@@ -317,7 +337,7 @@ class Watcher:
         latency = observation.overall(Metric.LATENCY_P99)
         if not math.isnan(rate):
             self._known_at = now
-        for rule in (self._rate(rate, now), self._latency(latency, now)):
+        for rule in (self._rate(rate, now), self._latency(latency, now), self._use(observation)):
             if rule:
                 driver.history.note("unknown", now, f"{driver.name}: {rule}")
 
@@ -355,14 +375,25 @@ class Watcher:
         assert self._driver.engine is not None
         if math.isnan(latency):
             return ""
-        progress = self._driver.engine.progress[-12:]
-        # What is said is a bound: all of a batch may have come with the poll before it.
+        known = self._driver.engine.progress
+        # What is said is a bound: all of a backlog may have come with the poll that it was first seen by, after the one
+        # before; so the longest gap between two polls since then is what the truth may lie below it.
+        first = min(len(known) - 12, sum(each.steady < now - latency - 30.0 for each in known))
+        progress = known[max(0, first) :]
         gaps = [b.steady - a.steady for a, b in pairwise(progress)] or [now - self._began]
         waited = [each.waited for each in progress] or [now - self._began]
         batch = self._driver.engine.batch
         most = max(waited) + 3 * max(gaps) + (now - batch[1] if batch is not None else 0.0) + 30.0
         if not -1.0 <= latency <= 1.5 * most:
             return f"latency is said to be {latency:.0f} s, and is from 0 to {most:.0f} s"
+        return ""
+
+    @staticmethod
+    def _use(observation: Observation) -> str:
+        """A counter that stood still shows LONGEST seconds of use at once, at most; no host can use more than all of it."""
+        for host, use in zip(observation.hosts, observation.hosts.column(Metric.CPU).tolist(), strict=True):
+            if not math.isnan(use) and not 0 <= use <= LONGEST + 10.0:
+                return f"{host} is said to use {use:.3g} times its cores"
         return ""
 
     def decided(self, decision: Decision) -> None:
@@ -377,12 +408,15 @@ class Watcher:
             driver.acted = now
         if seen is None or driver.engine is None:
             return
-        for action in hosts:
-            if action in mine and (said := self._unfounded(action, seen, now)):
+        leased = sum(isinstance(each, LeaseHost) for each in hosts)
+        if decision.round > 1 and leased > max(LEAST, (TIMES - 1) * len(seen.leases)):
+            driver.history.note("growth", now, f"{driver.name} leased {leased} hosts at once, beside {len(seen.leases)}")
+        for number, action in enumerate(hosts):
+            if action in mine and (said := self._unfounded(action, hosts[:number], seen, now)):
                 driver.history.note("unknown", now, f"{driver.name}: {said}")
 
-    def _unfounded(self, action: LeaseHost | DrainHost | ReleaseHost, seen: Observation, now: float) -> str:
-        """What a change of the number of hosts has no ground for; empty where it has one."""
+    def _unfounded(self, action: HostAction, before: Sequence[HostAction], seen: Observation, now: float) -> str:
+        """What a change of the number of hosts has no ground for, behind those `before` it; empty where it has one."""
         driver, engine = self._driver, self._driver.engine
         assert engine is not None
         taking = not isinstance(action, LeaseHost) and seen.leases[action.host].state is HostState.RUNNING
@@ -398,7 +432,9 @@ class Watcher:
             return f"{action} although nothing was known for two minutes"
         rates = [driver.arrived(at) - driver.arrived(at - 1.0) for at in (now, now - 20.0, now - 40.0, now - 60.0)]
         if isinstance(action, LeaseHost) and now - max(self._late_at, self._lost_at) > 45.0:
+            types = [each.type for each in before if isinstance(each, LeaseHost)]
             cores = sum(lease.type.cores for lease in seen.leases.values())
+            cores += sum(seen.context.host_types[each].cores for each in types)
             if cores > 2.0 * max(rates) * COST + 1.0:
                 return f"{action} although there are {cores:g} cores for a load that takes {max(rates) * COST:.2f}"
         if taking:

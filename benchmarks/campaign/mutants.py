@@ -3,6 +3,7 @@
 A mutant is caught where some seed breaks a rule that it does not break without it.
 """
 
+import math
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -10,6 +11,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from campaign.paper import Engine
+from campaign.patching import patched
+from campaign.schedule import Schedule
 from elastream.clouds.membership import Membership
 from elastream.control import arbitration, loop, safety
 from elastream.control.journal import Journal
@@ -32,17 +35,26 @@ from elastream.spark.queries.query import Query
 from elastream.spark.queries.watched import WatchedQueries
 from elastream.spark.telemetry.frames import HostWatch
 
-__all__ = ["MUTANTS", "Mutant", "patched"]
+__all__ = ["MUTANTS", "Mutant"]
 
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """undoes: the mend, in words. parts: what replaces what. world: the one in which it can show; empty: either."""
+    """undoes: the mend, in words. parts: what replaces what. world: the one in which it can show; empty: either. needs:
+    faults of which it takes one for it to show, each a part of "who: kind: how"; empty: any.
+    """
 
     name: str
     undoes: str
     parts: Callable[[], Sequence[tuple[Any, str, Any]]]
     world: str = ""
+    needs: tuple[str, ...] = ()
+
+    def shows(self, schedule: Schedule) -> bool:
+        """Whether it can make a difference under `schedule`."""
+        said = [f"{fault.who}: {fault.kind}: {fault.how}" for fault in schedule.faults]
+        there = not self.needs or any(need in each for need in self.needs for each in said)
+        return self.world in ("", schedule.world) and there
 
     @contextmanager
     def at_work(self) -> Iterator[None]:
@@ -51,17 +63,6 @@ class Mutant:
             for owner, name, value in self.parts():
                 stack.enter_context(patched(owner, name, value))
             yield
-
-
-@contextmanager
-def patched(owner: Any, name: str, value: Any) -> Iterator[None]:
-    """`owner.name` is `value` inside."""
-    before = owner.__dict__[name]
-    setattr(owner, name, value)
-    try:
-        yield
-    finally:
-        setattr(owner, name, before)
 
 
 # -- the loop and its journal --------------------
@@ -152,6 +153,15 @@ def _no_bounds() -> Sequence[tuple[Any, str, Any]]:
         return lease(replace(self, most=1000), action)
 
     return [(arbitration, "RULES", rules), (HostActions, "_lease", boundless)]
+
+
+def _no_growth_bound() -> Sequence[tuple[Any, str, Any]]:
+    begin = arbitration._Plan.__init__
+
+    def boundless(self: Any, observation: Any, under_way: Any, growth: float) -> None:
+        begin(self, observation, under_way, math.inf)
+
+    return [(arbitration._Plan, "__init__", boundless)]
 
 
 # -- time --------------------
@@ -270,7 +280,7 @@ def _landed_at_once() -> Sequence[tuple[Any, str, Any]]:
         else:
             settle(self, task, batch, target)
 
-    return [(Placing, "_settle", hasty), *_drift_stays()]
+    return [(Placing, "_settle", hasty)]
 
 
 # -- shared hosts --------------------
@@ -313,7 +323,7 @@ def _two_controllers() -> Sequence[tuple[Any, str, Any]]:
     return [(driver, "held", open_to_all), (world, "held", open_to_all)]
 
 
-def _no_compaction_lock() -> Sequence[tuple[Any, str, Any]]:
+def _nothing_written() -> Sequence[tuple[Any, str, Any]]:
     def commit(self: StateLog, tables: Any) -> None:
         self._known = {name: dict(table) for name, table in tables.items()}
 
@@ -335,37 +345,55 @@ def _twice() -> Sequence[tuple[Any, str, Any]]:
     return [(Engine, "salted", True)]
 
 
+FULL, GATEWAY, POLICY, STRAY = ("a full disk",), ("the gateway fails",), "the policy fails", ("a stray host",)
+ARBITER_DIES, REGION_DIES = ("arbiter: killed",), ("east: killed", "west: killed")
 MUTANTS: tuple[Mutant, ...] = (
-    Mutant("ten failed observations end the run", "what cannot be seen goes on as planned", _blindness_ends),
-    Mutant("an odd plan ends the run", "plans are checked, and faults of a round freeze the plan", _unchecked_plans),
-    Mutant("a full disk ends the run", "a journal that cannot be written freezes the plan", _full_disk_ends),
-    Mutant("what could not be written is forgotten", "the journal keeps it and writes it later", _nothing_kept),
-    Mutant("half lines stay", "a line that was written in part is cut off", _half_lines),
-    Mutant("torn lines stay", "a torn last line is cut off at the next start", _torn_lines),
-    Mutant("a batch that hangs is no batch", "nothing is taken away while a batch hangs", _no_stall_rule),
-    Mutant("bounds are not checked", "never more than max_hosts", _no_bounds),
-    Mutant("the clock is believed", "steps of the clock are noticed", _clock_believed),
-    Mutant("a batch is dated by two clocks", "one under way when the clock was set is dated anew", _across_believed),
-    Mutant("counters that cannot be count", "use that cannot be is unknown", _odd_counters),
-    Mutant("queries not looked at have ended", "what was never seen has not ended", _unseen_is_over),
-    Mutant("leases are given up", "without a host a lease is tried again within a minute", _given_up),
-    Mutant("leases are not logged", "a lease is on disk before its provider is asked", _leases_unlogged),
+    Mutant("ten failed observations end the run", "what cannot be seen goes on as planned", _blindness_ends, needs=GATEWAY),
+    Mutant("an odd plan ends the run", "plans are checked, and faults of a round freeze the plan", _unchecked_plans,
+           needs=(f"{POLICY}: no plan", f"{POLICY}: odd actions")),
+    Mutant("a full disk ends the run", "a journal that cannot be written freezes the plan", _full_disk_ends, needs=FULL),
+    Mutant("what could not be written is forgotten", "the journal keeps it and writes it later", _nothing_kept, needs=FULL),
+    Mutant("half lines stay", "a line that was written in part is cut off", _half_lines, needs=FULL),
+    Mutant("torn lines stay", "a torn last line is cut off at the next start", _torn_lines,
+           needs=("killed in a write: inside",)),
+    Mutant("a batch that hangs is no batch", "nothing is taken away while a batch hangs", _no_stall_rule,
+           needs=("a batch hangs",)),
+    Mutant("bounds are not checked", "never more than max_hosts", _no_bounds, needs=(f"{POLICY}: greedy",)),
+    Mutant("all hosts at once", "growth per round is bounded", _no_growth_bound, needs=(f"{POLICY}: greedy",)),
+    Mutant("the clock is believed", "steps of the clock are noticed", _clock_believed, needs=("the clock is set",)),
+    Mutant("a batch is dated by two clocks", "one under way when the clock was set is dated anew", _across_believed,
+           needs=("the clock is set",)),
+    Mutant("counters that cannot be count", "use that cannot be is unknown", _odd_counters,
+           needs=("use is absurd: negative",)),
+    Mutant("queries not looked at have ended", "what was never seen has not ended", _unseen_is_over, needs=(" queries",)),
+    Mutant("leases are given up", "without a host a lease is tried again within a minute", _given_up,
+           needs=("the provider raises", "no room")),
+    Mutant("leases are not logged", "a lease is on disk before its provider is asked", _leases_unlogged,
+           needs=("killed",)),
     Mutant("ends are not logged", "ends of leases are on disk", _ends_unlogged),
-    Mutant("ends that could not be written are dropped", "they are written when there is room", _ends_dropped),
-    Mutant("orphans stay", "what nobody leased is released, and in the ledger", _orphans_stay, "own"),
-    Mutant("an orphan is adopted before it is written", "it is written first", _orphans_adopted, "own"),
-    Mutant("nothing is taken over", "a run that goes on adopts or writes off its leases", _nothing_adopted, "own"),
+    Mutant("ends that could not be written are dropped", "they are written when there is room", _ends_dropped, needs=FULL),
+    Mutant("orphans stay", "what nobody leased is released, and in the ledger", _orphans_stay, "own", STRAY),
+    Mutant("an orphan is adopted before it is written", "it is written first", _orphans_adopted, "own", STRAY),
+    Mutant("nothing is taken over", "a run that goes on adopts or writes off its leases", _nothing_adopted, "own",
+           ("a: killed",)),
     Mutant("ended hosts stay listed", "hosts that ended are released at their provider", _ended_listed),
-    Mutant("the mover dies of a fault", "a pass that failed is followed by the next", _mover_dies),
+    Mutant("the mover dies of a fault", "a pass that failed is followed by the next", _mover_dies, needs=GATEWAY),
     Mutant("drift stays", "partitions that ran elsewhere return", _drift_stays),
-    Mutant("a report is believed", "a move has landed once a batch confirms it", _landed_at_once),
-    Mutant("the arbiter speaks before it writes", "state is on disk before it is said", _said_before_written, "shared"),
-    Mutant("a region acts before it writes", "state is on disk before it is acted on", _order_unwritten, "shared"),
-    Mutant("old claims count", "a claim that is not newer is ignored, and machines are locked", _old_claims, "shared"),
+    Mutant("a report is believed", "a move has landed once a batch confirms it", _landed_at_once,
+           needs=("reports to the coordinator lost",)),
+    Mutant("the arbiter speaks before it writes", "state is on disk before it is said", _said_before_written, "shared",
+           ARBITER_DIES),
+    Mutant("a region acts before it writes", "state is on disk before it is acted on", _order_unwritten, "shared",
+           REGION_DIES),
+    Mutant("old claims count", "a claim that is not newer is ignored, and machines are locked", _old_claims, "shared",
+           ("messages doubled",)),
     Mutant("machines are not locked", "the kernel gives a machine to one process", _unlocked_machines, "shared"),
-    Mutant("a second controller is let in", "one process holds a run's folder", _two_controllers),
-    Mutant("managers write nothing", "managers have a journal", _no_compaction_lock, "shared"),
+    Mutant("a second controller is let in", "one process holds a run's folder", _two_controllers,
+           needs=("a second controller",)),
+    Mutant("managers write nothing", "managers have a journal", _nothing_written, "shared",
+           (*ARBITER_DIES, *REGION_DIES)),
     Mutant("state of an older version is loaded", "the engine loads what the batch before committed", _old_state),
     Mutant("a batch is planned anew", "a batch is replayed as it was planned", _another_range),
     Mutant("content depends on the executor", "content is a function of the records", _twice),
-)
+)  # fmt: skip
+"""Every mend that is undone."""

@@ -35,6 +35,8 @@ COMMITS = 0.25
 """Seconds from the end of a batch's tasks to its commit."""
 RETRY = 1.0
 """Seconds that a task which was lost takes to run elsewhere."""
+OF_QUERIES, QUERIES = ("queries", "batches"), " queries"
+"""Calls about queries, and what a failure is called that concerns these alone: the rest of the JVM answers."""
 
 
 @dataclass
@@ -260,6 +262,7 @@ class Engine:
         wall: Callable[[], float],
         history: History,
         run: int,
+        fails: tuple[float, str],
     ) -> None:
         self.name, self.durable, self._machines, self._arrived, self._due = name, durable, machines, arrived, due
         self.now, self.wall, self._history = now, wall, history
@@ -271,12 +274,12 @@ class Engine:
         self.batch: tuple[int, float, float] | None = None  # number, when it began, by the wall
         self._written, self._spent_at = False, 0.0
         self._works: dict[str, tuple[float, float]] = {}
-        self._ends, self._tasks = math.inf, dict[int, tuple[str, int, float]]()
+        self._ends, self.tasks = math.inf, dict[int, tuple[str, int, float]]()
         self._next, self._numbers = 0.0, 0
         self._came_up: dict[str, float] = {}
         self.stopped = False
         # faults, each until a second
-        self.fails: tuple[float, str] = (-math.inf, "")
+        self.fails = fails
         self.reports_lost = self.hangs = self.silent = self.loadless = -math.inf
         self.spark = self._java()
 
@@ -284,24 +287,24 @@ class Engine:
 
     def ask(self, method: str, *arguments: Any) -> list[list[str]]:
         """What the Java of the real driver side answers."""
-        self._perhaps_fail()
+        self._perhaps_fail(method)
         return getattr(self, f"_{method}")(*arguments)
 
-    def _perhaps_fail(self) -> None:
+    def _perhaps_fail(self, call: str) -> None:
         until, how = self.fails
-        if self.now() < until:
+        if self.now() < until and (call in OF_QUERIES or not how.endswith(QUERIES)):
             raise raised(how)
 
     def cpu_seconds(self) -> float:
         return 0.0
 
     def fence(self, executor: str) -> None:
-        self._perhaps_fail()
+        self._perhaps_fail("fence")
         if executor in self.executors:
             self.executors[executor].fenced = True
 
     def _executors(self, _: Any) -> list[list[str]]:
-        running = {executor for executor, _, _ in self._tasks.values()} if self.batch is not None else set()
+        running = {executor for executor, _, _ in self.tasks.values()} if self.batch is not None else set()
         return [
             [
                 each.id,
@@ -471,7 +474,7 @@ class Engine:
                 return
             self.durable.ranges.append((start, min(latest, start + BOUND)))
         self.batch = (number, now, self.wall())
-        self._tasks, self._works = {}, {}
+        self.tasks, self._works = {}, {}
         self._run(range(PARTITIONS), number, now + OVERHEAD)
 
     def _run(self, partitions: Collection[int], number: int, at: float) -> None:
@@ -482,7 +485,7 @@ class Engine:
             executor = self._place(partition)
             seconds = COST * (end - start) / PARTITIONS / machines[self.executors[executor].host].type.cores
             busy[executor] = busy.get(executor, 0.0) + seconds
-            self._tasks[partition] = (executor, number, seconds)
+            self.tasks[partition] = (executor, number, seconds)
             self.locations[partition] = executor  # a task reports where it loads its state, before it works
         self._works |= {executor: (at, at + seconds) for executor, seconds in busy.items()}
         hold = max(self.executors[each].stands_until for each in busy)
@@ -491,12 +494,12 @@ class Engine:
     def _end_or_go_on(self, now: float) -> None:
         assert self.batch is not None
         number = self.batch[0]
-        lost = [p for p, (executor, _, _) in self._tasks.items() if executor not in self.executors]
+        lost = [p for p, (executor, _, _) in self.tasks.items() if executor not in self.executors]
         if lost:
             if self.executors:
                 self._run(lost, number, now + RETRY)
             return
-        if now < (hold := max(self.hangs, *(self.executors[e].stands_until for e, _, _ in self._tasks.values()))):
+        if now < (hold := max(self.hangs, *(self.executors[e].stands_until for e, _, _ in self.tasks.values()))):
             self._ends = hold
             return
         # State and sink are written before the batch counts as committed: a driver may die between the two.
@@ -508,7 +511,7 @@ class Engine:
         number, began, by_wall = self.batch
         self.durable.committed, self._written = number, False
         start, end = self.durable.ranges[number]
-        tasks = [(self._tasks[p][0], self._tasks[p][2]) for p in range(PARTITIONS)]
+        tasks = [(self.tasks[p][0], self.tasks[p][2]) for p in range(PARTITIONS)]
         self.progress.append(
             Progress(
                 number,
@@ -530,7 +533,7 @@ class Engine:
     def _write(self, number: int, now: float) -> None:
         start, end = self.durable.ranges[number]
         for partition in range(PARTITIONS):
-            executor, _, seconds = self._tasks[partition]
+            executor, _, seconds = self.tasks[partition]
             at = self.executors[executor]
             loaded = self.loads(at.state.get(partition), number)
             before = self.durable.contents.get((partition, loaded), "") + (executor if self.salted else "")

@@ -21,7 +21,7 @@ __all__ = ["FaultyProvider", "Process", "Strand"]
 R = TypeVar("R")
 
 ABSURD: Mapping[str, float | None] = {
-    "nan": math.nan, "inf": math.inf, "-inf": -math.inf, "negative": -5.0, "none": None, "huge": 1e18,
+    "nan": math.nan, "inf": math.inf, "-inf": -math.inf, "negative": -500.0, "none": None, "huge": 1e18,
 }  # fmt: skip
 
 

@@ -15,6 +15,8 @@ BETWEEN = 10.0
 """Mean seconds between two faults: about the time in which one is noticed, so that many overlap."""
 SHORTEST, LONGEST = 2.0, 30.0
 """Seconds that a fault with a duration lasts."""
+HANGS = 120.0
+"""Seconds that a batch hangs at most: a policy that believes what it sees gives up a host after a minute."""
 STEPS = (1.0, 10.0, 60.0, 600.0, 3600.0)
 """Seconds by which a clock is set, forward or back."""
 ERRORS = ("EnvironmentProblem", "OSError", "TimeoutError", "RuntimeError", "KeyError", "ValueError", "Py4JError")
@@ -25,7 +27,7 @@ WHEN = ("before", "inside", "after")
 @dataclass(frozen=True, slots=True)
 class Fault:
     """At `at` seconds `kind` happens to `who`. amount: what its kind says (bytes, seconds of a step, calls); seconds: how
-    long it lasts; how: a variant, such as when in a write a process dies, or what a call raises.
+    long it lasts; how: a variant, such as when in a write a process dies, or what a call raises, and which call.
     """
 
     at: float
@@ -58,6 +60,7 @@ class Kind:
     who: Mapping[str, Sequence[str]]
     weight: float = 1.0
     lasts: bool = False
+    longest: float = LONGEST
     how: Sequence[str] = ("",)
     amount: Callable[[random.Random], float] = lambda chance: 0.0
 
@@ -91,9 +94,9 @@ KINDS: Mapping[str, Kind] = {
     "an executor dies": Kind(DRIVERS, 1.5),
     "an executor stands still": Kind(DRIVERS, 1.0, lasts=True),
     "a stray host": Kind({OWN: ("a",), SHARED: ("east", "west")}, 0.7),
-    "the gateway fails": Kind(DRIVERS, 1.5, lasts=True, how=ERRORS),
+    "the gateway fails": Kind(DRIVERS, 2.0, lasts=True, how=(*ERRORS, *(f"{error} queries" for error in ERRORS))),
     "reports to the coordinator lost": Kind(DRIVERS, 1.0, lasts=True),
-    "a batch hangs": Kind(DRIVERS, 1.0, lasts=True),
+    "a batch hangs": Kind(DRIVERS, 1.0, lasts=True, longest=HANGS),
     "progress is missing": Kind(DRIVERS, 1.0, lasts=True),
     "task loads are missing": Kind(DRIVERS, 0.7, lasts=True),
     "use is stale": Kind(DRIVERS, 0.7, lasts=True),
@@ -115,7 +118,7 @@ def drawn(seed: int, faults: int, world: str = "") -> Schedule:
     at, found = BEGIN, list[Fault]()
     for name in chance.choices(kinds, [KINDS[name].weight for name in kinds], k=faults):
         kind = KINDS[name]
-        seconds = round(chance.uniform(SHORTEST, LONGEST), 1) if kind.lasts else 0.0
+        seconds = round(chance.uniform(SHORTEST, kind.longest), 1) if kind.lasts else 0.0
         found.append(
             Fault(round(at, 1), name, chance.choice(kind.who[where]), kind.amount(chance), seconds, chance.choice(kind.how))
         )

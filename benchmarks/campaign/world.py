@@ -19,15 +19,17 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from campaign.disk import Disk, Killed, failing
-from campaign.driver import AGAIN, MAX_HOSTS, Driver
+from campaign.driver import AGAIN, LEAST, MAX_HOSTS, TIMES, Driver
 from campaign.history import History, Ledgers, Violation, checked
 from campaign.paper import EPOCH, SMALL, Cloud, Cluster, Machine
+from campaign.patching import patched
 from campaign.process import FaultyProvider, Process, Strand
 from campaign.schedule import OWN, SHARED, Fault, Schedule
 from elastream.clouds.local.hosts import LocalHosts
 from elastream.clouds.membership import Membership, MembershipLost
 from elastream.clouds.pool import PoolHosts
 from elastream.clouds.provider import Phase, Provider
+from elastream.control import arbitration
 from elastream.control.journal import Journal
 from elastream.model.alarms import Alarms
 from elastream.model.errors import CloudError, ElastreamError, EnvironmentProblem, InputError
@@ -135,7 +137,7 @@ class World:
 
     def run(self) -> tuple[Violation, ...]:
         """Run to the end, and check."""
-        with failing(self.disk):
+        with failing(self.disk), patched(arbitration, "LEAST", LEAST), patched(arbitration, "TIMES", TIMES):
             try:
                 self._run_until_settled()
             finally:
@@ -400,6 +402,8 @@ class World:
                 driver.tripwire.how = fault.how
             case "a second controller" if driver.alive and driver.loop is not None:
                 self._second(driver)
+            case "the gateway fails":
+                driver.gateway = (until, fault.how)  # also of a JVM that begins meanwhile
             case "a host dies" | "hosts die":
                 self._hosts_die(driver, max(1, int(fault.amount)))
         if engine is None:
@@ -411,7 +415,7 @@ class World:
             case "an executor stands still" if running:
                 engine.executors[self.chance.choice(running)].stands_until = until
             case "the gateway fails":
-                engine.fails = (until, fault.how)
+                engine.fails = driver.gateway
             case "reports to the coordinator lost":
                 engine.reports_lost = until
             case "a batch hangs":
@@ -456,14 +460,15 @@ class World:
     def _stop(self) -> None:
         """Every run ends in order, and leaves nothing."""
         drivers = [each for each in self.processes.values() if isinstance(each, Driver)]
-        until = self.time + 30.0
+        until = self.time + 60.0
         for driver in drivers:
             driver.stopping = True
-            if driver.loop is not None:
-                driver.loop.stop()
-            else:
+            if driver.loop is None:
                 driver.starts_at = math.inf
         while any(each.starts_at < math.inf for each in drivers) and self.time < until:
+            for driver in drivers:  # each time: one that was to die in its next write does so now, and starts again
+                if driver.loop is not None:
+                    driver.loop.stop()
             self.time = round(self.time + STEP, 6)
             for process in self.processes.values():
                 self._let(process)
@@ -474,8 +479,11 @@ class World:
 
     def _disagree(self) -> str:
         """What the arbiter, its regions and their clouds do not agree on; empty where they do."""
-        assert self.arbiter is not None
+        if self.arbiter is None:
+            return "the arbiter does not run"
         for name in REGIONS:
+            if name not in self.regions:
+                return f"{name} does not run"
             party, region = self.arbiter.state.regions.get(name), self.regions[name].state.region
             ordered = set(party.hosts) if party is not None else set()
             there = {host for host in self.clouds[name].hosts() if not host.startswith("stray")}

@@ -275,6 +275,17 @@ def test_the_bill_is_shared_and_every_member_hears_its_part(world):
     assert world.node.bill() == pytest.approx({"a": 2.0})
 
 
+def test_a_journal_that_has_every_lease_that_ended_is_read_once_and_written_as_now(world):
+    lease = {"host": "m1", "kind": "small", "since": 100.0, "until": 150.0, "spells": [["a", 100.0, 150.0]]}
+    world.log.commit({"ended": {"0": lease}, "settled": {"a": 3.0}})
+    for _ in range(2):
+        world.restart()
+        world.node.round()
+        assert world.node.bill() == {"a": 5.0}
+    world.log.close()
+    assert StateLog(world.journal, "pool").read["ended"] == {}
+
+
 def test_machines_of_an_arbiter_with_a_long_name_can_be_locked(world):
     """A lock is a socket, whose name the kernel keeps short."""
     world.offer = replace(world.offer, name="p" * 100)

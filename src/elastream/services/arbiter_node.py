@@ -86,7 +86,8 @@ class ArbiterNode:
         self._heard: dict[tuple[type, str], RegionReport | Claim] = {}
         self._sent: dict[str, RegionOrder] = {}
         self._state, self._keys = _arbiter(offer, machines or {}, log.read, clock(), rules.patience)
-        log.known(_arbiter_tables(self._state, self._keys))
+        before = {name: log.read.get(name, {}) for name in ("ended", "settled")}
+        log.known({**_arbiter_tables(self._state, self._keys), **before})
 
     @property
     def state(self) -> Arbiter:
@@ -187,7 +188,7 @@ class ArbiterNode:
 
     def _bill(self, now: float) -> dict[str, float]:
         owed = dict(self._state.settled)
-        for name, amount in bill([*self._state.ended, *self._state.leases.values()], now).items():
+        for name, amount in bill(self._state.leases.values(), now).items():
             owed[name] = owed.get(name, 0.0) + amount
         return owed
 
@@ -227,9 +228,9 @@ def _arbiter_tables(state: Arbiter, keys: Mapping[str, str]) -> dict[str, Mappin
             for name, m in state.applications.items()
         },
         "leases": {name: _paid(paid) for name, paid in state.leases.items()},
-        "ended": {str(number): _paid(paid) for number, paid in enumerate(state.ended, start=state.forgotten)},
+        "ended": {},  # of a journal of before: `_arbiter` has settled them
         "settled": state.settled,
-        "counters": {"next_number": state.next_number, "forgotten": state.forgotten},
+        "counters": {"next_number": state.next_number},
     }  # fmt: skip
 
 
@@ -270,6 +271,9 @@ def _arbiter(
             )
     known = {name: _dated(record, now, now + patience) for name, record in known.items()}
     hosts = {**fixed(offer.kinds, machines).hosts, **known}
+    settled = dict(tables.get("settled", {}))
+    for name, owed in bill(map(paid, tables.get("ended", {}).values()), now).items():  # as journals were once kept
+        settled[name] = settled.get(name, 0.0) + owed
     members = tables.get("members", {})
     state = Arbiter(
         hosts,
@@ -282,8 +286,6 @@ def _arbiter(
         tables.get("counters", {}).get("next_number", 1),
         kinds,
         {name: paid(fields) for name, fields in tables.get("leases", {}).items()},
-        tuple(paid(fields) for _, fields in sorted(tables.get("ended", {}).items(), key=lambda each: int(each[0]))),
-        tables.get("settled", {}),
-        tables.get("counters", {}).get("forgotten", 0),
+        settled,
     )
     return state, {name: member["key"] for name, member in members.items()}

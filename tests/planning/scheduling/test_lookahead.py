@@ -54,7 +54,7 @@ def test_a_low_instant_is_answered_to_hold_each_and_passed_over_to_hold_the_inte
 
 def test_a_short_peak_is_answered_by_another_alternate_and_a_long_one_by_a_host():
     problem = chain(
-        [(1.0, 1.0, 1.0), (0.8, 0.5, 1.0)], goal=replace(GOAL, period=12 * STEP), types=[replace(SMALL, price=0.9)]
+        [(1.0, 1.0, 1.0), (0.8, 0.5, 1.0)], goal=replace(GOAL, period=12 * STEP), types=[replace(SMALL, price=2.0)]
     )
     now = deployed(problem, [(problem.types[0], {"o0": 1})])
 
@@ -67,6 +67,13 @@ def test_a_short_peak_is_answered_by_another_alternate_and_a_long_one_by_a_host(
     assert max(len(stage.deployment.hosts) for stage in peak(11).stages) > 1
 
 
+def test_a_host_leased_for_a_peak_is_not_repacked_away_for_what_comes_after_it():
+    problem = chain([(1.0, 1.0, 1.0)], goal=GOAL, types=[SMALL])
+    now = deployed(problem, [(SMALL, {"o0": 1})])
+    found = look_ahead(problem, now, replace(ahead(problem, 2.0, *[0.2] * 9), steady=True))
+    assert found.throughput[0] >= GOAL.lowest
+
+
 def test_of_hosts_whose_paid_time_ends_those_go_that_are_not_needed_again():
     kind = replace(SMALL, billing=Billing(3600.0))
     problem = chain([(1.0, 1.0, 1.0)], goal=GOAL, types=[kind])
@@ -77,9 +84,10 @@ def test_of_hosts_whose_paid_time_ends_those_go_that_are_not_needed_again():
 
 
 def test_an_instant_alone_that_no_host_is_in_time_for_is_passed_over():
-    problem = chain([(1.0, 1.0, 1.0)], goal=GOAL)
-    now = deployed(problem, [(SMALL, {"o0": 1})])
-    found = look_ahead(problem, now, ahead(problem, 1.2, 1.0, 1.0, 1.3, 0.6, 1.0, 1.0))
+    kind = replace(SMALL, start=60.0)
+    problem = chain([(1.0, 1.0, 1.0)], goal=GOAL, types=[kind])
+    found = look_ahead(problem, deployed(problem, [(kind, {"o0": 1})]), ahead(problem, 1.5, 0.3, 1.0, 1.0))
+    assert found.throughput[0] < GOAL.lowest
     assert not changes(problem, found)
     assert not found.missed
 
@@ -227,10 +235,8 @@ def test_whatever_is_foreseen_the_loop_ends_in_a_plan_that_fits(data):
         assert all(0 <= each < len(options) for each, options in zip(active, problem.options, strict=True))
 
 
-# The same draws each time: one was seen that breaks it (two operators side by side, 8 records/s and then 2: 0.71 for 0.75
-# without being said to be missed). That is not mended yet.
 @given(st.data())
-@settings(max_examples=examples(40), deadline=None, derandomize=True)
+@settings(max_examples=examples(40), deadline=None)
 def test_with_hosts_enough_the_interval_is_within_the_tolerance_or_said_to_be_missed(data):
     problem = data.draw(problems())
     placed = [name for name, where in zip(problem.operators, problem.placed.tolist(), strict=True) if where]

@@ -1,3 +1,4 @@
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
@@ -7,7 +8,7 @@ from hypothesis import strategies as st
 
 from elastream.model.cloud import Billing, HostType, Lease
 from elastream.planning.sharing.arbiter import decide, join, leave, refusal
-from elastream.planning.sharing.billing import Paid, bill
+from elastream.planning.sharing.billing import Paid, bill, parted
 from elastream.planning.sharing.messages import Claim, View
 from elastream.planning.sharing.rules import ArbiterRules
 from elastream.planning.sharing.state import Arbiter, Tenure, fixed, view_for
@@ -175,8 +176,7 @@ def test_an_unrequested_machine_is_kept_until_the_end_of_its_paid_unit():
     assert play.state.hosts["m1"].tenure is Tenure.FREE
     play.step(20)
     assert play.state.hosts["m1"].tenure is Tenure.IDLE
-    (paid,) = play.state.ended
-    assert paid.lease.cost(play.now) == 1.0
+    assert play.state.settled == {"a": 1.0}
 
 
 def test_a_machine_that_changes_hands_stays_leased():
@@ -191,7 +191,7 @@ def test_a_machine_that_changes_hands_stays_leased():
     play.step(5)
     (paid,) = play.state.leases.values()
     assert [who for who, _, _ in paid.spells] == ["a", "b"]
-    assert not play.state.ended
+    assert not play.state.settled
 
 
 def test_kinds_are_shared_each_by_itself():
@@ -254,6 +254,25 @@ class TestBill:
         lease = replace(Lease("m1", SMALL, 0.0), until=now)
         assert sum(bill([Paid(lease, tuple(spells))], now).values()) == pytest.approx(lease.cost(now))
 
+    @given(
+        st.lists(st.tuples(st.sampled_from("abc"), st.integers(1, 70), st.integers(0, 90)), min_size=4, max_size=12),
+        st.sampled_from((Billing(30.0), Billing(1.0, 60.0), Billing(600.0))),
+    )
+    def test_a_past_that_was_settled_and_the_rest_are_billed_as_the_whole(self, turns, billing):
+        began, spells = 1_700_000_000.3, []
+        now = began
+        for who, held, pause in turns:
+            spells.append((who, now, now + held))
+            now += held + pause
+        whole = Paid(Lease("m1", replace(SMALL, billing=billing), began), tuple(spells))
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr("elastream.planning.sharing.billing.MANY", 3)
+            past, rest = parted(whole, now)
+        assert past is None or (past.lease.until < now and len(rest.spells) <= len(whole.spells))
+        for later in (now + 0.3, now + 7.3, now + 1000.3):
+            both = Counter(bill([] if past is None else [past], later)) + Counter(bill([rest], later))
+            assert both == pytest.approx(bill([whole], later))
+
 
 EVENTS = st.lists(
     st.tuples(
@@ -313,8 +332,7 @@ def test_no_application_starves_whatever_the_others_request(changes, size):
         assert all(play.apps[name].held for name in "abc" if play.apps[name].wants)
 
 
-def test_leases_that_ended_first_are_forgotten_and_what_is_owed_for_them_is_not(monkeypatch):
-    monkeypatch.setattr("elastream.planning.sharing.ledger.KEPT", 2)
+def test_of_a_lease_that_has_ended_what_is_owed_for_it_is_kept():
     play = Play(pool(1))
     app = play.join("a", wants=1)
     for times in range(1, 7):
@@ -322,7 +340,5 @@ def test_leases_that_ended_first_are_forgotten_and_what_is_owed_for_them_is_not(
         play.step(10)
         app.wants = 0
         play.step(60)
-        state = play.state
-        assert state.forgotten + len(state.ended) == times
-        assert len(state.ended) < 4
-        assert state.settled.get("a", 0.0) + sum(each.lease.cost(play.now) for each in state.ended) == times
+        assert not play.state.leases
+        assert play.state.settled == {"a": times}

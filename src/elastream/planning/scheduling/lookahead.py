@@ -6,7 +6,7 @@ nothing to retract. All steps are `greedy`'s, over the instants that are left.
 """
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -65,9 +65,14 @@ def _short(schedule: StagedPlan, goal: Goal) -> tuple[int, int]:
 
 def _now(conditions: Conditions) -> Conditions:
     """The first instant alone, as if it lasted: what it needs not may go, if what comes later can be had again for less."""
-    speeds = {name: column[:1] for name, column in conditions.speeds.items()}
-    links = {pair: column[:1] for pair, column in conditions.bandwidth.items()}
-    return replace(conditions, rates=conditions.rates[:1], speeds=speeds, bandwidth=links, steady=True)
+    return replace(_first(conditions, 1), steady=True)
+
+
+def _first(conditions: Conditions, instants: int) -> Conditions:
+    """The same until so many instants later."""
+    speeds = {name: column[:instants] for name, column in conditions.speeds.items()}
+    links = {pair: column[:instants] for pair, column in conditions.bandwidth.items()}
+    return replace(conditions, rates=conditions.rates[:instants], speeds=speeds, bandwidth=links)
 
 
 def farthest(throughput: Floats, goal: Goal, hold: Hold = "step") -> int:
@@ -140,7 +145,7 @@ class _Search:
     def _advance(self, instants: int) -> None:
         """Keep the deployment for so many instants, and note what was planned for their first."""
         if self.acted:
-            self._settle()
+            self._settle(instants)
         self.expected.append(self.found.application[:instants])
         self.begin += instants
         now, ahead = self.assembly.conditions, self.begin < self.all.instants
@@ -148,17 +153,36 @@ class _Search:
             queues = self.found.waiting[instants]
             self._go_on(self.assembly.deployment(), _later(now, instants, queues, self.all.time))
 
-    def _settle(self) -> None:
+    def _settle(self, instants: int) -> None:
         """Note the stage that was reached: planned hosts of the cheapest types, each with a name of its own."""
-        settled = named(repacked(self.assembly, self.goal.throughput).deployment(), self.planned)
+        now = self.assembly.conditions
+        for packed in self._packed(instants):
+            settled = named(packed.deployment(), self.planned)
+            assembly = Assembly(self.problem, settled, now)
+            bandwidth = assembly.limits()
+            found = assembly.flows(bandwidth)
+            if self._keeps(found.application[:instants], self.found.application[:instants]):
+                break
         self.planned += len(settled.hosts)
-        self.assembly = assembly = Assembly(self.problem, settled, self.assembly.conditions)
-        self.bandwidth = assembly.limits()
-        self.found = assembly.flows(self.bandwidth)
-        time = assembly.conditions.time
-        stage = PlannedStage(time, settled, tuple(dict.fromkeys(self.why)))
-        self.stages = [*(each for each in self.stages if each.time < time), stage]
+        self.assembly, self.bandwidth, self.found = assembly, bandwidth, found
+        stage = PlannedStage(now.time, settled, tuple(dict.fromkeys(self.why)))
+        self.stages = [*(each for each in self.stages if each.time < now.time), stage]
         self.why = []
+
+    def _packed(self, instants: int) -> Iterator[Assembly]:
+        """What was reached, repacked for the mean throughput of all that is left of the interval; where rates differ much
+        that is not enough for the instants that the stage is to hold: for that of these alone; as it is."""
+        yield repacked(self.assembly, self.goal.throughput)
+        held = Assembly(self.problem, self.assembly.deployment(), _first(self.assembly.conditions, instants))
+        yield repacked(held, self.goal.throughput)
+        yield self.assembly
+
+    def _keeps(self, after: Floats, before: Floats) -> bool:
+        """Whether what is held is nowhere below the tolerance where it was not, and nowhere lower where it was."""
+        if self.hold == "interval":
+            upto = np.arange(1, before.size + 1)
+            after, before = np.cumsum(after) / upto, np.cumsum(before) / upto
+        return bool((after >= np.minimum(before, self.goal.lowest) - NEARLY).all())
 
     def _adapt(self) -> bool:
         """Plan actions at the cross-over, for what is left of the interval (lines 18 to 27); False where none helps.

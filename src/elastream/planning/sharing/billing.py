@@ -1,11 +1,15 @@
 """Bills the leases of shared hosts to applications."""
 
+import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from elastream.model.cloud import Lease
 
-__all__ = ["Paid", "bill"]
+__all__ = ["Paid", "bill", "parted"]
+
+MANY = 100
+"""Spells of a running lease beyond which those of units that are over become a sum: every claim goes through all."""
 
 
 @dataclass(frozen=True)
@@ -56,3 +60,20 @@ def bill(paid: Iterable[Paid], now: float) -> dict[str, float]:
                 owed[who] = owed.get(who, 0.0) + lease.type.price * seconds / (total or 1.0)
             last = next((who for who, since, _ in reversed(each.spells) if since < end), last)
     return owed
+
+
+def parted(paid: Paid, now: float) -> tuple[Paid | None, Paid]:
+    """What of `paid` changes no more by `now`, and the rest: `bill` says of both together what it says of the whole.
+
+    None, and all of it, where there are few holders yet: a host that changes hands for months must cost no more to bill.
+    """
+    lease, billing = paid.lease, paid.lease.type.billing
+    # Each part pays for at least the minimum: so neither is shorter than that.
+    units = math.ceil((now - billing.minimum - lease.since) / billing.unit) - 1
+    if len(paid.spells) <= MANY or units < 1 or units * billing.unit < billing.minimum:
+        return None, paid
+    cut = lease.since + units * billing.unit
+    before = max(1, sum(since < cut for _, since, _ in paid.spells))
+    # Half a unit earlier is the same number of units, and no rounding of epoch seconds adds one.
+    past = Paid(replace(lease, until=cut - billing.unit / 2), paid.spells[:before])
+    return past, Paid(replace(lease, since=cut), paid.spells[before - 1 :])

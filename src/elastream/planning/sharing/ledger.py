@@ -6,15 +6,12 @@ from dataclasses import replace
 
 from elastream.model.cloud import Lease, LifecycleError
 from elastream.model.wording import counted
-from elastream.planning.sharing.billing import Paid, bill
+from elastream.planning.sharing.billing import Paid, bill, parted
 from elastream.planning.sharing.messages import RegionOrder, View
 from elastream.planning.sharing.rules import ArbiterRules
 from elastream.planning.sharing.state import TRANSITIONS, Arbiter, HostRecord, Member, Party, Tenure, order_for, view_for
 
 __all__ = ["Ledger"]
-
-KEPT = 200
-"""Leases that have ended, of which each is kept: every change of the state is compared with all of them."""
 
 Held = dict[str, dict[str, None]]
 """Hosts by party, in order, mutable."""
@@ -35,8 +32,7 @@ class Ledger:
         self.regions = dict(state.regions)
         self.members = dict(state.applications)
         self.leases = dict(state.leases)
-        self.ended = list(state.ended)
-        self.settled, self.forgotten = dict(state.settled), state.forgotten
+        self.settled = dict(state.settled)
         self.sizes = {name: len(party.hosts) for name, party in state.regions.items()}
         self.total = len(state.hosts)
         self.ordered: dict[str, set[str]] = {}
@@ -97,7 +93,9 @@ class Ledger:
             if after:
                 self._member_hosts(after)[host] = None
             if host in self.leases:
-                self.leases[host] = self.leases[host].held_by(after, self.now)
+                past, self.leases[host] = parted(self.leases[host].held_by(after, self.now), self.now)
+                if past is not None:
+                    self._settle(past)
         if after:
             term = self._bump(False, after)
         if tenure is Tenure.IDLE:
@@ -200,8 +198,6 @@ class Ledger:
             self.regions[name] = replace(self.regions[name], hosts=tuple(held))
         for name, held in self._of_members.items():
             self.members[name] = replace(self.members[name], hosts=tuple(held))
-        if len(self.ended) >= 2 * KEPT:
-            self._settle()
         state = Arbiter(
             self.hosts,
             frozenset(self.unsettled),
@@ -210,9 +206,7 @@ class Ledger:
             self._next_number,
             self.kinds,
             self.leases,
-            tuple(self.ended),
             self.settled,
-            self.forgotten,
         )
         sent: list[RegionOrder | View] = [
             order_for(state, name, self.refused.get(name, ""), tuple(self.kept.get(name, ())))
@@ -222,12 +216,10 @@ class Ledger:
         sent += [view_for(state, name) for name, member in self.members.items() if member.seen < member.term]
         return state, tuple(sent)
 
-    def _settle(self) -> None:
-        """Forget the leases that ended first, but for what is owed for them."""
-        past, self.ended = self.ended[:-KEPT], self.ended[-KEPT:]
-        for application, owed in bill(past, self.now).items():
+    def _settle(self, past: Paid) -> None:
+        """Keep of a past that changes no more only what is owed for it."""
+        for application, owed in bill([past], self.now).items():
             self.settled[application] = self.settled.get(application, 0.0) + owed
-        self.forgotten += len(past)
 
     def _begin_lease(self, host: str, kind: str) -> None:
         if kind in self.kinds:
@@ -236,7 +228,7 @@ class Ledger:
     def _end_lease(self, host: str) -> None:
         if host in self.leases:
             paid = self.leases.pop(host).held_by("", self.now)
-            self.ended.append(replace(paid, lease=replace(paid.lease, until=self.now)))
+            self._settle(replace(paid, lease=replace(paid.lease, until=self.now)))
 
     def _member_hosts(self, application: str) -> dict[str, None]:
         if application not in self._of_members:

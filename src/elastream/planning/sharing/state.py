@@ -93,9 +93,8 @@ class Arbiter:
     """The state of an arbiter.
 
     unsettled: hosts that are not HELD, so that a round need not look at all. next_number: of the next host name never used.
-    kinds: host types by name; those of the first are what minima are about. leases: by host, those that run; ended: the
-    newest that ended, oldest first; settled: by application, what it owes for the `forgotten` ones before them. Hosts of
-    kinds that are not known cost nothing here.
+    kinds: host types by name; those of the first are what minima are about. leases: by host, those that run;
+    settled: by application, what it owes for those that have ended. Hosts of kinds that are not known cost nothing here.
     """
 
     hosts: Mapping[str, HostRecord] = field(default_factory=dict)
@@ -105,9 +104,7 @@ class Arbiter:
     next_number: int = 1
     kinds: Mapping[str, HostType] = field(default_factory=dict)
     leases: Mapping[str, Paid] = field(default_factory=dict)
-    ended: tuple[Paid, ...] = ()
     settled: Mapping[str, float] = field(default_factory=dict)
-    forgotten: int = 0
 
 
 def fixed(kinds: Iterable[HostType], machines: Mapping[str, str]) -> Arbiter:
