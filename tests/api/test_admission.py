@@ -84,16 +84,18 @@ def test_copies_of_no_state_are_refused(tmp_path):
 def test_fewer_fault_zones_than_copies_and_state_need_are_said_in_one_sentence():
     racks = [HostType(zone, cores=1, zone=zone) for zone in "ab"]
     assert doubts(1, racks, None, 8) == doubts(0, racks[:1], 8, 8) == ()
-    assert doubts(2, racks, None, 8) == (
+    (said,) = doubts(2, racks, None, 8)
+    assert said == (
         "2 fault zones (a, b) for state and 2 copies: where a whole zone fails, state is read from the checkpoint; declare "
-        "host types in 3 zones (`zone`)",
+        "host types in 3 zones (`zone`)"
     )
 
 
 def test_fewer_state_partitions_than_hosts_are_said_in_one_sentence():
-    assert doubts(0, [], 2, 8) == (
+    (said,) = doubts(0, [], 2, 8)
+    assert said == (
         "2 state partitions for up to 8 hosts (max_hosts): beyond 2 hosts others hold no state; give more state_partitions "
-        "or fewer hosts",
+        "or fewer hosts"
     )
 
 

@@ -75,7 +75,7 @@ def refuse_replicas(replicas: int, max_hosts: int, layout: Layout | None = None)
 
 
 def doubts(replicas: int, types: Iterable[HostType], partitions: int | None, max_hosts: int) -> tuple[str, ...]:
-    """What a run is warned of before it starts, a sentence each: copies and state partitions that do less than they seem to.
+    """What a run is warned of, a sentence each: copies and state partitions that do less than they seem to.
 
     partitions: state partitions of each keyed operator; None where there is none, or they are as many as is the default.
     """
