@@ -6,7 +6,7 @@ from elastream import Autopilot, Dataflow, HostType, Local, QueueThreshold, coll
 from elastream.api.admission import admit
 from elastream.model.composing import Consistency
 from elastream.model.errors import ElastreamError
-from elastream.model.fitting import few_partitions, few_zones
+from elastream.model.fitting import doubts
 
 
 def plain(value):
@@ -83,16 +83,17 @@ def test_copies_of_no_state_are_refused(tmp_path):
 
 def test_fewer_fault_zones_than_copies_and_state_need_are_said_in_one_sentence():
     racks = [HostType(zone, cores=1, zone=zone) for zone in "ab"]
-    assert few_zones(1, racks) == few_zones(0, racks[:1]) == ""
-    assert few_zones(2, racks) == (
+    assert doubts(1, racks, None, 8) == doubts(0, racks[:1], 8, 8) == ()
+    (said,) = doubts(2, racks, None, 8)
+    assert said == (
         "2 fault zones (a, b) for state and 2 copies: where a whole zone fails, state is read from the checkpoint; declare "
         "host types in 3 zones (`zone`)"
     )
 
 
 def test_fewer_state_partitions_than_hosts_are_said_in_one_sentence():
-    assert few_partitions(8, 8) == ""
-    assert few_partitions(2, 8) == (
+    (said,) = doubts(0, [], 2, 8)
+    assert said == (
         "2 state partitions for up to 8 hosts (max_hosts): beyond 2 hosts others hold no state; give more state_partitions "
         "or fewer hosts"
     )

@@ -257,6 +257,14 @@ MISTAKES = {
         "target_latency: 2s", "replicas: -1",
         "flow.yaml:2: replicas: -1 is out of range: it must be at least 0",
     ),
+    "truth for a whole number": (
+        "target_latency: 2s", "replicas: true",
+        "flow.yaml:2: replicas: True is not a whole number",
+    ),
+    "truth for a number": (
+        "cores: 0.25", "cores: true",
+        "flow.yaml:12: operators.words.cores: True is not a number",
+    ),
     "an unknown key of a host type": (
         "    btu: 10 min", "    bandwith: 10mbit",
         "flow.yaml:33: host_types.small.bandwith: there is no such key, did you mean 'bandwidth'?",

@@ -38,7 +38,6 @@ def check(
 
 
 def _check(file: Path, policy: str | None, cloud: str | None) -> None:
-    from elastream.model.fitting import few_zones
     from elastream.model.key_table import selection_of
 
     given = declared(file)
@@ -57,7 +56,7 @@ def _check(file: Path, policy: str | None, cloud: str | None) -> None:
         load_guards(given.guards, given.graph)
     said = [*unknown_to(given.policy, given.graph, given.target_latency), *needed(given, only_simulated is None)]
     said += beyond(given)
-    said += [each for each in [few_zones(given.replicas, given.types)] if each]
+    said += doubted(given)
     if only_simulated is not None:
         said.insert(0, f"it cannot be run: {only_simulated}")
     _show(file, given.graph, said)
@@ -127,6 +126,18 @@ def needed(given: "Declared", runs: bool) -> "list[str]":
     if missing := "; ".join(f"{option} ({why})" for option, why in wants if why):
         found.append(f"to simulate it, give {missing}")
     return found
+
+
+def doubted(given: "Declared") -> "tuple[str, ...]":
+    """What `run` will warn of; a sentence each. How many hosts a pool has is known only where it runs."""
+    from elastream.clouds.pool import Pool
+    from elastream.model.fitting import doubts
+    from elastream.model.graph import Kind
+
+    sized = given.cloud is not None and not isinstance(given.cloud, Pool)
+    keyed = any(each.kind is Kind.KEYED for each in given.graph.operators)
+    most = given.cloud.max_hosts if given.cloud is not None and sized else 0
+    return doubts(given.replicas, given.types, given.state_partitions if keyed else None, most)
 
 
 def beyond(given: "Declared") -> "list[str]":

@@ -6,7 +6,7 @@ Field types convert units to numbers; `elastream.documents.dataflow_keys` define
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator
 
 from elastream.documents.located import Loc, Located
 from elastream.model import units
@@ -69,6 +69,14 @@ class Keys(BaseModel):
     """A mapping that forbids unknown keys."""
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False, populate_by_name=False)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _yes_is_no_number(cls, value: object, info: ValidationInfo) -> object:
+        kind = cls.model_fields[str(info.field_name)].annotation
+        if isinstance(value, bool) and kind in (int, float, int | None, float | None):
+            raise ValueError(f"{value!r} is not a {'number' if kind in (float, float | None) else 'whole number'}")
+        return value
 
 
 class HostTypeKeys(Keys):

@@ -22,7 +22,7 @@ from elastream.model.cloud import HostType
 from elastream.model.composing import consistency_of
 from elastream.model.endpoints import ArrivalPattern
 from elastream.model.errors import CloudError, InputError
-from elastream.model.fitting import few_zones
+from elastream.model.fitting import doubts, refuse_replicas
 from elastream.model.flow import Dataflow
 from elastream.model.graph import Graph, Kind
 from elastream.model.key_table import KeyTable
@@ -100,7 +100,10 @@ def simulate(
         types = tuple(host_types) or own
     if not types:
         raise CloudError("no host types to simulate: give a cloud, host types, or a recorded run to calibrate with")
-    if said := few_zones(replicas, types):
+    stated = max_hosts or (0 if cloud is None or host_types else cloud.max_hosts)
+    refuse_replicas(replicas, most := stated or MOST_HOSTS)
+    keyed = any(each.kind is Kind.KEYED for each in graph.operators)
+    for said in doubts(replicas, types, state_partitions if keyed else None, stated):
         log.warning("%s", said)
     as_spark = (calibrate is not None or not host_types) if fused is None else fused
     monitor, every = FUSED if as_spark else APART
@@ -113,7 +116,7 @@ def simulate(
             seconds=None if limit is None else duration(limit),
             target=target,
             target_latency=None if target_latency is None else duration(target_latency),
-            max_hosts=max_hosts or (MOST_HOSTS if cloud is None or host_types else cloud.max_hosts),
+            max_hosts=most,
             monitor=monitor,
             period=every if period is None else pause(period, "plan"),
             seed=seed,

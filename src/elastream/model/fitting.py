@@ -17,8 +17,7 @@ from elastream.model.wording import counted
 
 __all__ = [
     "BATCH_OVERHEAD",
-    "few_partitions",
-    "few_zones",
+    "doubts",
     "refuse_misfit",
     "refuse_partitions",
     "refuse_replicas",
@@ -75,7 +74,16 @@ def refuse_replicas(replicas: int, max_hosts: int, layout: Layout | None = None)
         )
 
 
-def few_zones(replicas: int, types: Iterable[HostType]) -> str:
+def doubts(replicas: int, types: Iterable[HostType], partitions: int | None, max_hosts: int) -> tuple[str, ...]:
+    """What a run is warned of, a sentence each: copies and state partitions that do less than they seem to.
+
+    partitions: state partitions of each keyed operator; None where there is none, or they are as many as is the default.
+    """
+    few = "" if partitions is None else _few_partitions(partitions, max_hosts)
+    return tuple(filter(None, (_few_zones(replicas, types), few)))
+
+
+def _few_zones(replicas: int, types: Iterable[HostType]) -> str:
     """What `replicas` copies cannot outlast where hosts are in too few fault zones; one sentence, empty where they can."""
     zones = sorted({each.zone for each in types})
     if not replicas or not zones or len(zones) > replicas:
@@ -92,7 +100,7 @@ def refuse_partitions(partitions: int | None) -> None:
         raise InputError(f"state_partitions is {partitions!r}; it must be a whole number, 1 or more", ("state_partitions",))
 
 
-def few_partitions(partitions: int, max_hosts: int) -> str:
+def _few_partitions(partitions: int, max_hosts: int) -> str:
     """What is idle where state is in fewer partitions than there may be hosts; one sentence, empty where it is not."""
     if partitions >= max_hosts:
         return ""

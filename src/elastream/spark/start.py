@@ -17,7 +17,7 @@ from elastream.model.compiling import refuse_uncompilable
 from elastream.model.composing import Consistency, refuse_inconsistent
 from elastream.model.endpoints import KafkaTopic
 from elastream.model.errors import CloudError, EnvironmentProblem
-from elastream.model.fitting import few_partitions, few_zones
+from elastream.model.fitting import doubts
 from elastream.model.graph import Graph
 from elastream.model.observation import Composition
 from elastream.model.stages import Layout, lay_out, state_partitions_of
@@ -99,8 +99,7 @@ def start_plant(
         graph.name, cloud, directory, ports, warm, state_partitions, state_store, wanted, resumed, replicas
     ) as on:
         terms, keyed = on.provider.terms, any(stage.keyed for stage in layout.stages)
-        doubts = [few_zones(replicas, terms.types), few_partitions(on.partitions, terms.max_hosts) if keyed else ""]
-        for said in filter(None, doubts):
+        for said in doubts(replicas, terms.types, on.partitions if keyed else None, terms.max_hosts):
             log.warning("%s", said)
         slots = len(on.hosts.usable) * terms.types[0].slots
         composition = Composition.default(graph, dict.fromkeys({*graph.loads, *led_by_edges(layout)}, slots))

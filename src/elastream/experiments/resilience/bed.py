@@ -149,6 +149,7 @@ class Bed:
 
         self.until(lambda seen: bool(landed()))
         first = min(landed())
+        self._more_than(0, first)  # the batch that it landed with may have been observed later than that
         return max(end for _, end in self.batches() if end <= first)
 
     def settled(self) -> None:

@@ -34,7 +34,7 @@ PAPER: Mapping[str, str] = {
 
 
 def run_resilience_spark(options: ExperimentOptions) -> Findings:
-    """All parts, each on a cluster of its own. quick: each thing once."""
+    """All parts, one after the other on one cluster. quick: each thing once."""
     begun = time.monotonic()
     found = measure(Sizes.quick() if options.quick else Sizes(), options.progress)
     return outcome(found, time.monotonic() - begun)
