@@ -35,7 +35,7 @@ class Machine:
     context = None
 
     def __init__(self):
-        self.now, self.set_by, self.ended, self.began = 0.0, 0.0, [], None
+        self.now, self.set_by, self.ended, self.began, self.silent = 0.0, 0.0, [], None, False
 
     def wall(self):
         return EPOCH + self.now + self.set_by
@@ -49,7 +49,8 @@ class Machine:
 
     def ask(self, method, _, seen):
         assert method == "batches"
-        at = [line(n, s - EPOCH, took, source({"n": 0}, {"n": ROWS}, ROWS)) for n, s, took in self.ended if n > seen]
+        told = [] if self.silent else self.ended
+        at = [line(n, s - EPOCH, took, source({"n": 0}, {"n": ROWS}, ROWS)) for n, s, took in told if n > seen]
         doing = (
             ["Waiting", str(len(self.ended) - 1)] if self.began is None else ["Processing new data", str(len(self.ended))]
         )
@@ -153,6 +154,22 @@ def test_a_batch_that_was_under_way_when_the_clock_was_set_is_not_dated_by_the_c
     assert math.isnan(latency) or 0 <= latency < 60
     rate = observation.application.value("queries", Metric.THROUGHPUT)
     assert math.isnan(rate) or 0.4 <= rate / (ROWS / EVERY) <= 2.5
+
+
+@pytest.mark.parametrize("step", [0.0, -60.0, 60.0])
+def test_of_batches_that_are_reported_late_and_together_rates_are_right_or_unknown(step):
+    watched = Watched(None)
+    watched.run(300)
+    watched.machine.silent = True
+    seen = watched.run(30)
+    watched.machine.set_by = step
+    seen += watched.run(30)
+    watched.machine.silent = False
+    seen += watched.run(60)
+    rates = [observation.application.value("queries", Metric.THROUGHPUT) for observation, _ in seen]
+    assert all(math.isnan(rate) or 0.4 <= rate / (ROWS / EVERY) <= 2.5 for rate in rates)
+    assert rates[-1] == pytest.approx(ROWS / EVERY, rel=0.3), "and known again"
+    assert watched.planned == []
 
 
 @given(steps=st.lists(st.tuples(st.integers(1, 40), st.floats(-4000, 4000)), max_size=4))
