@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from pyspark.sql import functions as F
 
@@ -14,6 +15,7 @@ from elastream.experiments.resilience.job import Job
 from elastream.experiments.resilience.measured import Resilience, attempt
 from elastream.experiments.resilience.on_spark import outcome
 from elastream.model.errors import EnvironmentProblem
+from elastream.simulation.reducers.keys import two_regimes
 
 
 def fault(seconds):
@@ -120,6 +122,19 @@ def test_from_some_batch_on_most_records_are_those_of_the_hot_partitions_as_spar
     numbers = local_spark.range(3 * job.rows, 4 * job.rows).withColumnRenamed("id", "value")
     shuffled = job.keyed(numbers).repartition(job.partitions, "key").groupBy(F.spark_partition_id().alias("p")).count()
     assert {row["p"]: row["count"] for row in shuffled.collect()} == dict(enumerate(after))
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_words_come_as_often_as_in_the_simulated_runs(local_spark):
+    job = Job(keys=1_000_000, rows=200_000, words=True)
+    came = job.counted(local_spark.range(job.rows).withColumnRenamed("id", "value")).collect()
+    counts = np.zeros(job.keys)
+    counts[[row["key"] for row in came]] = [row["count"] for row in came]
+    expected = two_regimes(job.keys) * job.rows
+    for most, least in ((0, 10), (10, 1000), (1000, 6000), (6000, 100_000), (100_000, 1_000_000)):
+        assert counts[most:least].sum() == pytest.approx(expected[most:least].sum(), rel=0.1)
+    assert len(came) == pytest.approx(float((1 - np.exp(-expected)).sum()), rel=0.1)
 
 
 class Stage:
