@@ -6,7 +6,8 @@ from dataclasses import replace
 import pytest
 
 from elastream.control.loop import Loop
-from elastream.experiments.liveness import Found, Promised, _Watch, is_unknown, tried
+from elastream.experiments.liveness import Found, _Watch, tried
+from elastream.experiments.promised import Promised, is_unknown
 from elastream.experiments.scenarios import FIXED, POLICIES, LivenessCase, cases, scenario
 from elastream.model.decision import Unknown
 from elastream.model.metrics import Metric
@@ -50,6 +51,9 @@ def test_under_sustained_overload_a_policy_acts_within_three_rounds_or_names_wha
         LivenessCase(100036, "threshold", False),  # latencies of cohorts, a little less than nothing
         LivenessCase(102038, "by_load", True),  # state partitions that hold the rate, but not on the hosts that are there
         LivenessCase(100307, "btu", True),  # four instances on a host each, of which a fifth is none
+        LivenessCase(103396, "threshold", False),  # what waited is worked off, and each record of it becomes two
+        LivenessCase(104901, "e2df", True),  # long micro-batches of one query beside short ones of another
+        LivenessCase(101978, "by_load", True),  # hosts went, and more would have before it showed
     ],
     ids=str,
 )

@@ -3,11 +3,13 @@
 `experiments.scenarios` draws the dataflows and loads. What is held of a policy is in `Found`, by the truth of the simulated
 plant and not by what the policy saw. The tests try a few cases, `benchmarks/liveness.py` thousands.
 
-Sustained overload: in each of three intervals in a row what waits grew by more than 5 % of the records that arrived, while
-fewer than all hosts were leased. An interval is a round of the policy, or the longest micro-batch then, if that is longer:
-what arrives during a batch waits for its end in any case, so that at some operator more must wait in the end than comes
-during two of them. For a policy that acts on queues, at the end of each more records must wait at some operator than it
-lets wait: 50 beyond those, and, where it keeps service levels, those that come in the time that the operator's allows.
+Sustained overload: in each of three intervals in a row what waits grew by more than 5 % of the records that arrived, and so
+did the work that all of it still needs, while fewer than all hosts were leased: where an operator works off what waited
+before it, more may wait at those after it although there is less to do. An interval is a round of the policy, or the
+longest micro-batch then, if that is longer: what arrives during a batch waits for its end in any case, so that at some
+operator more must wait in the end than comes during two of them. For a policy that acts on queues, at the end of each more
+records must wait at some operator than it lets wait: 50 beyond those, and, where it keeps service levels, those that come
+in the time that the operator's allows.
 
 A round of sustained overload is silent if in these three intervals no host was leased or kept, no operator got more
 instances, none of this was still under way, and the round neither names a metric that is unknown in its observation nor
@@ -21,22 +23,20 @@ loads that last three times as long, then nine times, and only what is missed th
 
 import math
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-import numpy as np
-
 from elastream.control.loop import Loop
+from elastream.experiments.promised import ROUNDS, Promised, is_unknown
 from elastream.experiments.scenarios import FIXED, QUIET, LivenessCase, Scenario, scenario
 from elastream.model.action import Action, CancelDrain, LeaseHost, MoveTask, RenewHost, SetParallelism
-from elastream.model.cloud import HostState
-from elastream.model.decision import Decision, Unknown
-from elastream.model.graph import Kind, Operator
+from elastream.model.decision import Decision
+from elastream.model.graph import Graph, Kind
 from elastream.model.observation import Metric, Observation
 from elastream.model.plant import Plan, Policy
-from elastream.model.promises import Given, PlantKind, Rows
+from elastream.model.promises import PlantKind
 from elastream.model.qos import offered_rates
 from elastream.model.stages import Layout
 from elastream.planning.algorithms.queues import service_levels
@@ -55,8 +55,6 @@ CYCLING = frozenset({"btu", "queue_threshold"})
 """Policies that, as published, give up an instance until a queue grows: they have no fixed point under a constant load."""
 WAITING = 50.0
 """Records waiting at an operator from which VISP's policies act."""
-ROUNDS = 3
-"""Rounds within which a policy acts, or says what it lacks, and for which a promised metric is not unknown."""
 GROWTH = 0.05
 """Part of the records arriving in an interval by which what waits must grow for it to be one of overload."""
 VARIES = 0.1
@@ -67,16 +65,18 @@ PATIENCES = (1.0, 3.0, 9.0)
 
 @dataclass(frozen=True, slots=True)
 class RoundSeen:
-    """The truth at a planning round, whatever the policy saw. waiting: records. beyond: most records that wait at an
-    operator beyond those that a policy which acts on queues lets wait.
+    """The truth at a planning round, whatever the policy saw. waiting: records. work: core-seconds that these need, here
+    and further on. beyond: most records that wait at an operator beyond those that a policy which acts on queues lets wait.
 
-    offered: records due so far. batch: seconds of the longest micro-batch that ended since the last round, or still runs.
+    offered: records due so far. batch: seconds of the longest micro-batch, of any query, that ended since the last round or
+    still runs.
     moving: whether hosts or instances asked for are still to come. grew: whether the round asked for any. acted: its first
     action but renewals. lacks: whether it named a metric that it lacks, or said that more hosts are of no use.
     """
 
     time: float
     waiting: float
+    work: float
     beyond: float
     offered: float
     batch: float
@@ -167,6 +167,11 @@ class _Watch:
         self.case, self.plant, self.given, self.patience = case, plant, given, patience
         self.levels = service_levels(plant.context) if case.policy in BY_LEVEL else None
         self.entries = {station.name: _entries(given.layout, station.name) for station in plant.network.stations}
+        ahead = _work_ahead(given.layout.graph, given.settings.joins)
+        self.ahead = {
+            name: math.fsum(ahead[each] for each in entries) / max(1, len(entries))
+            for name, entries in self.entries.items()
+        }
         self.stop: Callable[[], None] = lambda: None
         self.rounds: list[RoundSeen] = []
         self.judged = 0
@@ -174,7 +179,7 @@ class _Watch:
         self.silent = 0
         self.promised = Promised(given.layout, given.target, PlantKind.FUSED if case.fused else PlantKind.APART)
         self.ends = [("high", given.ends[1]), ("low", given.ends[2])]
-        self.committed = 0.0
+        self.committed: dict[str, float] = {}
 
     def started(self, header: Header) -> None: ...
 
@@ -215,15 +220,14 @@ class _Watch:
             if station.placed
             for free, done in zip(station.crew.free.tolist(), station.crew.finish.tolist(), strict=True)
         )
-        running = 0.0
-        if self.case.fused:
-            self.committed = max([self.committed, *(each.end for each in seen.batches)])
-            running = max([seen.time - self.committed, *(each.seconds for each in seen.batches)])
+        running = self._longest_batch(seen, waits) if self.case.fused else 0.0
+        lately = max([running, *(round.batch for round in self.rounds[1 - ROUNDS :])])
         latency = seen.latency().value
         return RoundSeen(
             seen.time,
             math.fsum(waits),
-            self._beyond(seen, waits, running),
+            math.fsum(wait * self.ahead[station.name] for wait, station in zip(waits, stations, strict=True)),
+            self._beyond(seen, waits, lately),
             math.fsum(pattern.count(seen.time) for pattern in self.given.load.values()),
             running,
             len(seen.leases),
@@ -234,6 +238,14 @@ class _Watch:
             next((o.action for o in decision.done if not isinstance(o.action, RenewHost)), None),
             bool(decision.unknown) or IN_VAIN in decision.note,
         )
+
+    def _longest_batch(self, seen: Observation, waits: Sequence[float]) -> float:
+        """Seconds of the longest micro-batch that ended since the last round, or that a query with records still runs."""
+        self.committed |= {each.segment: max(each.end, self.committed.get(each.segment, 0.0)) for each in seen.batches}
+        stage_of, stations = self.given.layout.stage_of, self.plant.network.stations
+        busy = {stage_of[station.name].segment for station, wait in zip(stations, waits, strict=True) if wait > 0}
+        running = [seen.time - self.committed.get(segment, 0.0) for segment in busy]
+        return max([0.0, *running, *(each.seconds for each in seen.batches)])
 
     def _beyond(self, seen: Observation, waits: Sequence[float], batch: float) -> float:
         """Most records that wait at a queue beyond those that come in two micro-batches and within its service level."""
@@ -266,6 +278,21 @@ def _entries(layout: Layout, name: str) -> list[str]:
     return [*sources, *dict.fromkeys(edge.target for edge in segment.inputs)]
 
 
+def _work_ahead(graph: Graph, joins: Collection[str]) -> Mapping[str, float]:
+    """Core-seconds, by declared costs, that a record which waits at an operator needs there and at all after it.
+
+    Of two records that a join waits for, one is finished.
+    """
+    found: dict[str, float] = {}
+    for operator in (graph.by_name[name] for name in reversed(graph.order)):
+        chosen = operator.alternates[0] if operator.alternates else None
+        later = math.fsum(found[edge.target] for edge in graph.outputs[operator.name])
+        emitted = 1.0 if chosen is None or chosen.selectivity is None else chosen.selectivity
+        part = 1 / len(graph.inputs[operator.name]) if operator.name in joins else 1.0
+        found[operator.name] = part * ((chosen.cost or 0.0 if chosen else 0.0) + emitted * later)
+    return found
+
+
 def _grows(action: Action, seen: Observation) -> bool:
     """Whether an action gives work more room. State partitions do so where they move: their operator has so many."""
     match action:
@@ -275,85 +302,6 @@ def _grows(action: Action, seen: Observation) -> bool:
         case MoveTask(task):
             return task.operator not in seen.context.scalable
     return isinstance(action, LeaseHost | CancelDrain)
-
-
-def is_unknown(seen: Observation, said: Unknown) -> bool:
-    """Whether a metric that a policy says it lacks is unknown in the observation that it planned for."""
-    frame = seen.frames[said.rows]
-    if said.row:
-        return math.isnan(frame.value(said.row, said.metric))
-    return bool(np.isnan(frame.column(said.metric)).all())
-
-
-class Promised:
-    """Counts for how many rounds a metric that the plant promises is unknown while records pass. broken: a sentence each.
-
-    Records pass in a round if a micro-batch with records was committed, or, apart, if some left the operator. Hosts count
-    while they are up.
-    """
-
-    def __init__(self, layout: Layout, target: float | None, kind: PlantKind) -> None:
-        self.layout, self.kind, self.broken = layout, kind, list[str]()
-
-        def holds(rows: Rows, metric: Metric, operator: Operator | None) -> bool:
-            return any(
-                all(each is Given.UP or each.holds(layout, target, operator) is True for each in promise.given)
-                for promise in metric.promised(rows, kind, operator)
-            )
-
-        names = layout.graph.by_name
-        self.operators = {
-            rows: {metric: {o for o in names if holds(rows, metric, names[o])} for metric in Metric}
-            for rows in (Rows.OPERATOR, Rows.TASK)
-        }
-        self.others = {
-            rows: [metric for metric in Metric if holds(rows, metric, None)] for rows in (Rows.APPLICATION, Rows.HOST)
-        }
-        self.lacked: dict[tuple[Rows, Metric, str], int] = {}
-
-    def look(self, seen: Observation) -> None:
-        """Take an observation."""
-        passed = self._passed(seen)
-        if not passed:
-            return
-        lacked: dict[tuple[Rows, Metric, str], int] = {}
-        for key in self._unknown(seen, passed):
-            lacked[key] = self.lacked.get(key, 0) + 1
-            if lacked[key] == ROUNDS:
-                rows, metric, row = key
-                self.broken.append(f"{metric} of {rows} {row!r} is promised and unknown until {seen.time:g} s")
-        self.lacked = lacked
-
-    def _passed(self, seen: Observation) -> set[str]:
-        names = set(seen.operators.ids)
-        if self.kind is PlantKind.APART:
-            rates = seen.operators.column(Metric.PROCESSED_RATE)
-            working = {name for name, rate in zip(seen.operators.ids, rates.tolist(), strict=True) if rate > 0}
-            return working | {source.name for source in self.layout.graph.sources} if working else set()
-        segments = {batch.segment for batch in seen.batches if batch.records > 0}
-        return {name for name in names if self.layout.stage_of[name].segment in segments}
-
-    def _unknown(self, seen: Observation, passed: set[str]) -> Iterator[tuple[Rows, Metric, str]]:
-        for rows, metrics in self.others.items():
-            frame = seen.frames[rows]
-            for metric in metrics:
-                column = frame.column(metric)
-                if np.isnan(column).any():
-                    for row in np.flatnonzero(np.isnan(column)).tolist():
-                        name = frame.ids[row]
-                        if rows is Rows.APPLICATION or seen.leases[name].state in (HostState.RUNNING, HostState.DRAINING):
-                            yield rows, metric, name
-        for metric, operators in self.operators[Rows.OPERATOR].items():
-            column = seen.operators.column(metric)
-            for row in np.flatnonzero(np.isnan(column)).tolist() if operators else ():
-                if (name := seen.operators.ids[row]) in operators and name in passed:
-                    yield Rows.OPERATOR, metric, name
-        for metric, operators in self.operators[Rows.TASK].items():
-            column = seen.tasks.column(metric)
-            for row in np.flatnonzero(np.isnan(column)).tolist() if operators else ():
-                name = seen.operators.ids[int(seen.tasks.operator[row])]
-                if name in operators and name in passed:
-                    yield Rows.TASK, metric, str(seen.tasks.tasks[row])
 
 
 def _silent(case: LivenessCase, given: Scenario, rounds: Sequence[RoundSeen]) -> bool:
@@ -366,7 +314,8 @@ def _silent(case: LivenessCase, given: Scenario, rounds: Sequence[RoundSeen]) ->
         return False
     marks = [rounds[bisect_right(times, now.time - n * length + 1e-6) - 1] for n in range(ROUNDS, -1, -1)]
     grows = all(
-        after.waiting - before.waiting > GROWTH * (after.offered - before.offered) > 0 for before, after in pairwise(marks)
+        after.waiting - before.waiting > GROWTH * (after.offered - before.offered) > 0 and after.work > before.work
+        for before, after in pairwise(marks)
     )
     if not grows or now.hosts >= given.max_hosts:
         return False

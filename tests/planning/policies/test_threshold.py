@@ -209,6 +209,15 @@ def test_no_host_is_drained_while(leases):
     assert DrainHost not in kinds(Threshold().plan(observe(leases, 1.0, tasks=tasks)).actions)
 
 
+@pytest.mark.parametrize(("cool_down", "goes"), [(20.0, []), (5.0, [DrainHost])])
+def test_no_host_goes_before_it_shows_whether_the_last_one_that_went_is_missed(cool_down, goes):
+    policy = Threshold(settle=10.0, cool_down=cool_down)
+    draining = [host("h1"), host("h2"), host("h3", HostState.DRAINING, changed=998.0)]
+    memory = policy.plan(observe(draining, 20.0, tasks=(0, 1))).memory
+    later = replace(observe(draining[:2], 20.0, tasks=(0, 1)), time=1010.0)
+    assert kinds(policy.plan(later, memory).actions) == goes
+
+
 def test_a_drained_host_is_released_once_it_holds_no_task():
     leases = [host("h1"), host("h2", HostState.DRAINING, changed=990.0)]
     assert Threshold().plan(observe(leases, 20.0, tasks=(0, 1))).actions == ()

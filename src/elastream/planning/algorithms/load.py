@@ -51,7 +51,7 @@ class Seen:
     inf before. needs: (time, cores needed, by part) of earlier rounds. surprises: of the rate that arrives. short: (cores
     that did not suffice, for which rate, when) the last time that a query fell behind, of the alternates and branches that
     run: what others needed says nothing of these. running: which those are. reaches: the most cores that state partitions
-    could keep busy, as seen in the last rounds."""
+    could keep busy, as seen in the last rounds. left: when a host was last draining: leases that ended are not observed."""
 
     samples: Floats
     since: float
@@ -61,6 +61,7 @@ class Seen:
     short: tuple[float, float, float] = NEVER
     running: object = None
     reaches: tuple[float, ...] = ()
+    left: float = -math.inf
 
     @classmethod
     def after(cls, before: "Seen | None", observation: Observation, keep: float, warming: float) -> "Seen":
@@ -86,14 +87,15 @@ class Seen:
             if times.size and at + warming > times[0]:  # as hardly any: most hosts came long ago
                 cold |= (times >= at) & (times < at + warming)
         samples[-1] = ~cold
+        left = observation.time if observation.draining else -math.inf if before is None else before.left
         running = (observation.composition.alternates, observation.composition.choices, observation.composition.tables)
         if before is not None:
             first = int(np.searchsorted(before.times, observation.time - keep))
             samples = np.concatenate([before.samples[:, first:], samples], axis=1)
             short = before.short if running == before.running else NEVER
             reaches = before.reaches if running == before.running else ()
-            return cls(samples, before.since, began, before.needs, before.surprises, short, running, reaches)
-        return cls(samples, float(samples[0, 0]), began, running=running)
+            return cls(samples, before.since, began, before.needs, before.surprises, short, running, reaches, left)
+        return cls(samples, float(samples[0, 0]), began, running=running, left=left)
 
     @property
     def times(self) -> Floats:

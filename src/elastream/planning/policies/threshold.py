@@ -80,9 +80,9 @@ class Threshold:
 
     **Shrinking.** Hosts go if the highest need of the last `settle` seconds (HPA's stabilisation window) fills those left
     to no more than that bound, and so does that of a rate that goes on growing for so long, nothing is late, no host is
-    starting or draining, and `cool_down` seconds have passed since one came; at most half of them a round. And only when
-    what is paid of a host ends, or costs nothing: its minimum is over, and its billing time unit ends before the next round
-    could give it back. Fused, it is drained first. A constant load reaches a fixed point, after which nothing happens.
+    starting or draining, and `cool_down` seconds have passed since one came or went; at most half of them a round. And only
+    when what is paid of a host ends, or costs nothing: its minimum is over, and its billing time unit ends before the next
+    round could give it back. Fused, it is drained first. A constant load reaches a fixed point, then nothing happens.
 
     **Operators.** Fused, a stage without state gets as many tasks as slots that the need fills to the target, all while
     anything is late; the pool of a `waits` operator follows its occupied threads. Tasks with state are spread onto new
@@ -259,7 +259,8 @@ class _Round:
 
     def _shrink(self, seen: Seen) -> list[Action]:
         observation, policy, load = self.observation, self.policy, self.load
-        young = observation.time - seen.since < self.settle or observation.since_change < policy.cool_down
+        changed = min(observation.since_change, observation.time - seen.left)
+        young = observation.time - seen.since < self.settle or changed < policy.cool_down
         if young or observation.coming or load.late or load.behind > 1 or load.queued(self.settle):
             return []
         highest = max(each for each in (self._highest(seen), load.used, load.cores(self.later), 0.0) if each == each)
