@@ -186,5 +186,14 @@ def test_the_first_batch_that_began_after_a_fault_and_is_as_before_ends_it(monke
     assert stage.bed.after(stage.now + 0.5, normal=0.9).recovered == pytest.approx(1.5)
 
 
+def test_the_batch_that_state_landed_with_is_found_though_it_was_not_observed_yet_when_it_landed(monkeypatch):
+    stage = Stage(monkeypatch, seconds=1.0, pace=1.0)
+    began = stage.now
+    stage.sleep(2.2)
+    landed = [SimpleNamespace(host="h2", history=((3.05, "landed"),))]  # the third batch has ended meanwhile
+    stage.bed.plant.clock, stage.bed.plant.placing = SimpleNamespace(epoch=began), SimpleNamespace(landed=landed)
+    assert stage.bed.first_batch_on(["h2"], began) == pytest.approx(began + 3.0)
+
+
 def test_records_a_second_are_of_whole_batches_even_if_none_fits_the_window(monkeypatch):
     assert Stage(monkeypatch, seconds=25.0, pace=0.0).bed.rate(10.0) == pytest.approx(10 / 25.0)
