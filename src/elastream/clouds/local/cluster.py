@@ -257,10 +257,12 @@ class LocalCluster:
 
     def archive_classes(self) -> None:
         """Begin to make the archive of Java classes, where there is none, from those loaded so far; in idle time."""
-        if command := self._classes.maker(
-            [*self.folder.glob(f"*.{RECORDED}"), *self.folder.glob(f"work/*/*/*/{RECORDED}")]
-        ):
+        if command := self._classes.maker(self.loaded_classes()):
             self._ask("aside", command=command, log=str(self.folder / "archive.log"))
+
+    def loaded_classes(self) -> list[Path]:
+        """Lists of the classes that the JVMs of hosts have loaded so far; none where there is an archive."""
+        return [*self.folder.glob(f"*.{RECORDED}"), *self.folder.glob(f"work/*/*/*/{RECORDED}")]
 
     def confine(self, host: str, cores: float | None, weight: float = 1.0) -> None:
         """Hold the host to `cores` cores of CPU time from now on; None lifts the quota. No effect on unconfined hosts.
