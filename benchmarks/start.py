@@ -167,18 +167,8 @@ class Way:
 def ensure_archive() -> float:
     """Make the archive of Java classes where there is none yet; seconds that it took."""
     began = time.monotonic()
-    wanted = archive.archive_for(java.find_java())
-    if wanted is None or wanted.usable():
-        return 0.0
-    with tempfile.TemporaryDirectory(prefix="start-") as folder:
-        starter = Starter(WAYS["now"], Path(folder))
-        try:
-            starter.start()
-            starter.provider.cluster.archive_classes()
-            while not wanted.file.exists() and time.monotonic() - began < 5 * LIMIT:
-                time.sleep(1.0)
-        finally:
-            starter.close()
+    script = Path(__file__).parent.parent / "scripts" / "archive_classes.py"
+    subprocess.run([sys.executable, script], check=True)
     return time.monotonic() - began
 
 

@@ -111,6 +111,18 @@ def test_what_a_maker_that_was_ended_leaves_is_no_archive_and_is_cleared_by_the_
     assert not left.exists()
 
 
+def test_archives_of_environments_that_are_gone_go_when_one_is_made(archive, tmp_path):
+    for name, home in (("gone", tmp_path / "nowhere"), ("there", tmp_path)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "manifest.json").write_text(json.dumps({"spark_home": str(home)}))
+    shutil.rmtree(archive.folder)
+    (tmp_path / "some.lst").write_text("java/lang/Object\n")
+    assert archive.make([tmp_path / "some.lst"]) == ""
+    assert archive.usable()
+    assert not (tmp_path / "gone").exists()
+    assert (tmp_path / "there").exists()
+
+
 def test_a_java_that_cannot_make_one_is_quoted_and_leaves_nothing(tmp_path):
     java = tmp_path / "bin" / "java"
     java.parent.mkdir()

@@ -6,15 +6,18 @@ import socket
 import stat
 import subprocess
 import sys
+import tempfile
 import urllib.request
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from elastream.clouds.local import java
 from elastream.clouds.local.cluster import LocalCluster, executor_memory
 from elastream.clouds.local.confinement import tagged
-from elastream.clouds.local.java import find_java
+from elastream.clouds.local.java import LONGEST_FOLDER, find_java, temporary_folder
 from elastream.clouds.local.local import HOST_TYPES, Local
 from elastream.clouds.local.network import Link
 from elastream.model.cloud import HostType
@@ -334,3 +337,23 @@ def test_a_worker_in_a_network_namespace_of_its_own_reaches_the_master(tmp_path)
         assert os.readlink(f"/proc/{worker}/ns/net") != os.readlink("/proc/self/ns/net")
     links = subprocess.run(["ip", "link"], capture_output=True, text=True, check=True).stdout
     assert f"elastream{cluster.address('a').split('.')[2]}:" not in links
+
+
+def test_temporary_files_are_where_sockets_of_python_workers_have_paths_that_linux_takes(monkeypatch, tmp_path):
+    name = "elastream-01234567-199"
+    short = Path("/tmp")
+    monkeypatch.setattr(tempfile, "tempdir", str(short))
+    assert temporary_folder(name) == short / name
+    long = tmp_path / ("long" * 20)
+    long.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(long))
+    assert temporary_folder(name) == short / name
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    with tempfile.TemporaryDirectory(prefix="s" * (LONGEST_FOLDER - len("/tmp/") - 8), dir=short) as longest:
+        assert len(longest) == LONGEST_FOLDER
+        with socket.socket(socket.AF_UNIX) as listening:
+            listening.bind(f"{longest}/.{uuid.uuid4()}.sock")
+    monkeypatch.setattr(tempfile, "tempdir", str(long))
+    monkeypatch.setattr(java, "USUAL_TEMPORARY", (tmp_path / "gone",))
+    with pytest.raises(EnvironmentProblem, match=r"set TMPDIR to a folder with at most 41 characters"):
+        temporary_folder(name)

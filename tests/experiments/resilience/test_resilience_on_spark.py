@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from pyspark.sql import functions as F
 
@@ -14,6 +15,7 @@ from elastream.experiments.resilience.job import Job
 from elastream.experiments.resilience.measured import Resilience, attempt
 from elastream.experiments.resilience.on_spark import outcome
 from elastream.model.errors import EnvironmentProblem
+from elastream.simulation.reducers.keys import two_regimes
 
 
 def fault(seconds):
@@ -122,6 +124,19 @@ def test_from_some_batch_on_most_records_are_those_of_the_hot_partitions_as_spar
     assert {row["p"]: row["count"] for row in shuffled.collect()} == dict(enumerate(after))
 
 
+@pytest.mark.spark
+@pytest.mark.slow
+def test_words_come_as_often_as_in_the_simulated_runs(local_spark):
+    job = Job(keys=1_000_000, rows=200_000, words=True)
+    came = job.counted(local_spark.range(job.rows).withColumnRenamed("id", "value")).collect()
+    counts = np.zeros(job.keys)
+    counts[[row["key"] for row in came]] = [row["count"] for row in came]
+    expected = two_regimes(job.keys) * job.rows
+    for most, least in ((0, 10), (10, 1000), (1000, 6000), (6000, 100_000), (100_000, 1_000_000)):
+        assert counts[most:least].sum() == pytest.approx(expected[most:least].sum(), rel=0.1)
+    assert len(came) == pytest.approx(float((1 - np.exp(-expected)).sum()), rel=0.1)
+
+
 class Stage:
     """Bed on a clock of its own, with a query that ends a batch of `seconds` each `pace` until `hangs`."""
 
@@ -169,6 +184,15 @@ def test_a_fault_after_which_no_batch_is_as_before_is_given_up_and_what_came_is_
 def test_the_first_batch_that_began_after_a_fault_and_is_as_before_ends_it(monkeypatch):
     stage = Stage(monkeypatch, seconds=1.0, pace=1.0)
     assert stage.bed.after(stage.now + 0.5, normal=0.9).recovered == pytest.approx(1.5)
+
+
+def test_the_batch_that_state_landed_with_is_found_though_it_was_not_observed_yet_when_it_landed(monkeypatch):
+    stage = Stage(monkeypatch, seconds=1.0, pace=1.0)
+    began = stage.now
+    stage.sleep(2.2)
+    landed = [SimpleNamespace(host="h2", history=((3.05, "landed"),))]  # the third batch has ended meanwhile
+    stage.bed.plant.clock, stage.bed.plant.placing = SimpleNamespace(epoch=began), SimpleNamespace(landed=landed)
+    assert stage.bed.first_batch_on(["h2"], began) == pytest.approx(began + 3.0)
 
 
 def test_records_a_second_are_of_whole_batches_even_if_none_fits_the_window(monkeypatch):

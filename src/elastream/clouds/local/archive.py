@@ -33,6 +33,8 @@ log = logging.getLogger(__name__)
 FORMAT = 1
 """Counted up where what is archived changes, so that older archives are not used."""
 ARCHIVE, MANIFEST, LOCK = "classes.jsa", "manifest.json", "making.lock"
+HOME = "spark_home"
+"""In a manifest: the folder of the jars that the archive is for."""
 RECORDED = "classes.lst"
 """File name of a list of loaded classes, in the folder of what loaded them."""
 MODULES = ("--add-modules=jdk.incubator.vector",)
@@ -124,9 +126,11 @@ class ClassArchive:
                 lines = (done.stdout + done.stderr).strip().splitlines() or ["it says nothing"]
                 return f"Java ended with status {done.returncode}: {lines[-1]}"
         manifest = {"bytes": target.stat().st_size, "crc32": checksum(target), "java": version_of(self.java)}
+        manifest |= {HOME: str(spark_home())}
         (making / MANIFEST).write_text(json.dumps(manifest))
         with contextlib.suppress(OSError):  # another process was faster
             making.rename(self.folder)
+        _forget_environments_that_are_gone(self.folder.parent)
         return ""
 
     def link(self, link: Path) -> bool:
@@ -140,6 +144,14 @@ class ClassArchive:
         fresh.symlink_to(target)
         fresh.replace(link)
         return there
+
+
+def _forget_environments_that_are_gone(folder: Path) -> None:
+    """Remove archives in `folder` for jars that are not where they were any more: of an environment that was removed."""
+    for manifest in folder.glob(f"*/{MANIFEST}"):
+        with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
+            if not Path(json.loads(manifest.read_text())[HOME]).exists():
+                shutil.rmtree(manifest.parent, ignore_errors=True)
 
 
 def archive_for(java: Path) -> ClassArchive | None:

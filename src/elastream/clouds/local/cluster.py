@@ -12,7 +12,6 @@ import re
 import secrets
 import shutil
 import socket
-import tempfile
 import time
 import zlib
 from collections import deque
@@ -24,7 +23,7 @@ from typing import Any, Protocol
 
 from elastream.clouds.local.archive import RECORDED, Classes
 from elastream.clouds.local.closed import Secrets
-from elastream.clouds.local.java import daemon_command, daemon_environment, find_java
+from elastream.clouds.local.java import daemon_command, daemon_environment, find_java, temporary_folder
 from elastream.clouds.local.network import Link
 from elastream.clouds.local.supervision import Connection
 from elastream.clouds.provider import Measured
@@ -173,8 +172,7 @@ class LocalCluster:
         running = {name for name, state in self.status().items() if not state["gone"]}
         scratch, work = self.folder / "scratch" / host, self.folder / "work" / host
         number = self._hosts[host] = self._free_number(running)
-        # Sockets are there, and their paths may not be long.
-        temporary = Path(tempfile.gettempdir()) / f"elastream-{self.run}-{number}"
+        temporary = temporary_folder(f"elastream-{self.run}-{number}")
         for folder in (scratch, work, temporary):
             folder.mkdir(mode=PRIVATE, parents=True, exist_ok=True)
         arguments = {
@@ -259,10 +257,12 @@ class LocalCluster:
 
     def archive_classes(self) -> None:
         """Begin to make the archive of Java classes, where there is none, from those loaded so far; in idle time."""
-        if command := self._classes.maker(
-            [*self.folder.glob(f"*.{RECORDED}"), *self.folder.glob(f"work/*/*/*/{RECORDED}")]
-        ):
+        if command := self._classes.maker(self.loaded_classes()):
             self._ask("aside", command=command, log=str(self.folder / "archive.log"))
+
+    def loaded_classes(self) -> list[Path]:
+        """Lists of the classes that the JVMs of hosts have loaded so far; none where there is an archive."""
+        return [*self.folder.glob(f"*.{RECORDED}"), *self.folder.glob(f"work/*/*/*/{RECORDED}")]
 
     def confine(self, host: str, cores: float | None, weight: float = 1.0) -> None:
         """Hold the host to `cores` cores of CPU time from now on; None lifts the quota. No effect on unconfined hosts.

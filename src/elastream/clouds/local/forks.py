@@ -14,6 +14,7 @@ import signal
 import socket
 import struct
 import sys
+import traceback
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -139,8 +140,8 @@ def _go_on(
         status = 0
     except SystemExit as end:
         status = end.code if isinstance(end.code, int) else 1
-    except BaseException as error:
-        print(f"a process was not taken over: {error!r}", file=sys.stderr)
+    except BaseException:
+        traceback.print_exc()  # where this goes on in its place: on its own streams
     finally:
         os._exit(status)
 

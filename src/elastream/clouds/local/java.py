@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -23,6 +24,7 @@ __all__ = [
     "find_java",
     "home_without_archives",
     "spark_home",
+    "temporary_folder",
     "version_of",
 ]
 
@@ -49,6 +51,10 @@ SETTINGS = (
 
 FOREIGN = frozenset({"SPARK_PUBLIC_DNS", "SPARK_LOCAL_HOSTNAME", "SPARK_CONF_DIR"})
 """Variables of a user's Spark installation that would change addresses or configuration of ours."""
+
+LONGEST_FOLDER = 107 - len("/.01234567-89ab-cdef-0123-456789abcdef.sock")
+"""Characters of a folder with sockets of Spark's Python workers, whose names are of this kind: Linux takes paths of 107."""
+USUAL_TEMPORARY = (Path("/tmp"), Path("/var/tmp"))
 
 
 def find_java(environment: Mapping[str, str] = os.environ) -> Path:
@@ -126,6 +132,22 @@ def daemon_command(java: Path, main: str, *arguments: str, options: Sequence[str
     return [
         str(java), *SMALL_JVM, *options, *SETTINGS, "-cp", class_path(), f"org.apache.spark.deploy.{main}", *arguments
     ]  # fmt: skip
+
+
+def temporary_folder(name: str) -> Path:
+    """Where a host may have a folder `name` for temporary files: where this machine has them, or, where the sockets of
+    Spark's Python workers would have longer paths there than Linux takes, in the usual places. Raises EnvironmentProblem
+    without any.
+    """
+    roots = [Path(tempfile.gettempdir()), *USUAL_TEMPORARY]
+    for root in roots:
+        if len(os.fsencode(root / name)) <= LONGEST_FOLDER and os.access(root, os.W_OK | os.X_OK):
+            return root / name
+    most = LONGEST_FOLDER - len(name) - 1
+    raise EnvironmentProblem(
+        f"the folder for temporary files, {roots[0]}, has too long a path for the sockets of Spark's Python workers, and "
+        f"{' and '.join(map(str, roots[1:]))} cannot be written: set TMPDIR to a folder with at most {most} characters"
+    )
 
 
 def daemon_environment(address: str, scratch: Path | None = None, temporary: Path | None = None) -> dict[str, str]:

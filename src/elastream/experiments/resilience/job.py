@@ -12,6 +12,8 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
+from elastream.simulation.reducers.keys import EXPONENTS, KERNEL
+
 __all__ = ["Job"]
 
 STRIDE = 7_368_787
@@ -23,16 +25,16 @@ HOT, DRAWS = 0.75, 8
 @dataclass(frozen=True, slots=True)
 class Job:
     """keys: of the state, all of which are there before anything is measured. rows: of a batch. pace: seconds from one
-    batch to the next, 0 for the next as soon as one has ended. partitions: of the state. zipf: keys come as words do in a
-    text (Zipf's law), not evenly; of rare ones some never come. hot, skewed_from: from batch `skewed_from` on most keys are
-    those of the first `hot` state partitions.
+    batch to the next, 0 for the next as soon as one has ended. partitions: of the state. words: keys come as words do in
+    texts, as in the simulated runs, not evenly; of rare ones most never come. hot, skewed_from: from batch `skewed_from`
+    on most keys are those of the first `hot` state partitions.
     """
 
     keys: int
     rows: int
     pace: float = 1.0
     partitions: int = 8
-    zipf: bool = False
+    words: bool = False
     hot: int = 0
     skewed_from: int = 0
 
@@ -68,13 +70,19 @@ class Job:
         return paced.option("checkpointLocation", str(checkpoint)).start()
 
     def _key(self) -> Column:
-        if not self.zipf:
+        if not self.words:
             even = F.col("value") * STRIDE % self.keys
             before = F.col("value") < self.skewed_from * self.rows
             return F.when(before, even).otherwise(self._drawn(even)) if self.hot else even
-        # Uniform in (0, 1) by the number, to the rank: of Zipf's law with exponent 1, log(rank) is uniform.
+        # Uniform in (0, 1) by the number, to the rank: the inverse of the integral of `two_regimes`.
         uniform = (F.pmod(F.xxhash64("value"), F.lit(1 << 30)) + 0.5) / float(1 << 30)
-        return F.floor(F.pow(F.lit(float(self.keys)), uniform)) - 1
+        near, far = (1 - exponent for exponent in EXPONENTS)
+        first, last, joint = 0.5, self.keys + 0.5, KERNEL ** (near - far)  # of a rank from half before it to half behind it
+        common, rare = (KERNEL**near - first**near) / near, joint * (last**far - KERNEL**far) / far
+        reached = uniform * (common + rare)
+        early = F.pow(first**near + near * reached, F.lit(1 / near))
+        late = F.pow(KERNEL**far + far * (reached - common) / joint, F.lit(1 / far))
+        return (F.floor(F.when(reached <= common, early).otherwise(late) + 0.5) - 1).cast("long")
 
     def _drawn(self, even: Column) -> Column:
         """Of HOT of the records the first of so many keys that is of a hot partition, if there is one."""

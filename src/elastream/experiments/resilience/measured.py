@@ -23,11 +23,13 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
 from elastream.experiments.resilience.balancing import balanced_after
+from elastream.experiments.resilience.bars import DELTA_RATE
 from elastream.experiments.resilience.bed import BATCHES_BEFORE, STEADY, Bed, Mended, bed
 from elastream.experiments.resilience.job import Job
 from elastream.experiments.resilience.outside import OutsideStore, count_outside, missing, outside_store
+from elastream.experiments.resilience.scene import ResilienceAssumptions
 from elastream.model.errors import ElastreamError, in_one_line
-from elastream.model.metrics import Metric
+from elastream.spark.telemetry.state_files import delta_over_full, folders_of, state_files
 
 __all__ = ["HOSTS", "PARTS", "Resilience", "Sizes", "measure"]
 
@@ -40,9 +42,9 @@ MOVED, RATES, PARTS = (1, 2), (5_000, 20_000), 16
 """State partitions of an interval that moves, records of a batch, and state partitions in all, four a host."""
 INTERVALS = (1.0, 2.0, 5.0, 10.0, 20.0)
 """Seconds between checkpoints (Fig. 6.12: 1 to 20), which are the ends of batches here."""
-VOCABULARY, WORDS = 20_000, 10_000
-"""Keys of the state whose checkpoints are compared with it, and records a second: as many words come as are said in
-ten hours a second, so that at 20 s most of the words have come again."""
+VOCABULARY, WORDS = round(ResilienceAssumptions().vocabulary), round(DELTA_RATE)
+"""Words of the texts of which checkpoints are compared with the state, and how many come a second: as in the simulated
+runs. Checkpoints are ends of batches, so what an interval brings is a batch, however soon the next one comes."""
 SEED = 1
 
 log = logging.getLogger(__name__)
@@ -241,16 +243,20 @@ def balancing(found: Resilience, sizes: Sizes, made: Bed) -> None:
 def checkpoints(found: Resilience, sizes: Sizes, made: Bed) -> None:
     """Fig. 6.12: what a checkpoint adds, over the whole state, by the time between two."""
     for seconds in sizes.intervals:
-        made.run(Job(VOCABULARY, round(WORDS * seconds), pace=seconds, zipf=True))
+        made.run(Job(VOCABULARY, round(WORDS * seconds), pace=0.0, words=True))
         found.deltas[seconds] = delta(made)
         found.close(f"checkpoints every {seconds:g} s", made)
 
 
 def delta(made: Bed) -> float:
-    """What the newest checkpoint wrote over the size of the whole state."""
-    operator = made.operator
-    seen = made.until(lambda seen: seen.operators.reading(operator, Metric.CHECKPOINT_DELTA).known)
-    return seen.operators.value(operator, Metric.CHECKPOINT_DELTA)
+    """What a checkpoint wrote over the whole state, by files: of each partition the newest of which both are there."""
+    stage = (made.plant.queries.live[0].stages or {})[made.operator]
+
+    def ratio() -> float:
+        return delta_over_full([state_files(folder) for folders in folders_of(stage) for folder in folders])
+
+    made.until(lambda seen: not math.isnan(ratio()))
+    return ratio()
 
 
 def throughput(found: Resilience, sizes: Sizes, made: Bed) -> None:

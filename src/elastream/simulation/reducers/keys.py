@@ -125,12 +125,15 @@ def hashed(count: int, seed: int) -> Floats:
     return np.random.default_rng(seed).random(count)
 
 
-def two_regimes(count: int, kernel: int = 6_000, exponents: tuple[float, float] = (1.01, 1.92)) -> Floats:
+KERNEL, EXPONENTS = 6_000, (1.01, 1.92)
+"""Rank up to which words of a text are common, and exponents of the power laws up to there and behind it: Ferrer i Cancho
+and Sole, "Two regimes in the frequency of words and the origins of complex lexicons: Zipf's law revisited", 2001; they meet
+between ranks 5,000 and 6,000 of the British National Corpus."""
+
+
+def two_regimes(count: int, kernel: int = KERNEL, exponents: tuple[float, float] = EXPONENTS) -> Floats:
     """Frequencies of the words of large collections of text, most frequent first: a power law up to rank `kernel`, a
     steeper one behind it.
-
-    Ferrer i Cancho and Sole, "Two regimes in the frequency of words and the origins of complex lexicons: Zipf's law
-    revisited", 2001: exponents 1.01 and 1.92, which meet between ranks 5,000 and 6,000 of the British National Corpus.
     """
     rank = np.arange(1, count + 1, dtype=np.float64)
     near, far = exponents

@@ -73,28 +73,19 @@ def state_files(folder: Path) -> tuple[StateFile, ...]:
     return tuple(found[key] for key in sorted(found))
 
 
-def delta_over_full(partitions: Sequence[Sequence[StateFile]], interval: float) -> Floats:
-    """What checkpoints of every `interval` seconds would write over the whole state at their end, one value a checkpoint.
+def delta_over_full(partitions: Sequence[Sequence[StateFile]]) -> float:
+    """What one checkpoint wrote over the whole state that it left, NaN before every partition has a snapshot.
 
-    partitions: `state_files` of each. What a batch changed counts in the interval in which it was written; a key that two
-    batches of it changed counts twice, so that this is an upper bound. The whole state is the newest snapshot and what was
-    written since, again an upper bound; intervals that begin before every partition has one are left out.
+    partitions: `state_files` of each, of which the newest version counts that was written both as a change and whole.
     """
-    begin = max((min((f.at for f in files if f.whole), default=math.inf) for files in partitions), default=math.inf)
-    end = max((file.at for files in partitions for file in files), default=-math.inf)
-    if not end - begin >= interval:
-        return np.zeros(0)
-    edges = begin + interval * np.arange(int((end - begin) // interval) + 1)
-    written, full = np.zeros(len(edges) - 1), np.zeros(len(edges) - 1)
+    changed = full = 0.0
     for files in partitions:
-        deltas = [file for file in files if not file.whole]
-        at, sizes = np.array([file.at for file in deltas]), np.array([file.bytes for file in deltas])
-        written += np.histogram(at, edges, weights=sizes)[0] if len(at) else 0.0
-        for number, until in enumerate(edges[1:].tolist()):
-            newest = max((file for file in files if file.whole and file.at <= until), key=lambda file: file.version)
-            since = [file.bytes for file in deltas if file.version > newest.version and file.at <= until]
-            full[number] += newest.bytes + math.fsum(since)
-    return written / full
+        changes = {file.version: file.bytes for file in files if not file.whole}
+        whole = {file.version: file.bytes for file in files if file.whole and file.version in changes}
+        if not whole:
+            return NAN
+        changed, full = changed + changes[max(whole)], full + whole[max(whole)]
+    return changed / full if full > 0 else NAN
 
 
 @dataclass

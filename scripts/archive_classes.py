@@ -1,0 +1,83 @@
+"""Makes the archive of Java classes from which hosts of this machine start, where there is none for this environment yet.
+
+A run makes one too, in idle time, but its own hosts start without. So set-up has one host do what hosts do: a task that
+crosses into Python, and a micro-batch with state.
+"""
+
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from elastream.clouds.local import archive, java
+from elastream.clouds.local.local import Local
+from elastream.model.cloud import HostType
+from elastream.spark.hosts.warmup import warm_up
+from elastream.spark.jvm import session
+from elastream.spark.jvm.driver_side import DriverSide
+from elastream.spark.jvm.executors import Executors
+
+HOST = HostType("archived", cores=1.0, slots=1, memory=1000.0)
+LIMIT = 180.0
+POLL = 0.1
+
+
+def main() -> str:
+    """Make it; why there is none afterwards, empty where there is one."""
+    wanted = archive.archive_for(java.find_java())
+    if wanted is None:
+        return "this Java has no archives of classes"
+    if wanted.usable():
+        return ""
+    until = time.monotonic() + LIMIT
+    with tempfile.TemporaryDirectory(prefix="archive-") as name:
+        folder = Path(name)
+        provider = Local(HOST, max_hosts=1).open(folder)
+        try:
+            provider.lease({"h1": HOST})
+            reach = provider.terms.reach
+            settings = session.settings_for(
+                driver_address=reach.driver_address,
+                executor_memory=reach.executor_memory,
+                executor_cores=reach.executor_cores,
+                state_partitions=1,
+                small=True,
+                java_options=reach.java_options,
+            )
+            spark = session.open_session(reach.master, "archive", folder, {**settings, **reach.settings}, reach.secret)
+            try:
+                executors = Executors(DriverSide(spark))
+                while not (there := executors.by_address()):
+                    if time.monotonic() > until:
+                        return f"no executor came within {LIMIT:g} s"
+                    provider.hosts()  # starts those that wait
+                    time.sleep(POLL)
+                (executor,) = there.values()
+                warm_up(spark, executor, folder)
+                batches(spark, folder)
+                return wanted.make(provider.cluster.loaded_classes())
+            finally:
+                spark.stop()
+        finally:
+            provider.close()
+
+
+def batches(spark, folder: Path) -> None:
+    """Two micro-batches with state."""
+    ticks = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 10).load()
+    counted = ticks.selectExpr("value % 3 as third").groupBy("third").count()
+    query = (
+        counted.writeStream.outputMode("update")
+        .format("noop")
+        .option("checkpointLocation", str(folder / "checkpoint"))
+        .trigger(processingTime="0 seconds")
+        .start()
+    )
+    while query.isActive and (query.lastProgress or {"batchId": 0})["batchId"] < 1:
+        time.sleep(POLL)
+    query.stop()
+
+
+if __name__ == "__main__":
+    if why := main():
+        print(f"hosts start slower than they could: {why}", file=sys.stderr)
