@@ -194,6 +194,16 @@ def test_a_batch_that_hangs_takes_no_host_away_and_the_refusal_says_so(cpu, targ
     assert seen[-1][0].stalled["q"] > 500
 
 
+def test_what_was_measured_while_a_batch_hung_takes_no_host_away_after_it_either():
+    watched = Watched(None)
+    watched.run(600)
+    watched.run(60, hangs=True, cpu=0.0)
+    seen = watched.run(20, cpu=0.2)
+    assert not [each for _, each in watched.planned if not isinstance(each.action, LeaseHost)]
+    assert seen[0][0].stalled["q"] > 30
+    assert not watched.run(100)[-1][0].stalled
+
+
 def test_a_batch_of_usual_length_is_none_that_hangs():
     watched = Watched(None)
     assert all(not observation.stalled for observation, _ in watched.run(300))
