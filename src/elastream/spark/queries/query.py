@@ -41,7 +41,7 @@ differ by a thousandth of that."""
 STALLED, UNUSUAL = 10.0, 3.0
 """A batch under way is unusually long after so many seconds, and so many times the longest of the last ones."""
 HELD = 60.0
-"""Seconds after a batch that hung for which policies may look at what was measured meanwhile: their longest usual window."""
+"""Seconds after a batch that hung for which policies may look at what was measured meanwhile: their usual window."""
 
 log = logging.getLogger(__name__)
 
