@@ -30,7 +30,7 @@ SEEDS, QUICK, FAULTS = 500, 40, 20
 """Schedules of the simulated form, of its quick form, and faults of each."""
 MINUTES, ON_CORES = 8.0, 2
 """The simulated form's bar, and the cores that it is for."""
-SPARK_FAULTS, SPARK_QUICK, SPARK_MINUTES = 300, 40, 22.0
+SPARK_FAULTS, SPARK_QUICK, SPARK_MINUTES = 300, 30, 22.0
 """The same on Spark."""
 TRIED, QUICK_TRIED = 40, 4
 """Schedules of the campaign on which a mutant is tried, of those in which it can show, until one catches it."""
