@@ -20,6 +20,7 @@ version that was committed, and a hash of its content.
 """
 
 import hashlib
+import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -95,13 +96,14 @@ class History:
 
 @dataclass(frozen=True, slots=True)
 class Ledgers:
-    """What is there at the end. by_host: states of hosts in the ledgers, by application. listed: hosts that its provider
-    lists. active: of the ledger.
+    """What is there at second `at`, the end, by application. listed: hosts that its provider lists. ended, active: of the
+    ledger.
     """
 
     ended: Mapping[str, frozenset[str]]
     active: Mapping[str, frozenset[str]]
     listed: Mapping[str, frozenset[str]]
+    at: float = math.inf
 
 
 def checked(history: History, ledgers: Ledgers | None = None) -> tuple[Violation, ...]:
@@ -150,7 +152,7 @@ def leases_kept(history: History, ledgers: Ledgers) -> Iterator[Violation]:
     """Every host that was ever requested is in the ledger, and at the end the ledger and the provider agree."""
     asked: dict[str, dict[str, float]] = defaultdict(dict)
     for call in history.calls:
-        if call.what == "lease" and call.who in ledgers.active:
+        if call.what == "lease" and call.who in ledgers.active and call.at <= ledgers.at:
             for host in call.hosts:
                 asked[call.who].setdefault(host, call.at)
     for who, active in ledgers.active.items():

@@ -49,8 +49,9 @@ STOPPED = 2.0
 """Seconds that a stopped process stands still."""
 SMALL = 256 * 1024
 """Bytes of the small disk on which the control plane's logs are."""
-SETTLE = 120.0
-"""Seconds within which all must have settled after the last fault."""
+SETTLE = 60
+"""Batches within which all must have settled after the last fault: two minutes where nothing else runs. Counted in batches,
+as one moves no more than a partition a host, and takes ten times as long on a machine that is shared."""
 PATIENCE = 180.0
 """Seconds without a batch after which the run counts as hung."""
 LATE = 90.0
@@ -123,7 +124,7 @@ class _Campaign:
                 stdin=subprocess.PIPE, stdout=log, stderr=log, text=True, env=environment, start_new_session=True,
             )  # fmt: skip
         self.found.starts += 1
-        self.status = ""
+        self.status, self.hosts = "", {}  # what was seen last is of the one before
 
     def tell(self, **command: Any) -> bool:
         """Send the driver a command; whether there is one to send to."""
@@ -270,7 +271,7 @@ class _Campaign:
         self.mount()
         try:
             self.start()
-            self._until(lambda: len(self.commits()) > 2 and self._running() >= 2, "the run to begin")
+            self._until(lambda: self._newest() >= 2 and self._running() >= 2, "the run to begin")
             first = time.monotonic()
             for count, fault in enumerate(self.faults, start=1):
                 while time.monotonic() - first < fault.at:
@@ -279,10 +280,10 @@ class _Campaign:
                 self.happen(fault)
                 if count % 20 == 0:
                     self.progress(
-                        f"{count} of {len(self.faults)} faults, {len(self.commits())} batches, {self.found.starts} starts"
+                        f"{count} of {len(self.faults)} faults, {self._newest() + 1} batches, {self.found.starts} starts"
                     )
-            ended = time.monotonic()
-            self._until(self._settled, "all to settle", SETTLE)
+            ended, done = time.monotonic(), self._newest()
+            self._until(lambda: self._settled() and self._newest() > done + 2, "all to settle", SETTLE)
             self.found.settled = time.monotonic() - ended
             self.stop()
             self.check()
@@ -307,17 +308,22 @@ class _Campaign:
             self._watched = time.monotonic()
             self._watch()
 
-    def _until(self, holds: Callable[[], bool], what: str, limit: float = PATIENCE) -> None:
-        until, batches = time.monotonic() + limit, len(self.commits())
+    def _until(self, holds: Callable[[], bool], what: str, most: float = math.inf) -> None:
+        """Wait until it holds: for `most` batches, and never PATIENCE seconds without one."""
+        newest = self._newest()
+        until, last = time.monotonic() + PATIENCE, newest + most
         while not holds():
             self.step()
-            if (now := len(self.commits())) > batches and limit == PATIENCE:
-                until, batches = time.monotonic() + limit, now
-            if time.monotonic() > until:
-                self.note("settled", f"waited {limit:g} s for {what}: hosts {self.hosts}, alarms {self.alarms}, "
-                          f"{self.wanted} partitions wanted elsewhere, {now} batches")  # fmt: skip
+            if (now := self._newest()) > newest:
+                until, newest = time.monotonic() + PATIENCE, now
+            if time.monotonic() > until or newest > last:
+                self.note("settled", f"waited for {what}: hosts {self.hosts}, alarms {self.alarms}, "
+                          f"{self.wanted} partitions wanted elsewhere, newest batch {newest}")  # fmt: skip
                 return
             time.sleep(0.3)
+
+    def _newest(self) -> int:
+        return max(self.commits(), default=-1)
 
     def _running(self) -> int:
         return sum(state == "running" for state in self.hosts.values())

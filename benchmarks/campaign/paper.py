@@ -322,7 +322,8 @@ class Engine:
         return [[self.query_id, self.run_id, str(newest), str(int(self.batch is None)), self.name]]
 
     def _batches(self, _: Any, seen: int) -> list[list[str]]:
-        doing = ["ProcessingTimeTrigger(2000)", "Waiting" if self.batch is None else "Processing new data"]
+        planned = self.durable.committed if self.batch is None else self.batch[0]
+        doing = ["ProcessingTimeTrigger(2000)", "Waiting" if self.batch is None else "Processing new data", str(planned)]
         if self.now() < self.silent:
             return [doing]
         found = []

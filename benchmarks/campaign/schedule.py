@@ -15,6 +15,8 @@ BETWEEN = 10.0
 """Mean seconds between two faults: about the time in which one is noticed, so that many overlap."""
 SHORTEST, LONGEST = 2.0, 30.0
 """Seconds that a fault with a duration lasts."""
+LAST = 500.0
+"""Records/s at the end, at most: what two applications share must work off all that waits before it can be at rest."""
 HANGS = 120.0
 """Seconds that a batch hangs at most: a policy that believes what it sees gives up a host after a minute."""
 STEPS = (1.0, 10.0, 60.0, 600.0, 3600.0)
@@ -126,6 +128,7 @@ def drawn(seed: int, faults: int, world: str = "") -> Schedule:
     load = [(0.0, chance.uniform(150.0, 350.0))]
     while load[-1][0] < at:
         load.append((load[-1][0] + chance.uniform(30.0, 120.0), chance.uniform(150.0, 900.0)))
+    load[-1] = (load[-1][0], min(load[-1][1], LAST))
     return Schedule(seed, where, tuple((round(t, 1), round(rate, 1)) for t, rate in load), tuple(found))
 
 

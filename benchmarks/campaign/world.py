@@ -524,7 +524,7 @@ class World:
             ended[name] = frozenset(host for host, lease in leases.items() if not lease.active)
             active[name] = frozenset(host for host, lease in leases.items() if lease.active)
             listed[name] = frozenset(driver.plant.hosts.provider.provider.hosts())  # type: ignore[attr-defined]
-        return Ledgers(ended, active, listed)
+        return Ledgers(ended, active, listed, self.time)
 
 
 class RegionLine:

@@ -35,7 +35,7 @@ class Machine:
     context = None
 
     def __init__(self):
-        self.now, self.set_by, self.ended, self.began = 0.0, 0.0, [], None
+        self.now, self.set_by, self.ended, self.began, self.silent = 0.0, 0.0, [], None, False
 
     def wall(self):
         return EPOCH + self.now + self.set_by
@@ -49,8 +49,12 @@ class Machine:
 
     def ask(self, method, _, seen):
         assert method == "batches"
-        at = [line(n, s - EPOCH, took, source({"n": 0}, {"n": ROWS}, ROWS)) for n, s, took in self.ended if n > seen]
-        return [*at[::-1], ["ProcessingTimeTrigger(10000)", "Waiting" if self.began is None else "Processing new data"]]
+        told = [] if self.silent else self.ended
+        at = [line(n, s - EPOCH, took, source({"n": 0}, {"n": ROWS}, ROWS)) for n, s, took in told if n > seen]
+        doing = (
+            ["Waiting", str(len(self.ended) - 1)] if self.began is None else ["Processing new data", str(len(self.ended))]
+        )
+        return [*at[::-1], ["ProcessingTimeTrigger(10000)", *doing]]
 
 
 class Watched:
@@ -152,6 +156,22 @@ def test_a_batch_that_was_under_way_when_the_clock_was_set_is_not_dated_by_the_c
     assert math.isnan(rate) or 0.4 <= rate / (ROWS / EVERY) <= 2.5
 
 
+@pytest.mark.parametrize("step", [0.0, -60.0, 60.0])
+def test_of_batches_that_are_reported_late_and_together_rates_are_right_or_unknown(step):
+    watched = Watched(None)
+    watched.run(300)
+    watched.machine.silent = True
+    seen = watched.run(30)
+    watched.machine.set_by = step
+    seen += watched.run(30)
+    watched.machine.silent = False
+    seen += watched.run(60)
+    rates = [observation.application.value("queries", Metric.THROUGHPUT) for observation, _ in seen]
+    assert all(math.isnan(rate) or 0.4 <= rate / (ROWS / EVERY) <= 2.5 for rate in rates)
+    assert rates[-1] == pytest.approx(ROWS / EVERY, rel=0.3), "and known again"
+    assert watched.planned == []
+
+
 @given(steps=st.lists(st.tuples(st.integers(1, 40), st.floats(-4000, 4000)), max_size=4))
 def test_however_often_the_clock_is_set_nothing_is_leased_or_drained_for_it(steps):
     watched = Watched(20.0)
@@ -172,6 +192,16 @@ def test_a_batch_that_hangs_takes_no_host_away_and_the_refusal_says_so(cpu, targ
     refused = [each.refused for _, decided in seen for each in decided if each.refused]
     assert all("no batch of 'q' has ended for" in each for each in refused)
     assert seen[-1][0].stalled["q"] > 500
+
+
+def test_what_was_measured_while_a_batch_hung_takes_no_host_away_after_it_either():
+    watched = Watched(None)
+    watched.run(600)
+    watched.run(60, hangs=True, cpu=0.0)
+    seen = watched.run(20, cpu=0.2)
+    assert not [each for _, each in watched.planned if not isinstance(each.action, LeaseHost)]
+    assert seen[0][0].stalled["q"] > 30
+    assert not watched.run(100)[-1][0].stalled
 
 
 def test_a_batch_of_usual_length_is_none_that_hangs():

@@ -28,6 +28,7 @@ class Driver:
     def __init__(self):
         self.ended = []
         self.processing = False
+        self.unreported = 0
 
     context = None
 
@@ -40,7 +41,9 @@ class Driver:
             line(i, at - EPOCH, s, source({"t": {"0": 1}}, {"t": {"0": 2}}, n, behind=behind))
             for i, at, n, s, behind in rows
         ]
-        return [*lines[::-1], ["ProcessingTimeTrigger(2000)", "Processing new data" if self.processing else "Waiting"]]
+        planned = max((each[0] for each in self.ended), default=-1) + self.processing + self.unreported
+        doing = "Processing new data" if self.processing else "Waiting"
+        return [*lines[::-1], ["ProcessingTimeTrigger(2000)", doing, str(planned)]]
 
 
 @pytest.fixture
@@ -64,6 +67,19 @@ def query(driver):
 def end_batches(driver, *, every=2.0, seconds=0.5, rows=100, count=4, behind=None):
     driver.ended = [(n, START + n * every, rows, seconds, behind) for n in range(count)]
     return START + (count - 1) * every + seconds
+
+
+def test_while_batches_end_that_are_not_reported_no_rate_is_known(query, driver):
+    now = end_batches(driver)
+    driver.processing = True
+    query.look()
+    assert query.rate(now + 10.0) > 0, "one hangs: that many a second at most"
+    driver.unreported = 1
+    query.look()
+    assert math.isnan(query.rate(now + 10.0))
+    driver.unreported = 0
+    query.look()
+    assert query.rate(now) > 0
 
 
 def test_before_two_batches_nothing_is_known(query, driver):

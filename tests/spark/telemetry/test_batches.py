@@ -109,9 +109,9 @@ def test_what_was_there_before_the_query_was_first_seen_counts_from_then_on():
 
 
 def test_what_a_query_does_is_read_with_its_trigger():
-    assert read_doing(["ProcessingTimeTrigger(500)", "Processing new data"]) == Doing(0.5, True)
-    assert read_doing(["ProcessingTimeTrigger(0)", "Waiting for data to arrive"]) == Doing(0.01, False)
-    assert math.isnan(read_doing(["AvailableNowTrigger", "Processing new data"]).poll)
+    assert read_doing(["ProcessingTimeTrigger(500)", "Processing new data", "7"]) == Doing(0.5, True, 7)
+    assert read_doing(["ProcessingTimeTrigger(0)", "Waiting for data to arrive", "-1"]) == Doing(0.01, False)
+    assert math.isnan(read_doing(["AvailableNowTrigger", "Processing new data", "0"]).poll)
 
 
 def test_progress_after_the_form_that_is_documented_for_kafka_is_read():

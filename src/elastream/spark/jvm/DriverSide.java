@@ -119,6 +119,9 @@ public static String queries(Object streams) {
 public static String batches(Object execution, long seen) {
     org.apache.spark.sql.execution.streaming.runtime.StreamExecution query =
         (org.apache.spark.sql.execution.streaming.runtime.StreamExecution) execution;
+    // Before what has ended is read: a batch that is planned in between must not look like two.
+    org.apache.spark.sql.execution.streaming.runtime.IncrementalExecution last = query.lastExecution();
+    long planned = last == null ? -1L : last.currentBatchId();
     org.apache.spark.sql.streaming.StreamingQueryProgress[] recent = query.recentProgress();
     StringBuilder out = new StringBuilder();
     for (int i = recent.length - 1; i >= 0 && recent[i].batchId() > seen; i--) {
@@ -140,7 +143,8 @@ public static String batches(Object execution, long seen) {
         for (int k = 0; k < recent[i].sources().length; k++) out.append('\t').append(line(recent[i].sources()[k].json()));
         out.append('\n');
     }
-    return out.append(query.trigger()).append('\t').append(line(query.status().message())).append('\n').toString();
+    out.append(query.trigger()).append('\t').append(line(query.status().message())).append('\t').append(planned);
+    return out.append('\n').toString();
 }
 
 /** A text as one field of a line. */

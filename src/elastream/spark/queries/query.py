@@ -40,6 +40,8 @@ STEPPED = 0.5
 differ by a thousandth of that."""
 STALLED, UNUSUAL = 10.0, 3.0
 """A batch under way is unusually long after so many seconds, and so many times the longest of the last ones."""
+HELD = 60.0
+"""Seconds after a batch that hung for which policies may look at what was measured meanwhile: their usual window."""
 
 log = logging.getLogger(__name__)
 
@@ -131,6 +133,7 @@ class Query:
         self.stepped = 0.0
         self._across = self._unsure = False
         self._since: float | None = None
+        self._stall = (-math.inf, 0.0)
         self._windows: dict[str, LoadWindow] = {}
         self._sizes: dict[str, StateSizes] = {}
         self._names: dict[int, str] = {}
@@ -189,12 +192,16 @@ class Query:
         self._across = self._across or bool(self.stepped)  # one under way may have begun by the clock of before
         if not self.doing.processing:
             self._since = None
-        elif rows or not before.processing:
+        elif rows and self.doing.planned == before.planned and before.processing:
+            pass  # what is reported late says nothing of the one under way
+        elif rows or not before.processing or self.doing.planned != before.planned:
             # It began since the last look: what it takes came after the start of the batch before, or after the last poll;
             # of the first batch, what was there before the query was first seen counts from then on.
             last = self.batches[-1] if self.batches else None
             self._since = now if last is None else last.start if rows else max(last.start, self._looked - self.doing.poll)
         self._looked = now
+        if so_far := self._unusual(now):
+            self._stall = now, so_far
         if self._tasks is not None:
             loads = self._tasks.poll(self._with.caught_up)
             for load in loads:
@@ -220,12 +227,18 @@ class Query:
         self._windows.clear()
         self._looked += step
         self._since = None if self._since is None else self._since + step
+        self._stall = self._stall[0] + step, self._stall[1]
 
     def stalled(self, now: float) -> float:
         """Seconds for which a batch has been under way, if that is longer than is usual; else 0.
 
-        So long nothing is known of what the query's tasks take, which report when they end.
+        So long nothing is known of what the query's tasks take, which report when they end; nor, from what was measured
+        meanwhile, for as long after it, HELD at most.
         """
+        seen, so_far = self._stall
+        return self._unusual(now) or (so_far if now - seen < min(so_far, HELD) else 0.0)
+
+    def _unusual(self, now: float) -> float:
         if self._since is None:
             return 0.0
         usual = max((batch.seconds for batch in list(self.batches)[-RECENT:]), default=0.0)
@@ -233,9 +246,10 @@ class Query:
         return under_way if under_way > max(STALLED, UNUSUAL * usual) else 0.0
 
     def interval(self, now: float) -> float:
-        """Seconds from one batch to the next at epoch second `now`; NaN before two were seen, or where that is no time."""
+        """Seconds from one batch to the next at epoch second `now`; NaN before two were seen, where that is no time, or
+        where batches have ended that were not reported."""
         recent = self._rated()
-        if len(recent) < 2:
+        if len(recent) < 2 or self.doing.planned > self.newest + 1:  # one behind the next: it has ended
             return NAN
         mean = (recent[-1].start - recent[0].start) / (len(recent) - 1)
         return max(mean, now - recent[-1].end) if mean > 0 else NAN
@@ -250,7 +264,7 @@ class Query:
         taken, recent = self.rate(now), self._rated()
         if len(recent) < 2 or math.isnan(more := recent[-1].behind - recent[0].behind):
             return taken
-        return max(0.0, taken + more / (len(recent) - 1) / self.interval(now))
+        return max(taken + more / (len(recent) - 1) / self.interval(now), 0.0)  # in this order, NaN stays NaN
 
     def latencies(self, now: float) -> tuple[Floats, Floats]:
         """Seconds that the records of each recent batch took at most by epoch second `now`, and how many these are.
@@ -280,9 +294,10 @@ class Query:
         return found
 
     def _rated(self) -> Sequence[Batch]:
-        """The batches that began in the last RATED seconds, and the one before them."""
+        """The batches that began in the last RATED seconds, and the one before them; since it is known when they ran."""
         within = sum(batch.start > self.batches[-1].start - RATED for batch in self.batches)
-        return list(self.batches)[-within - 1 :]
+        recent = list(self.batches)[-within - 1 :]
+        return recent[1 + max((at for at, batch in enumerate(recent) if batch.stepped), default=-1) :]
 
     def _find_stages(self) -> None:
         stages = stateful_stages(self._with.driver, self._execution)

@@ -42,10 +42,14 @@ POLLING = 0.01
 
 
 class Doing(NamedTuple):
-    """What a query was doing when it was looked at. poll: seconds between two polls while it is idle, NaN if unknown."""
+    """What a query was doing when it was looked at.
+
+    poll: seconds between two polls while it is idle, NaN if unknown. planned: number of the batch that was planned last.
+    """
 
     poll: float = NAN
     processing: bool = False
+    planned: int = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,9 +134,10 @@ class Batch:
 
 def read_doing(fields: Sequence[str]) -> Doing:
     """The last line of `batches` in `DriverSide.java`."""
-    trigger, message = fields
+    trigger, message, planned = fields
     found = re.search(r"ProcessingTimeTrigger\((\d+)\)", trigger)
-    return Doing(max(POLLING, int(found[1]) / 1e3) if found else NAN, message == "Processing new data")
+    poll = max(POLLING, int(found[1]) / 1e3) if found else NAN
+    return Doing(poll, message == "Processing new data", int(planned))
 
 
 def read_batch(query: str, fields: Sequence[str], before: Batch | None, poll: float = NAN) -> Batch:

@@ -1,0 +1,85 @@
+"""What it costs that a local cluster is closed: authentication, which is always on, and encryption, which loopback lacks.
+
+    python benchmarks/closed.py [--quick] [--rounds N] [--json FILE]      some three minutes a round on two cores
+
+A round brings up a cluster in each of three ways, in random order: open, authenticated, encrypted. Of each: seconds until
+its first batch is committed, and seconds of a batch of a word count whose words cross between two hosts.
+"""
+
+import argparse
+import random
+import statistics
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+
+from _cluster import word_count
+from _common import Report, main, progress
+from campaign.patching import patched
+
+from elastream import constant
+from elastream.clouds.local.closed import Secrets
+
+ROUNDS, BATCHES, QUICK_BATCHES = 5, 20, 4
+RATE, HOSTS, PARTITIONS = 1000, 2, 4
+BAR = 1.1
+SOURCE = "ours: what is closed by default must not be worth opening"
+ENCRYPTED = {"spark.network.crypto.enabled": "true"}
+
+
+def opened() -> AbstractContextManager[None]:
+    """A cluster that asks for no secret, as Spark's own is by default."""
+    return patched(Secrets, "new", classmethod(lambda cls: cls(None)))
+
+
+WAYS: dict[str, tuple[Callable[[], AbstractContextManager[None]], dict[str, str]]] = {
+    "open": (opened, {}),
+    "authenticated": (nullcontext, {}),
+    "encrypted": (nullcontext, ENCRYPTED),
+}
+
+
+def measured(way: str, batches: int) -> tuple[float, float]:
+    """Seconds to the first batch of a cluster, and of a batch."""
+    closed, settings = WAYS[way]
+    began = time.monotonic()
+    with closed(), word_count(
+        constant(RATE), hosts=HOSTS, max_hosts=HOSTS, state_partitions=PARTITIONS, settings=settings
+    ) as bench:  # fmt: skip
+        bench.observe_until(lambda: bench.plant.queries.telemetry.batches > 0, 180.0, "a batch")
+        first = time.monotonic() - began
+        bench.steady(batches // 2)
+        return first, bench.steady(batches)
+
+
+def measure(arguments: argparse.Namespace) -> Report:
+    report, chance = Report(), random.Random(1)
+    rounds, batches = (1, QUICK_BATCHES) if arguments.quick else (arguments.rounds, BATCHES)
+    found: dict[str, list[tuple[float, float]]] = {way: [] for way in WAYS}
+    for number in range(rounds):
+        for way in chance.sample(list(WAYS), len(WAYS)):
+            found[way].append(measured(way, batches))
+            first, batch = found[way][-1]
+            progress(f"round {number + 1} of {rounds}, {way}: first batch after {first:.1f} s, then {batch:.2f} s each")
+    names = ("seconds to the first batch", "seconds of a batch")
+    for at, name in enumerate(names):
+        report.figures[name] = {way: [each[at] for each in runs] for way, runs in found.items()}
+        for way in ("authenticated", "encrypted"):
+            ratios = [mine[at] / theirs[at] for mine, theirs in zip(found[way], found["open"], strict=True)]
+            report.median_at_most(f"{name}, {way} over open", ratios, BAR, SOURCE)
+    return report
+
+
+def line(report: Report) -> str:
+    parts = []
+    for name, ways in report.figures.items():
+        parts.append(f"{name}: " + ", ".join(f"{way} {statistics.median(runs):.2f}" for way, runs in ways.items()))
+    return "; ".join(parts)
+
+
+def more(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help=f"default {ROUNDS}")
+
+
+if __name__ == "__main__":
+    main("closed", __doc__.splitlines()[0], measure, line, more)
