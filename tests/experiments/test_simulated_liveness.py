@@ -54,6 +54,7 @@ def test_under_sustained_overload_a_policy_acts_within_three_rounds_or_names_wha
         LivenessCase(103396, "threshold", False),  # what waited is worked off, and each record of it becomes two
         LivenessCase(104901, "e2df", True),  # long micro-batches of one query beside short ones of another
         LivenessCase(101978, "by_load", True),  # hosts went, and more would have before it showed
+        LivenessCase(103973, "by_load", True),  # what each batch costs holds it up, on however many hosts
     ],
     ids=str,
 )

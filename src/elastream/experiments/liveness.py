@@ -13,7 +13,7 @@ in the time that the operator's allows.
 
 A round of sustained overload is silent if in these three intervals no host was leased or kept, no operator got more
 instances, none of this was still under way, and the round neither names a metric that is unknown in its observation nor
-says that state partitions keep more hosts from being of use.
+says that more hosts are of no use: because of state partitions, or as the last ones have brought nothing.
 
 How long a policy takes until a constant load is provided for depends on how fast hosts start, on what is paid, and on what
 waits by then: one that has five slots leased at a time, as E2DF does, has fifty instances in half an hour where a host
@@ -40,7 +40,7 @@ from elastream.model.promises import PlantKind
 from elastream.model.qos import offered_rates
 from elastream.model.stages import Layout
 from elastream.planning.algorithms.queues import service_levels
-from elastream.planning.algorithms.reach import IN_VAIN, beyond_partitions
+from elastream.planning.algorithms.reach import IN_VAIN, NO_HELP, ON_TRIAL, beyond_partitions
 from elastream.planning.provision import declared_cores
 from elastream.recording.observer import Ending, Header
 from elastream.simulation import SimulatedPlant
@@ -71,7 +71,8 @@ class RoundSeen:
     offered: records due so far. batch: seconds of the longest micro-batch, of any query, that ended since the last round or
     still runs.
     moving: whether hosts or instances asked for are still to come. grew: whether the round asked for any. acted: its first
-    action but renewals. lacks: whether it named a metric that it lacks, or said that more hosts are of no use.
+    action but renewals. vain: whether it said that more hosts are of no use. lacks: whether it did, or waits for what the
+    last ones bring, or named a metric that it lacks.
     """
 
     time: float
@@ -87,6 +88,7 @@ class RoundSeen:
     grew: bool
     acted: Action | None
     lacks: bool
+    vain: bool = False
 
 
 @dataclass(frozen=True)
@@ -147,17 +149,28 @@ class _Honest:
         self.broken += [f"at {observation.time:g} s it says '{each}', which is known" for each in lies[:1]]
         if any(IN_VAIN in each for each in plan.remarks) and not self._in_vain(observation):
             self.broken.append(f"at {observation.time:g} s it says '{IN_VAIN}', and they could")
+        if any(NO_HELP in each for each in plan.remarks) and not self._idle(observation):
+            self.broken.append(f"at {observation.time:g} s it says '{NO_HELP}', and the hosts are busy")
         return plan
 
-    def _in_vain(self, seen: Observation) -> bool:
-        """Whether the load is more than state partitions hold, by what operators declare."""
-        since, layout = seen.time - self.given.period, self.given.layout
+    def _work(self, seen: Observation) -> Mapping[str, float]:
+        """Cores of speed 1 that the load works, by what operators declare."""
+        since = seen.time - self.given.period
         rates = {
             name: (load.count(seen.time) - load.count(since)) / self.given.period for name, load in self.given.load.items()
         }
-        work = declared_cores(layout.graph, rates, composition=seen.composition)
+        return declared_cores(self.given.layout.graph, rates, composition=seen.composition)
+
+    def _in_vain(self, seen: Observation) -> bool:
+        """Whether the load is more than state partitions hold."""
         _, slot = seen.cores.slots(seen.working or tuple(seen.leases))
-        return bool(beyond_partitions(layout, work, slot * (1 - VARIES), min(seen.context.partitions.values())))
+        partitions = min(seen.context.partitions.values())
+        return bool(beyond_partitions(self.given.layout, self._work(seen), slot * (1 - VARIES), partitions))
+
+    def _idle(self, seen: Observation) -> bool:
+        """Whether the hosts have twice the cores that the load works, so that they are not what holds it up."""
+        slots, least = seen.cores.slots(seen.usable)
+        return 2 * math.fsum(self._work(seen).values()) <= slots * least
 
 
 class _Watch:
@@ -223,6 +236,7 @@ class _Watch:
         running = self._longest_batch(seen, waits) if self.case.fused else 0.0
         lately = max([running, *(round.batch for round in self.rounds[1 - ROUNDS :])])
         latency = seen.latency().value
+        vain = IN_VAIN in decision.note or NO_HELP in decision.note
         return RoundSeen(
             seen.time,
             math.fsum(waits),
@@ -236,7 +250,8 @@ class _Watch:
             math.nan if latency is None else latency,
             any(_grows(outcome.action, seen) for outcome in decision.done),
             next((o.action for o in decision.done if not isinstance(o.action, RenewHost)), None),
-            bool(decision.unknown) or IN_VAIN in decision.note,
+            bool(decision.unknown) or vain or ON_TRIAL in decision.note,
+            vain,
         )
 
     def _longest_batch(self, seen: Observation, waits: Sequence[float]) -> float:
@@ -328,10 +343,13 @@ def _silent(case: LivenessCase, given: Scenario, rounds: Sequence[RoundSeen]) ->
 def _provided(
     case: LivenessCase, given: Scenario, name: str, rounds: Sequence[RoundSeen], patience: float
 ) -> Iterator[str]:
-    """By the end of a constant load enough is provided: what waits falls, or is not late, and latency is in its level.
+    """By the end of a constant load enough is provided: what waits falls, or is not late, and latency is in its level; or
+    the policy says that more hosts are of no use, which is held to what operators declare.
 
     A policy that comes to no rest provides enough time and again: in one of the last rounds.
     """
+    if any(each.vain for each in rounds[-QUIET:]):
+        return
     tail = rounds[-round(QUIET * patience) :]
     rate = (tail[-1].offered - tail[0].offered) / (tail[-1].time - tail[0].time)
     allowed = max(WAITING, rate * (given.target or max(10.0, 2 * given.settings.monitor)))

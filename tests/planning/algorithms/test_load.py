@@ -9,7 +9,8 @@ from elastream.experiments.liveness import LivenessCase, tried
 from elastream.model.graph import Alternate, Edge, Graph, Kind, Operator
 from elastream.model.observation import Context, Frame, Metric, Observation, Sample
 from elastream.model.stages import lay_out
-from elastream.planning.algorithms.load import LoadFigures, Seen
+from elastream.planning.algorithms.load import LoadFigures
+from elastream.planning.algorithms.seen import Seen
 
 
 def chained() -> Graph:

@@ -18,7 +18,7 @@ from elastream.model.errors import ElastreamError
 from elastream.model.observation import Composition, Context, Frame, Metric, Observation, Sample, TaskFrame
 from elastream.model.stages import lay_out
 from elastream.planning.algorithms.line import Line
-from elastream.planning.algorithms.load import Seen
+from elastream.planning.algorithms.seen import Seen
 from elastream.planning.policies.threshold import Threshold
 
 GRAPH = word_count().graph

@@ -1,28 +1,22 @@
-"""What a policy has seen of the load: rates and busy cores over time, kept from round to round, and figures from them.
-
-Each sample is read once, when it is new: an observation's history is short and reading it anew every round is slow.
-"""
+"""Figures of the load from what a policy has seen of it, round by round (`algorithms.seen`)."""
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
 
 import numpy as np
-from numpy.typing import NDArray
 
-from elastream.forecasting.surprise import Surprises
 from elastream.forecasting.trend import Forecast, forecast
 from elastream.model.errors import DataflowError
 from elastream.model.graph import Kind
 from elastream.model.metrics import Metric
 from elastream.model.observation import Floats, Frame, Observation, known_sum
 from elastream.planning.algorithms.line import Line
-from elastream.planning.algorithms.measures import TICK, capacity, sum_of, total_of
+from elastream.planning.algorithms.measures import TICK, capacity
+from elastream.planning.algorithms.seen import Seen
 from elastream.planning.provision import declared_cores
 
-__all__ = ["LoadFigures", "Seen"]
+__all__ = ["LoadFigures"]
 
 LINE_SAMPLES, LEAST_SAMPLES, SPREAD = 30, 6, 1.5
 """Samples used for the line through rate and busy cores, the fewest needed, and the least ratio of highest to lowest rate:
@@ -35,125 +29,8 @@ GROWTH = 0.02
 """Part of the records arriving in a round by which it must have grown: less is noise."""
 MOST_GROWTH = 2.0
 """Most by which capacity grows at once because it did not suffice (HPA: at most doubled)."""
-ALIKE, AVOIDED = 0.9, 1800.0
-"""Part of a rate above which another one is like it; seconds for which hosts that did not suffice are not gone back to."""
-NEVER = (0.0, math.inf, -math.inf)
-"""What hosts that always sufficed are remembered as."""
 WITHIN = 0.5
 """Part of the target latency that records may wait in queues: the rest is for their processing, and for the next round."""
-
-
-@dataclass(frozen=True, eq=False)
-class Seen:
-    """Samples so far, oldest first, shape (6, samples): times, records/s that arrive at and are processed by the sources,
-    records/s that the busy cores finish, busy cores, and whether it is warm: the first batches of a run, and of a host,
-    start workers and compile code. since: time of the first sample ever. began: that of the first with records processed,
-    inf before. needs: (time, cores needed, by part) of earlier rounds. surprises: of the rate that arrives. short: (cores
-    that did not suffice, for which rate, when) the last time that a query fell behind, of the alternates and branches that
-    run: what others needed says nothing of these. running: which those are. reaches: the most cores that state partitions
-    could keep busy, as seen in the last rounds. left: when a host was last draining: leases that ended are not observed."""
-
-    samples: Floats
-    since: float
-    began: float = math.inf
-    needs: tuple[tuple[float, tuple[float, ...]], ...] = ()
-    surprises: Surprises = field(default_factory=Surprises)
-    short: tuple[float, float, float] = NEVER
-    running: object = None
-    reaches: tuple[float, ...] = ()
-    left: float = -math.inf
-
-    @classmethod
-    def after(cls, before: "Seen | None", observation: Observation, keep: float, warming: float) -> "Seen":
-        """`before` and what is new in `observation`, as far as it is at most `keep` seconds old.
-
-        warming: seconds for which a run, or a host that came, is not warm.
-        """
-        last = -math.inf if before is None else float(before.times[-1])
-        frames: list[tuple[float, Frame]] = []
-        for sample in reversed(observation.history):
-            if sample.time <= last:
-                break
-            frames.append((sample.time, sample.operators))
-        frames.reverse()
-        if observation.time > last:
-            frames.append((observation.time, observation.operators))
-        samples = np.array([*_columns(observation, frames), [0.0] * len(frames)])
-        times, worked = samples[0], samples[0][samples[2] > 0]
-        began = math.inf if before is None else before.began
-        began = min(began, float(worked[0]) if worked.size else math.inf)
-        cold = times < began + warming
-        for at in observation.came:
-            if times.size and at + warming > times[0]:  # as hardly any: most hosts came long ago
-                cold |= (times >= at) & (times < at + warming)
-        samples[-1] = ~cold
-        left = observation.time if observation.draining else -math.inf if before is None else before.left
-        running = (observation.composition.alternates, observation.composition.choices, observation.composition.tables)
-        if before is not None:
-            first = int(np.searchsorted(before.times, observation.time - keep))
-            samples = np.concatenate([before.samples[:, first:], samples], axis=1)
-            short = before.short if running == before.running else NEVER
-            reaches = before.reaches if running == before.running else ()
-            return cls(samples, before.since, began, before.needs, before.surprises, short, running, reaches, left)
-        return cls(samples, float(samples[0, 0]), began, running=running, left=left)
-
-    @property
-    def times(self) -> Floats:
-        """When each sample was taken, ascending."""
-        found: Floats = self.samples[0]
-        return found
-
-    @property
-    def arriving(self) -> Floats:
-        """Records/s that arrive at the sources."""
-        found: Floats = self.samples[1]
-        return found
-
-    @property
-    def processed(self) -> Floats:
-        """Records/s that the sources have processed."""
-        found: Floats = self.samples[2]
-        return found
-
-    @property
-    def finished(self) -> Floats:
-        """Source records/s that the busy cores finish in every query: as processed where there is one query."""
-        found: Floats = self.samples[3]
-        return found
-
-    @property
-    def busy(self) -> Floats:
-        """Busy cores."""
-        found: Floats = self.samples[4]
-        return found
-
-    @property
-    def warm(self) -> NDArray[np.bool_]:
-        """Whether a sample tells what a record works."""
-        found: NDArray[np.bool_] = self.samples[5] > 0
-        return found
-
-    def needing(self, time: float, cores: tuple[float, ...], settle: float) -> "Seen":
-        """This, with the cores that are needed at `time`, and those needed in the `settle` seconds before."""
-        kept = tuple(each for each in self.needs if each[0] >= time - settle and len(each[1]) == len(cores))
-        needs = (*kept, (time, cores))
-        return replace(self, needs=needs)
-
-    def insufficient(self, time: float, rate: float) -> float:
-        """Cores that did not suffice for `rate` lately, or for little more; 0 where none did."""
-        cores, arrived, when = self.short
-        return cores if rate >= ALIKE * arrived and time - when <= AVOIDED else 0.0
-
-    def surprised(self, time: float, forecast: Forecast, horizon: float, pace: float) -> "Seen":
-        """This, with what the load did at `time` that was not foreseen."""
-        found = self.surprises.after(time, forecast.level, forecast.expected, horizon, pace)
-        return replace(self, surprises=found)
-
-    @property
-    def highest(self) -> Floats:
-        """Most cores needed in any round kept, by part."""
-        highest: Floats = np.array([cores for _, cores in self.needs]).max(axis=0)
-        return highest
 
 
 class LoadFigures:
@@ -163,7 +40,7 @@ class LoadFigures:
         self.observation = observation
         self.seen = seen
         self.pace = pace
-        self._window = window = max(window, ROUNDS * pace)
+        self.window = window = max(window, ROUNDS * pace)
         self._recent = seen.times > observation.time - window
 
     @cached_property
@@ -197,7 +74,7 @@ class LoadFigures:
         usable = processed + busy == processed + busy  # NaN is unequal to itself
         if not self.cold:
             usable &= self.seen.warm
-            usable &= times > float(times[usable & (processed > 0)][-1]) - self._window
+            usable &= times > float(times[usable & (processed > 0)][-1]) - self.window
         else:
             usable &= self._recent
         records = float(processed[usable].sum())
@@ -294,6 +171,17 @@ class LoadFigures:
         usual = self.observation.latency(Metric.BATCH_DURATION).value or 0.0
         return max((each.seconds for each in self.observation.batches if each.segment == segment), default=usual)
 
+    @property
+    def settled(self) -> bool:
+        """Whether all of the window is later than the last change of hosts."""
+        return min(self.observation.since_change, self.observation.time - self.seen.left) >= self.window
+
+    @property
+    def steady_batches(self) -> bool:
+        """Whether several micro-batches end in each window, so that its means say something."""
+        usual = self.observation.latency(Metric.BATCH_DURATION).value or 0.0
+        return self.window >= 2 * max([usual, *(each.seconds for each in self.observation.batches)])
+
     def queued(self, seconds: float) -> bool:
         """Whether more records than arrive in `seconds` waited in each of the last `ROUNDS` rounds and still do."""
         least = max(0.0, self.arriving) * seconds
@@ -340,62 +228,3 @@ class LoadFigures:
             return None
         line = Line.through(*pairs.T)
         return line if line.each > 0 and line.fixed > 0 else None
-
-
-def _columns(observation: Observation, frames: Sequence[tuple[float, Frame]]) -> list[list[float]]:
-    """The columns of `Seen`, without the last; busy cores are those of operators that do not wait, and of speed 1."""
-    graph = observation.context.graph
-    sources = [source.name for source in graph.sources]
-    working = [o.name for o in graph.operators if not o.waits]
-    several = len(observation.context.layout.segments) > 1
-    speed = observation.mean_speed
-    operators = [frame for _, frame in frames]
-    arriving = [math.fsum(row) for row in _values(operators, Metric.ARRIVAL_RATE, sources)]
-    processed = [math.fsum(row) for row in _values(operators, Metric.PROCESSED_RATE, sources)]
-    busy = [speed * known_sum(row) for row in _values(operators, Metric.BUSY_CORES, working)]
-    finished = processed
-    if several:
-        each = zip(operators, processed, busy, strict=True)
-        finished = [_finished(observation, frame, done, cores, speed) for frame, done, cores in each]
-    return [[time for time, _ in frames], arriving, processed, finished, busy]
-
-
-def _values(frames: Sequence[Frame], metric: Metric, names: Sequence[str]) -> list[list[float]]:
-    """The values of `names` in each of `frames`."""
-    rows = frames[0].rows if frames else {}
-    if len(frames) > 1 and all(frame.rows is rows for frame in frames) and all(name in rows for name in names):
-        columns = np.array([frame.column(metric) for frame in frames])
-        found: list[list[float]] = columns[:, [rows[name] for name in names]].tolist()
-        return found
-    return [[frame.value(name, metric) for name in names] for frame in frames]
-
-
-def _finished(observation: Observation, frame: Frame, processed: float, busy: float, speed: float) -> float:
-    """Source records/s that `busy` cores would finish in every query, in the mix that arrives.
-
-    Where one query falls behind and others do not, busy cores over the records that the sources processed say little of the
-    work of a record: each query's work is over its own records, and counts for as many as are on their way to it.
-    `processed` where a query's figures are unknown.
-    """
-    layout = observation.context.layout
-    by_name = layout.graph.by_name
-    offered: dict[str, float] = {}
-    done: dict[str, float] = {}
-    work = total = 0.0
-    for segment in layout.segments:
-        own = [name for name in segment.operators if by_name[name].kind is Kind.SOURCE]
-        entries = [*own, *dict.fromkeys(edge.target for edge in segment.inputs)]
-        name = segment.name
-        offered[name], done[name] = (
-            total_of(frame, each, entries) for each in (Metric.ARRIVAL_RATE, Metric.PROCESSED_RATE)
-        )
-        if own:
-            total += total_of(frame, Metric.ARRIVAL_RATE, own)
-        elif before := {layout.stage_of[edge.source].segment for edge in segment.inputs} & offered.keys() - {name}:
-            passed = math.fsum(done[each] for each in before)
-            offered[name] *= math.fsum(offered[each] for each in before) / passed if passed > 0 else math.nan
-        working = [each for each in segment.operators if not by_name[each].waits]
-        cores = speed * sum_of(frame, Metric.BUSY_CORES, working)
-        if cores > 0:
-            work += offered[name] * cores / done[name] if done[name] > 0 else math.nan
-    return busy * total / work if work > 0 and total > 0 else processed

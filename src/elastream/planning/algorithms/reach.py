@@ -1,7 +1,9 @@
-"""How far hosts can help queries with state: their state partitions are fixed, and each is worked on by one slot at a time.
+"""How far hosts can help: where state partitions are what bounds a query, and where hosts that came have brought nothing.
 
-A micro-batch lasts at least as long as the heaviest partition of each of its keyed stages, one after the other, on however
-many hosts. So there is a rate beyond which hosts are leased in vain, and a number of cores beyond which they hardly help.
+State partitions are fixed, and each is worked on by one slot at a time: a micro-batch lasts at least as long as the
+heaviest partition of each of its keyed stages, one after the other, on however many hosts. So there is a rate beyond which
+hosts are leased in vain. What else may hold a query up (its source, its sink, the driver, what every batch costs) nobody
+measures: that shows in what more hosts bring.
 """
 
 import math
@@ -14,14 +16,23 @@ from elastream.model.errors import DataflowError
 from elastream.model.metrics import Metric
 from elastream.model.observation import Observation
 from elastream.model.stages import Layout
+from elastream.model.units import format_rate
 from elastream.model.wording import counted
-from elastream.planning.algorithms.load import ROUNDS, LoadFigures, Seen
+from elastream.planning.algorithms import fused
+from elastream.planning.algorithms.load import ROUNDS, LoadFigures
+from elastream.planning.algorithms.seen import AVOIDED, Seen, Trial
 from elastream.planning.provision import declared_cores
 
-__all__ = ["IN_VAIN", "Bound", "beyond_partitions", "reach", "within_reach"]
+__all__ = ["IN_VAIN", "NO_HELP", "ON_TRIAL", "Bound", "after_trial", "beyond_partitions", "reach", "within_reach"]
 
 IN_VAIN = "more hosts cannot keep up with"
 """How a policy says that it leases none because they would be of no use."""
+NO_HELP = "more hosts brought next to nothing"
+"""How a policy says that it leases no more because the last ones did not help."""
+ON_TRIAL = "what the hosts that came last bring is seen before more are leased"
+MORE, LEAST_GAIN = 1.5, 0.25
+"""Multiple of the cores from which on what they bring is judged, and the least elasticity of what is processed, or kept
+busy: of hosts that hold a query up it is near 1, of those that do not near 0."""
 HEAVY = 2.0
 """Times the mean of its stage from which on the heaviest partition is named, in place of their number: keys are uneven."""
 
@@ -96,6 +107,58 @@ def within_reach(
     if not base > bound.cores:
         return need, seen, ""
     return min(need, bound.cores), seen, bound.why
+
+
+def after_trial(observation: Observation, load: LoadFigures, seen: Seen, behind: float, *, equal: bool) -> tuple[Seen, str]:
+    """(`seen` after this round; why no more hosts are leased than the metered work needs, empty where nothing is against).
+
+    A trial begins when a query falls behind. Once there are `MORE` times the cores, no more come before their effect is
+    seen over a whole window: if it still falls behind, and neither more is processed nor are more cores busy (records may
+    cost more by then), then hosts are not what holds it up, and none are leased for that for half an hour. behind: of
+    `LoadFigures`. equal: as for `fused.shared_capacity`.
+
+    | trial | this round | then |
+    | --- | --- | --- |
+    | none, or half an hour old | it falls behind | begins |
+    | begun | fewer cores than `MORE` times, or it is not behind | goes on |
+    | begun | behind with as many, whose effect is not seen yet | waits |
+    | begun | seen, and more was processed or busy | begins anew |
+    | begun | seen, and nothing more was | in vain |
+    | in vain | fewer than half an hour later | in vain |
+    """
+    trial, there = seen.trial, fused.shared_capacity(observation, observation.usable, equal=equal)
+    if trial is not None and observation.time - trial.time > AVOIDED:
+        seen, trial = replace(seen, trial=None), None
+    if trial is not None and trial.vain:
+        return seen, trial.vain
+    if trial is None or there < trial.cores:
+        if not behind > 1:
+            return seen, ""
+        processed, busy = _lately(observation, load, seen)
+        return replace(seen, trial=Trial(there, processed, busy, observation.time)), ""
+    if there < MORE * trial.cores or not behind > 1 or not load.steady_batches:
+        return seen, ""
+    if observation.coming or not load.settled:
+        return seen, ON_TRIAL
+    processed, busy = _lately(observation, load, seen)
+    now = Trial(there, processed, busy, observation.time)
+    grown = [math.log(new / old) for new, old in ((processed, trial.processed), (busy, trial.busy)) if min(new, old) > 0]
+    if len(grown) < 2 or max(grown) >= LEAST_GAIN * math.log(there / trial.cores):
+        return replace(seen, trial=now), ""
+    said = (
+        f"{NO_HELP}: {trial.cores:.3g} cores processed {format_rate(trial.processed)} and {trial.busy:.3g} were busy, "
+        f"{there:.3g} cores {format_rate(processed)} and {busy:.3g}; what holds it up is its source, its sink, the driver "
+        "or what each batch costs"
+    )
+    return replace(seen, trial=replace(now, vain=said)), said
+
+
+def _lately(observation: Observation, load: LoadFigures, seen: Seen) -> tuple[float, float]:
+    """(Records/s processed, cores busy) on average of the window; NaN if unknown."""
+    recent = seen.times > observation.time - load.window
+    known = [row[recent & ~np.isnan(row)] for row in (seen.processed, seen.busy)]
+    processed, busy = (float(row.mean()) if row.size else math.nan for row in known)
+    return processed, busy
 
 
 def _heaviest(observation: Observation, operator: str, count: int) -> tuple[float, int]:

@@ -26,10 +26,11 @@ from elastream.planning.algorithms import fused
 from elastream.planning.algorithms.apart import CoreNeed, enlarge, lacks, may_reduce, needs_of, reduce
 from elastream.planning.algorithms.draft import Draft, observed_instances
 from elastream.planning.algorithms.line import CERTAIN
-from elastream.planning.algorithms.load import ROUNDS, WITHIN, LoadFigures, Seen
+from elastream.planning.algorithms.load import ROUNDS, WITHIN, LoadFigures
 from elastream.planning.algorithms.measures import capacity, sum_of, tasks_on, unsized
 from elastream.planning.algorithms.placement import balance
-from elastream.planning.algorithms.reach import IN_VAIN, within_reach
+from elastream.planning.algorithms.reach import IN_VAIN, after_trial, within_reach
+from elastream.planning.algorithms.seen import Seen
 from elastream.planning.provision import TARGET_UTILISATION
 
 __all__ = ["Threshold"]
@@ -201,6 +202,9 @@ class _Round:
         there = fused.shared_capacity(observation, (*observation.usable, *observation.coming), equal=self._equal)
         need, self.seen, bound = within_reach(observation, need, there, base, load, self.seen)
         remarks = (f"{IN_VAIN} {format_rate(self.rate)}: {bound}",) if bound else ()
+        self.seen, said = after_trial(observation, load, self.seen, self._behind, equal=self._equal)
+        if said and not need <= max(there, base / self.most):
+            need, remarks = max(there, base / self.most), (*remarks, said)
         seen = self.seen if math.isnan(base) else self.seen.needing(observation.time, (base,), self.settle)
         if load.cold and math.isnan(load.declared) and not load.late:
             # What the first batches work, and how far they lag behind, says nothing of the next ones.
@@ -225,7 +229,7 @@ class _Round:
             need += drained / self.most
             said.append(lambda: f", and {drained:.3g} to process {late:,.0f} records of late backlog in time")
         settled = observation.since_change >= min(policy.cool_down, ROUNDS * self.pace)
-        behind = 1.0 if fused.narrow(observation, self._slots) else load.behind  # more tasks come before more hosts
+        behind = self._behind
         if (load.late or behind > 1) and settled and not observation.coming and observation.usable:
             there = fused.shared_capacity(observation, observation.usable, equal=self._equal)
             if behind > 1:
@@ -242,6 +246,11 @@ class _Round:
             elif math.isnan(need):
                 need, said = there + 1e-6, [lambda: "late, and the need is unknown: one host more"]
         return need, lambda: "".join(each() for each in said)
+
+    @cached_property
+    def _behind(self) -> float:
+        """`LoadFigures.behind`; more tasks come before more hosts."""
+        return 1.0 if fused.narrow(self.observation, self._slots) else self.load.behind
 
     @cached_property
     def _equal(self) -> bool:
