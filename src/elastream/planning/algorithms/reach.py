@@ -20,7 +20,7 @@ from elastream.model.units import format_rate
 from elastream.model.wording import counted
 from elastream.planning.algorithms import fused
 from elastream.planning.algorithms.load import ROUNDS, LoadFigures
-from elastream.planning.algorithms.seen import AVOIDED, Seen, Trial
+from elastream.planning.algorithms.seen import AVOIDED, HostTrial, Seen
 from elastream.planning.provision import declared_cores
 
 __all__ = ["IN_VAIN", "NO_HELP", "ON_TRIAL", "Bound", "after_trial", "beyond_partitions", "reach", "within_reach"]
@@ -135,13 +135,13 @@ def after_trial(observation: Observation, load: LoadFigures, seen: Seen, behind:
         if not behind > 1:
             return seen, ""
         processed, busy = _lately(observation, load, seen)
-        return replace(seen, trial=Trial(there, processed, busy, observation.time)), ""
+        return replace(seen, trial=HostTrial(there, processed, busy, observation.time)), ""
     if there < MORE * trial.cores or not behind > 1 or not load.steady_batches:
         return seen, ""
     if observation.coming or not load.settled:
         return seen, ON_TRIAL
     processed, busy = _lately(observation, load, seen)
-    now = Trial(there, processed, busy, observation.time)
+    now = HostTrial(there, processed, busy, observation.time)
     grown = [math.log(new / old) for new, old in ((processed, trial.processed), (busy, trial.busy)) if min(new, old) > 0]
     if len(grown) < 2 or max(grown) >= LEAST_GAIN * math.log(there / trial.cores):
         return replace(seen, trial=now), ""

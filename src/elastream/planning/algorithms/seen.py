@@ -17,7 +17,7 @@ from elastream.model.metrics import Metric
 from elastream.model.observation import Floats, Frame, Observation, known_sum
 from elastream.planning.algorithms.measures import sum_of, total_of
 
-__all__ = ["AVOIDED", "Seen", "Trial"]
+__all__ = ["AVOIDED", "HostTrial", "Seen"]
 
 ALIKE, AVOIDED = 0.9, 1800.0
 """Part of a rate above which another one is like it; seconds for which hosts that did not suffice are not gone back to."""
@@ -26,7 +26,7 @@ NEVER = (0.0, math.inf, -math.inf)
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
+class HostTrial:
     """Cores that hosts had when a query fell behind, records/s that it processed with them and cores that were busy, and
     when. vain: how much that more hosts brought since, as a sentence, if it was next to nothing."""
 
@@ -57,7 +57,7 @@ class Seen:
     running: object = None
     reaches: tuple[float, ...] = ()
     left: float = -math.inf
-    trial: Trial | None = None
+    trial: HostTrial | None = None
 
     @classmethod
     def after(cls, before: "Seen | None", observation: Observation, keep: float, warming: float) -> "Seen":
