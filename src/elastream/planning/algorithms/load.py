@@ -178,9 +178,10 @@ class LoadFigures:
 
     @property
     def steady_batches(self) -> bool:
-        """Whether several micro-batches end in each window, so that its means say something."""
-        usual = self.observation.latency(Metric.BATCH_DURATION).value or 0.0
-        return self.window >= 2 * max([usual, *(each.seconds for each in self.observation.batches)])
+        """Whether several micro-batches of each query end in every window, so that its means say something."""
+        half, now = self.window / 2, self.observation.time
+        last = [self.seen.ended.get(each.name) for each in self.observation.context.layout.segments]
+        return all(each is not None and now - each[0] <= half and each[1] <= half for each in last)
 
     def queued(self, seconds: float) -> bool:
         """Whether more records than arrive in `seconds` waited in each of the last `ROUNDS` rounds and still do."""

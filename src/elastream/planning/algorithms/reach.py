@@ -121,9 +121,9 @@ def after_trial(observation: Observation, load: LoadFigures, seen: Seen, behind:
     | --- | --- | --- |
     | none, or half an hour old | it falls behind | begins |
     | begun | fewer cores than `MORE` times, or it is not behind | goes on |
-    | begun | behind with as many, whose effect is not seen yet | waits |
-    | begun | seen, and more was processed or busy | begins anew |
-    | begun | seen, and nothing more was | in vain |
+    | begun | behind with as many, and more is processed or busy | begins anew |
+    | begun | nothing more is, and they have not been there for a window | waits |
+    | begun | nothing more is | in vain |
     | in vain | fewer than half an hour later | in vain |
     """
     trial, there = seen.trial, fused.shared_capacity(observation, observation.usable, equal=equal)
@@ -138,13 +138,13 @@ def after_trial(observation: Observation, load: LoadFigures, seen: Seen, behind:
         return replace(seen, trial=HostTrial(there, processed, busy, observation.time)), ""
     if there < MORE * trial.cores or not behind > 1 or not load.steady_batches:
         return seen, ""
-    if observation.coming or not load.settled:
-        return seen, ON_TRIAL
     processed, busy = _lately(observation, load, seen)
     now = HostTrial(there, processed, busy, observation.time)
     grown = [math.log(new / old) for new, old in ((processed, trial.processed), (busy, trial.busy)) if min(new, old) > 0]
     if len(grown) < 2 or max(grown) >= LEAST_GAIN * math.log(there / trial.cores):
         return replace(seen, trial=now), ""
+    if observation.coming or not load.settled:
+        return seen, ON_TRIAL
     said = (
         f"{NO_HELP}: {trial.cores:.3g} cores processed {format_rate(trial.processed)} and {trial.busy:.3g} were busy, "
         f"{there:.3g} cores {format_rate(processed)} and {busy:.3g}; what holds it up is its source, its sink, the driver "

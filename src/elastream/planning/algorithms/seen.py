@@ -4,7 +4,7 @@ Each sample is read once, when it is new: an observation's history is short and 
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -46,7 +46,7 @@ class Seen:
     that did not suffice, for which rate, when) the last time that a query fell behind, of the alternates and branches that
     run: what others needed says nothing of these. running: which those are. reaches: the most cores that state partitions
     could keep busy, as seen in the last rounds. left: when a host was last draining: leases that ended are not observed.
-    trial: what more hosts brought."""
+    trial: what more hosts brought. ended: by query, the end of its last micro-batch and how long that took."""
 
     samples: Floats
     since: float
@@ -58,6 +58,7 @@ class Seen:
     reaches: tuple[float, ...] = ()
     left: float = -math.inf
     trial: HostTrial | None = None
+    ended: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
     @classmethod
     def after(cls, before: "Seen | None", observation: Observation, keep: float, warming: float) -> "Seen":
@@ -84,15 +85,18 @@ class Seen:
                 cold |= (times >= at) & (times < at + warming)
         samples[-1] = ~cold
         left = observation.time if observation.draining else -math.inf if before is None else before.left
+        ended = {} if before is None else before.ended
+        if observation.batches:
+            ended = {**ended, **{each.segment: (each.end, each.seconds) for each in observation.batches}}
         running = (observation.composition.alternates, observation.composition.choices, observation.composition.tables)
         if before is not None:
             first = int(np.searchsorted(before.times, observation.time - keep))
             samples = np.concatenate([before.samples[:, first:], samples], axis=1)
-            learned = (before.short, running, before.reaches, left, before.trial)
+            learned = (before.short, running, before.reaches, left, before.trial, ended)
             if running != before.running:
-                learned = (NEVER, running, (), left, None)
+                learned = (NEVER, running, (), left, None, ended)
             return cls(samples, before.since, began, before.needs, before.surprises, *learned)
-        return cls(samples, float(samples[0, 0]), began, running=running, left=left)
+        return cls(samples, float(samples[0, 0]), began, running=running, left=left, ended=ended)
 
     @property
     def times(self) -> Floats:
