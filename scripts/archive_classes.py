@@ -4,6 +4,7 @@ A run makes one too, in idle time, but its own hosts start without. So set-up ha
 crosses into Python, and a micro-batch with state.
 """
 
+import contextlib
 import sys
 import tempfile
 import time
@@ -30,40 +31,36 @@ def main() -> str:
     if wanted.usable():
         return ""
     until = time.monotonic() + LIMIT
-    with tempfile.TemporaryDirectory(prefix="archive-") as name:
+    with tempfile.TemporaryDirectory(prefix="archive-") as name, contextlib.ExitStack() as closing:
         folder = Path(name)
         provider = Local(HOST, max_hosts=1).open(folder)
-        try:
-            provider.lease({"h1": HOST})
-            reach = provider.terms.reach
-            settings = session.settings_for(
-                driver_address=reach.driver_address,
-                executor_memory=reach.executor_memory,
-                executor_cores=reach.executor_cores,
-                state_partitions=1,
-                small=True,
-                java_options=reach.java_options,
-            )
-            spark = session.open_session(reach.master, "archive", folder, {**settings, **reach.settings}, reach.secret)
-            try:
-                executors = Executors(DriverSide(spark))
-                while not (there := executors.by_address()):
-                    if time.monotonic() > until:
-                        return f"no executor came within {LIMIT:g} s"
-                    provider.hosts()  # starts those that wait
-                    time.sleep(POLL)
-                (executor,) = there.values()
-                warm_up(spark, executor, folder)
-                batches(spark, folder)
-                return wanted.make(provider.cluster.loaded_classes())
-            finally:
-                spark.stop()
-        finally:
-            provider.close()
+        closing.callback(provider.close)
+        provider.lease({"h1": HOST})
+        reach = provider.terms.reach
+        settings = session.settings_for(
+            driver_address=reach.driver_address,
+            executor_memory=reach.executor_memory,
+            executor_cores=reach.executor_cores,
+            state_partitions=1,
+            small=True,
+            java_options=reach.java_options,
+        )
+        spark = session.open_session(reach.master, "archive", folder, {**settings, **reach.settings}, reach.secret)
+        closing.callback(spark.stop)
+        executors = Executors(DriverSide(spark))
+        while not (there := executors.by_address()):
+            if time.monotonic() > until:
+                return f"no executor came within {LIMIT:g} s"
+            provider.hosts()  # starts those that wait
+            time.sleep(POLL)
+        (executor,) = there.values()
+        warm_up(spark, executor, folder)
+        batches(spark, folder, until)
+        return wanted.make(provider.cluster.loaded_classes())
 
 
-def batches(spark, folder: Path) -> None:
-    """Two micro-batches with state."""
+def batches(spark, folder: Path, until: float) -> None:
+    """Two micro-batches with state, or as many as there are time for."""
     ticks = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 10).load()
     counted = ticks.selectExpr("value % 3 as third").groupBy("third").count()
     query = (
@@ -73,7 +70,7 @@ def batches(spark, folder: Path) -> None:
         .trigger(processingTime="0 seconds")
         .start()
     )
-    while query.isActive and (query.lastProgress or {"batchId": 0})["batchId"] < 1:
+    while query.isActive and (query.lastProgress or {"batchId": 0})["batchId"] < 1 and time.monotonic() < until:
         time.sleep(POLL)
     query.stop()
 

@@ -172,9 +172,14 @@ class LoadFigures:
         return max((each.seconds for each in self.observation.batches if each.segment == segment), default=usual)
 
     @property
+    def since_change(self) -> float:
+        """Seconds since a host came or was draining, also one that is gone by now."""
+        return min(self.observation.since_change, self.observation.time - self.seen.left)
+
+    @property
     def settled(self) -> bool:
         """Whether all of the window is later than the last change of hosts."""
-        return min(self.observation.since_change, self.observation.time - self.seen.left) >= self.window
+        return self.since_change >= self.window
 
     @property
     def steady_batches(self) -> bool:

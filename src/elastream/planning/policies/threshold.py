@@ -268,8 +268,7 @@ class _Round:
 
     def _shrink(self, seen: Seen) -> list[Action]:
         observation, policy, load = self.observation, self.policy, self.load
-        changed = min(observation.since_change, observation.time - seen.left)
-        young = observation.time - seen.since < self.settle or changed < policy.cool_down
+        young = observation.time - seen.since < self.settle or load.since_change < policy.cool_down
         if young or observation.coming or load.late or load.behind > 1 or load.queued(self.settle):
             return []
         highest = max(each for each in (self._highest(seen), load.used, load.cores(self.later), 0.0) if each == each)
