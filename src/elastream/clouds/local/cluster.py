@@ -11,6 +11,7 @@ import math
 import re
 import secrets
 import shutil
+import signal
 import socket
 import time
 import zlib
@@ -410,7 +411,8 @@ class LocalCluster:
         if state["alive"]:
             return ""
         what = "the Spark master" if name == MASTER else f"the worker of host {name!r}"
-        how = "was killed" if state["exit"] is None else f"ended with status {state['exit']}"
+        # Killed by us it may have been waited for already, or not.
+        how = "was killed" if state["exit"] in (None, -signal.SIGKILL) else f"ended with status {state['exit']}"
         return f"{what} {how}{told(self.log(name), lines)}"
 
     def _ask(self, wanted: str, **arguments: Any) -> Any:
