@@ -327,7 +327,8 @@ class Watcher:
         driver, now = self._driver, self._driver.now()
         driver.seen = self._clock.now()
         self._observation = observation
-        active = sum(lease.active for lease in observation.leases.values())
+        # What the schedule leased behind its back is in the ledger until it is gone; it is none of the run's.
+        active = sum(lease.active and not host.startswith("stray") for host, lease in observation.leases.items())
         if active > observation.context.max_hosts:
             driver.history.note("max_hosts", now, f"{driver.name} has {active} hosts leased")
         self._see_truth(observation, now)

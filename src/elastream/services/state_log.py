@@ -20,8 +20,8 @@ from elastream.recording.lines import JournalProblem, Lines, line, write_whole
 
 __all__ = ["StateLog", "steady"]
 
-LONGEST = 10_000
-"""Lines after which the file is compacted to the current state: a week at one change a minute."""
+LONGEST = 1_000
+"""Lines after which the file is compacted to the current state, which is short: of machines and applications, not of time."""
 
 
 class StateLog:

@@ -119,6 +119,14 @@ def test_a_host_that_never_shows_counts_as_coming_for_a_while_and_then_as_lost()
     assert (late.up, late.coming) == (("h1",), ())
 
 
+def test_a_host_ordered_before_the_clock_was_set_back_is_lost_as_soon_as_any_other() -> None:
+    region, _, _ = hear(Region("east"), ORDER, 3600.0)
+    region, first = report(RULES, region, 10.0, {"h1": True})
+    assert first.coming == ("h2",)
+    _, late = report(RULES, region, 10.0 + RULES.settle, {"h1": True})
+    assert late.coming == ()
+
+
 def test_each_report_has_a_higher_number_and_the_term_it_had_seen() -> None:
     region, _, _ = hear(Region("east"), ORDER, 0.0)
     region, first = report(RULES, region, 0.0, {})

@@ -122,11 +122,13 @@ def report(
     """The region's next report: what the survey found for it, and how its hosts are.
 
     leased: its leased hosts by name, True where up. A host that was ordered and is not leased counts as coming for
-    `settle` seconds, and as lost from then on.
+    `settle` seconds, and as lost from then on. One ordered in the future, before the machine's clock was set back and the
+    manager started again, counts as ordered now.
     """
     up: list[str] = []
     coming: list[str] = []
-    for host, since in region.hosts.items():
+    hosts = {host: min(since, now) for host, since in region.hosts.items()}
+    for host, since in hosts.items():
         ready = leased.get(host)
         if ready:
             up.append(host)
@@ -136,7 +138,7 @@ def report(
     said = RegionReport(
         region.name, number, region.term, tuple(up), tuple(coming), add, release, drain, utilisation, idlest, empty
     )
-    return Region(region.name, region.term, number, region.hosts), said
+    return Region(region.name, region.term, number, hosts), said
 
 
 def reports(

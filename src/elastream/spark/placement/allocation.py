@@ -24,7 +24,7 @@ from elastream.recording.lines import line, replace_whole, write_whole
 
 __all__ = ["Allocation", "AllocationStore", "VolatilePlan"]
 
-LONGEST, SPARSE = 1_000_000, 10
+LONGEST, SPARSE = 250_000, 10
 """Bytes beyond which the file is written anew, where the newest version takes less than one in SPARSE of them."""
 NOTHING: Mapping[TaskId, str] = MappingProxyType({})
 
