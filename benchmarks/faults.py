@@ -32,7 +32,7 @@ MINUTES, ON_CORES = 8.0, 2
 """The simulated form's bar, and the cores that it is for."""
 SPARK_FAULTS, SPARK_QUICK, SPARK_MINUTES = 300, 30, 22.0
 """The same on Spark."""
-TRIED, QUICK_TRIED = 40, 4
+TRIED, QUICK_TRIED = 100, 4
 """Schedules of the campaign on which a mutant is tried, of those in which it can show, until one catches it."""
 CAUGHT = 1.0
 """Fraction of the mutants that must be caught."""

@@ -11,7 +11,6 @@ import os
 import shutil
 import signal
 import tempfile
-from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -19,8 +18,8 @@ from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 from xdist.scheduler import LoadFileScheduling
 
-from elastream.clouds.local.archive import LOCK, cache_folder
-from elastream.clouds.local.java import home_without_archives
+from elastream.clouds.local.archive import LOCK
+from elastream.clouds.local.java import HOMES, cache_folder, linked_home
 from properties import USUAL
 from spark_jvm import end_shared_session, shared_session
 
@@ -55,10 +54,12 @@ if CACHE is None:  # the first process; its workers, and what they start, inheri
     CLASSES.mkdir(parents=True)
     for archive in (kept / "java-classes").glob("*/manifest.json"):
         (CLASSES / archive.parent.name).symlink_to(archive.parent)
+    if (kept / HOMES).exists():  # an archive holds for the class path that is written with it
+        (cache_folder() / HOMES).symlink_to(kept / HOMES)
     MAKING = (CLASSES / LOCK).open("w")
     fcntl.flock(MAKING, fcntl.LOCK_EX)
     # Sessions of tests, too.
-    os.environ["SPARK_HOME"] = str(home_without_archives(Path(CACHE) / "spark-home"))
+    os.environ["SPARK_HOME"] = str(linked_home())
 
 SHARING = (
     "tests/spark/queries/test_compile.py",

@@ -1,12 +1,15 @@
 """One process of pytest, one JVM at a time: the session that tests share, and how a module gets a JVM of its own."""
 
 import os
+import shlex
 import sys
 import tempfile
 
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
+from elastream.clouds.local.archive import archive_for, options_for
+from elastream.clouds.local.java import DRIVER_OPTIONS, find_java
 from elastream.spark.jvm.session import session_settings
 
 _shared: SparkSession | None = None
@@ -19,6 +22,7 @@ def shared_session() -> SparkSession:
     settings = {
         **session_settings(),
         "spark.driver.host": "127.0.0.1",
+        DRIVER_OPTIONS: archived(),
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.log.level": "OFF",
@@ -35,6 +39,12 @@ def shared_session() -> SparkSession:
             builder = builder.config(key, value)
         _shared = builder.getOrCreate()
     return _shared
+
+
+def archived() -> str:
+    """Options of a JVM that loads Spark's classes from the archive of this environment; empty where there is none."""
+    archive = archive_for(find_java())
+    return shlex.join(options_for(archive.file)) if archive is not None and archive.usable() else ""
 
 
 def end_shared_session() -> None:

@@ -10,8 +10,9 @@ from pyspark.sql import SparkSession
 
 from elastream import HostType, Local
 from elastream.clouds.local.cluster import LocalCluster
+from elastream.clouds.local.java import DRIVER_OPTIONS
 from elastream.spark.jvm.session import open_session, settings_for
-from spark_jvm import forget_jvm
+from spark_jvm import archived, forget_jvm
 
 TINY = HostType("tiny", cores=0.8, slots=1, memory=1000.0)
 
@@ -24,6 +25,8 @@ def two_executors(root: Path, memory: int, **settings: str) -> Iterator[SparkSes
     quiet = {
         "spark.driver.host": "127.0.0.1",
         "spark.executor.memory": f"{memory}m",
+        DRIVER_OPTIONS: archived(),
+        "spark.executor.extraJavaOptions": archived(),
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.log.level": "OFF",

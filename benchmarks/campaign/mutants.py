@@ -41,7 +41,8 @@ __all__ = ["MUTANTS", "Mutant"]
 @dataclass(frozen=True, slots=True)
 class Mutant:
     """undoes: the mend, in words. parts: what replaces what. world: the one in which it can show; empty: either. needs:
-    faults of which it takes one for it to show, each a part of "who: kind: how"; empty: any.
+    faults of which it takes `least` for it to show, each a part of "who: kind: how"; empty: any. besides: faults of which
+    it takes as many.
     """
 
     name: str
@@ -49,12 +50,17 @@ class Mutant:
     parts: Callable[[], Sequence[tuple[Any, str, Any]]]
     world: str = ""
     needs: tuple[str, ...] = ()
+    besides: tuple[str, ...] = ()
+    least: int = 1
 
     def shows(self, schedule: Schedule) -> bool:
         """Whether it can make a difference under `schedule`."""
         said = [f"{fault.who}: {fault.kind}: {fault.how}" for fault in schedule.faults]
-        there = not self.needs or any(need in each for need in self.needs for each in said)
-        return self.world in ("", schedule.world) and there
+
+        def there(wanted: tuple[str, ...]) -> bool:
+            return not wanted or sum(any(need in each for need in wanted) for each in said) >= self.least
+
+        return self.world in ("", schedule.world) and there(self.needs) and there(self.besides)
 
     @contextmanager
     def at_work(self) -> Iterator[None]:
@@ -366,8 +372,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant("counters that cannot be count", "use that cannot be is unknown", _odd_counters,
            needs=("use is absurd: negative",)),
     Mutant("queries not looked at have ended", "what was never seen has not ended", _unseen_is_over, needs=(" queries",)),
-    Mutant("leases are given up", "without a host a lease is tried again within a minute", _given_up,
-           needs=("the provider raises", "no room")),
+    Mutant("leases are given up", "without a host a lease is tried again within a minute", _given_up, "own",
+           needs=("the provider raises", "no room"), besides=("a host dies", "hosts die"), least=2),
     Mutant("leases are not logged", "a lease is on disk before its provider is asked", _leases_unlogged,
            needs=("killed",)),
     Mutant("ends are not logged", "ends of leases are on disk", _ends_unlogged),

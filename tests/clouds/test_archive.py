@@ -12,7 +12,7 @@ import pytest
 
 from elastream.clouds.local import archive as module
 from elastream.clouds.local.archive import RECORDED, ClassArchive, Classes, archive_for, merged, options_for
-from elastream.clouds.local.java import class_path, find_java, version_of
+from elastream.clouds.local.java import class_path, find_java, linked_home, spark_home, version_of
 
 
 @pytest.fixture(scope="module")
@@ -193,3 +193,38 @@ def test_a_cache_that_cannot_be_written_or_is_full_is_said_once_and_nothing_is_r
     assert classes.maker([tmp_path / "h1.lst"]) == ()
     assert [record.levelname for record in caplog.records] == ["WARNING"]
     assert "slower" in caplog.text
+
+
+def test_spark_s_home_has_one_path_for_all_and_no_archives_of_pyspark(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    home = linked_home()
+    assert linked_home() == home
+    assert home.is_relative_to(tmp_path)
+    assert (home / "jars").resolve() == spark_home() / "jars"
+    assert not (home / "python").exists()
+    assert str(home / "jars") in class_path()
+
+
+def test_a_cache_behind_a_link_gives_the_path_that_it_leads_to(monkeypatch, tmp_path):
+    (tmp_path / "kept" / module.HOMES).mkdir(parents=True)
+    (tmp_path / "elastream").mkdir()
+    (tmp_path / "elastream" / module.HOMES).symlink_to(tmp_path / "kept" / module.HOMES)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert linked_home().parent == tmp_path / "kept" / module.HOMES
+
+
+def test_where_no_links_can_be_spark_s_own_home_is_used(monkeypatch, tmp_path):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    assert linked_home() == spark_home()
+
+
+def test_links_to_an_environment_that_is_gone_go_when_an_archive_is_made(made, tmp_path):
+    (gone := tmp_path / module.HOMES / "gone").mkdir(parents=True)
+    (gone / "jars").symlink_to(tmp_path / "removed")
+    (there := tmp_path / module.HOMES / "there").mkdir()
+    (there / "jars").symlink_to(tmp_path)
+    (tmp_path / "some.lst").write_text("java/lang/Object\n")
+    assert ClassArchive(made.java, tmp_path / "java-classes" / "key").make([tmp_path / "some.lst"]) == ""
+    assert not gone.exists()
+    assert there.exists()

@@ -29,7 +29,7 @@ class FakeCluster:
     weights: dict = field(default_factory=dict)
     unable: str = ""
     archived: int = 0
-    java_options = ("-XX:SharedArchiveFile=classes.jsa",)
+    java_options = driver_options = ("-XX:SharedArchiveFile=classes.jsa",)
 
     local = SimpleNamespace(types=(SMALL,), regions=("local",))
     url, driver_address, executor_memory_mb = "spark://127.0.1.1:7077", "127.0.1.1", 667

@@ -21,7 +21,7 @@ from elastream.recording.lines import JournalProblem, Lines, line, write_whole
 __all__ = ["StateLog", "steady"]
 
 LONGEST = 1_000
-"""Lines after which the file is compacted to the current state, which is short: of machines and applications, not of time."""
+"""Lines after which the file is compacted to the current state, which time does not lengthen."""
 
 
 class StateLog:

@@ -21,16 +21,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from platformdirs import user_cache_path
-
-from elastream.clouds.local.java import SMALL_JVM, class_path, spark_home, version_of
+from elastream.clouds.local.java import HOMES, SMALL_JVM, cache_folder, class_path, spark_home, version_of
 from elastream.clouds.local.processes import end_with_parent, take_only_idle_time
 
-__all__ = ["RECORDED", "ClassArchive", "Classes", "archive_for", "cache_folder", "main", "options_for"]
+__all__ = ["RECORDED", "ClassArchive", "Classes", "archive_for", "main", "options_for"]
 
 log = logging.getLogger(__name__)
 
-FORMAT = 1
+FORMAT = 2
 """Counted up where what is archived changes, so that older archives are not used."""
 ARCHIVE, MANIFEST, LOCK = "classes.jsa", "manifest.json", "making.lock"
 HOME = "spark_home"
@@ -44,11 +42,6 @@ LEAST_FREE = 300e6
 HEADER = 4096
 """First bytes of an archive, in which Java writes which Java it is for."""
 CHUNK = 1 << 24
-
-
-def cache_folder() -> Path:
-    """Where archives of this user lie: `elastream` in the user's cache folder (below XDG_CACHE_HOME, on Linux)."""
-    return user_cache_path("elastream")
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,11 +140,15 @@ class ClassArchive:
 
 
 def _forget_environments_that_are_gone(folder: Path) -> None:
-    """Remove archives in `folder` for jars that are not where they were any more: of an environment that was removed."""
+    """Remove archives in `folder` for jars that are not where they were any more: of an environment that was removed; and
+    links to them."""
     for manifest in folder.glob(f"*/{MANIFEST}"):
         with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
             if not Path(json.loads(manifest.read_text())[HOME]).exists():
                 shutil.rmtree(manifest.parent, ignore_errors=True)
+    for home in folder.parent.glob(f"{HOMES}/*"):
+        if not (home / "jars").exists():
+            shutil.rmtree(home, ignore_errors=True)
 
 
 def archive_for(java: Path) -> ClassArchive | None:

@@ -256,6 +256,11 @@ class LocalCluster:
         """Options of the JVMs of executors, which start faster with them; all but the path hold in any working folder."""
         return self._classes.options(Path(RECORDED))
 
+    @property
+    def driver_options(self) -> tuple[str, ...]:
+        """Options of the JVM of a session's driver, which starts faster with them."""
+        return self._classes.options(self.folder / f"driver.{RECORDED}")
+
     def archive_classes(self) -> None:
         """Begin to make the archive of Java classes, where there is none, from those loaded so far; in idle time."""
         if command := self._classes.maker(self.loaded_classes()):

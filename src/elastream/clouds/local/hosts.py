@@ -6,6 +6,7 @@ weigh less than those at work, and of several the one that was asked for first w
 """
 
 import os
+import shlex
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -13,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from elastream.clouds.local.cluster import LocalCluster
+from elastream.clouds.local.java import DRIVER_OPTIONS
 from elastream.clouds.provider import HostStatus, Measured, Phase, Reach, RunState, Terms
 from elastream.model.cloud import HostType
 from elastream.model.errors import CloudError, ElastreamError
@@ -66,7 +68,7 @@ class LocalHosts:
                 cluster.driver_address,
                 cluster.executor_memory_mb,
                 slots.pop() if len(slots) == 1 else None,
-                settings=cluster.secrets.session_settings,
+                settings={**cluster.secrets.session_settings, DRIVER_OPTIONS: shlex.join(cluster.driver_options)},
                 java_options=cluster.java_options,
                 secret=cluster.secrets.shared,
             ),

@@ -3,7 +3,9 @@
 The scripts start an extra JVM to print a command; without them a worker starts in half the time.
 """
 
+import contextlib
 import functools
+import hashlib
 import os
 import re
 import shutil
@@ -13,21 +15,30 @@ from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
+from platformdirs import user_cache_path
+
 from elastream.clouds.local.closed import for_others
 from elastream.model.errors import EnvironmentProblem
 
 __all__ = [
+    "DRIVER_OPTIONS",
+    "HOMES",
     "SMALL_JVM",
+    "cache_folder",
     "class_path",
     "daemon_command",
     "daemon_environment",
     "find_java",
-    "home_without_archives",
+    "linked_home",
     "spark_home",
     "temporary_folder",
     "version_of",
 ]
 
+DRIVER_OPTIONS = "spark.driver.extraJavaOptions"
+"""Spark's setting of what a session's JVM is started with."""
+HOMES = "spark-homes"
+"""Folder in the cache with links to the homes of Spark's installations."""
 JAVA = 17
 """Oldest Java version that Spark 4 supports."""
 
@@ -100,20 +111,29 @@ def spark_home() -> Path:
     return Path(found.origin).parent
 
 
-def home_without_archives(folder: Path) -> Path:
-    """`folder`, made to be Spark's home by links to what is in it, without the archives of PySpark; else Spark's home.
+def cache_folder() -> Path:
+    """Where what is kept between runs lies: `elastream` in the user's cache folder (XDG_CACHE_HOME, on Linux)."""
+    return user_cache_path("elastream")
+
+
+def linked_home() -> Path:
+    """Spark's home by links to what is in it, without the archives of PySpark; Spark's own home where links cannot be.
 
     Python processes that a JVM starts take PySpark from these archives where there are any, and compile it anew each time,
-    for 0.7 s of CPU; without them they take the one that is installed.
+    for 0.7 s of CPU; without them they take the one that is installed. The links lie in the user's cache folder, at a path
+    that all JVMs of this environment share: an archive of classes holds for one class path.
     """
+    home = spark_home()
+    folder = (cache_folder() / HOMES).resolve() / hashlib.sha256(os.fsencode(home)).hexdigest()[:16]
     try:
-        folder.mkdir(exist_ok=True)
-        for entry in spark_home().iterdir():
+        folder.mkdir(parents=True, exist_ok=True)
+        for entry in home.iterdir():
             link = folder / entry.name
             if entry.name != "python" and not link.is_symlink():
-                link.symlink_to(entry)
-    except OSError:  # a file system without symbolic links
-        return spark_home()
+                with contextlib.suppress(FileExistsError):  # another process was faster
+                    link.symlink_to(entry)
+    except OSError:  # a file system without symbolic links, or a folder that cannot be written
+        return home
     return folder
 
 
@@ -122,7 +142,7 @@ def class_path() -> str:
 
     An archive of classes holds for one class path: only so can they all share one.
     """
-    home = spark_home()
+    home = linked_home()
     first = sorted((home / "jars").glob("slf4j-api-*.jar"))
     return os.pathsep.join(map(str, (home / "conf", *first, home / "jars" / "*")))
 
@@ -155,7 +175,7 @@ def daemon_environment(address: str, scratch: Path | None = None, temporary: Pat
     scripts would set. scratch, temporary: folders of a host for what its executors keep for a while; a killed one leaves it
     behind (sockets, libraries of 10 MB), so that each host has its own, which are removed after it.
     """
-    home = spark_home()
+    home = linked_home()
     core = next((home / "jars").glob("spark-core_*.jar"), None)
     if core is None:
         raise EnvironmentProblem(f"Spark's jars are missing from {home / 'jars'}: install pyspark anew")

@@ -23,9 +23,11 @@ from elastream.spark.telemetry.frames import CPU_WINDOW
 
 __all__ = ["BALANCED", "balanced_after"]
 
-SKEWED = Job(keys=400_000, rows=200_000, pace=0.0, partitions=16, hot=4, skewed_from=24)
+SKEWED = Job(keys=400_000, rows=200_000, pace=0.0, partitions=64, hot=16, skewed_from=24)
 """A full batch is always ready, and what it takes is work on state: most keys of a batch come once. The hot keys are those
-of a quarter of the state partitions, as one host of four has; they come some batches after the state is filled."""
+of a quarter of the state partitions, as one host of four has; they come some batches after the state is filled. A hot
+partition has a nineteenth of all records then, so that tokens can be set finely enough: of 16 partitions, four of them hot
+with three quarters of all records, the best of all contiguous placements would just reach BALANCED."""
 BALANCED = 1.25
 """Records of the busiest host over the mean one's (the project's bar)."""
 GIVEN_UP = 40

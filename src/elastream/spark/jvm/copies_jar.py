@@ -14,8 +14,7 @@ import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from elastream.clouds.local.archive import cache_folder
-from elastream.clouds.local.java import find_java, spark_home
+from elastream.clouds.local.java import cache_folder, find_java, spark_home
 from elastream.model.errors import EnvironmentProblem, in_one_line
 
 __all__ = ["PLUGIN", "copies_settings", "jar"]

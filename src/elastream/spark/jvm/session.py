@@ -23,7 +23,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from elastream.clouds.local.closed import POOL_TOKEN
-from elastream.clouds.local.java import home_without_archives
+from elastream.clouds.local.java import DRIVER_OPTIONS, linked_home
 from elastream.model.errors import EnvironmentProblem, InputError, first_line
 from elastream.spark.jvm.gateway import jvm_of
 
@@ -174,7 +174,7 @@ def open_session(
     logs = folder / "driver-log4j2.properties"
     logs.write_text(LOGGING.format(file=folder / "driver.log"))
     places = {
-        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={logs.as_uri()} {STACK}",
+        DRIVER_OPTIONS: f"{settings.get(DRIVER_OPTIONS, '')} -Dlog4j2.configurationFile={logs.as_uri()} {STACK}".strip(),
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
         "spark.local.dir": str(folder / "scratch"),
         "spark.executorEnv.PYTHONPATH": os.pathsep.join(_own_modules()),
@@ -184,7 +184,7 @@ def open_session(
     others = psutil.Process().children()
     try:
         _renew_jvm({**settings, **places})
-        with _stderr_into(folder / "driver-stderr.log"), _environment(home_without_archives(folder / "spark-home")):
+        with _stderr_into(folder / "driver-stderr.log"), _environment(linked_home()):
             if secret is not None:
                 builder = builder.config("spark.authenticate.secret", ELSEWHERE)
                 _enter(secret, {**settings, **places})
