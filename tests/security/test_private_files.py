@@ -34,7 +34,7 @@ def test_a_runs_folder_is_its_owners_alone(tmp_path):
         lambda path: Recorder(path),
         lambda path: StateLog(path, "arbiter of tests"),
         lambda path: AllocationStore(path),
-        lambda path: Secrets.new().write(path, encrypted=False),
+        lambda path: Secrets.new().write(path),
     ],
     ids=["journal", "leases", "recording", "a manager's journal", "plan", "settings of daemons"],
 )
@@ -43,6 +43,12 @@ def test_logs_and_journals_are_their_owners_alone_also_those_that_were_there(tmp
     path.touch(mode=0o644)
     write(path)
     assert mode(path) == 0o600
+
+
+def test_daemons_and_sessions_of_a_cluster_encrypt_what_they_send(tmp_path):
+    Secrets.new().write(tmp_path / "settings")
+    assert "spark.network.crypto.enabled true" in (tmp_path / "settings").read_text().splitlines()
+    assert Secrets.new().session_settings["spark.network.crypto.enabled"] == "true"
 
 
 def test_what_is_no_file_keeps_its_mode():

@@ -173,3 +173,15 @@ def test_partitions_that_come_to_a_host_without_a_copy_are_said_to_be_read_from_
     world.succession.look()
     (said,) = [record.getMessage() for record in caplog.records if "is lost" in record.getMessage()]
     assert "2 state partitions put on its successors (1 of which have no copy there and are read from the" in said
+
+
+def test_a_copy_that_a_task_has_taken_before_the_loss_is_looked_at_was_one(caplog):
+    world = World("h1", "h2", "h3", tasks=("h1", "h2", "h2"))
+    world.copies = {SECOND: ["h3"], THIRD: ["h3"]}
+    world.succession.look()
+    world.lose("2", p1="3", p2="3")
+    world.copies = {}
+    world.hosts.look()
+    world.succession.look()
+    (said,) = [record.getMessage() for record in caplog.records if "is lost" in record.getMessage()]
+    assert "2 state partitions put on its successors, 0 waiting" in said

@@ -56,6 +56,8 @@ class Succession:
         self._recovery, self._live, self._hosts, self._placing = recovery, live, hosts, placing
         self._rings, self._copies = rings, copies
         self._named: dict[tuple[str, tuple[int, ...]], str] = {}
+        self._followed_copies: Mapping[TaskId, Sequence[str]] = {}
+        """Copies as they were when `recovery` was last told who follows whom."""
         self.losses: tuple[Loss, ...] = ()
         recovery.start()
 
@@ -81,7 +83,8 @@ class Succession:
             if (run, operators) in self._named
         }
         self._placing.found(moved)
-        copies, host_of = self._copies(), self._hosts.host_of()
+        # As they were when the driver was told: a copy that a task has taken since is no copy any more.
+        copies, host_of = self._followed_copies, self._hosts.host_of()
         cold = sum(host_of.get(at.executor) not in copies.get(task, ()) for task, at in moved.items()) if copies else 0
         read = f" ({cold} of which have no copy there and are read from the checkpoint)" if cold else ""
         log.log(
@@ -104,6 +107,7 @@ class Succession:
 
     def _followed(self) -> Sequence[Followed]:
         where, host_of, copies = self._placing.where(), self._hosts.host_of(), self._copies()
+        self._followed_copies = copies
         usable = {name: target.executor for name in self._hosts.usable if (target := self._hosts.target(name)) is not None}
 
         def heirs(task: TaskId) -> Sequence[str]:

@@ -22,16 +22,15 @@ __all__ = ["POOL_TOKEN", "Secrets", "for_others"]
 POOL_TOKEN = "ELASTREAM_POOL_TOKEN"
 """Environment variable that holds a pool's token where none is given: a program may be shown to others, a token may not."""
 
-AUTHENTICATED: Mapping[str, str] = MappingProxyType({"spark.authenticate": "true"})
-"""Settings of Spark by which nobody is listened to who does not know the secret."""
-ENCRYPTED: Mapping[str, str] = MappingProxyType(
+CLOSED: Mapping[str, str] = MappingProxyType(
     {
+        "spark.authenticate": "true",
         "spark.network.crypto.enabled": "true",
         "spark.network.crypto.cipher": "AES/GCM/NoPadding",
         "spark.network.crypto.authEngineVersion": "2",
     }
 )
-"""Settings of Spark by which nobody can read or change what is sent."""
+"""Settings of Spark by which nobody is listened to who does not know the secret, and nobody can read what is sent."""
 
 LOGS: Mapping[str, str] = MappingProxyType(
     {
@@ -52,7 +51,7 @@ class Secrets:
     """Of one cluster. shared: what all who talk in it have to know; None: it joins others, who ask for nothing."""
 
     def __init__(self, shared: str | None) -> None:
-        self.shared, self._encrypted = shared, False
+        self.shared = shared
         self._key = secrets.token_bytes(32)
 
     @classmethod
@@ -63,11 +62,10 @@ class Secrets:
     @property
     def session_settings(self) -> Mapping[str, str]:
         """Settings of a session that knows `shared`."""
-        return {} if self.shared is None else {**AUTHENTICATED, **(ENCRYPTED if self._encrypted else {})}
+        return {} if self.shared is None else CLOSED
 
-    def write(self, file: Path, *, encrypted: bool) -> None:
-        """Write the settings of daemons to `file`, which only its owner can read. encrypted: whether what they send is."""
-        self._encrypted = encrypted
+    def write(self, file: Path) -> None:
+        """Write the settings of daemons to `file`, which only its owner can read."""
         settings = {
             **LOGS,
             "spark.ui.filters": "org.apache.spark.ui.JWSFilter",

@@ -137,7 +137,7 @@ class LocalCluster:
         self._claim_addresses()
         try:
             self._open_supervisor()
-            self.secrets.write(self._settings, encrypted=self._linked)
+            self.secrets.write(self._settings)
             if master is None:
                 self._start_master()
             elif self._linked:
