@@ -320,7 +320,7 @@ def bed(
         )
         try:
             made = Bed(plant, started[0], job, root, steady)
-            made.lease([type for type in types[1:] for _ in range(hosts // zones)])
+            made.whole(hosts)
             made.begin()
             yield made
         finally:
