@@ -301,12 +301,15 @@ def bed(
     state_store: StateStore = "memory",
     settings: Mapping[str, str] | None = None,
     steady: int = STEADY,
+    cores: float = HOST.cores,
 ) -> Iterator[Bed]:
     """`job` on `hosts` hosts with equally many state partitions, its state filled.
 
-    zones: fault zones, each with as many hosts.
+    zones: fault zones, each with as many hosts. cores: that each host is held to.
     """
-    types = [replace(HOST, name=f"{HOST.name}-{number}", zone=f"zone {number}") for number in range(1, zones + 1)]
+    types = [
+        replace(HOST, cores=cores, name=f"{HOST.name}-{number}", zone=f"zone {number}") for number in range(1, zones + 1)
+    ]
     with tempfile.TemporaryDirectory(prefix="recovery-", ignore_cleanup_errors=True) as folder:
         root, started = Path(folder), list[StreamingQuery]()
         plant = start_beside(

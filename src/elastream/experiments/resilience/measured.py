@@ -22,7 +22,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
-from elastream.experiments.resilience.balancing import balanced_after
+from elastream.experiments.resilience.balancing import CORES, balanced_after
 from elastream.experiments.resilience.bars import DELTA_RATE
 from elastream.experiments.resilience.bed import BATCHES_BEFORE, STEADY, Bed, Mended, bed
 from elastream.experiments.resilience.job import Job
@@ -45,6 +45,8 @@ INTERVALS = (1.0, 2.0, 5.0, 10.0, 20.0)
 VOCABULARY, WORDS = round(ResilienceAssumptions().vocabulary), round(DELTA_RATE)
 """Words of the texts of which checkpoints are compared with the state, and how many come a second: as in the simulated
 runs. Checkpoints are ends of batches, so what an interval brings is a batch, however soon the next one comes."""
+SKEW = "a skew is balanced"
+"""Part that has a cluster of its own, of slower hosts."""
 SEED = 1
 
 log = logging.getLogger(__name__)
@@ -145,20 +147,27 @@ def measure(sizes: Sizes, progress: Callable[[str, int, int], None]) -> Resilien
     parts: Mapping[str, Part] = {
         "hosts and a zone killed": killed,
         "an interval moves": moving,
-        "a skew is balanced": balancing,
         "checkpoints": checkpoints,
         "throughput": throughput,
     }
 
+    every = len(parts) + 1
+
     def all_parts() -> None:
-        progress("a cluster of four hosts starts", 0, len(parts))
+        progress("a cluster of four hosts starts", 0, every)
         with bed(STREAM, HOSTS, replicas=1, zones=ZONES, steady=sizes.steady) as made:
             for number, (name, part) in enumerate(parts.items()):
-                progress(name, number, len(parts))
+                progress(name, number, every)
                 attempt(found, name, partial(on_all_hosts, part, found, sizes, made))
 
+    def on_slower_hosts() -> None:
+        progress(SKEW, len(parts), every)
+        with bed(STREAM, HOSTS, replicas=1, zones=ZONES, steady=sizes.steady, cores=CORES) as made:
+            balancing(found, sizes, made)
+
     attempt(found, "the cluster", all_parts)
-    progress("done", len(parts), len(parts))
+    attempt(found, SKEW, on_slower_hosts)
+    progress("done", every, every)
     return found
 
 
@@ -237,7 +246,7 @@ def balancing(found: Resilience, sizes: Sizes, made: Bed) -> None:
     """Fig. 6.11(a): keys of one host are repeated, and the policy `ring` moves tokens, on the hosts that there are."""
     for _ in range(sizes.skews):
         found.balanced.append(balanced_after(made))
-        found.close("a skew is balanced", made)
+        found.close(SKEW, made)
 
 
 def checkpoints(found: Resilience, sizes: Sizes, made: Bed) -> None:

@@ -10,7 +10,7 @@ from itertools import pairwise
 from elastream.experiments.cases import ExperimentOptions
 from elastream.experiments.findings import Check, Findings, check_table, counted, environment
 from elastream.experiments.page import Block, Page, Prose, Table
-from elastream.experiments.resilience.balancing import BALANCED
+from elastream.experiments.resilience.balancing import BALANCED, CORES
 from elastream.experiments.resilience.bars import SURE, risen
 from elastream.experiments.resilience.bed import HOST, NORMAL, Mended
 from elastream.experiments.resilience.measured import HOSTS, PARTS, Resilience, Sizes, measure
@@ -54,7 +54,8 @@ def outcome(found: Resilience, seconds: float) -> Findings:
 
 def _hosts() -> str:
     return (
-        f"{HOSTS} processes of {HOST.slots} slots on one machine, whose cores they share; each held to {HOST.cores:g} core"
+        f"{HOSTS} processes of {HOST.slots} slots on one machine, whose cores they share; each held to {HOST.cores:g} core,"
+        f" and to {CORES:g} where a skew is balanced"
     )
 
 
