@@ -132,7 +132,8 @@ class Cloud:
 class Cluster:
     """The worker processes of one driver on one machine, as `LocalCluster` has them; they end with the driver."""
 
-    java_options, confinement, link_rate = (), "as on paper", math.nan
+    java_options = driver_options = ()
+    confinement, link_rate = "as on paper", math.nan
     url, driver_address, executor_memory_mb = "spark://paper:7077", "paper", 667
     refusal = staticmethod(LocalCluster.refusal)
     secrets = SimpleNamespace(session_settings={}, shared="")
