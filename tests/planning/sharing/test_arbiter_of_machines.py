@@ -25,6 +25,25 @@ def pool(small: int = 4, big: int = 0) -> Arbiter:
     return fixed((SMALL, BIG), {f"m{number}": kind for number, kind in enumerate(names, start=1)})
 
 
+def unit_by_unit(lease, spells, now):
+    """The rule of `bill` in its plainest form."""
+    owed, last, unit = Counter(), spells[0][0], lease.type.billing.unit
+    for number in range(lease.units(now)):
+        begin, end = lease.since + number * unit, lease.since + (number + 1) * unit
+        spells_now = [(who, since, now if until is None else until) for who, since, until in spells]
+        whole = next((who for who, since, until in spells_now if since <= begin and until >= end), None)
+        held = Counter()
+        for who, since, until in spells_now:
+            held[who] += max(0.0, min(end, until) - max(begin, since))
+        held = (
+            {whole: 1.0} if whole is not None else {who: seconds for who, seconds in held.items() if seconds} or {last: 1}
+        )
+        for who, seconds in held.items():
+            owed[who] += lease.type.price * seconds / sum(held.values())
+        last = whole or next((who for who, since, _ in reversed(spells_now) if since < end), last)
+    return owed
+
+
 @dataclass
 class App:
     """A stand-in for an application: holds what it is told it may have and wants, leaves what it is told to leave."""
@@ -253,6 +272,21 @@ class TestBill:
             now += held + pause
         lease = replace(Lease("m1", SMALL, 0.0), until=now)
         assert sum(bill([Paid(lease, tuple(spells))], now).values()) == pytest.approx(lease.cost(now))
+
+    @given(
+        st.lists(st.tuples(st.sampled_from("abc"), st.integers(-40, 200), st.integers(0, 90)), min_size=1, max_size=10),
+        st.integers(1, 900),
+        st.booleans(),
+    )
+    def test_units_one_by_one_come_to_the_same_also_where_a_clock_was_set_back(self, turns, until, open_at_the_end):
+        now, spells = 0.0, []
+        for who, pause, held in turns:
+            spells.append((who, float(now + pause), float(now + pause + held)))
+            now = max(0, now + pause + held)
+        if open_at_the_end:
+            spells[-1] = (*spells[-1][:2], None)
+        lease = Lease("m1", SMALL, 0.0)
+        assert bill([Paid(lease, tuple(spells))], until) == pytest.approx(unit_by_unit(lease, spells, until))
 
     @given(
         st.lists(st.tuples(st.sampled_from("abc"), st.integers(1, 70), st.integers(0, 90)), min_size=4, max_size=12),

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from elastream.model.cloud import Lease
 
@@ -33,33 +34,57 @@ def bill(paid: Iterable[Paid], now: float) -> dict[str, float]:
     """
     owed: dict[str, float] = {}
     for each in paid:
-        if not each.spells:
-            continue
-        lease = each.lease
-        start, unit = lease.since, lease.type.billing.unit
-        last = each.spells[0][0]
-        number, units = 0, lease.units(now)
-        while number < units:
-            begin, end = start + number * unit, start + (number + 1) * unit
-            number += 1
-            # Of units that one holder had from beginning to end there may be a month's: they are one product.
-            ends = ((who, now if until is None else until) for who, since, until in each.spells if since <= begin)
-            if (whole := next(((who, had) for who, had in ends if had >= end), None)) is not None:
-                last, had = whole
-                further = max(number, min(units, int((had - start) // unit)))
-                owed[last] = owed.get(last, 0.0) + lease.type.price * (further - number + 1)
+        if each.spells:
+            _bill_one(each, now, owed)
+    return owed
+
+
+def _bill_one(paid: Paid, now: float, owed: dict[str, float]) -> None:
+    """Add what is owed for one lease. Each unit is looked at once, and of the spells those that touch it: a lease of months
+    has many of both."""
+    lease, spells = paid.lease, [(who, since, now if until is None else until) for who, since, until in paid.spells]
+    start, unit, price = lease.since, lease.type.billing.unit, lease.type.price
+    in_order = all(before[1] <= after[1] for before, after in pairwise(spells))  # a clock may have been set back
+    last, first, number, units = spells[0][0], 0, 0, lease.units(now)
+
+    def add(who: str, money: float) -> None:
+        owed[who] = owed.get(who, 0.0) + money
+
+    while number < units:
+        begin, end = start + number * unit, start + (number + 1) * unit
+        number += 1
+        while first < len(spells) and spells[first][2] <= begin:  # over before this unit, and every later one
+            first += 1
+        touching = []
+        for place in range(first, len(spells)):
+            if spells[place][1] < end:
+                touching.append(spells[place])
+            elif in_order:
+                break
+        # Of units that one holder had from beginning to end, or nobody had, there may be a month's: they are one product.
+        whole = next(((who, until) for who, since, until in touching if since <= begin and until >= end), None)
+        if whole is not None:
+            last, had = whole
+            further = max(number, min(units, int((had - start) // unit)))
+            add(last, price * (further - number + 1))
+            number = further
+        elif in_order and not touching:
+            add(last, price)
+            last = spells[first - 1][0] if first else last
+            further = units if first == len(spells) else min(units, int((spells[first][1] - start) // unit))
+            if further > number:
+                add(last, price * (further - number))
                 number = further
-                continue
+        else:
             held: dict[str, float] = {}
-            for who, since, until in each.spells:
-                seconds = min(end, now if until is None else until) - max(begin, since)
-                if seconds > 0:
+            for who, since, until in touching:
+                if (seconds := min(end, until) - max(begin, since)) > 0:
                     held[who] = held.get(who, 0.0) + seconds
             total = sum(held.values())
             for who, seconds in (held or {last: 1.0}).items():
-                owed[who] = owed.get(who, 0.0) + lease.type.price * seconds / (total or 1.0)
-            last = next((who for who, since, _ in reversed(each.spells) if since < end), last)
-    return owed
+                add(who, price * seconds / (total or 1.0))
+            latest = touching if in_order else spells
+            last = next((who for who, since, _ in reversed(latest) if since < end), last)
 
 
 def parted(paid: Paid, now: float) -> tuple[Paid | None, Paid]:

@@ -69,6 +69,8 @@ class HostBook:
         self._known: dict[str, Known] = {}
         self.past = Past() if log is None else log.past
         self._numbered = 1  # names with a lower number belong to leases of before
+        self._highest: tuple[tuple[int, str], int] = (0, ""), 1  # of which leases, and the next number after them
+        self._ended_cost: float | None = None  # of the leases that are kept; None: one has ended or was forgotten since
 
     @property
     def leases(self) -> Mapping[str, Lease]:
@@ -97,7 +99,10 @@ class HostBook:
     def next_number(self) -> int:
         """A number such that no host is called `h` and that, or more."""
         with self._lock:
-            return max([self._numbered, *(1 + _number(name) for name in self._leases)])
+            these = len(self._leases), next(reversed(self._leases), "")
+            if these != self._highest[0]:
+                self._highest = these, max((1 + _number(name) for name in self._leases), default=1)
+            return max(self._numbered, self._highest[1])
 
     def state(self, host: str) -> HostState | None:
         """Where a host is in its life; None where there is no such host."""
@@ -124,7 +129,13 @@ class HostBook:
     def cost(self, now: float) -> float:
         """Money owed by `now`: as the provider says where it does the sums, else what the leases cost."""
         owed = self.provider.owed()
-        return self.past.cost + total_cost(self.leases.values(), now) if owed is None else owed
+        if owed is not None:
+            return owed
+        with self._lock:
+            if self._ended_cost is None:
+                self._ended_cost = total_cost((lease for lease in self._leases.values() if not lease.active), now)
+            active = (lease for lease in self._leases.values() if lease.active)
+            return math.fsum((self.past.cost, self._ended_cost, total_cost(active, now)))
 
     def executor(self, host: str) -> Executor | None:
         """The executor of a host that is leased, where one has registered."""
@@ -177,6 +188,7 @@ class HostBook:
         # Another thread may have sent it another way since it was seen: what is not in the table is not wanted.
         if state in TRANSITIONS[self._leases[host].state]:
             self._leases[host] = lease = self._leases[host].to(state, self._clock())
+            self._ended_cost = None
             if self._log is not None and not lease.active and self._is_leased(host):
                 self._unwritten.append(lease)
                 self._write_ends()
@@ -190,6 +202,7 @@ class HostBook:
         for name in sorted(ended, key=lambda name: self._leases[name].until or 0.0)[:-KEPT]:
             self._numbered = max(self._numbered, 1 + _number(name))
             self.past = self.past.plus(self._leases.pop(name))
+            self._ended_cost = None
             del self._known[name]
         if self._log is not None:
             kept = [replace(lease, note=self._known[name].reason) for name, lease in self._leases.items()]
