@@ -52,15 +52,20 @@ def test_every_library_of_an_extra_is_known_by_it():
 
 
 def test_what_needs_an_extra_says_which():
-    code = "import sys; sys.modules['sqlglot'] = None\nfrom elastream import run"
+    code = "import sys; sys.modules['numba'] = None\nfrom elastream import simulate"
     found = python("-c", code)
-    assert found.stderr.strip().splitlines()[-1] == "ImportError: run needs sqlglot: pip install 'elastream[dataflows]'"
+    said = found.stderr.strip().splitlines()[-1]
+    assert said == "ImportError: simulate needs numba: pip install 'elastream[simulator]'"
 
 
 def test_a_command_that_needs_an_extra_is_one_sentence():
-    code = "import sys; sys.modules['numba'] = None; sys.argv = ['elastream', 'simulate', 'x']\nfrom elastream.cli import main; main()"
+    code = "import sys; sys.modules['numba'] = None; sys.argv = ['elastream', 'simulate', 'x']"
+    code += "\nfrom elastream.cli import main; main()"
     found = python("-c", code)
-    assert (found.returncode, found.stderr) == (2, "elastream: this command needs numba: pip install 'elastream[simulator]'\n")
+    assert (found.returncode, found.stderr) == (
+        2,
+        "elastream: this command needs numba: pip install 'elastream[simulator]'\n",
+    )
 
 
 def test_another_missing_library_is_not_explained_away():
@@ -117,3 +122,9 @@ def test_the_wheel_works_in_an_environment_with_the_core_dependencies_only(tmp_p
     assert {"dashboard.json", "alerts.yaml", "prometheus.yaml", "__init__.py"} <= files
     for library in EXTRAS:
         assert not (site / library).exists(), library
+
+
+def test_a_report_without_its_extra_is_one_sentence():
+    code = "import sys; sys.modules['plotly'] = None\nfrom elastream.report.page import render\nrender(None)"
+    found = python("-c", code)
+    assert found.stderr.strip().endswith("EnvironmentProblem: the report needs plotly: pip install 'elastream[pages]'")

@@ -363,7 +363,9 @@ def test_rules_hold_in_simulation_too(document, tmp_path):
     common = ("simulate", document, "--policy", "threshold", "--fused", "--load", "80/s", "--limit", "5min")
     figures = {}
     for name, more in (("document", ()), ("command", ("--scaling", "max_hosts="))):
-        invoke(*common, *more, "--json", tmp_path / name)
+        found = invoke(*common, *more, "--json", tmp_path / name)
+        assert found.exception is None or isinstance(found.exception, SystemExit), found.output
+        assert (tmp_path / name).exists(), found.output
         figures[name] = json.loads((tmp_path / name).read_text())["figures"]["policies"]["threshold"]["cost"]
     assert figures["document"] < figures["command"]
 

@@ -42,22 +42,28 @@ def test_what_queries_cost_adds_up_to_what_was_paid(data, queries, periods):
 
 
 def test_the_queries_of_a_header_are_its_segments():
-    stages = [{"segment": "a", "operators": ["x", "y"]}, {"segment": "b", "operators": ["z"]}, {"segment": "a", "operators": ["w"]}]
+    stages = [
+        {"segment": "a", "operators": ["x", "y"]},
+        {"segment": "b", "operators": ["z"]},
+        {"segment": "a", "operators": ["w"]},
+    ]
     assert queries_of(stages) == {"a": ["x", "y", "w"], "b": ["z"]}
 
 
 def test_the_split_of_a_run_as_it_goes_is_that_of_its_recording():
-    observed, collector = CostSplit(), Collector()
+    going, collector = CostSplit(), Collector()
 
     class Splitting:
         started = decided = ended = staticmethod(lambda _: None)
-        observed = staticmethod(observed.observed)
+        observed = staticmethod(going.observed)
 
     plant = FakePlant(hosts=1, arrival_rate=200.0)
-    header = describe_run(plant.context, policy="threshold", plant="simulated", started=0.0, environment={"currency": "EUR"})
+    header = describe_run(
+        plant.context, policy="threshold", plant="simulated", started=0.0, environment={"currency": "EUR"}
+    )
     Loop(plant, Threshold(host_type="small"), limit=30.0, observers=[Splitting(), collector], header=header).run()
     tally = tally_of(collector.recording)
-    assert observed.by_query == pytest.approx(dict(tally.costs))
+    assert going.by_query == pytest.approx(dict(tally.costs))
     assert math.fsum(tally.costs.values()) == pytest.approx(tally.spent)
     assert tally.spent > 0
     again = Totals.of_json(tally.to_json(), None)

@@ -12,7 +12,7 @@ from elastream.model.action import DrainHost, LeaseHost, MoveTask, Outcome, Rele
 from elastream.model.alarms import Alarm
 from elastream.model.decision import Decision, Fault, Proposal, Unknown
 from elastream.model.errors import EnvironmentProblem
-from elastream.model.events import Event, Reason, types_of
+from elastream.model.events import Reason, RunEvent, types_of
 from elastream.model.metrics import Metric
 from elastream.model.plant import Plan
 from elastream.model.promises import Rows
@@ -202,7 +202,7 @@ def test_a_file_that_cannot_be_written_is_one_sentence(tmp_path):
 
 
 def test_an_event_as_json_has_the_time_of_the_clock():
-    assert Event(1.5, Reason.SCALED_UP, "1 host comes").to_json(86400.0) == {
+    assert RunEvent(1.5, Reason.SCALED_UP, "1 host comes").to_json(86400.0) == {
         "timestamp": "1970-01-02T00:00:01.500+00:00",
         "type": "Normal",
         "reason": "ScaledUp",

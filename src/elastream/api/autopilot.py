@@ -9,7 +9,7 @@ import logging
 import sys
 import tempfile
 import threading
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
@@ -20,22 +20,17 @@ from elastream.api.result import RunResult
 from elastream.clouds.provider import Cloud, Provider
 from elastream.control.journal import Journal
 from elastream.control.loop import Loop
-from elastream.model.action import Action, Outcome, Status, describe
-from elastream.model.cloud import Billing, HostState, HostType
-from elastream.model.decision import Decision
+from elastream.model.cloud import Billing, HostType
 from elastream.model.errors import ElastreamError, InputError, in_one_line
 from elastream.model.fitting import refuse_replicas
-from elastream.model.graph import Kind
-from elastream.model.observation import Metric, Observation
 from elastream.model.plant import Policy
 from elastream.model.prices import PriceList
 from elastream.model.scaling import NO_RULES, ScalingRules
-from elastream.model.units import duration, format_duration, pause
-from elastream.model.wording import quantities
+from elastream.model.units import duration, pause
 from elastream.planning.policies.by_load import ByLoad
 from elastream.recording.directory import RunDirectory
 from elastream.recording.lease_log import LeaseLog
-from elastream.recording.observer import Ending, Header, Observer, describe_run
+from elastream.recording.observer import Observer, describe_run
 from elastream.recording.parts import RETENTION
 from elastream.recording.recorder import Recorder
 from elastream.report.tally import kept_for

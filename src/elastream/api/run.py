@@ -103,9 +103,9 @@ def run(
     that a lost host costs a pause of the length of a batch and not the loading of its state. retention: how long details
     are kept on disk: observations, decisions, changes of updated results, which `latest` reads all the same; figures of
     the whole run stay. scaling: rules for the number of hosts, which hold for any policy. currency: of all prices, such as
-    `"EUR"`. runs: folder in which the run's own is made. resume: folder of a run that was stopped, failed or killed, and now goes on: with its state, offsets,
-    composition, results and leases. fresh: whether results of an earlier run, where sinks write, are replaced; otherwise
-    they are a reason to refuse.
+    `"EUR"`. runs: folder in which the run's own is made. resume: folder of a run that was stopped, failed or killed, and
+    now goes on: with its state, offsets, composition, results and leases. fresh: whether results of an earlier run, where
+    sinks write, are replaced; otherwise they are a reason to refuse.
 
     Raises ElastreamError for errors that a user can correct, with nothing left running; Ctrl-C and SIGTERM end the run in
     order.

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from dataclasses import replace
 
 from elastream.control.progress import parallelism, wanted
-from elastream.control.scaling import Limits
+from elastream.control.scaling import ScalingLimits
 from elastream.model.action import (
     Action,
     CancelDrain,
@@ -52,7 +52,7 @@ def arbitrate(
     observation: Observation,
     under_way: Collection[Action] = (),
     first: bool = False,
-    limits: Limits | None = None,
+    limits: ScalingLimits | None = None,
 ) -> tuple[Proposal, ...]:
     """The same proposals in the same order, `refused` filled in where one may not be tried.
 
@@ -64,7 +64,7 @@ def arbitrate(
     run's first round, which is not bounded so: it deploys. limits: what the user's rules come to in this round.
     """
     growth = math.inf if first else max(LEAST, (TIMES - 1) * len(observation.leases))
-    plan = _Plan(observation, under_way, growth, limits or Limits())
+    plan = _Plan(observation, under_way, growth, limits or ScalingLimits())
     answered = []
     for proposal in proposals:
         refused = proposal.refused or next((reason for rule in RULES if (reason := rule(proposal.action, plan))), "")
@@ -96,7 +96,9 @@ def subject(action: Action) -> tuple[Hashable, ...]:
 class _Plan:
     """The part of a plan granted so far, and what it is granted against; kept by what later parts may contradict."""
 
-    def __init__(self, observation: Observation, under_way: Collection[Action], growth: float, limits: Limits) -> None:
+    def __init__(
+        self, observation: Observation, under_way: Collection[Action], growth: float, limits: ScalingLimits
+    ) -> None:
         self.observation, self.growth, self.limits = observation, growth, limits
         self.under_way = frozenset(under_way)
         self.granted: dict[Action, int] = {}

@@ -1,6 +1,6 @@
 """Applies the rules for the number of hosts (`model.scaling`) to what any policy proposes, and keeps what they remember.
 
-`Scaling` follows a run from round to round; `Limits` is what it comes to in one round, and only says why not.
+`Scaling` follows a run from round to round; `ScalingLimits` is what it comes to in one round, and only says why not.
 """
 
 import math
@@ -24,13 +24,13 @@ from elastream.model.scaling import NO_RULES, ScalingRules
 from elastream.model.units import format_duration
 from elastream.model.wording import counted, money
 
-__all__ = ["Limits", "Scaling", "takes_away"]
+__all__ = ["Scaling", "ScalingLimits", "takes_away"]
 
 NEARLY = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class ScalingLimits:
     """What the rules come to in one planning round.
 
     there: hosts that take tasks or are on their way up. base: hosts that work. recommended: hosts that the policy wants,
@@ -164,7 +164,7 @@ class Scaling:
 
     def limits(
         self, actions: Iterable[Action], recommended: float | None, observation: Observation, first: bool = False
-    ) -> Limits:
+    ) -> ScalingLimits:
         """What the rules come to in a round in which a policy wants `recommended` hosts; None: as its `actions` say."""
         rules, now = self.rules, observation.time
         there = len(observation.usable) + len(observation.coming)
@@ -173,7 +173,7 @@ class Scaling:
         self._held = (there if self._held < 0 else self._held) if excluded else -1
         lowest = min(self._within(rules.stabilization_up, now)) if rules.stabilization_up else math.inf
         highest = max(self._within(rules.stabilization_down, now)) if rules.stabilization_down else 0.0
-        return Limits(
+        return ScalingLimits(
             rules,
             there,
             len(observation.working),

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
 
-__all__ = ["Event", "Reason", "types_of"]
+__all__ = ["Reason", "RunEvent", "types_of"]
 
 
 class Reason(StrEnum):
@@ -68,7 +68,7 @@ def types_of(reason: Reason) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class RunEvent:
     """Something that happened at `time`, seconds of the run.
 
     about: a host, a rule or a source; may be empty. count: how often it happened since `since`, also

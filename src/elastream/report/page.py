@@ -18,6 +18,8 @@ import numpy as np
 from elastream.model.action import describe
 from elastream.model.cloud import Lease
 from elastream.model.decision import Decision, Fault
+from elastream.model.errors import EnvironmentProblem
+from elastream.model.extras import missing
 from elastream.model.latency import basis_text, is_bound
 from elastream.model.observation import Floats, Metric
 from elastream.model.wording import (
@@ -76,9 +78,12 @@ def write_report(recording: Recording, path: Path | str, summary: Summary | None
 
 
 def render(recording: Recording, summary: Summary | None = None) -> str:
-    """The report of `recording` as HTML text."""
-    from jinja2 import Environment, PackageLoader, select_autoescape
-    from plotly.offline import get_plotlyjs
+    """The report of `recording` as HTML text. Raises EnvironmentProblem where the extra `pages` is missing."""
+    try:
+        from jinja2 import Environment, PackageLoader, select_autoescape
+        from plotly.offline import get_plotlyjs
+    except ModuleNotFoundError as error:
+        raise EnvironmentProblem(missing(error, "the report")) from error
 
     environment = Environment(
         loader=PackageLoader("elastream.report"),

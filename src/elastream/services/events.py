@@ -15,7 +15,7 @@ from elastream.model.action import CancelDrain, DrainHost, LeaseHost, ReleaseHos
 from elastream.model.cloud import HostState, Lease
 from elastream.model.decision import Decision, Proposal
 from elastream.model.errors import EnvironmentProblem
-from elastream.model.events import Event, Reason
+from elastream.model.events import Reason, RunEvent
 from elastream.model.observation import Observation
 from elastream.model.scaling import rule_of
 from elastream.model.wording import counted
@@ -35,7 +35,7 @@ EXPECTED = ("observe only", "paused", "it is under way", "the plan has it", "it 
 """How refusals begin that keep nothing from being done, or nothing that was wanted."""
 HOSTS = (LeaseHost, DrainHost, ReleaseHost)
 """Actions that say how many hosts there are."""
-Sink: TypeAlias = Callable[[Event], None]
+Sink: TypeAlias = Callable[[RunEvent], None]
 
 
 class EventBook:
@@ -48,11 +48,11 @@ class EventBook:
         self._mode = ""
         self._sent: dict[tuple[Reason, str], tuple[float, int]] = {}
 
-    def observed(self, observation: Observation) -> list[Event]:
+    def observed(self, observation: Observation) -> list[RunEvent]:
         """Events of hosts and alarms."""
         return list(self._new(observation.time, self._seen(observation)))
 
-    def decided(self, decision: Decision) -> list[Event]:
+    def decided(self, decision: Decision) -> list[RunEvent]:
         """Events of a planning round; none where it is repeated with its actual effect."""
         return [] if decision.actual else list(self._new(decision.time, self._round(decision)))
 
@@ -131,17 +131,17 @@ class EventBook:
         if switched:
             yield Reason.SWITCHED, "", "; ".join(switched)
 
-    def _new(self, time: float, found: Iterable[tuple[Reason, str, str]]) -> Iterator[Event]:
+    def _new(self, time: float, found: Iterable[tuple[Reason, str, str]]) -> Iterator[RunEvent]:
         for reason, about, message in found:
             if reason in ACTED:
-                yield Event(time, reason, message, about, since=time)
+                yield RunEvent(time, reason, message, about, since=time)
                 continue
             at, count = self._sent.get((reason, about), (-REPEATED, 0))
             if time - at < REPEATED:
                 self._sent[reason, about] = at, count + 1
                 continue
             self._sent[reason, about] = time, 0
-            yield Event(time, reason, message, about, count + 1, at if count else time)
+            yield RunEvent(time, reason, message, about, count + 1, at if count else time)
 
 
 def _refused(proposal: Proposal) -> Iterator[tuple[Reason, str, str]]:
@@ -179,7 +179,7 @@ class EventLog:
     def started(self, header: Header) -> None:
         """Say that the run begins."""
         self._epoch = header.started
-        self._send(Event(0.0, Reason.RUN_STARTED, f"{header.flow} runs with policy {header.policy}"))
+        self._send(RunEvent(0.0, Reason.RUN_STARTED, f"{header.flow} runs with policy {header.policy}"))
 
     def observed(self, observation: Observation) -> None:
         """Send events of hosts and alarms."""
@@ -194,11 +194,11 @@ class EventLog:
     def ended(self, ending: Ending) -> None:
         """Say how the run ended, and close the file."""
         reason = f": {ending.reason}" if ending.reason else ""
-        self._send(Event(ending.time, Reason.RUN_ENDED, f"{ending.status}{reason}"))
+        self._send(RunEvent(ending.time, Reason.RUN_ENDED, f"{ending.status}{reason}"))
         if self._file is not None and self._file is not sys.stderr:
             self._file.close()
 
-    def _send(self, event: Event) -> None:
+    def _send(self, event: RunEvent) -> None:
         level = logging.WARNING if event.type == "Warning" else logging.INFO
         log.log(level, "%s: %s", event.reason.value, event.message)
         if self._file is not None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from elastream.model.action import describe
 from elastream.model.cloud import HostState
 from elastream.model.decision import Decision
-from elastream.model.events import Event, Reason, types_of
+from elastream.model.events import Reason, RunEvent, types_of
 from elastream.model.latency import share_within
 from elastream.model.metrics import Metric
 from elastream.model.observation import Observation
@@ -144,7 +144,7 @@ class PrometheusObserver:
             self._server.shutdown()
             self._server.server_close()
 
-    def _count(self, events: Iterable[Event]) -> None:
+    def _count(self, events: Iterable[RunEvent]) -> None:
         self._events.update((event.reason.value, event.type) for event in events)
 
     def describe(self) -> "Iterable[Family]":
