@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from elastream.model.graph import Kind
 from elastream.model.metrics import Metric
 from elastream.model.promises import PLANTS, Promise, Rows
-from elastream.services.metrics import EXPORTED, gauge_name
+from elastream.services.metrics import EXPORTED, metric_name
 
 INTRODUCTION = """\
 # Metrics
@@ -34,8 +34,8 @@ def page() -> Iterator[str]:
         for (rows, plant), promises in metric.promises.items():
             for promise in promises:
                 yield f"| {rows} | {plant} | {promise.how} | {where(rows, promise)} |"
-        if gauges := [f"`{gauge_name(r, metric)}`" for r in EXPORTED if any(r is each for each, _ in metric.promises)]:
-            yield f"\nPrometheus: {', '.join(gauges)}"
+        if exported := [f"`{metric_name(r, metric)}`" for r in EXPORTED if any(r is each for each, _ in metric.promises)]:
+            yield f"\nPrometheus: {', '.join(exported)}"
 
 
 def where(rows: Rows, promise: Promise) -> str:

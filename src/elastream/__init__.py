@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from elastream.model.flow import Dataflow
     from elastream.model.graph import Alternate, Graph
     from elastream.model.key_table import KeyTable
+    from elastream.model.prices import PriceList
+    from elastream.model.scaling import ScalingRules
     from elastream.planning.policies.btu import Btu
     from elastream.planning.policies.by_load import ByLoad
     from elastream.planning.policies.e2df import E2df
@@ -55,6 +57,8 @@ _HOMES = {
     "elastream.model.flow": ("Dataflow",),
     "elastream.model.graph": ("Alternate", "Graph"),
     "elastream.model.key_table": ("KeyTable",),
+    "elastream.model.prices": ("PriceList",),
+    "elastream.model.scaling": ("ScalingRules",),
     "elastream.planning.policies.by_load": ("ByLoad",),
     "elastream.planning.policies.btu": ("Btu",),
     "elastream.planning.policies.e2df": ("E2df",),
@@ -80,7 +84,14 @@ __all__ = [*sorted(_HOME_OF), "__version__"]
 def __getattr__(name: str) -> Any:
     if name not in _HOME_OF:
         raise AttributeError(f"module 'elastream' has no attribute {name!r}")
-    return getattr(import_module(_HOME_OF[name]), name)
+    try:
+        return getattr(import_module(_HOME_OF[name]), name)
+    except ModuleNotFoundError as error:
+        from elastream.model.extras import missing
+
+        if said := missing(error, name):
+            raise ImportError(said, name=error.name) from error
+        raise
 
 
 def __dir__() -> list[str]:

@@ -86,3 +86,20 @@ def test_the_next_autopilot_adopts_what_the_last_one_leased_of_a_provider_that_r
         assert [*provider.hosts()] == ["h2"]
     finally:
         provider.close()
+
+
+def test_the_original_number_of_executors_is_brought_back_where_that_is_wanted(tmp_path):
+    with one_executor(tmp_path / "cluster", max_hosts=2) as (spark, cluster):
+        rows = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 50).load()
+        counts = rows.groupBy((F.col("value") % 20).alias("k")).count().writeStream.outputMode("update").format("noop")
+        query = counts.option("checkpointLocation", str(tmp_path / "checkpoint")).queryName("q")
+        running = query.trigger(processingTime="500 milliseconds").start()
+        options = {"period": 0.5, "policy": OneMore(), "cloud": cluster, "max_hosts": 2, "restore": "original"}
+        with Autopilot(spark, **options).watch(running) as pilot:
+            wait_until(lambda: pilot.plant is not None and [each.task.index for each in pilot.plant.placing.landed] == [0])
+        assert pilot.join(60)
+        executors = spark.sparkContext._jsc.sc().statusStore().executorList
+        wait_until(lambda: executors(True).size() == 2)  # the driver and the executor that was there before
+        batch = running.lastProgress["batchId"]
+        wait_until(lambda: running.lastProgress["batchId"] > batch + 2)
+        running.stop()

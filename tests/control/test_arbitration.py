@@ -104,17 +104,17 @@ def test_what_is_under_way_is_not_requested_again():
 
 def test_no_more_hosts_than_allowed_and_a_release_makes_no_room_before_it_is_over():
     plan = [ReleaseHost("h1"), LeaseHost("h4", "small"), LeaseHost("h5", "small"), LeaseHost("h6", "small")]
-    assert reasons(plan) == ["", "", "", "at most 5 hosts may be leased"]
+    assert reasons(plan) == ["", "", "", "max_hosts: at most 5 hosts may be leased"]
 
 
 def test_enough_hosts_stay_and_those_that_are_coming_do_not_count_for_them():
     observation = observed(min_hosts=2, requested=("h4",))
-    assert reasons([DrainHost("h1"), ReleaseHost("h2")], observation) == ["", "at least 2 hosts must stay"]
+    assert reasons([DrainHost("h1"), ReleaseHost("h2")], observation) == ["", "min_hosts: at least 2 hosts must stay"]
 
 
 def test_a_drain_that_is_cancelled_counts_as_staying():
     observation = observed(min_hosts=3, drained=("h3",))
-    assert reasons([DrainHost("h1")], observation) == ["at least 3 hosts must stay"]
+    assert reasons([DrainHost("h1")], observation) == ["min_hosts: at least 3 hosts must stay"]
     assert reasons([CancelDrain("h3"), ReleaseHost("h3")], observed(drained=("h3",)))[1]
 
 

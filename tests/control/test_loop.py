@@ -492,10 +492,10 @@ def test_a_query_that_has_failed_ends_the_run_with_its_sentence():
 def test_a_fault_of_the_controller_freezes_the_plan_and_the_next_round_tries_again(monkeypatch):
     from elastream.control import loop
 
-    def broken(proposals, observation, under_way, *, first):
+    def broken(proposals, observation, *more):
         if 4.0 <= observation.time < 9.0:
             raise AssertionError("a bug")
-        return arbitrate(proposals, observation, under_way, first=first)
+        return arbitrate(proposals, observation, *more)
 
     monkeypatch.setattr(loop, "arbitrate", broken)
     plant = FakePlant()

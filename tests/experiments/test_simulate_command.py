@@ -355,3 +355,28 @@ def test_what_no_hosts_can_do_is_refused_by_check_and_simulate_with_file_line_an
     assert sentence in found.output
     if words:
         assert sentence in invoke("check", document).output
+
+
+def test_rules_hold_in_simulation_too(document, tmp_path):
+    """A load that needs several hosts, on one: the rule is the document's, and the command's in its place."""
+    document.write_text(DOCUMENT + "scaling: {max_hosts: 1}\n")
+    common = ("simulate", document, "--policy", "threshold", "--fused", "--load", "80/s", "--limit", "5min")
+    figures = {}
+    for name, more in (("document", ()), ("command", ("--scaling", "max_hosts="))):
+        found = invoke(*common, *more, "--json", tmp_path / name)
+        assert found.exception is None or isinstance(found.exception, SystemExit), found.output
+        assert (tmp_path / name).exists(), found.output
+        figures[name] = json.loads((tmp_path / name).read_text())["figures"]["policies"]["threshold"]["cost"]
+    assert figures["document"] < figures["command"]
+
+
+def test_a_rule_that_is_none_is_one_sentence(document):
+    found = invoke("simulate", document, *SHORT, "--scaling", "most=3")
+    assert found.exit_code == 2
+    assert "--scaling most=3: there is no rule 'most'" in found.output
+
+
+def test_a_budget_below_one_host_is_refused(document):
+    found = invoke("simulate", document, *SHORT, "--scaling", "budget=5/h")
+    assert found.exit_code == 2
+    assert "budget: 1 host of type 'small' for 6.00" in found.output

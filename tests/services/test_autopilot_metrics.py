@@ -13,7 +13,7 @@ from elastream.model.metrics import Metric
 from elastream.model.observation import Frame
 from elastream.model.promises import Rows
 from elastream.planning.policies.threshold import Threshold
-from elastream.services.metrics import PrometheusObserver, gauge_name
+from elastream.services.metrics import PrometheusObserver, metric_name
 
 
 def run(observer, **loop):
@@ -30,7 +30,9 @@ def test_gauges_are_what_was_observed_last_and_actions_are_counted_once():
     assert registry.get_sample_value("elastream_host_tasks", {"host": "h2"}) >= 1
     held = [registry.get_sample_value("elastream_host_tasks", {"host": lease.host}) for lease in plant.ledger]
     assert sum(held) == 4
-    assert registry.get_sample_value("elastream_operator_busy_cores", {"operator": "count"}) == pytest.approx(1.0)
+    assert registry.get_sample_value(
+        "elastream_operator_busy_cores", {"query": "source", "operator": "count"}
+    ) == pytest.approx(1.0)
     leases = registry.get_sample_value("elastream_actions_total", {"action": "lease", "status": "accepted"})
     assert leases == len(plant.ledger) - 1
     assert registry.get_sample_value("elastream_rounds_total") >= 9
@@ -52,11 +54,11 @@ def test_what_is_unknown_is_not_zero():
         (Rows.OPERATOR, Metric.BUSY_CORES, "elastream_operator_busy_cores"),
         (Rows.HOST, Metric.MEMORY, "elastream_host_memory_bytes"),
         (Rows.HOST, Metric.CPU, "elastream_host_cpu_ratio"),
-        (Rows.APPLICATION, Metric.COST, "elastream_application_cost"),
+        (Rows.APPLICATION, Metric.COST, "elastream_application_cost_total"),
     ],
 )
-def test_the_name_of_a_gauge_says_its_rows_and_its_base_unit(rows, metric, name):
-    assert gauge_name(rows, metric) == name
+def test_the_name_of_a_metric_says_its_rows_and_its_base_unit(rows, metric, name):
+    assert metric_name(rows, metric) == name
 
 
 def test_values_are_exported_in_base_units():

@@ -9,36 +9,36 @@ import logging
 import sys
 import tempfile
 import threading
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from elastream.api.keeping import keeping
+from elastream.api.pilot_log import PilotLog
 from elastream.api.result import RunResult
 from elastream.clouds.provider import Cloud, Provider
 from elastream.control.journal import Journal
 from elastream.control.loop import Loop
-from elastream.model.action import Action, Outcome, Status, describe
-from elastream.model.cloud import Billing, HostState, HostType
-from elastream.model.decision import Decision
+from elastream.model.cloud import Billing, HostType
 from elastream.model.errors import ElastreamError, InputError, in_one_line
 from elastream.model.fitting import refuse_replicas
-from elastream.model.graph import Kind
-from elastream.model.observation import Metric, Observation
 from elastream.model.plant import Policy
-from elastream.model.units import duration, format_duration, pause
-from elastream.model.wording import quantities
+from elastream.model.prices import PriceList
+from elastream.model.scaling import NO_RULES, ScalingRules
+from elastream.model.units import duration, pause
 from elastream.planning.policies.by_load import ByLoad
 from elastream.recording.directory import RunDirectory
 from elastream.recording.lease_log import LeaseLog
-from elastream.recording.observer import Ending, Header, Observer, describe_run
+from elastream.recording.observer import Observer, describe_run
 from elastream.recording.parts import RETENTION
 from elastream.recording.recorder import Recorder
 from elastream.report.tally import kept_for
+from elastream.services.events import EventLog
 from elastream.services.metrics import PrometheusObserver
 from elastream.spark.attach import AttachedPlant, attach, join
 from elastream.spark.jvm.capabilities import probe
+from elastream.spark.jvm.gateway import java_context
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
@@ -51,6 +51,8 @@ log = logging.getLogger("elastream.autopilot")
 
 ENDING = 30.0
 """Seconds that `stop` waits for its thread."""
+MEBIBYTE = 1.048576
+"""Megabytes."""
 GIVING_BACK = 20.0
 """Part of ENDING, seconds, for moving partitions off the hosts that end with Autopilot."""
 
@@ -69,7 +71,10 @@ class Autopilot:
     where Prometheus metrics are served or registered. folder: where a recording and a journal are written, for `result`,
     `elastream explain` and `elastream report`; a line on stderr says so at the start and at the end. replicas: executors
     that keep a copy of each state partition up to date, in sessions whose executors can. retention: how long the
-    recording keeps observations and decisions; figures of the whole stay.
+    recording keeps observations and decisions; figures of the whole stay. scaling: rules for the number of executors.
+    events: file to which events are appended as JSON lines; `"-"`: standard error. restore: what becomes of the number of
+    executors when Autopilot ends: they stay as they are, or those beyond the original number are given back, and missing
+    ones requested. prices: what executors cost by the core and the gigabyte; hosts of a `cloud` have their own price.
 
     Queries and settings are not changed. It ends when all watched queries have ended, when the session is stopped, with
     `stop`, or with its `with` block. Raises ElastreamError for invalid arguments; later errors are only logged.
@@ -92,6 +97,10 @@ class Autopilot:
         folder: Path | str | None = None,
         replicas: int = 0,
         retention: float | str = RETENTION,
+        scaling: ScalingRules = NO_RULES,
+        events: Path | str | None = None,
+        restore: Literal["leave", "original"] = "leave",
+        prices: PriceList | None = None,
     ) -> None:
         if min_hosts < 1 or (max_hosts is not None and max_hosts < min_hosts):
             raise ElastreamError(f"min_hosts {min_hosts} and max_hosts {max_hosts}: 1 <= min_hosts <= max_hosts")
@@ -101,7 +110,11 @@ class Autopilot:
         self._max_hosts, self._min_hosts = max_hosts, min_hosts
         self._cloud, self._type = cloud, host_type
         self._period = pause(period, "observation")
-        self._observe_only, self._replicas = observe_only, replicas
+        self._observe_only, self._replicas, self._scaling = observe_only, replicas, scaling
+        if restore not in ("leave", "original"):
+            raise InputError(f"restore is {restore!r}; it is 'leave' or 'original'")
+        self._events, self._restore, self._prices = events, restore, prices
+        self._paused = threading.Event()
         self._retention = duration(retention)
         self._policy = policy or ByLoad()
         self._metrics = (registry, metrics_port) if registry is not None or metrics_port is not None else None
@@ -148,6 +161,21 @@ class Autopilot:
         if self._folder is None:
             raise InputError("Autopilot keeps no recording: give it a folder, Autopilot(..., folder='runs/mine')")
         return RunResult.read(self._folder)
+
+    def pause(self) -> None:
+        """Go on to plan and to record, and apply nothing, until `unpause`; as `elastream pause` does with the folder."""
+        self._paused.set()
+
+    def unpause(self) -> None:
+        """Apply again what is planned; `elastream pause` is undone, too."""
+        self._paused.clear()
+        if self._folder is not None:
+            RunDirectory(self._folder).unpause()
+
+    @property
+    def paused(self) -> bool:
+        """Whether it applies nothing, for now."""
+        return self._paused.is_set() or (self._folder is not None and RunDirectory(self._folder).is_paused)
 
     def stop(self) -> None:
         """Stop Autopilot; the queries continue. May be called twice, and from any thread."""
@@ -227,7 +255,7 @@ class Autopilot:
             min_hosts=self._min_hosts,
             asks=asks,
             provider=provider,
-            kinds=[self._type] if self._type else terms.types if terms else [_executor(can.slots or 1)],
+            kinds=[self._type] if self._type else terms.types if terms else [self._executor(can.slots or 1)],
             gives_back=GIVING_BACK if cloud is not None else 0.0,
             allowed=can.allowed,
             observe_only=self._observe_only,
@@ -235,7 +263,14 @@ class Autopilot:
             replicas=self._replicas,
             leases=leases,
             alone=cloud is not None,
+            restore=self._restore == "original",
         )
+
+    def _executor(self, slots: int) -> HostType:
+        """The host type that represents an executor of the session."""
+        memory = float(java_context(self._spark).executorMemory()) * MEBIBYTE
+        kind = HostType("executor", cores=slots, memory=memory, slots=slots, price=0.0, billing=Billing(1.0), start=15.0)
+        return kind if self._prices is None else self._prices.of(kind)
 
     def _joined(self, cloud: Cloud, stack: ExitStack) -> Provider | None:
         """The provider of `cloud`, opened here and closed with `stack`; None, with a warning, if it cannot be opened."""
@@ -256,6 +291,7 @@ class Autopilot:
     def _steer(self, plant: AttachedPlant, journal: Journal) -> None:
         """Run the loop."""
         about: dict[str, Any] = {"spark": self._spark.version, "master": self._spark.sparkContext.master}
+        about |= {} if self._prices is None else {"currency": self._prices.currency}
         header = describe_run(
             plant.context, policy=self._policy.name, plant="spark", started=plant.clock.epoch, environment=about
         )
@@ -268,7 +304,9 @@ class Autopilot:
             observers=observers,
             journal=journal,
             observe_only=self._observe_only,
+            paused=lambda: self.paused,
             header=header,
+            scaling=self._scaling,
         )
         with self._lock:
             self._plant, self._loop = plant, loop
@@ -284,85 +322,17 @@ class Autopilot:
             print(what % self._folder, file=sys.stderr, flush=True)
 
     def _observers(self, plant: AttachedPlant) -> Sequence[Observer]:
-        found: list[Observer] = [_Logger(plant, self._period, self._observe_only)]
+        found: list[Observer] = [PilotLog(plant, self._period, self._observe_only)]
         if self._metrics is not None:
             try:
                 found.append(PrometheusObserver(*self._metrics))
             except (ImportError, OSError, ValueError) as error:
                 log.warning("metrics are not served: %s", in_one_line(error))
+        if self._events is not None:
+            try:
+                found.append(EventLog(self._events))
+            except ElastreamError as error:
+                log.warning("%s", error)
         if self._folder is not None:
             found.append(Recorder(self._folder, keep=kept_for(self._retention)))
         return found
-
-
-class _Logger:
-    """An observer that logs observations, actions and refusals, each once while it lasts."""
-
-    def __init__(self, plant: AttachedPlant, period: float, observe_only: bool) -> None:
-        self._plant, self._period, self._observe_only = plant, period, observe_only
-        self._watched: tuple[str, ...] | None = None
-        self._last: dict[str, str] = {}
-        self._lacked: set[Hashable] = set()
-        self._logged: set[tuple[Action, Status]] = set()
-
-    def started(self, header: Header) -> None:
-        log.info("autopilot started: one observation every %s", format_duration(self._period))
-
-    def observed(self, observation: Observation) -> None:
-        graph = observation.context.graph
-        if graph.operators and graph.order != self._watched:
-            self._watched = graph.order
-            queries, stages = ([o.name for o in graph.operators if o.kind is kind] for kind in (Kind.SOURCE, Kind.KEYED))
-            log.info("autopilot watches %s; stages with state: %s", ", ".join(queries), ", ".join(stages) or "none yet")
-        for host, lease in observation.leases.items():
-            tasks = observation.hosts.value(host, Metric.TASKS)
-            does = "would move" if self._observe_only else "moves"
-            leaves = f"autopilot {does} {tasks:.0f} partitions off {self._plant.describe(host)}, which is leaving"
-            self._once(host, leaves if lease.state is HostState.DRAINING and tasks > 0 else "", again=False)
-        busy = self._plant.look_seconds > self._period
-        slow = f"the driver took {self._plant.look_seconds:.1f} s to answer: autopilot observes less often"
-        self._once("busy", slow if busy else "")
-
-    def decided(self, decision: Decision) -> None:
-        if decision.actual:
-            return
-        for outcome in decision.outcomes:
-            self._log(outcome)
-        self._logged = {(outcome.action, outcome.status) for outcome in decision.outcomes}
-        would = [p.action for p in decision.proposals if p.refused == "observe only"]
-        self._once("would", "; ".join(f"would {describe(action)} ({action.why})" for action in would))
-        self._once("note", decision.note)
-        for each in decision.standing:
-            if each.key not in self._lacked:
-                log.warning("autopilot %s", each)
-        self._lacked = {each.key for each in decision.standing}
-        log.debug("round %d: observed %s", decision.round, quantities(decision.seen))
-
-    def ended(self, ending: Ending) -> None:
-        if ending.status == "failed":
-            log.error("autopilot stopped: %s", ending.reason)
-        else:
-            log.info("autopilot stopped: %s", ending.reason or "all watched queries ended")
-
-    def _log(self, outcome: Outcome) -> None:
-        if (outcome.action, outcome.status) in self._logged:
-            return
-        text, host = describe(outcome.action), getattr(outcome.action, "host", "")
-        if host and (known := self._plant.describe(host)) != host:
-            text = f"{text}, which is {known}"
-        if outcome.succeeded:
-            log.info("%s (%s)", text, outcome.action.why)
-        else:
-            log.warning("%s: %s, %s", text, outcome.status, outcome.reason)
-
-    def _once(self, what: str, text: str, *, again: bool = True) -> None:
-        """Log `text` unless it equals the last text about `what`; without `again`, unless there was any."""
-        last = self._last.get(what, "")
-        if text and (last != text if again else not last):
-            log.log(logging.WARNING if what == "busy" else logging.INFO, "%s", text)
-        self._last[what] = text
-
-
-def _executor(slots: int) -> HostType:
-    """The host type that represents an executor of the session."""
-    return HostType("executor", cores=slots, slots=slots, price=0.0, billing=Billing(1.0), start=15.0)

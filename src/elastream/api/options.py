@@ -12,6 +12,7 @@ from typing import Any
 
 from elastream.clouds.provider import Cloud
 from elastream.model.plant import Policy
+from elastream.model.scaling import ScalingRules
 from elastream.recording.observer import Observer
 
 __all__ = ["RunOptions", "current_options", "with_options"]
@@ -22,14 +23,15 @@ class RunOptions:
     """Options of a run.
 
     input: replaces the path of the dataflow's only file source. observe_only: plan and record, but apply no action. runs:
-    folder in which run directories are created, in place of the program's. record: file of a second copy of the recording.
-    limit: time limit of the run, seconds. observers: further observers. before: called with the validated graph, the
-    policy, the cloud, the target latency (seconds), the file of guards, the consistency, the key tables and the numbers
-    of replicas and state partitions before they are checked and anything is started; an exception from it ends the run.
-    policy, cloud, guards (a file), consistency, replicas, state_partitions, retention (seconds): used instead of the
-    program's. live: a live view where there is a terminal, else lines. report: file of the report, in place of that in
-    the run's folder. resume: folder of the run that goes on. fresh: whether results of an earlier run are replaced.
-    program: what the run's folder keeps so that the program can be executed again (`recording.manifest`).
+    folder in which run directories are created, in place of the program's. record: file of a second copy of the
+    recording. limit: time limit of the run, seconds. observers: further observers. before: called with the validated
+    graph, the policy, the cloud, the target latency (seconds), the file of guards, the consistency, the key tables and
+    the numbers of replicas and state partitions, and the scaling rules, before they are checked and anything is started;
+    an exception from it ends the run. policy, cloud, guards (a file), consistency, replicas, state_partitions, retention
+    (seconds): used instead of the program's. live: a live view where there is a terminal, else lines. report: file of the
+    report, in place of that in the run's folder. resume: folder of the run that goes on. fresh: whether results of an
+    earlier run are replaced. program: what the run's folder keeps so that the program can be executed again
+    (`recording.manifest`). scaling: rules, `KEY=VALUE` each, in place of the program's.
     """
 
     input: str | None = None
@@ -51,6 +53,11 @@ class RunOptions:
     replicas: int | None = None
     retention: float | None = None
     state_partitions: int | None = None
+    scaling: Sequence[str] = ()
+
+    def scaled(self, rules: ScalingRules) -> ScalingRules:
+        """`rules` with those of the command line; raises InputError for what is no rule."""
+        return rules.given(self.scaling)
 
 
 DEFAULTS = RunOptions()

@@ -29,11 +29,13 @@ from elastream.documents.guards import load_guards
 from elastream.model.composing import consistency_of
 from elastream.model.endpoints import Collected, Files, TextFiles
 from elastream.model.errors import ElastreamError, InputError, in_one_line
+from elastream.model.fitting import refuse_rules
 from elastream.model.flow import Dataflow
 from elastream.model.graph import Graph
 from elastream.model.key_table import KeyTable, selection_of, selections_of
 from elastream.model.observation import Context
 from elastream.model.plant import Policy
+from elastream.model.scaling import NO_RULES, ScalingRules
 from elastream.model.stages import lay_out, state_partitions_of
 from elastream.model.units import duration, format_duration, pause
 from elastream.recording.directory import RunDirectory
@@ -76,6 +78,8 @@ def run(
     consistency: str = "batch",
     replicas: int = 0,
     retention: float | str = RETENTION,
+    scaling: ScalingRules = NO_RULES,
+    currency: str = "",
     runs: Path | str = "runs",
     resume: Path | str | None = None,
     fresh: bool = False,
@@ -89,19 +93,19 @@ def run(
     target_latency: service level, from a record being due to its result being committed by the first query that takes it.
     state_partitions: key groups of each keyed operator, fixed for the life of a checkpoint (default: two per slot of the
     largest cluster, under policy `ring` ten per host). state_store: `"memory"`, in the executors' heap, or `"disk"` for
-    more state than fits there. batch: target duration of a micro-batch. monitor, period: seconds between observations, and
-    between plans. warm_up: whether new executors are warmed up before they get tasks. ports: the first two are those of the
-    master and its web page. settings: further Spark settings. guards: a file of guards, which say which alternates and
-    branches may run; others can be given while it runs (`elastream guards set`). tables: key tables, which say which
-    alternate runs for which key; others can be given, too (`elastream tables set`, `key_tables`). consistency: what records
-    meet that are between two queries while the composition changes: `"batch"`, `"wave"` or `"drain"`
-    (`elastream.model.composing.Consistency`).
-    replicas: hosts that keep a copy of each state partition up to date, so that a lost host costs a pause of the length
-    of a batch and not the loading of its state. retention: how long details are kept on disk: observations, decisions,
-    changes of updated results, which `latest` reads all the same; figures of the whole run stay. runs: folder in which
-    the run's own is made. resume: folder of a run that was stopped, failed or killed, and now goes on: with its state,
-    offsets, composition, results and leases. fresh: whether results of an earlier run, where sinks write, are replaced;
-    otherwise they are a reason to refuse.
+    more state than fits there. batch: target duration of a micro-batch. monitor, period: seconds between observations,
+    and between plans. warm_up: whether new executors are warmed up before they get tasks. ports: the first two are those
+    of the master and its web page. settings: further Spark settings. guards: a file of guards, which say which alternates
+    and branches may run; others can be given while it runs (`elastream guards set`). tables: key tables, which say which
+    alternate runs for which key; others can be given, too (`elastream tables set`, `key_tables`). consistency: what
+    records meet that are between two queries while the composition changes: `"batch"`, `"wave"` or `"drain"`
+    (`elastream.model.composing.Consistency`). replicas: hosts that keep a copy of each state partition up to date, so
+    that a lost host costs a pause of the length of a batch and not the loading of its state. retention: how long details
+    are kept on disk: observations, decisions, changes of updated results, which `latest` reads all the same; figures of
+    the whole run stay. scaling: rules for the number of hosts, which hold for any policy. currency: of all prices, such as
+    `"EUR"`. runs: folder in which the run's own is made. resume: folder of a run that was stopped, failed or killed, and
+    now goes on: with its state, offsets, composition, results and leases. fresh: whether results of an earlier run, where
+    sinks write, are replaced; otherwise they are a reason to refuse.
 
     Raises ElastreamError for errors that a user can correct, with nothing left running; Ctrl-C and SIGTERM end the run in
     order.
@@ -112,11 +116,12 @@ def run(
     replicas = replicas if options.replicas is None else options.replicas
     kept = duration(retention) if options.retention is None else options.retention
     state_partitions = options.state_partitions or state_partitions
+    scaling = options.scaled(scaling)
     graph = _with_input(flow.graph if isinstance(flow, Dataflow) else flow, options.input)
     earlier, fresh = _what_becomes_of_earlier(options.resume or resume, options.fresh or fresh)
     target = None if target_latency is None else duration(target_latency)
     if options.before is not None:
-        options.before(graph, policy, cloud, target, guards, consistency, tables, replicas, state_partitions)
+        options.before(graph, policy, cloud, target, guards, consistency, tables, replicas, state_partitions, scaling)
     mode = consistency_of(consistency)
     admit(
         graph,
@@ -129,6 +134,7 @@ def run(
         replicas=replicas,
         state_partitions=state_partitions,
     )
+    refuse_rules(scaling, cloud.max_hosts, cloud.types, getattr(cloud, "min_hosts", 1))
     document = None if guards is None else pollable(load_guards(Path(guards), graph))
     selections = selections_of(graph)
     for table in tables:
@@ -167,6 +173,8 @@ def run(
             "replicas": replicas,
             "retention": format_duration(kept),
             "policy": asdict(policy) if is_dataclass(policy) else {},
+            "scaling": dict(scaling.set),
+            "currency": currency,
         }
         with _logged(directory.log), shown(graph, directory, options, show) as views, _ending_in_order() as stop:
             started = folder.manifest.started
@@ -206,11 +214,13 @@ def run(
                         observers=[*recorders, *views, *options.observers, *observers],
                         journal=Journal(directory.journal),
                         observe_only=options.observe_only,
+                        paused=lambda: directory.is_paused,
                         limit=options.limit,
                         facts=plant.facts,
                         header=header,
                         guarding=Guarding(versions, pollers),
                         tabling=KeyTabling(table_log),
+                        scaling=scaling,
                     )
                     stop.then(loop.stop, plant.clock.wake)
                     ending = loop.run()

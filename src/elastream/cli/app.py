@@ -17,17 +17,31 @@ from elastream.cli.explain import explain
 from elastream.cli.guards import guards
 from elastream.cli.key_tables import tables
 from elastream.cli.manager import manager
+from elastream.cli.monitoring import monitoring
+from elastream.cli.pause import pause, unpause
 from elastream.cli.report import report
 from elastream.cli.run import run
 from elastream.cli.simulate import simulate
 from elastream.model.errors import ElastreamError
+from elastream.model.extras import missing
 
 __all__ = ["COMMANDS", "INTERRUPTED", "app"]
 
 INTERRUPTED = 130
 """Exit status after Ctrl-C, as shells have it: 128 and the number of SIGINT."""
 
-COMMANDS: tuple[Callable[..., None], ...] = (run, report, explain, check, simulate, experiment, manager)
+COMMANDS: tuple[Callable[..., None], ...] = (
+    run,
+    report,
+    explain,
+    check,
+    simulate,
+    experiment,
+    manager,
+    pause,
+    unpause,
+    monitoring,
+)
 
 
 class Commands(TyperGroup):
@@ -39,6 +53,11 @@ class Commands(TyperGroup):
         except ElastreamError as error:
             typer.echo(f"elastream: {error}", err=True)
             raise typer.Exit(error.exit_status) from None
+        except ModuleNotFoundError as error:
+            if not (said := missing(error, "this command")):
+                raise
+            typer.echo(f"elastream: {said}", err=True)
+            raise typer.Exit(ElastreamError.exit_status) from None
         except KeyboardInterrupt:
             raise typer.Exit(INTERRUPTED) from None
 

@@ -67,12 +67,13 @@ def refuse(given: "Declared") -> "ElastreamError | None":
     from elastream.clouds.pool import Pool
     from elastream.model.compiling import simulated_only
     from elastream.model.composing import consistency_of
-    from elastream.model.fitting import refuse_unworkable
+    from elastream.model.fitting import refuse_rules, refuse_unworkable
     from elastream.model.stages import lay_out
 
     asks = isinstance(given.cloud, Pool)  # a pool knows its types and its size only where it runs
     types = given.host_types if asks else given.types
     most = 1_000_000 if asks or given.cloud is None else given.cloud.max_hosts
+    refuse_rules(given.scaling, most, types)
     reason = simulated_only(given.graph)
     if reason is None:
         from elastream.api.admission import admit

@@ -9,11 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from elastream.model.scaling import NO_RULES
+
 if TYPE_CHECKING:
     from elastream.model.cloud import HostType
     from elastream.model.graph import Graph
     from elastream.model.key_table import KeyTable
     from elastream.model.plant import Policy
+    from elastream.model.scaling import ScalingRules
 
 __all__ = ["Declared", "declared"]
 
@@ -25,7 +28,7 @@ class Declared:
     host_types: those that a document declares. cloud: a provider of hosts, such as `elastream.Local`. placing: puts file,
     line and field before errors raised inside; its arguments are keys in whose place something else is used. guards: file.
     consistency: name of the mode. tables: key tables that it begins with. replicas: copies of each state partition.
-    state_partitions: of each keyed operator; None: by default.
+    state_partitions: of each keyed operator; None: by default. scaling: rules for the number of hosts.
     """
 
     graph: "Graph"
@@ -39,6 +42,7 @@ class Declared:
     tables: "Sequence[KeyTable]" = ()
     replicas: int = 0
     state_partitions: int | None = None
+    scaling: "ScalingRules" = NO_RULES
 
     @property
     def types(self) -> "tuple[HostType, ...]":
@@ -85,6 +89,7 @@ def _stop_before(
     tables: "Sequence[KeyTable]" = (),
     replicas: int = 0,
     state_partitions: int | None = None,
+    scaling: "ScalingRules" = NO_RULES,
 ) -> None:
     file = None if guards is None else Path(guards)
     raise Stopped(
@@ -98,6 +103,7 @@ def _stop_before(
             tables=tables,
             replicas=replicas,
             state_partitions=state_partitions,
+            scaling=scaling,
         )
     )
 
@@ -120,4 +126,5 @@ def _of_document(file: Path) -> Declared:
         document.tables,
         document.replicas,
         document.state_partitions,
+        document.scaling,
     )

@@ -8,7 +8,7 @@ import typer
 from elastream.model.errors import ElastreamError, InputError
 from elastream.model.units import duration
 
-__all__ = ["Recorded", "as_seconds", "as_some_seconds", "named_by"]
+__all__ = ["Recorded", "Scaling", "as_seconds", "as_some_seconds", "named_by"]
 
 
 def as_seconds(text: str) -> float:
@@ -42,6 +42,17 @@ def named_by(text: str, what: Literal["policy", "cloud"], file: Path | None = No
     except ElastreamError as error:
         raise InputError(f"--{what} {text}: {error}") from error
 
+
+Scaling = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--scaling",
+        metavar="KEY=VALUE",
+        help="Rule for the number of hosts, such as max_scale_up=1, in place of the file's; an empty value takes it away; "
+        "repeatable.",
+    ),
+]
+"""Option that sets rules of `ScalingRules`."""
 
 Recorded = Annotated[Path, typer.Argument(metavar="RUN", help="A run's folder, or a recording.")]
 """Argument that names a recorded run."""

@@ -62,6 +62,8 @@ def _run_document(file: Path, options: "RunOptions") -> None:
             replicas=document.replicas,
             retention=RETENTION if document.retention is None else document.retention,
             state_partitions=document.state_partitions,
+            scaling=document.scaling,
+            currency=document.currency,
         )
 
 

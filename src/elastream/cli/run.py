@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from elastream.cli.options import as_some_seconds, named_by
+from elastream.cli.options import Scaling, as_some_seconds, named_by
 from elastream.model.errors import DataflowError, InputError
 
 if TYPE_CHECKING:
     from elastream.model.decision import Decision
     from elastream.model.observation import Observation
-    from elastream.recording.observer import Ending, Header
+    from elastream.recording.observer import Ending, Header, Observer
 
 __all__ = ["run"]
 
@@ -65,6 +65,14 @@ Partitions = Annotated[
         "--state-partitions", min=1, metavar="NUMBER", help="Key groups of each keyed operator, for all of a run."
     ),
 ]
+MetricsPort = Annotated[
+    int | None,
+    typer.Option(min=1, max=65535, metavar="PORT", help="Serve Prometheus metrics at this port of 127.0.0.1."),
+]
+Events = Annotated[
+    str | None,
+    typer.Option(metavar="FILE", help="Append events as JSON lines; -: to standard error."),
+]
 Report = Annotated[Path | None, typer.Option(metavar="FILE", help="File of the report; default: in the run's folder.")]
 Resume = Annotated[
     Path | None,
@@ -91,6 +99,9 @@ def run(
     replicas: Replicas = None,
     retention: Retention = None,
     state_partitions: Partitions = None,
+    scaling: Scaling = None,
+    metrics_port: MetricsPort = None,
+    events: Events = None,
 ) -> None:
     """Run a dataflow with a live view, and write a report."""
     from elastream.api.options import RunOptions
@@ -105,6 +116,7 @@ def run(
         "replicas": None if replicas is None else str(replicas),
         "retention": None if retention is None else str(retention),
         "state_partitions": None if state_partitions is None else str(state_partitions),
+        "scaling": "\n".join(scaling) if scaling else None,
     }
     kept = {name: value for name, value in given.items() if value is not None}
     if resume is None:
@@ -124,7 +136,7 @@ def run(
         runs=runs,
         record=record,
         limit=limit,
-        observers=(ends,),
+        observers=(ends, *asked_for(metrics_port, events)),
         policy=decides,
         cloud=leases,
         live=live,
@@ -136,12 +148,28 @@ def run(
         state_partitions=None if "state_partitions" not in kept else int(kept["state_partitions"]),
         resume=resume,
         fresh=fresh,
+        scaling=kept["scaling"].splitlines() if "scaling" in kept else (),
         program={"file": str(file.resolve()), "folder": os.getcwd(), "options": kept},
     )
     if (names := execute(file, options)) is not None:
         without_run(file, names)
     if ends.interrupted(limit):
         raise KeyboardInterrupt
+
+
+def asked_for(metrics_port: int | None, events: str | None) -> "list[Observer]":
+    """Observers that serve metrics and write events. Raises EnvironmentProblem where the port or the file cannot be had."""
+    from elastream.model.errors import EnvironmentProblem
+    from elastream.services.events import EventLog
+    from elastream.services.metrics import PrometheusObserver
+
+    found: list[Observer] = [] if events is None else [EventLog(events)]
+    if metrics_port is not None:
+        try:
+            found.append(PrometheusObserver(port=metrics_port))
+        except OSError as error:
+            raise EnvironmentProblem(f"--metrics-port {metrics_port}: {error.strerror or error}") from None
+    return found
 
 
 def _placed(path: Path | str | None) -> str | None:

@@ -11,7 +11,7 @@ import typer
 
 from elastream.cli.declared import declared
 from elastream.cli.experiment import NOT_HELD, Html, Json, save
-from elastream.cli.options import as_seconds, as_some_seconds, named_by
+from elastream.cli.options import Scaling, as_seconds, as_some_seconds, named_by
 from elastream.cli.tables import print_table
 from elastream.model.errors import CloudError, ElastreamError, InputError
 
@@ -110,6 +110,7 @@ def simulate(
     state_partitions: Partitions = None,
     speeds: Speeds = None,
     links: Links = None,
+    scaling: Scaling = None,
     html: Html = None,
     json_file: Json = None,
 ) -> None:
@@ -170,6 +171,7 @@ def simulate(
             speeds=speeds,
             links=links,
             tables=given.tables,
+            scaling=given.scaling.given(scaling or ()),
         )
     print_table(console, comparison.table())
     console.print(comparison.verdict, highlight=False, markup=False, soft_wrap=True)

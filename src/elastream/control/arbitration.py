@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from dataclasses import replace
 
 from elastream.control.progress import parallelism, wanted
+from elastream.control.scaling import ScalingLimits
 from elastream.model.action import (
     Action,
     CancelDrain,
@@ -47,17 +48,23 @@ COMPATIBLE = frozenset({(DrainHost, ReleaseHost), (CancelDrain, RenewHost), (Ren
 
 
 def arbitrate(
-    proposals: Iterable[Proposal], observation: Observation, under_way: Collection[Action] = (), first: bool = False
+    proposals: Iterable[Proposal],
+    observation: Observation,
+    under_way: Collection[Action] = (),
+    first: bool = False,
+    limits: ScalingLimits | None = None,
 ) -> tuple[Proposal, ...]:
     """The same proposals in the same order, `refused` filled in where one may not be tried.
 
     Refused is what the plant cannot do, what names a thing that is not there, a switch outside the allowed set of its
-    guards, what is in force or under way already, what is repeated in the plan or contradicts an earlier part of it, taking
-    a working host away while a batch hangs, what would leave more than `max_hosts` leased or fewer than `min_hosts`
-    working, and more hosts at once than TIMES as many as there are. under_way: actions accepted earlier and not in force
-    yet. first: whether it is a run's first round, which is not bounded so: it deploys.
+    guards, what is in force or under way already, what is repeated in the plan or contradicts an earlier part of it,
+    taking a working host away while a batch hangs, what would leave more than `max_hosts` leased or fewer than
+    `min_hosts` working, more hosts at once than TIMES as many as there are, and what the user's rules do not allow: the
+    refusal begins with the rule's name. under_way: actions accepted earlier and not in force yet. first: whether it is a
+    run's first round, which is not bounded so: it deploys. limits: what the user's rules come to in this round.
     """
-    plan = _Plan(observation, under_way, math.inf if first else max(LEAST, (TIMES - 1) * len(observation.leases)))
+    growth = math.inf if first else max(LEAST, (TIMES - 1) * len(observation.leases))
+    plan = _Plan(observation, under_way, growth, limits or ScalingLimits())
     answered = []
     for proposal in proposals:
         refused = proposal.refused or next((reason for rule in RULES if (reason := rule(proposal.action, plan))), "")
@@ -89,8 +96,10 @@ def subject(action: Action) -> tuple[Hashable, ...]:
 class _Plan:
     """The part of a plan granted so far, and what it is granted against; kept by what later parts may contradict."""
 
-    def __init__(self, observation: Observation, under_way: Collection[Action], growth: float) -> None:
-        self.observation, self.growth = observation, growth
+    def __init__(
+        self, observation: Observation, under_way: Collection[Action], growth: float, limits: ScalingLimits
+    ) -> None:
+        self.observation, self.growth, self.limits = observation, growth, limits
         self.under_way = frozenset(under_way)
         self.granted: dict[Action, int] = {}
         self._about: dict[tuple[Hashable, ...], list[Action]] = {}
@@ -262,7 +271,8 @@ def _out_of_bounds(action: Action, plan: _Plan) -> str:
                     f"at most {counted(int(plan.growth), 'host')} may be added in one round, to {len(observation.leases)}"
                 )
             leased = len(observation.leases) + len(plan.leased)
-            return f"at most {counted(context.max_hosts, 'host')} may be leased" if leased >= context.max_hosts else ""
+            most = f"max_hosts: at most {counted(context.max_hosts, 'host')} may be leased"
+            return most if leased >= context.max_hosts else ""
         case DrainHost(host) | ReleaseHost(host):
             # A working host may only go while enough others work; one that is coming may also lean on others coming.
             if plan.state(host) is HostState.DRAINING or DrainHost(host) in plan.granted:
@@ -270,8 +280,13 @@ def _out_of_bounds(action: Action, plan: _Plan) -> str:
             others = {other for other in observation.leases if other != host}
             works = plan.takes_tasks if plan.state(host) is HostState.RUNNING else plan.will_take_tasks
             left = sum(works(other) for other in others)
-            return f"at least {counted(context.min_hosts, 'host')} must stay" if left < context.min_hosts else ""
+            least = f"min_hosts: at least {counted(context.min_hosts, 'host')} must stay"
+            return least if left < context.min_hosts else ""
     return ""
+
+
+def _limited(action: Action, plan: _Plan) -> str:
+    return plan.limits.refusal(action, plan.observation, tuple(plan.granted)) if plan.limits.rules.set else ""
 
 
 RULES: Sequence[Callable[[Action, _Plan], str]] = (
@@ -283,4 +298,5 @@ RULES: Sequence[Callable[[Action, _Plan], str]] = (
     _senseless,
     _unproven,
     _out_of_bounds,
+    _limited,
 )

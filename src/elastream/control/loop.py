@@ -15,16 +15,19 @@ from elastream.control.guarding import Guarding, owed
 from elastream.control.journal import ActionState, Entry, Journal
 from elastream.control.journaling import UNWRITTEN, Journaling
 from elastream.control.key_tables import KeyTabling
+from elastream.control.observing import Observing
 from elastream.control.progress import progress, wanted
 from elastream.control.safety import BackOff, Lacked, checked
+from elastream.control.scaling import Scaling
 from elastream.model.action import Action, LeaseHost, Outcome, Status, Switch, describe
 from elastream.model.alarms import Alarms
 from elastream.model.cloud import Lease
 from elastream.model.decision import Decision, Fault, Proposal
 from elastream.model.errors import ElastreamError, in_one_line
 from elastream.model.guarding import Standing
-from elastream.model.observation import Frame, Observation
+from elastream.model.observation import Observation
 from elastream.model.plant import Clock, Plan, Plant, Policy
+from elastream.model.scaling import NO_RULES, ScalingRules
 from elastream.model.wording import counted
 from elastream.planning.algorithms.measures import seen
 from elastream.recording.observer import LIMITED, Ending, Header, Observer, describe_run
@@ -33,10 +36,8 @@ __all__ = ["Loop"]
 
 log = logging.getLogger(__name__)
 
-BLIND_LIMIT = 10
-"""Failed observations in a row that raise an alarm: the run goes on as it was planned last."""
-BLIND, ROUND = "observation", "controller"
-"""Sources of alarms."""
+ROUND = "controller"
+"""Source of the alarm about a round that failed."""
 ALARMING = 3
 """Failed plans in a row that raise an alarm."""
 PATIENCE = 120.0
@@ -48,11 +49,12 @@ class Loop:
 
     monitor, period: seconds between observations and between planning rounds. Rounds that come due while an earlier one
     still runs are skipped; none is begun once the limit is reached; where guards come to forbid what runs, one is held at
-    once. observers: receive every event; one that raises receives no more, and an alarm sounds. observe_only: actions
-    are planned and recorded, not applied. limit: seconds after which the run is stopped. to_the_limit: whether it goes on
-    until then where the load is done before. header: what observers receive at the start. guarding: the guards
-    of the run; None where none can be given. tabling: its key tables; None where there can be none. facts: called when the
-    plant is closed, for the ending's further figures.
+    once. observers: receive every event; one that raises receives no more, and an alarm sounds. observe_only: actions are
+    planned and recorded, not applied; so they are in rounds in which `paused` says so. limit: seconds after which the run
+    is stopped. to_the_limit: whether it goes on until then where the load is done before. header: what observers receive at
+    the start. guarding: the guards of the run; None where none can be given. tabling: its key tables; None where there can
+    be none. scaling: the user's rules
+    for the number of hosts. facts: called when the plant is closed, for the ending's further figures.
     """
 
     def __init__(
@@ -65,12 +67,14 @@ class Loop:
         observers: Iterable[Observer] = (),
         journal: Journal | None = None,
         observe_only: bool = False,
+        paused: Callable[[], bool] = lambda: False,
         clock: Clock | None = None,
         limit: float | None = None,
         to_the_limit: bool = False,
         header: Header | None = None,
         guarding: Guarding | None = None,
         tabling: KeyTabling | None = None,
+        scaling: ScalingRules = NO_RULES,
         facts: Callable[[], Mapping[str, float | str]] = dict,
     ) -> None:
         self._plant = plant
@@ -78,12 +82,12 @@ class Loop:
         self._monitor = monitor
         self._period = max(period, monitor)
         self._observers = list(observers)
-        self._observe_only = observe_only
+        self._observe_only, self._paused = observe_only, paused
         self._clock = plant.clock if clock is None else clock
         self._limit = math.inf if limit is None else limit
         self._to_the_limit = to_the_limit
         self._header = header or describe_run(plant.context, policy=policy.name, plant="simulated", started=0.0)
-        self._guarding, self._tabling = guarding, tabling
+        self._tabling = tabling
         self._stood: Mapping[str, Standing] = {}
         self._facts = facts
         self._stopped = ""
@@ -95,7 +99,8 @@ class Loop:
         self._faults: list[Fault] = []
         self._lacked = Lacked()
         self._alarms = Alarms(self._clock.now)
-        self._blind = 0
+        self._scaling = Scaling(scaling, self._header.started)
+        self._observing = Observing(plant, self._clock, self._alarms, guarding, self._scaling, self._fault)
         self._leases: Mapping[str, Lease] = {}
         self._failed_plans = 0
         self._logged = ""
@@ -197,36 +202,10 @@ class Loop:
         return due + ahead * every
 
     def _observe(self) -> Observation | None:
-        try:
-            observation = self._plant.observe()
-        except Exception as error:
-            self._blind += 1
-            self._fault("plant", f"observation failed: {in_one_line(error)}", error)
-            if self._blind == BLIND_LIMIT:
-                said = (
-                    f"{BLIND_LIMIT} observations in a row failed, what runs goes on as planned last: {in_one_line(error)}"
-                )
-                self._alarms.sound(BLIND, said, error)
-            if self._blind >= BLIND_LIMIT:
-                self._emit("observed", self._unseen())
-            return None
-        if self._blind:
-            self._blind = 0
-            self._alarms.clear(BLIND)
-        if self._guarding is not None:
-            observation = self._guarding.update(observation, self._alarms)
-        if standing := self._alarms.standing:
-            observation = replace(observation, alarms=(*observation.alarms, *standing))
-        self._emit("observed", observation)
+        observation, shown = self._observing.observe(self._leases)
+        if shown is not None:
+            self._emit("observed", shown)
         return observation
-
-    def _unseen(self) -> Observation:
-        """What is shown while nothing can be observed: the leases as they were seen last, and the alarms."""
-        context = self._plant.context
-        nothing = Frame(tuple(context.graph.by_name))
-        return Observation(
-            self._clock.now(), context, nothing, leases=self._leases, alarms=self._alarms.standing, next_host=1
-        )
 
     def _follow(self, observation: Observation) -> None:
         """Conclude accepted actions that are in force, cannot come into force, or took too long."""
@@ -264,10 +243,14 @@ class Loop:
         proposals += [Proposal(action, "journal") for action in self._journal.left_over]
         vital = not observation.working and not observation.coming  # without a host nothing else gets on
         waiting = [replace(p, refused=p.refused or self._backoff.refusal(p.action, began, vital=vital)) for p in proposals]
-        decided = arbitrate(waiting, observation, self._under_way, first=not self._round)
-        if self._observe_only:
-            decided = tuple(replace(p, refused=p.refused or "observe only") for p in decided)
+        first = not self._round
+        limits = self._scaling.limits(plan.actions, plan.hosts, observation, first)
+        decided = arbitrate(waiting, observation, self._under_way, first, limits)
+        mode = "observe only" if self._observe_only else "paused" if self._paused() else ""
+        if mode:
+            decided = tuple(replace(p, refused=p.refused or mode) for p in decided)
         outcomes = self._carry_out([p for p in decided if not p.refused])
+        self._scaling.done(outcomes, observation, self._clock.now())
         self._drop_left_over(decided)
         self._round += 1
         self._last = Decision(
@@ -283,6 +266,8 @@ class Loop:
             faults=tuple(self._faults),
             unknown=self._lacked.after(plan.unknown, observation.time),
             guards=observation.guards,
+            hosts=self._scaling.recommended,
+            mode=mode,
         )
         self._notes.clear()
         self._faults.clear()
@@ -375,7 +360,7 @@ class Loop:
             self._figured = observation, seen(observation)
         return self._figured[1]
 
-    def _fault(self, source: str, said: str, error: Exception, *, noted: bool = True) -> None:
+    def _fault(self, source: str, said: str, error: BaseException, *, noted: bool = True) -> None:
         """Log a caught error, with its traceback unless it repeats the last, and keep it for the decision record."""
         log.error("%s", said, exc_info=error if said != self._logged else None)
         self._logged = said

@@ -8,9 +8,9 @@ from rich.table import Table
 from rich.text import Text
 
 from elastream.model.latency import basis_text, is_bound
-from elastream.model.wording import UNKNOWN, amount, clock, counted, duration_text, money, percent, quantity, rate_text
+from elastream.model.wording import UNKNOWN, amount, clock, counted, duration_text, percent, quantity, rate_text
 from elastream.recording.recorder import Recording
-from elastream.report.page import static_aside
+from elastream.report.page import costs_text, static_aside
 from elastream.report.summary import Summary, summarise
 
 __all__ = ["print_summary"]
@@ -50,7 +50,7 @@ def print_summary(
     rows += [
         ("hosts", f"{figures.peak_hosts} at most, {figures.leases} leased, {figures.releases} given back{lost}"),
         ("host-minutes", f"{figures.host_minutes:,.1f}"),
-        ("cost", f"{money(figures.cost)}{static}"),
+        ("cost", f"{costs_text(figures)}{static}"),
         ("decisions", f"{counted(figures.rounds, 'round')}, {counted(figures.moves, 'task')} moved, {refused} refused"),
         *(("remark", str(each)) for each in figures.lacked),
         *(("resumed", each) for each in header.resumptions[-RESUMPTIONS:]),

@@ -60,6 +60,7 @@ from elastream.model.errors import DataflowError, ElastreamError
 from elastream.model.flow import Dataflow
 from elastream.model.graph import Alternate, Delivery, Form, Graph, Kind, Operator
 from elastream.model.key_table import KeyTable, selection_of
+from elastream.model.scaling import NO_RULES, ScalingRules
 from elastream.model.units import duration
 from elastream.model.windows import Pairs, Timeout
 from elastream.workload import pattern_from
@@ -112,6 +113,8 @@ class Document:
     replicas: int = 0
     retention: float | None = None
     state_partitions: int | None = None
+    scaling: ScalingRules = NO_RULES
+    currency: str = ""
 
     @contextmanager
     def placing(self, *replaced: str) -> Iterator[None]:
@@ -158,6 +161,8 @@ def load_document(path: Path | str) -> Document:
         replicas=keys.replicas,
         retention=keys.retention,
         state_partitions=keys.state_partitions,
+        scaling=keys.scaling.built(file),
+        currency=keys.currency,
     )
 
 
@@ -392,7 +397,4 @@ def _plain(value: Any) -> Any:
         return {str(key): _plain(each) for key, each in value.items()}
     if isinstance(value, list):
         return [_plain(each) for each in value]
-    for kind in (bool, int, float, str):
-        if isinstance(value, kind):
-            return kind(value)
-    return value
+    return next((kind(value) for kind in (bool, int, float, str) if isinstance(value, kind)), value)

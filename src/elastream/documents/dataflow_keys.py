@@ -17,6 +17,7 @@ from elastream.documents.schema import (
     Keys,
     Memory,
     Names,
+    ScalingKeys,
     Setting,
     at_most_one,
     belongs,
@@ -347,6 +348,8 @@ class DocumentKeys(Keys):
     retention: Annotated[Duration, Field(gt=0)] | None = None
     state_partitions: int | None = Field(None, ge=1)
     host_types: dict[str, HostTypeKeys] = Field(default_factory=dict)
+    scaling: ScalingKeys = Field(default_factory=ScalingKeys)
+    currency: str = ""
 
     @field_validator("policy", "cloud")
     @classmethod

@@ -12,6 +12,7 @@ from elastream.documents.located import Loc, Located
 from elastream.model import units
 from elastream.model.cloud import Billing, HostType
 from elastream.model.errors import ElastreamError
+from elastream.model.scaling import ScalingRules
 
 __all__ = [
     "Bandwidth",
@@ -21,6 +22,7 @@ __all__ = [
     "Keys",
     "Memory",
     "Names",
+    "ScalingKeys",
     "Setting",
     "at_most_one",
     "belongs",
@@ -101,6 +103,30 @@ class HostTypeKeys(Keys):
         price = amount if seconds is None else amount * self.btu / seconds
         rest = self.model_dump(exclude={"btu", "minimum", "price"})
         return HostType(name, **rest, price=price, billing=Billing(self.btu, self.minimum))
+
+
+class ScalingKeys(Keys):
+    """Rules for the number of hosts; `ScalingRules` says what each means and what it may be."""
+
+    stabilization_up: Duration | None = None
+    stabilization_down: Duration | None = None
+    scale_down_interval: Duration | None = None
+    max_scale_up: float | None = None
+    max_scale_down: float | None = None
+    tolerance: float | None = None
+    catch_up: Duration | None = None
+    excluded_periods: Annotated[list[str], BeforeValidator(_listed)] = Field(default_factory=list)
+    time_zone: str = ""
+    min_hosts: int | None = None
+    max_hosts: int | None = None
+    budget: str | None = None
+
+    def built(self, file: Located) -> ScalingRules:
+        """The rules in `file`. Raises DataflowError with the line of what is out of range."""
+        try:
+            return ScalingRules(**{**self.model_dump(), "excluded_periods": tuple(self.excluded_periods)})
+        except ElastreamError as error:
+            raise file.error(file.written(error.at), str(error).partition(": ")[2]) from error
 
 
 def declared_types(file: Located, loc: Loc, keys: Mapping[str, HostTypeKeys]) -> dict[str, HostType]:

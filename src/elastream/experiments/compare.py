@@ -18,6 +18,7 @@ from elastream.model.fitting import refuse_partitions, refuse_unreachable
 from elastream.model.graph import Graph
 from elastream.model.key_table import KeyTable, selection_of
 from elastream.model.plant import Policy
+from elastream.model.scaling import NO_RULES, ScalingRules
 from elastream.model.stages import Layout, lay_out
 from elastream.model.units import format_duration
 from elastream.planning.algorithms.reach import beyond_partitions
@@ -58,6 +59,7 @@ def compare(
     state_partitions: int | None = None,
     speeds: SpeedSource | None = None,
     links: LinkSource | None = None,
+    scaling: ScalingRules = NO_RULES,
     progress: Callable[[str, int, int], None] = lambda *_: None,
 ) -> Comparison:
     """Run every policy on the same load and seed.
@@ -67,7 +69,8 @@ def compare(
     fused: whether stages are scaled as on Spark, or (False) every operator by itself. guards, tables: in force all along.
     consistency, replicas, state_partitions: in place of those of `settings`; without these, a policy has as many state
     partitions as in a run on twice the hosts that the load's peak fills, or on the most that there may be. speeds, links:
-    what hosts and links do meanwhile, as factors on what is declared, in place of the traces of `settings`. Raises
+    what hosts and links do meanwhile, as factors on what is declared, in place of the traces of `settings`. scaling: rules
+    for the number of hosts. Raises
     InputError for a load that never ends without `seconds`, and what the simulated plant refuses.
     """
     if not policies:
@@ -109,6 +112,7 @@ def compare(
     if fixed is None:
         widest = max_hosts if isinstance(peak, str) else min(max_hosts, BEYOND_PEAK * peak.hosts)
         scene = replace(scene, partitions_for=widest)
+    scene = replace(scene, scaling=scaling)
     trials = run_beside(
         lambda named, tell: tried(scene, *named, tell),
         _checked(scene, policies),

@@ -99,7 +99,7 @@ class Comparison:
 
     def meets(self, trial: Trial) -> bool:
         """Whether a trial keeps the target; where nothing was promised, nothing can be missed."""
-        return trial.compliance is None or trial.compliance >= self.target
+        return trial.compliance is None or bool(trial.compliance >= self.target)
 
     @property
     def winner(self) -> Trial | None:

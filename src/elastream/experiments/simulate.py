@@ -22,11 +22,12 @@ from elastream.model.cloud import HostType
 from elastream.model.composing import consistency_of
 from elastream.model.endpoints import ArrivalPattern
 from elastream.model.errors import CloudError, InputError
-from elastream.model.fitting import doubts, refuse_replicas
+from elastream.model.fitting import doubts, refuse_replicas, refuse_rules
 from elastream.model.flow import Dataflow
 from elastream.model.graph import Graph, Kind
 from elastream.model.key_table import KeyTable
 from elastream.model.plant import Policy
+from elastream.model.scaling import NO_RULES, ScalingRules
 from elastream.model.units import duration, pause
 from elastream.recording.recorder import Recording
 from elastream.simulation import Settings
@@ -66,6 +67,7 @@ def simulate(
     state_partitions: int | None = None,
     speeds: SpeedSource | str | Path | None = None,
     links: LinkSource | str | Path | None = None,
+    scaling: ScalingRules = NO_RULES,
     seed: int = 1,
     show: bool = True,
 ) -> Comparison:
@@ -83,7 +85,8 @@ def simulate(
     twice those that the load's peak fills.
     speeds: how fast hosts are meanwhile, as factors on the speeds of their types: a generator such as `SpeedWalk(seed=3)`,
     text such as `"walk:seed=3"` or `"ec2"`, or a CSV file (`recorded_speeds`). links: the same of latency and bandwidth
-    between hosts, `Ec2Links()`, `"ec2"` or a file (`recorded_links`), of operators apart. seed: of all random numbers but
+    between hosts, `Ec2Links()`, `"ec2"` or a file (`recorded_links`), of operators apart. scaling: rules for the number of
+    hosts, as of `run`; simulated time begins on Thursday, 1 January 1970, 00:00 UTC. seed: of all random numbers but
     theirs. show: say how far it is, on a terminal with a bar, elsewhere with a line every ten seconds.
 
     Raises InputError for a load without end and no `limit`, CloudError without hosts, and whatever cannot be simulated.
@@ -102,6 +105,7 @@ def simulate(
         raise CloudError("no host types to simulate: give a cloud, host types, or a recorded run to calibrate with")
     stated = max_hosts or (0 if cloud is None or host_types else cloud.max_hosts)
     refuse_replicas(replicas, most := stated or MOST_HOSTS)
+    refuse_rules(scaling, most, types)
     keyed = any(each.kind is Kind.KEYED for each in graph.operators)
     for said in doubts(replicas, types, state_partitions if keyed else None, stated):
         log.warning("%s", said)
@@ -129,6 +133,7 @@ def simulate(
             state_partitions=state_partitions,
             speeds=None if speeds is None else speeds_from(speeds),
             links=None if links is None else links_from(links),
+            scaling=scaling,
             progress=progress,
         )
 

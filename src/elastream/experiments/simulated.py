@@ -19,6 +19,7 @@ from elastream.model.decision import Decision, Unknown, longest_lacked
 from elastream.model.errors import ElastreamError
 from elastream.model.observation import Observation
 from elastream.model.plant import Plant, Policy
+from elastream.model.scaling import NO_RULES, ScalingRules
 from elastream.recording.guard_log import GuardLog
 from elastream.recording.observer import Ending, Header
 from elastream.services.external import ReadOnce
@@ -65,12 +66,13 @@ def simulated(
     until: float,
     look: Callable[[Observation], None] = lambda _: None,
     guards: GuardDocument | None = None,
+    scaling: ScalingRules = NO_RULES,
 ) -> SimulatedRun:
     """Let `policy` plan every `period` seconds, first when a whole period has passed, and close the plant at `until`.
 
-    look: receives every observation, one a period, that at `until` included. guards: in force all the time, as are the key
-    tables of the plant; external signals stay as they are at the start. Raises ElastreamError where the plant or the policy
-    fails, and whatever `look` raises.
+    look: receives every observation, one a period, that at `until` included. guards: in force all the time, as are the
+    key tables of the plant; external signals stay as they are at the start. scaling: rules for the number of hosts.
+    Raises ElastreamError where the plant or the policy fails, and whatever `look` raises.
     """
     plant.advance(plant.time + period)
     versions, outside = GuardLog(), ReadOnce(plant.clock.now)
@@ -80,6 +82,7 @@ def simulated(
     decisions = steered(
         plant, policy, period=period, until=until, look=look,
         guarding=Guarding(versions, outside), tabling=KeyTabling(plant.network.tables),
+        scaling=scaling,
     )  # fmt: skip
     return SimulatedRun(plant.result(), decisions)
 
@@ -97,13 +100,14 @@ def steered(
     look: Callable[[Observation], None] = lambda _: None,
     guarding: Guarding | None = None,
     tabling: KeyTabling | None = None,
+    scaling: ScalingRules = NO_RULES,
 ) -> tuple[Decision, ...]:
     """The same of any plant in simulated time, from now on; the decisions of every planning round."""
     watch = _Watch(look)
     limit = until - plant.time
     loop = Loop(
         plant, policy, monitor=period, period=period, observers=[watch], limit=limit, to_the_limit=True,
-        guarding=guarding, tabling=tabling,
+        guarding=guarding, tabling=tabling, scaling=scaling,
     )  # fmt: skip
     watch.stop = loop.stop
     with _unlogged():

@@ -21,6 +21,7 @@ from elastream.model.key_table import KeyTable, KeyTableBook
 from elastream.model.observation import Observation
 from elastream.model.plant import Policy, refuse_unfit
 from elastream.model.prospect import Prospect, prepared
+from elastream.model.scaling import NO_RULES, ScalingRules
 from elastream.model.stages import Layout, state_partitions_of
 from elastream.planning.policies.static import standing
 from elastream.planning.provision import Costs
@@ -34,7 +35,7 @@ __all__ = ["Scene", "tried"]
 class Scene:
     """What all policies of a comparison are tried on. seconds, records: of the load. period: seconds between plans.
     goal: by which value and profit are judged; None: they are not. partitions_for: most hosts, for which there are state
-    partitions by default; None: those of `settings`."""
+    partitions by default; None: those of `settings`. scaling: rules for the number of hosts."""
 
     layout: Layout
     host_types: Sequence[HostType]
@@ -50,6 +51,7 @@ class Scene:
     tables: Sequence[KeyTable] = ()
     goal: Goal | None = None
     partitions_for: int | None = None
+    scaling: ScalingRules = NO_RULES
 
     @property
     def costs(self) -> Costs:
@@ -98,7 +100,9 @@ def tried(scene: Scene, name: str, policy: Policy, tell: Tell) -> Trial:
         if watch is not None:
             watch.look(seen)
 
-    run = simulated(plant, policy, period=scene.period, until=scene.seconds, look=look, guards=scene.guards)
+    run = simulated(
+        plant, policy, period=scene.period, until=scene.seconds, look=look, guards=scene.guards, scaling=scene.scaling
+    )
     waiting = sum(operator.queued for operator in run.result.operators.values())
     late = _overdue(scene.layout, run.result, scene.loads, scene.seconds, scene.records, scene.target_latency)
     kept = _compliance(run.result, scene.target_latency, late)

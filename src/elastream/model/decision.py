@@ -1,5 +1,6 @@
 """The record of one planning round: what was seen, proposed, refused, done, predicted - and later, what came of it."""
 
+import math
 import re
 import traceback
 from collections.abc import Hashable, Iterable, Mapping
@@ -103,6 +104,8 @@ class Decision:
     numbers, as expected for the next round and as they then were. seconds: what planning took. note: what else needs
     saying: why nothing was done, what went wrong, what the policy remarks. faults: what raised since the last round.
     unknown: metrics that the policy lacked, each with for how long. guards: version of the guards in force, 0 without.
+    hosts: how many the policy wanted, NaN where that is unknown. mode: "observe only" or "paused", else
+    empty.
     """
 
     round: int
@@ -118,6 +121,8 @@ class Decision:
     faults: tuple[Fault, ...] = ()
     unknown: tuple[Unknown, ...] = ()
     guards: int = 0
+    hosts: float = math.nan
+    mode: str = ""
 
     @property
     def standing(self) -> tuple[Unknown, ...]:
@@ -173,6 +178,8 @@ class Decision:
             "faults": [asdict(fault) for fault in self.faults],
             "unknown": [asdict(each) for each in self.unknown],
             "guards": self.guards,
+            "hosts": None if self.hosts != self.hosts else self.hosts,
+            "mode": self.mode,
         }
 
 

@@ -3,6 +3,7 @@
 Known from the dataflow and the host types alone, so that it is said before anything starts.
 """
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 
 from elastream.model.action import KINDS
@@ -11,9 +12,10 @@ from elastream.model.errors import CloudError, DataflowError, InputError
 from elastream.model.graph import Delivery, Edge, Graph, Kind, Operator
 from elastream.model.observation import Context
 from elastream.model.plant import Policy, refuse_unfit
+from elastream.model.scaling import ScalingRules
 from elastream.model.stages import Layout
 from elastream.model.units import format_duration
-from elastream.model.wording import counted
+from elastream.model.wording import counted, money
 
 __all__ = [
     "BATCH_OVERHEAD",
@@ -21,6 +23,7 @@ __all__ = [
     "refuse_misfit",
     "refuse_partitions",
     "refuse_replicas",
+    "refuse_rules",
     "refuse_unreachable",
     "refuse_unworkable",
 ]
@@ -71,6 +74,29 @@ def refuse_replicas(replicas: int, max_hosts: int, layout: Layout | None = None)
             f"replicas is {replicas}, and dataflow {layout.graph.name!r} keeps no state that could be copied: it has no "
             "keyed operator",
             where,
+        )
+
+
+def refuse_rules(rules: ScalingRules, max_hosts: int, types: Sequence[HostType], min_hosts: int = 1) -> None:
+    """Raise InputError for rules that no number of hosts between `min_hosts` and `max_hosts` of the cloud keeps.
+
+    types: host types, the first that of the first hosts; empty where they are not known.
+    """
+    if rules.min_hosts is not None and rules.min_hosts > max_hosts:
+        raise InputError(
+            f"min_hosts: {rules.min_hosts} is more than the cloud has, {max_hosts} (max_hosts)", ("scaling", "min_hosts")
+        )
+    if (terms := rules.budget_terms) is None or not types:
+        return
+    kind, (amount, period) = types[0], terms
+    least = max(min_hosts, rules.min_hosts or 1)
+    # What a host costs in a whole period, and what it costs at once: a minimum that is longer is paid all the same.
+    each = kind.price * max(math.ceil(period / kind.billing.unit - 1e-9), kind.billing.units(0.0))
+    if least * each > amount * (1 + 1e-9):
+        raise InputError(
+            f"budget: {counted(least, 'host')} of type {kind.name!r} for {money(least * each)} in "
+            f"{format_duration(period)}, which is more than {rules.budget}",
+            ("scaling", "budget"),
         )
 
 

@@ -7,7 +7,7 @@ it is only known that a record came after the source was last asked, which gives
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
 
-__all__ = ["Basis", "basis_text", "is_bound", "weakest"]
+__all__ = ["Basis", "basis_text", "is_bound", "share_within", "weakest"]
 
 
 class Basis(StrEnum):
@@ -43,3 +43,13 @@ def weakest(several: Iterable[Mapping[str, Basis]]) -> dict[str, Basis]:
     for bases in several:
         found |= {name: max(basis, found.get(name, basis), key=rank.__getitem__) for name, basis in bases.items()}
     return found
+
+
+def share_within(level: float | None, oldest: float, newest: float) -> float:
+    """Part of the latencies of a batch within `level` seconds, spread evenly from its newest record's to its oldest one's.
+
+    None: no level, all are within.
+    """
+    if level is None or oldest <= level or newest > level:
+        return float(level is None or oldest <= level)
+    return (level - newest) / (oldest - newest)

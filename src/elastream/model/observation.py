@@ -23,6 +23,7 @@ from elastream.model.leases import Cores, Leases
 from elastream.model.metrics import Metric
 from elastream.model.promises import Rows
 from elastream.model.ring import Ring
+from elastream.model.scaling import NO_RULES, ScalingRules
 from elastream.model.signals import Signals
 from elastream.model.stages import Layout, Unit
 
@@ -188,7 +189,7 @@ class Context:
     capabilities: names of the actions that the plant can do (`"SetParallelism"`). scalable: operators whose parallelism
     `SetParallelism` can change; on Spark that of a stateful stage is fixed and its load follows `MoveTask` instead.
     partitions: state partitions by operator whose keys `SetTokens` can divide among hosts. replicas: copies of each state
-    partition that other hosts are to keep up to date (the thesis' r).
+    partition that other hosts are to keep up to date (the thesis' r). scaling: the user's rules for the number of hosts.
     """
 
     layout: Layout
@@ -200,6 +201,7 @@ class Context:
     scalable: frozenset[str] = frozenset()
     partitions: Mapping[str, int] = field(default_factory=dict)
     replicas: int = 0
+    scaling: ScalingRules = NO_RULES
 
     @property
     def graph(self) -> Graph:

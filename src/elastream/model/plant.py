@@ -91,6 +91,8 @@ class Plan:
     remarks: sentences for people that no action says. refused: what one part of the policy proposed and another refused,
     each with `by` and `refused`; recorded and never acted on. unknown: metrics for want of which the policy did not decide
     something, only those that are unknown in the observation that it was given: nothing is left undone silently.
+    hosts: how many the load needs now, parts of one included, whatever is paid or under way; None where the policy does not
+    say: then its actions do.
     """
 
     actions: tuple[Action, ...] = ()
@@ -99,6 +101,7 @@ class Plan:
     remarks: tuple[str, ...] = ()
     refused: tuple[Proposal, ...] = ()
     unknown: tuple[Unknown, ...] = ()
+    hosts: float | None = None
 
 
 class Policy(Protocol):

@@ -66,6 +66,35 @@ class RunDirectory:
         """The composition wanted of all queries, which their sources and edges read before each batch."""
         return self.root / "control" / "wanted.json"
 
+    @property
+    def paused(self) -> Path:
+        """There while the controller is paused; says since when."""
+        return self.root / "control" / "paused"
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether the controller is paused: it plans and records, and applies nothing."""
+        return self.paused.exists()
+
+    def pause(self) -> bool:
+        """Pause the controller from its next round on; whether it was not paused before.
+
+        Raises EnvironmentProblem where the folder cannot be written.
+        """
+        already = self.is_paused
+        if not already:
+            write_text(self.paused, f"{time.time():.3f}\n", "note that the run is paused")
+        return not already
+
+    def unpause(self) -> bool:
+        """Let the controller apply what it plans; whether it was paused. Raises EnvironmentProblem as `pause` does."""
+        was = self.is_paused
+        try:
+            self.paused.unlink(missing_ok=True)
+        except OSError as error:
+            raise EnvironmentProblem(f"the run cannot be unpaused: {error.strerror or error}") from None
+        return was
+
     def edge(self, source: str, target: str) -> Path:
         """Records in transit over a durable edge."""
         return self.root / "edges" / f"{source}-{target}"

@@ -235,4 +235,6 @@ def read_decision(fields: Mapping[str, Any]) -> Decision:
         tuple(Fault(**each) for each in fields.get("faults", ())),
         tuple(Unknown.of_json(each) for each in fields.get("unknown", ())),
         fields.get("guards", 0),
+        math.nan if fields.get("hosts") is None else float(fields["hosts"]),
+        fields.get("mode", ""),
     )

@@ -7,6 +7,7 @@ from typing import TypeAlias
 
 import numpy as np
 
+from elastream.model.latency import share_within
 from elastream.model.observation import Floats, Metric, MicroBatch
 from elastream.model.wording import UNKNOWN, percent
 from elastream.recording.recorder import Recording
@@ -38,7 +39,7 @@ class InTime:
         for batch in batches:
             if batch.records > 0 and not math.isnan(batch.oldest):
                 self.judged += batch.records
-                self.within += batch.records * self._share(batch.oldest, batch.newest)
+                self.within += batch.records * share_within(self.target, batch.oldest, batch.newest)
                 self.by_batches = True
 
     def period(self, seconds: Values, p99: Values, compliance: Values, records: Values) -> None:
@@ -55,13 +56,6 @@ class InTime:
             judged = np.where(np.isnan(compliance), 0.0, records)
             self.judged += float(np.sum(judged))
             self.within += float(np.sum(judged * np.nan_to_num(compliance)))
-
-    def _share(self, oldest: float, newest: float) -> float:
-        """Part of the latencies from `newest` to `oldest` that is within the target."""
-        target = math.inf if self.target is None else self.target
-        if oldest <= target or newest > target:
-            return float(oldest <= target)
-        return (target - newest) / (oldest - newest)
 
     @property
     def records(self) -> float:

@@ -14,11 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jinja2 import Environment, PackageLoader, select_autoescape
 
 from elastream.model.action import describe
 from elastream.model.cloud import Lease
 from elastream.model.decision import Decision, Fault
+from elastream.model.errors import EnvironmentProblem
+from elastream.model.extras import missing
 from elastream.model.latency import basis_text, is_bound
 from elastream.model.observation import Floats, Metric
 from elastream.model.wording import (
@@ -77,8 +78,12 @@ def write_report(recording: Recording, path: Path | str, summary: Summary | None
 
 
 def render(recording: Recording, summary: Summary | None = None) -> str:
-    """The report of `recording` as HTML text."""
-    from plotly.offline import get_plotlyjs
+    """The report of `recording` as HTML text. Raises EnvironmentProblem where the extra `pages` is missing."""
+    try:
+        from jinja2 import Environment, PackageLoader, select_autoescape
+        from plotly.offline import get_plotlyjs
+    except ModuleNotFoundError as error:
+        raise EnvironmentProblem(missing(error, "the report")) from error
 
     environment = Environment(
         loader=PackageLoader("elastream.report"),
@@ -133,7 +138,7 @@ def cards(summary: Summary, recording: Recording) -> list[Card]:
         Card(f"{least}{percent(summary.records_within_target)}", "of the records in time", in_time_aside(summary, target)),
         Card(duration_text(summary.latency_p99), "latency, 99th percentile", basis_text(summary.latency_basis), kept),
         Card(duration_text(summary.latency_p50), "latency, median", longest),
-        Card(money(summary.cost), "cost", static_aside(summary)),
+        Card(f"{money(summary.cost)} {summary.currency}".rstrip(), "cost", _cost_aside(summary)),
         Card(amount(summary.records), "records processed", _processed(summary)),
         Card(amount(summary.peak_hosts), "hosts at most", f"{summary.leases} leased, {summary.releases} given back{lost}"),
         Card(f"{summary.host_minutes:,.1f}", "host-minutes", "leased, summed over hosts"),
@@ -150,6 +155,19 @@ def in_time_aside(summary: Summary, target: float | None) -> str:
     if math.isnan(summary.records_within_target) and math.isnan(summary.within_target):
         return f"target {duration_text(target)}; no latency was measured"
     return f"and {percent(summary.within_target)} of the time; target {duration_text(target)}"
+
+
+def costs_text(summary: Summary) -> str:
+    """The cost of a run, of a million records, and of each query where there are several."""
+    unit = f" {summary.currency}" if summary.currency else ""
+    each = "" if math.isnan(summary.cost_per_million) else f", {money(summary.cost_per_million)} a million records"
+    queries = ", ".join(f"{query} {money(cost)}" for query, cost in summary.costs.items())
+    return f"{money(summary.cost)}{unit}{each}" + (f" ({queries})" if queries else "")
+
+
+def _cost_aside(summary: Summary) -> str:
+    own = costs_text(summary).partition(", ")[2]
+    return "; ".join(filter(None, [own, static_aside(summary)]))
 
 
 def static_aside(summary: Summary) -> str:

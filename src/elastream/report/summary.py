@@ -32,7 +32,7 @@ class Summary:
     lost: hosts requested, released, and failed. peak_hosts: most hosts leased at once. moves, rounds: tasks moved (where
     the plant counts them, also by rings and drains) and planning rounds. refused: proposals refused. latency_basis: what
     latencies count from, by source. lacked: metrics that the policy lacked for rounds, each with the longest time for which
-    it did.
+    it did. costs: by query, where there are several; they add up to `cost`. currency: of all money.
     """
 
     status: str
@@ -59,6 +59,13 @@ class Summary:
     lacked: tuple[Unknown, ...] = ()
     static_rate: float = math.nan
     static_cores: float = math.nan
+    costs: Mapping[str, float] = field(default_factory=dict)
+    currency: str = ""
+
+    @property
+    def cost_per_million(self) -> float:
+        """Money for a million records; NaN where nothing was processed."""
+        return 1e6 * self.cost / self.records if self.records > 0 else math.nan
 
     @property
     def host_minutes(self) -> float:
@@ -85,6 +92,7 @@ def summarise(recording: Recording) -> Summary:
     static = tally.work.provision(recording.host_types[0]) if recording.host_types and len(tally.weights) > 1 else None
     ended = [lease.state for lease in recording.hosts]
     earlier = Past.of(facts)
+    cost = fact("owed", earlier.cost + total_cost(recording.hosts, end))
     return Summary(
         status=ending.status if ending else "died",
         seconds=end,
@@ -96,7 +104,7 @@ def summarise(recording: Recording) -> Summary:
         within_target=tally.kept.time,
         longest_batch=fact("longest batch", math.nan) if math.isnan(tally.longest_batch) else tally.longest_batch,
         host_seconds=math.fsum([earlier.seconds, *(lease.seconds(end) for lease in recording.hosts)]),
-        cost=fact("owed", earlier.cost + total_cost(recording.hosts, end)),
+        cost=cost,
         static_hosts=math.nan if static is None else static.hosts,
         static_cost=math.nan if static is None else static.cost(recording.host_types[0], end),
         leases=earlier.leases + len(recording.hosts),
@@ -110,7 +118,15 @@ def summarise(recording: Recording) -> Summary:
         lacked=tally.lacked,
         static_rate=math.nan if static is None else static.rate,
         static_cores=math.nan if static is None else static.cores,
+        costs=_by_query(tally.costs, cost),
+        currency=str(recording.header.environment.get("currency", "")),
     )
+
+
+def _by_query(costs: Mapping[str, float], cost: float) -> Mapping[str, float]:
+    """`costs` in the proportions that were seen, so that they add up to `cost`; empty for a single query."""
+    seen = math.fsum(costs.values())
+    return {query: each * cost / seen for query, each in costs.items()} if len(costs) > 1 and seen > 0 else {}
 
 
 def mixture_quantile(q: float, weights: Floats, p50: Floats, p99: Floats) -> float:

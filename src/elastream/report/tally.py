@@ -16,6 +16,7 @@ from elastream.model.decision import Unknown, longest_lacked
 from elastream.model.latency import Basis, weakest
 from elastream.model.observation import Floats, Metric
 from elastream.planning.provision import Work, work_of
+from elastream.recording.costs import queries_of, split
 from elastream.recording.form import without_nan
 from elastream.recording.parts import Keep
 from elastream.recording.recorder import Recording
@@ -32,7 +33,7 @@ class Totals:
     """Figures of a run, or of a part of it and all that came before.
 
     time: at which it ends, seconds. served: records. weights, p50, p99: of periods, or of groups of them, the records and
-    their quantiles of latency, seconds. last: number of the newest round counted.
+    their quantiles of latency, seconds. last: number of the newest round counted. costs: money by query; spent: in all.
     """
 
     kept: InTime
@@ -50,6 +51,8 @@ class Totals:
     refused: int = 0
     lacked: tuple[Unknown, ...] = ()
     basis: Mapping[str, Basis] = field(default_factory=dict)
+    costs: Mapping[str, float] = field(default_factory=dict)
+    spent: float = 0.0
 
     def to_json(self) -> dict[str, Any]:
         """As JSON has it, its latencies grouped."""
@@ -68,6 +71,8 @@ class Totals:
                 "work": self.work.to_json(),
                 "lacked": [asdict(each) for each in self.lacked],
                 "basis": {name: each.value for name, each in self.basis.items()},
+                "costs": dict(self.costs),
+                "spent": self.spent,
             }
         )
         return found
@@ -93,6 +98,8 @@ class Totals:
             time=float(fields["time"]),
             served=served,
             longest_batch=longest,
+            costs={name: float(each) for name, each in fields.get("costs", {}).items()},
+            spent=float(fields.get("spent", 0.0)),
             **counts,
         )
 
@@ -104,6 +111,7 @@ def tally_of(recording: Recording) -> Totals:
     served = np.nan_to_num(recording.application(Metric.THROUGHPUT) * widths)
     decisions = [each for each in recording.decisions if each.round != before.last or not before.rounds]
     longest = [batch.seconds for batch in recording.batches]
+    costs, spent = _costs(recording, before)
     return replace(
         before,
         time=float(recording.times[-1]) if len(recording.times) else before.time,
@@ -121,7 +129,24 @@ def tally_of(recording: Recording) -> Totals:
         refused=before.refused + sum(bool(proposal.refused) for d in decisions for proposal in d.proposals),
         lacked=longest_lacked(recording.decisions, before.lacked),
         basis=weakest([before.basis, recording.latency_basis]),
+        costs=costs,
+        spent=spent,
     )
+
+
+def _costs(recording: Recording, before: Totals) -> tuple[Mapping[str, float], float]:
+    """(money by query, money in all) up to the last observation whose cost is known."""
+    cost, queries = recording.application(Metric.COST), queries_of(recording.header.stages)
+    known = ~np.isnan(cost)
+    if not known.any() or not queries:
+        return before.costs, before.spent
+    operators = [[recording.operator(name, Metric.BUSY_CORES) for name in each] for each in queries.values()]
+    busy = np.array([np.nansum(each, axis=0) for each in operators])[:, known]
+    parts = split(np.maximum(np.diff(cost[known], prepend=before.spent), 0.0), busy).tolist()
+    found = dict(before.costs)
+    for query, part in zip(queries, parts, strict=True):
+        found[query] = found.get(query, 0.0) + part
+    return found, float(cost[known][-1])
 
 
 def kept_for(seconds: float) -> Keep:

@@ -14,8 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
-import httpx
-
 from elastream.model.errors import DataflowError, ElastreamError, EnvironmentProblem, InputError, in_one_line
 from elastream.model.signals import Feed, Signal, SignalKind, SignalReading, Signals, SignalValue
 
@@ -190,7 +188,9 @@ class HttpReader:
     """An address; any status but 2xx is a failed poll. Proxies and credentials of the environment are not used."""
 
     def __init__(self, source: PolledPlace) -> None:
-        self._address = source.place
+        import httpx  # an extra
+
+        self._address, self._failure = source.place, httpx.HTTPError
         self._client = httpx.Client(timeout=TIME_OUT, trust_env=False)
 
     def poll(self) -> Heard:
@@ -202,7 +202,7 @@ class HttpReader:
                     raise InputError(f"answers {answer.status_code}")
                 for part in answer.iter_bytes():
                     said = _bounded(said + part)
-        except httpx.HTTPError as error:
+        except self._failure as error:
             raise InputError(f"does not answer: {in_one_line(error)}") from None
         return said, 0.0
 

@@ -13,9 +13,9 @@ from typing import TypeAlias
 from pyspark.sql import SparkSession
 
 from elastream.clouds.provider import Cloud, ExistingSession, Provider, Terms
-from elastream.model.action import ReleaseHost
+from elastream.model.action import LeaseHost, ReleaseHost
 from elastream.model.alarms import Alarms
-from elastream.model.cloud import HostType
+from elastream.model.cloud import HostState, HostType
 from elastream.recording.lease_log import LeaseLog
 from elastream.spark.hosts.hosts import Hosts
 from elastream.spark.hosts.session_executors import SessionExecutors
@@ -44,6 +44,9 @@ LOOK_SHARE = 0.05
 """Cores that observing may use on average: the bar promised to users of Autopilot."""
 PATIENCE = 90.0
 """Seconds to wait for a requested executor; a cold one takes about 15."""
+RESTORING = 20.0
+"""Seconds that closing takes at most to bring back the original number of executors."""
+UP = frozenset({HostState.REQUESTED, HostState.STARTING, HostState.RUNNING})
 LEAVING = 0.5
 """Seconds between two checks of hosts that are given back."""
 
@@ -84,6 +87,7 @@ def attach(
     replicas: int = 0,
     leases: LeaseLog | None = None,
     alone: bool = False,
+    restore: bool = False,
 ) -> AttachedPlant:
     """A plant over the queries of `spark` that are chosen, and its executors; when it is closed, these go on.
 
@@ -95,7 +99,7 @@ def attach(
     traffic: measures who sends whom how much as well, a call more a look and query. replicas: copies of each state
     partition that other executors are to keep. leases: their log; hosts that were leased by an earlier Autopilot and that
     the provider still lists are adopted. alone: whether nobody else leases of the provider: what it lists beside them is
-    released.
+    released. restore: whether closing brings back the number of executors that there are now.
     """
     clock = RunClock()
     alarms = Alarms(clock.now)
@@ -118,6 +122,7 @@ def attach(
     if log_of_leases is not None and provider is not None:
         hosts.take_over(take_over(log_of_leases, provider, seen=0.0))
     hosts.look()
+    original = sum(lease.state in UP for lease in hosts.leases.values())
     placing = Placing({}, clock.now, VolatilePlan(), limits=FEW, alarms=alarms)
     instruments = Instruments(
         spark, driver, placing, task_loads, traffic, recovery=recovery, copies=desk_of(spark) if replicas else None
@@ -127,21 +132,40 @@ def attach(
 
     def leave(plant: AttachedPlant) -> None:
         """Let go of everything. Queries, session and executors stay as they are, except hosts that are given back."""
+        restored = False
         try:
             if gives_back and plant.queries.live and not session_stopped(spark):
                 refused = _give_back(plant, gives_back)
                 if kept is not None:
                     kept.extend(refused)
+            elif restore and not observe_only and plant.queries.live and not session_stopped(spark):
+                _restore(plant, original, RESTORING)
+                restored = True
         except Exception:
             if not session_stopped(spark):
                 log.warning("hosts were not given back", exc_info=True)
         plant.stop_acting()
-        if not session_stopped(spark):
-            session.close()
+        if not session_stopped(spark) and not restored:
+            session.close()  # else Spark would request as many as it may have, and not as many as there were
         hosts.close(ended=False)
 
     queries = WatchedQueries(instruments, chosen, target_latency)
     return SparkPlant(instruments, queries, hosts, scope, clock, alarms, end=leave)
+
+
+def _restore(plant: AttachedPlant, original: int, seconds: float) -> None:
+    """Bring back the `original` number of executors: release the newest that were requested, or request what is missing."""
+    until, hosts = time.monotonic() + seconds, plant.hosts
+    seen = plant.observe()
+    there = [host for host, lease in seen.leases.items() if lease.state in UP]
+    surplus = [host for host in reversed(there) if host in hosts.leased][: max(0, len(there) - original)]
+    waiting = {host for host in surplus if plant.apply(ReleaseHost(host)).succeeded}
+    kinds = tuple(seen.context.host_types.values())
+    for number in range(max(0, original - len(there)) if kinds else 0):
+        plant.apply(LeaseHost(seen.host_name(number), kinds[0].name, kinds[0].region))
+    while waiting & set(hosts.leased) and time.monotonic() < until and not session_stopped(plant.spark):
+        plant.observe()
+        time.sleep(LEAVING)
 
 
 def _give_back(plant: AttachedPlant, seconds: float) -> Sequence[str]:

@@ -14,7 +14,16 @@ from elastream.model.wording import counted
 from elastream.planning.algorithms.billing import due_back
 from elastream.planning.algorithms.measures import capacity, host_capacity, spread, tasks_on
 
-__all__ = ["THREADS", "drain_surplus", "in_equal_parts", "lease_missing", "narrow", "shared_capacity", "threads"]
+__all__ = [
+    "THREADS",
+    "drain_surplus",
+    "hosts_for",
+    "in_equal_parts",
+    "lease_missing",
+    "narrow",
+    "shared_capacity",
+    "threads",
+]
 
 THREADS = 64
 """Most threads of an operator that waits."""
@@ -89,6 +98,17 @@ def lease_missing(
     ]
 
 
+def hosts_for(observation: Observation, kind: HostType, need: float, spare: int, *, equal: bool) -> float:
+    """Hosts for `need` cores of speed 1, parts of one included, that are there or coming or of type `kind`; NaN if unknown.
+
+    spare: hosts on top. equal: as for `shared_capacity`.
+    """
+    there = (*observation.usable, *observation.coming)
+    lacking = need - shared_capacity(observation, there, equal=equal)
+    found = len(there) + lacking / (kind.cores * kind.speed) + spare
+    return found if math.isnan(found) else max(found, float(observation.context.min_hosts))
+
+
 def drain_surplus(
     observation: Observation, highest: float, most: float, spare: int, pace: float, settle: float, *, equal: bool
 ) -> list[Action]:
@@ -118,8 +138,9 @@ def drain_surplus(
     if not going:
         return []
     left = shared_capacity(observation, [host for host in usable if host not in going], equal=equal)
-    why = f"{counted(len(usable) - len(going), 'host')} filled to {highest / left:.0%} at most, as needed for "
-    return [DrainHost(host, why=why + format_duration(settle)) for host in going]
+    why = f"{counted(len(usable) - len(going), 'host')} filled to {highest / left:.0%} at most, as needed "
+    why += f"for {format_duration(settle)}" if settle else "now"
+    return [DrainHost(host, why=why) for host in going]
 
 
 def threads(observation: Observation, operator: str, occupied: float, most: float, limit: int | None) -> int:

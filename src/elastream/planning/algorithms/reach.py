@@ -23,16 +23,30 @@ from elastream.planning.algorithms.load import ROUNDS, LoadFigures
 from elastream.planning.algorithms.seen import AVOIDED, HostTrial, Seen
 from elastream.planning.provision import declared_cores
 
-__all__ = ["IN_VAIN", "NO_HELP", "ON_TRIAL", "Bound", "after_trial", "beyond_partitions", "reach", "within_reach"]
+__all__ = [
+    "HALF_HELP",
+    "IN_VAIN",
+    "NO_HELP",
+    "ON_TRIAL",
+    "Bound",
+    "after_trial",
+    "beyond_partitions",
+    "reach",
+    "within_reach",
+]
 
 IN_VAIN = "more hosts cannot keep up with"
 """How a policy says that it leases none because they would be of no use."""
 NO_HELP = "more hosts brought next to nothing"
 """How a policy says that it leases no more because the last ones did not help."""
+HALF_HELP = "more hosts brought less than half of what they promised"
+"""How a policy says that the last ones helped little; it may lease more all the same."""
 ON_TRIAL = "what the hosts that came last bring is seen before more are leased"
 MORE, LEAST_GAIN = 1.5, 0.25
 """Multiple of the cores from which on what they bring is judged, and the least elasticity of what is processed, or kept
 busy: of hosts that hold a query up it is near 1, of those that do not near 0."""
+HALF = 0.5
+"""Part of what hosts that came promise to process more that they bring at least, without its being said."""
 HEAVY = 2.0
 """Times the mean of its stage from which on the heaviest partition is named, in place of their number: keys are uneven."""
 
@@ -121,7 +135,7 @@ def after_trial(observation: Observation, load: LoadFigures, seen: Seen, behind:
     | --- | --- | --- |
     | none, or half an hour old | it falls behind | begins |
     | begun | fewer cores than `MORE` times, or it is not behind | goes on |
-    | begun | behind with as many, and more is processed or busy | begins anew |
+    | begun | behind with as many, and more is processed or busy | begins anew, and it is said if that is less than half |
     | begun | nothing more is, and they have not been there for a window | waits |
     | begun | nothing more is | in vain |
     | in vain | fewer than half an hour later | in vain |
@@ -142,7 +156,7 @@ def after_trial(observation: Observation, load: LoadFigures, seen: Seen, behind:
     now = HostTrial(there, processed, busy, observation.time)
     grown = [math.log(new / old) for new, old in ((processed, trial.processed), (busy, trial.busy)) if min(new, old) > 0]
     if len(grown) < 2 or max(grown) >= LEAST_GAIN * math.log(there / trial.cores):
-        return replace(seen, trial=now), ""
+        return replace(seen, trial=replace(now, weak=_weak(trial, now, behind))), ""
     if observation.coming or not load.settled:
         return seen, ON_TRIAL
     said = (
@@ -151,6 +165,21 @@ def after_trial(observation: Observation, load: LoadFigures, seen: Seen, behind:
         "or what each batch costs"
     )
     return replace(seen, trial=replace(now, vain=said)), said
+
+
+def _weak(before: HostTrial, now: HostTrial, behind: float) -> str:
+    """That `now` less than half is processed of what the cores that came since `before` promised; empty where it is more.
+
+    They promise as much more as there are more of them, but no more than arrives: `behind` times what is processed now.
+    """
+    promised = min(before.processed * now.cores / before.cores, now.processed * max(behind, 1.0))
+    brought = now.processed - before.processed
+    if not brought < HALF * (promised - before.processed):
+        return ""
+    return (
+        f"{HALF_HELP}: {before.cores:.3g} cores processed {format_rate(before.processed)}, {now.cores:.3g} process "
+        f"{format_rate(now.processed)} of {format_rate(promised)}"
+    )
 
 
 def _lately(observation: Observation, load: LoadFigures, seen: Seen) -> tuple[float, float]:

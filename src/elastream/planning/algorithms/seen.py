@@ -28,13 +28,15 @@ NEVER = (0.0, math.inf, -math.inf)
 @dataclass(frozen=True, slots=True)
 class HostTrial:
     """Cores that hosts had when a query fell behind, records/s that it processed with them and cores that were busy, and
-    when. vain: how much that more hosts brought since, as a sentence, if it was next to nothing."""
+    when. vain: how much that more hosts brought since, as a sentence, if it was next to nothing. weak: the same, if it was
+    less than half of what they promised."""
 
     cores: float
     processed: float
     busy: float
     time: float
     vain: str = ""
+    weak: str = ""
 
 
 @dataclass(frozen=True, eq=False)

@@ -38,7 +38,7 @@ class ByLoad:
         actions: list[Action] = list(scaled.hosts)
         if not any(isinstance(action, DrainHost) for action in actions):
             actions += self._moves(observation)
-        return Plan(tuple(actions), scaled.seen, scaled.predicted, remarks=scaled.remarks, unknown=scaled.unknown)
+        return Plan(tuple(actions), scaled.seen, scaled.predicted, scaled.remarks, (), scaled.unknown, scaled.recommended)
 
     def _moves(self, observation: Observation) -> list[MoveTask]:
         return balance_by_load(observation, gain=self.gain, worth=self.worth)

@@ -130,7 +130,7 @@ class Threshold:
         leaving = any(isinstance(action, DrainHost) for action in scaled.hosts)
         moves = [] if leaving or observation.context.layout.apart else balance(observation)
         actions = (*scaled.hosts, *scaled.parallelism, *moves)
-        return Plan(actions, scaled.seen, scaled.predicted, remarks=scaled.remarks, unknown=scaled.unknown)
+        return Plan(actions, scaled.seen, scaled.predicted, scaled.remarks, (), scaled.unknown, scaled.recommended)
 
     def scale(self, observation: Observation, memory: object = None) -> "Scaled":
         """Host actions and parallelism actions of the plan, without moves of fused tasks."""
@@ -140,7 +140,10 @@ class Threshold:
 
 @dataclass(frozen=True, slots=True)
 class Scaled:
-    """What `Threshold.scale` answers; apart, all actions are in `hosts`, in the order in which they must be done."""
+    """What `Threshold.scale` answers; apart, all actions are in `hosts`, in the order in which they must be done.
+
+    recommended: hosts that are needed now (`Plan.hosts`), NaN where that is unknown.
+    """
 
     hosts: Sequence[Action]
     parallelism: Sequence[Action]
@@ -148,6 +151,7 @@ class Scaled:
     predicted: Mapping[str, float]
     unknown: tuple[Unknown, ...]
     remarks: tuple[str, ...] = ()
+    recommended: float = math.nan
 
 
 class _Round:
@@ -158,14 +162,18 @@ class _Round:
         self.kind = self._kind()
         self.pace = PACE if before is None else max(observation.time - float(before.times[-1]), 0.0)
         self.horizon = self.kind.start + self.pace
+        rules = observation.context.scaling  # the user's, in place of the policy's own
         self.settle = max(LEAST_SETTLE, SETTLE * self.kind.start) if policy.settle is None else policy.settle
+        if rules.stabilization_down is not None:
+            self.settle = 0.0  # arbitration has the window, over what is recommended
         keep = max(3 * self.horizon, 2 * (observation.context.target_latency or 0.0), self.settle, REMEMBERED)
         self.seen = Seen.after(before, observation, keep, policy.cool_down)
         self.load = LoadFigures(observation, self.seen, policy.window, self.pace)
         self.forecast = self.load.expected(self.horizon)
         if not math.isnan(self.forecast.level):
             self.seen = self.seen.surprised(observation.time, self.forecast, self.horizon, self.pace)
-        self.most = policy.scale_out * (1 + policy.tolerance)
+        self.most = policy.scale_out * (1 + (policy.tolerance if rules.tolerance is None else 0.0))
+        self.catch_up = rules.catch_up
 
     @cached_property
     def rate(self) -> float:
@@ -195,7 +203,7 @@ class _Round:
 
     def fused(self) -> Scaled:
         """The plan where stages take turns on the slots."""
-        load, observation = self.load, self.observation
+        load, observation, policy = self.load, self.observation, self.policy
         base = load.cores(self.rate)
         unknown = unsized(observation) if math.isnan(base) else ()
         need, why = self._need(base)
@@ -205,14 +213,18 @@ class _Round:
         self.seen, said = after_trial(observation, load, self.seen, self._behind, equal=self._equal)
         if said and not need <= max(there, base / self.most):
             need, remarks = max(there, base / self.most), (*remarks, said)
+        if (trial := self.seen.trial) is not None and trial.time == observation.time and trial.weak:
+            remarks = (*remarks, trial.weak)
         seen = self.seen if math.isnan(base) else self.seen.needing(observation.time, (base,), self.settle)
         if load.cold and math.isnan(load.declared) and not load.late:
             # What the first batches work, and how far they lag behind, says nothing of the next ones.
             need = min(need, there)
-        more = fused.lease_missing(observation, self.kind, need, why, self.policy.spare, equal=self._equal)
+        more = fused.lease_missing(observation, self.kind, need, why, policy.spare, equal=self._equal)
         hosts = [*self._emptied(more), *(more if more or observation.draining else self._shrink(seen))]
         wider = [action for operator in sorted(observation.context.scalable) for action in self._widened(operator, need)]
-        return Scaled(hosts, wider, seen, self._predicted(hosts, base), unknown, remarks)
+        kept = math.nan if math.isnan(need) else max(need, self._kept(seen) / self.most)
+        wanted = fused.hosts_for(observation, self.kind, kept, policy.spare, equal=self._equal)
+        return Scaled(hosts, wider, seen, self._predicted(hosts, base), unknown, remarks, wanted)
 
     def _need(self, base: float) -> tuple[float, Said]:
         """(cores of speed 1 that hosts must have, what says why); NaN if unknown. base: cores that the rate works."""
@@ -225,7 +237,8 @@ class _Round:
         late = load.late_backlog(self.forecast.level, self.kind.start if not observation.coming else 0.0)
         each = base / self.rate if self.rate > 0 and base > 0 else load.work
         target = observation.context.target_latency
-        if target is not None and 0 < (drained := late * each / max(target, self.kind.start)) < math.inf:
+        within = max(target or 0.0, self.kind.start) if self.catch_up is None else self.catch_up
+        if target is not None and within > 0 and 0 < (drained := late * each / within) < math.inf:
             need += drained / self.most
             said.append(lambda: f", and {drained:.3g} to process {late:,.0f} records of late backlog in time")
         settled = observation.since_change >= min(policy.cool_down, ROUNDS * self.pace)
@@ -271,10 +284,15 @@ class _Round:
         young = observation.time - seen.since < self.settle or load.since_change < policy.cool_down
         if young or observation.coming or load.late or load.behind > 1 or load.queued(self.settle):
             return []
+        highest = self._kept(seen)
+        return fused.drain_surplus(observation, highest, self.most, policy.spare, self.pace, self.settle, equal=self._equal)
+
+    def _kept(self, seen: Seen) -> float:
+        """Cores that the hosts left must hold, filled to `most`."""
+        load = self.load
         highest = max(each for each in (self._highest(seen), load.used, load.cores(self.later), 0.0) if each == each)
         highest = max(highest, self.most * load.cores(self.upper))
-        highest = max(highest, self.most * (1 + 1e-6) * seen.insufficient(observation.time, self.rate))
-        return fused.drain_surplus(observation, highest, self.most, policy.spare, self.pace, self.settle, equal=self._equal)
+        return max(highest, self.most * (1 + 1e-6) * seen.insufficient(self.observation.time, self.rate))
 
     def _highest(self, seen: Seen) -> float:
         """Most cores needed in the last `settle` seconds; in the first round, for the highest rate sampled in them."""

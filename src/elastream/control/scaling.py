@@ -1,0 +1,310 @@
+"""Applies the rules for the number of hosts (`model.scaling`) to what any policy proposes, and keeps what they remember.
+
+`Scaling` follows a run from round to round; `ScalingLimits` is what it comes to in one round, and only says why not.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TypeGuard
+
+from elastream.model.action import (
+    Action,
+    CancelDrain,
+    DrainHost,
+    LeaseHost,
+    Outcome,
+    ReleaseHost,
+    SetParallelism,
+)
+from elastream.model.cloud import HostState, Lease
+from elastream.model.metrics import Metric
+from elastream.model.observation import Context, Observation, known_sum
+from elastream.model.scaling import NO_RULES, ScalingRules
+from elastream.model.units import format_duration
+from elastream.model.wording import counted, money
+
+__all__ = ["Scaling", "ScalingLimits", "takes_away"]
+
+NEARLY = 1e-9
+
+
+@dataclass(frozen=True, slots=True)
+class ScalingLimits:
+    """What the rules come to in one planning round.
+
+    there: hosts that take tasks or are on their way up. base: hosts that work. recommended: hosts that the policy wants,
+    NaN where it does not say. lowest, highest: of what was recommended within the windows up and down. held: hosts there
+    when the excluded period began, by `excluded`. since: seconds since hosts were last taken away. waiting: seconds that
+    what waits takes at the rate of processing, NaN where unknown. first: whether it is a run's first round, which
+    deploys.
+    """
+
+    rules: ScalingRules = NO_RULES
+    there: int = 0
+    base: int = 0
+    draining: int = 0
+    recommended: float = math.nan
+    lowest: float = math.inf
+    highest: float = 0.0
+    excluded: str = ""
+    held: int = 0
+    since: float = math.inf
+    waiting: float = math.nan
+    first: bool = False
+    money: "Money | None" = None
+
+    def refusal(self, action: Action, observation: Observation, granted: Sequence[Action]) -> str:
+        """Why `action` may not join those `granted` in this round, beginning with the rule's name; empty if it may."""
+        if not self.rules.set:
+            return ""
+        if isinstance(action, SetParallelism):
+            return f"excluded_periods: nothing is scaled while '{self.excluded}' holds" if self.excluded else ""
+        if not isinstance(action, LeaseHost | DrainHost | ReleaseHost):
+            return ""
+        adding = sum(isinstance(each, LeaseHost | CancelDrain) for each in granted)
+        gone = {each.host for each in granted if takes_away(each, observation)}
+        if isinstance(action, LeaseHost):
+            return self._too_many(action, observation, adding, len(gone), granted)
+        if takes_away(action, observation) and action.host not in gone:
+            return self._too_few(adding, len(gone))
+        return ""
+
+    def _too_many(
+        self, action: LeaseHost, observation: Observation, adding: int, going: int, granted: Sequence[Action]
+    ) -> str:
+        rules, after = self.rules, self.there + adding - going
+        if self.money is not None and (said := self.money.refusal(action, observation, granted)):
+            return f"budget: {said}"
+        if after < observation.context.min_hosts:
+            return ""
+        if self.excluded:  # what was lost meanwhile is replaced: that is no scaling
+            return "" if after < self.held else f"excluded_periods: nothing is scaled while '{self.excluded}' holds"
+        if self.first:
+            return ""
+        if after >= self.lowest:
+            window = format_duration(rules.stabilization_up or 0.0)
+            return f"stabilization_up: within the last {window} {counted(int(self.lowest), 'host')} sufficed"
+        if rules.max_scale_up is not None and after >= self.base + (most := _part(rules.max_scale_up, self.base)):
+            working = f"{counted(self.base, 'host')} work" + ("s" if self.base == 1 else "")
+            return f"max_scale_up: {working}, and at most {most} more may come before these do"
+        return self._tolerated()
+
+    def _too_few(self, adding: int, going: int) -> str:
+        rules, left = self.rules, self.there + adding - going - 1
+        if self.excluded:
+            return f"excluded_periods: nothing is scaled while '{self.excluded}' holds"
+        if left < self.highest:
+            window = format_duration(rules.stabilization_down or 0.0)
+            return f"stabilization_down: within the last {window} up to {counted(int(self.highest), 'host')} were wanted"
+        if rules.scale_down_interval is not None and self.since < rules.scale_down_interval:
+            every = format_duration(rules.scale_down_interval)
+            return f"scale_down_interval: hosts went {format_duration(self.since)} ago, and the next may after {every}"
+        if rules.max_scale_down is not None:
+            most = _part(rules.max_scale_down, self.base)
+            if going + self.draining >= most:
+                return f"max_scale_down: at most {most} of {counted(self.base, 'host')} may go at a time"
+        if rules.catch_up and self.waiting > rules.catch_up:
+            takes, within = format_duration(self.waiting), format_duration(rules.catch_up)
+            return f"catch_up: what waits takes {takes} at the rate of processing, and is to take {within} at most"
+        return self._tolerated()
+
+    def _tolerated(self) -> str:
+        tolerance = self.rules.tolerance
+        if tolerance is None or not self.there or not abs(self.recommended / self.there - 1) <= tolerance + NEARLY:
+            return ""
+        there = counted(self.there, "host")
+        return f"tolerance: {self.recommended:.3g} hosts are wanted, {there} are there; that is within {tolerance:.0%}"
+
+
+def _part(factor: float, hosts: int) -> int:
+    return max(1, math.floor(factor * hosts + NEARLY))
+
+
+def takes_away(action: Action, observation: Observation) -> TypeGuard[DrainHost | ReleaseHost]:
+    """Whether `action` takes a host away that works or is on its way up; a draining one was taken away before."""
+    lease = observation.leases.get(action.host) if isinstance(action, DrainHost | ReleaseHost) else None
+    return lease is not None and lease.state in (HostState.REQUESTED, HostState.STARTING, HostState.RUNNING)
+
+
+@dataclass(slots=True)
+class Scaling:
+    """The rules of one run. epoch: seconds since 1970 at its time 0.
+
+    recommended: hosts that the policy wanted in the last round; NaN before there was one.
+    """
+
+    rules: ScalingRules = NO_RULES
+    epoch: float = 0.0
+    recommended: float = math.nan
+    _wished: list[tuple[float, float]] = field(default_factory=list)
+    _low: bool = False
+    _down: float = -math.inf
+    _held: int = -1
+    _contexts: tuple[Context, Context] | None = None
+    _money: "Money | None" = None
+
+    def __post_init__(self) -> None:
+        if (terms := self.rules.budget_terms) is not None:
+            self._money = Money(*terms)
+
+    def bounded(self, observation: Observation) -> Observation:
+        """`observation` under the rules: policies see them, and the bounds on hosts as they come to."""
+        if self._money is not None:
+            self._money.saw(observation.time, observation.leases.values())
+        if not self.rules.set:
+            return observation
+        context = observation.context
+        if self._contexts is None or self._contexts[0] is not context:
+            rules = self.rules
+            most = context.max_hosts if rules.max_hosts is None else min(context.max_hosts, rules.max_hosts)
+            least = context.min_hosts if rules.min_hosts is None else max(context.min_hosts, rules.min_hosts)
+            self._contexts = context, replace(context, max_hosts=most, min_hosts=min(least, most), scaling=rules)
+        return replace(observation, context=self._contexts[1])
+
+    def limits(
+        self, actions: Iterable[Action], recommended: float | None, observation: Observation, first: bool = False
+    ) -> ScalingLimits:
+        """What the rules come to in a round in which a policy wants `recommended` hosts; None: as its `actions` say."""
+        rules, now = self.rules, observation.time
+        there = len(observation.usable) + len(observation.coming)
+        wanted = self._follow(tuple(actions), recommended, observation, there, first)
+        excluded = rules.excluded(self.epoch + now) if rules.excluded_periods else ""
+        self._held = (there if self._held < 0 else self._held) if excluded else -1
+        lowest = min(self._within(rules.stabilization_up, now)) if rules.stabilization_up else math.inf
+        highest = max(self._within(rules.stabilization_down, now)) if rules.stabilization_down else 0.0
+        return ScalingLimits(
+            rules,
+            there,
+            len(observation.working),
+            len(observation.draining),
+            wanted,
+            lowest,
+            highest,
+            excluded,
+            self._held,
+            now - self._down,
+            _waiting(observation),
+            first,
+            self._money,
+        )
+
+    def done(self, outcomes: Iterable[Outcome], observation: Observation, now: float) -> None:
+        """Remember what was done in a round."""
+        for outcome in outcomes:
+            if not outcome.succeeded:
+                continue
+            if takes_away(outcome.action, observation):
+                self._down = now
+            if isinstance(outcome.action, LeaseHost) and self._money is not None:
+                kind = observation.context.host_types[outcome.action.type]
+                self._money.saw(now, [Lease(outcome.action.host, kind, now)], all_of_them=False)
+
+    def _follow(
+        self, actions: Sequence[Action], said: float | None, observation: Observation, there: int, first: bool
+    ) -> float:
+        """Hosts that the policy wants now, as far as it is known; remembered for the windows.
+
+        A policy that says nothing of it wants those there, and what it leases. One that takes hosts away wants fewer, how
+        many is unknown, and goes on to do so until it leases again: many take them one by one, as what is paid of each
+        ends.
+        """
+        now = observation.time
+        more = sum(isinstance(each, LeaseHost | CancelDrain) for each in actions)
+        fewer = sum(takes_away(each, observation) for each in actions)
+        self.recommended = float(there + more - fewer)
+        if first or not self._wished:
+            self._wished.append((now, float(there)))
+        if said is not None and not math.isnan(said):
+            self.recommended = said
+            wish = float(math.ceil(said - NEARLY))
+        else:
+            self._low = bool(fewer) and not more if more or fewer else self._low
+            wish = 0.0 if self._low else self.recommended
+        self._wished.append((now, wish))
+        longest = max(self.rules.stabilization_up or 0.0, self.rules.stabilization_down or 0.0)
+        self._wished = [each for each in self._wished if each[0] >= now - longest]
+        return math.nan if self._low and said is None else self.recommended
+
+    def _within(self, window: float, now: float) -> list[float]:
+        return [wish for at, wish in self._wished if at >= now - window]
+
+
+def _waiting(observation: Observation) -> float:
+    """Seconds that what waits takes at the rate at which sources are processed; NaN where unknown."""
+    waits = known_sum(observation.operators.column(Metric.BACKLOG))
+    sources = [source.name for source in observation.context.graph.sources]
+    rate = known_sum([observation.operators.value(name, Metric.PROCESSED_RATE) for name in sources])
+    if not waits > 0:
+        return waits
+    return waits / rate if rate > 0 else math.inf if rate == 0 else math.nan
+
+
+class Money:
+    """What the leases of a run cost in each period of its budget: `amount` for every `period` seconds since its time 0.
+
+    A billing time unit is charged to the period in which it begins. A host is leased only where this period and every later
+    one stay within the budget though all hosts that there are stay.
+    """
+
+    def __init__(self, amount: float, period: float) -> None:
+        self._amount, self._period = amount, period
+        self._leases: dict[tuple[str, float], Lease] = {}
+        self._seen = 0.0
+
+    def saw(self, now: float, leases: Iterable[Lease], *, all_of_them: bool = True) -> None:
+        """Take note of the leases at `now`. What is leased no more is charged until then."""
+        begun = {lease.host: key for key, lease in self._leases.items() if lease.until is None}
+        there = set()
+        for lease in leases:
+            there.add(lease.host)
+            key = begun.get(lease.host, (lease.host, lease.since))
+            # Asked for here before the plant wrote it down: one lease, from the earlier moment on.
+            since = min(lease.since, self._leases[key].since) if key in self._leases else lease.since
+            self._leases[key] = replace(lease, since=since)
+        if not all_of_them:
+            return
+        for host, key in begun.items():
+            if host not in there:
+                self._leases[key] = replace(self._leases[key], until=now)
+        start = self._start(now)
+        self._leases = {
+            key: lease for key, lease in self._leases.items() if lease.until is None or lease.paid_until(now) >= start
+        }
+        self._seen = now
+
+    def spent(self, now: float) -> float:
+        """Money for the billing time units that have begun in the period of `now`."""
+        return self._between(self._leases.values(), self._start(now), now)
+
+    def refusal(self, action: LeaseHost, observation: Observation, granted: Sequence[Action]) -> str:
+        """Why the budget does not allow `action` beside those granted; empty if it does."""
+        now, types = observation.time, observation.context.host_types
+        asked = [each for each in granted if isinstance(each, LeaseHost)]
+        new = [Lease(each.host, types[each.type], now) for each in (*asked, action) if each.type in types]
+        kept = [lease for lease in self._leases.values() if lease.until is None] + new
+        start = self._start(now)
+        # A unit that begins at the very end is the next period's.
+        here = self._between([*self._leases.values(), *new], start, start + self._period - NEARLY * self._period)
+        later = math.fsum(each.type.price * math.ceil(self._period / each.type.billing.unit - NEARLY) for each in kept)
+        per = {3600.0: "hour", 86400.0: "day"}.get(self._period, format_duration(self._period))
+        if max(here, later) <= self._amount * (1 + NEARLY):
+            return ""
+        hosts, when = counted(len(kept), "host"), "this" if here >= later else "a whole"
+        return f"{hosts} would cost {money(max(here, later))} in {when} {per}, and {money(self._amount)} may be spent"
+
+    def _start(self, now: float) -> float:
+        return math.floor(now / self._period) * self._period
+
+    @staticmethod
+    def _between(leases: Iterable[Lease], begin: float, end: float) -> float:
+        """Money for units that begin at `begin` or later, and before `end`."""
+        total = []
+        for lease in leases:
+            before = 0.0 if lease.since >= begin else _paid(lease, begin)
+            total.append(_paid(lease, end) - before)
+        return math.fsum(total)
+
+
+def _paid(lease: Lease, at: float) -> float:
+    return 0.0 if at < lease.since else lease.cost(at)

@@ -1,0 +1,62 @@
+"""Which query the money of a run is for: each period's cost, in proportion to the cores that the queries keep busy in it.
+
+Hosts are shared, so that no query has a bill of its own. What idle cores cost is divided in the same way; where no query is
+known to be busy, equally.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from elastream.model.metrics import Metric
+from elastream.model.observation import Floats, Observation, known_sum
+
+__all__ = ["CostSplit", "queries_of", "split"]
+
+
+def split(costs: Floats, busy: Floats) -> Floats:
+    """Money by query, shape (queries,), of periods with `costs`, shape (periods,), and `busy` cores, (queries, periods).
+
+    NaN counts as nothing.
+    """
+    costs, busy = np.nan_to_num(costs), np.nan_to_num(busy)
+    total = busy.sum(axis=0)
+    parts = np.where(total > 0, busy / np.where(total > 0, total, 1.0), 1.0 / max(1, len(busy)))
+    found: Floats = parts @ costs
+    return found
+
+
+def queries_of(stages: Sequence[Mapping[str, object]]) -> dict[str, list[str]]:
+    """Operators by query, of the stages of a run's header."""
+    found: dict[str, list[str]] = {}
+    for stage in stages:
+        operators = stage["operators"]
+        assert isinstance(operators, list | tuple)
+        found.setdefault(str(stage["segment"]), []).extend(map(str, operators))
+    return found
+
+
+class CostSplit:
+    """Money and records of a run so far; `by_query` adds up to its cost. records: throughput by time."""
+
+    def __init__(self) -> None:
+        self.by_query: dict[str, float] = {}
+        self.records = 0.0
+        self._cost = self._time = 0.0
+
+    def observed(self, observation: Observation) -> None:
+        """Take the next observation."""
+        cost, layout = observation.overall(Metric.COST), observation.context.layout
+        records = observation.overall(Metric.THROUGHPUT) * (observation.time - self._time)
+        self.records += records if records > 0 else 0.0
+        self._time = observation.time
+        if not cost > self._cost or not layout.segments:
+            return
+        busy = [
+            known_sum([observation.operators.value(name, Metric.BUSY_CORES) for name in segment.operators])
+            for segment in layout.segments
+        ]
+        parts = split(np.array([cost - self._cost]), np.array(busy).reshape(-1, 1)).tolist()
+        for segment, part in zip(layout.segments, parts, strict=True):
+            self.by_query[segment.name] = self.by_query.get(segment.name, 0.0) + part
+        self._cost = cost
