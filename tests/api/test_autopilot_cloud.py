@@ -6,6 +6,7 @@ import pytest
 from pyspark.sql import functions as F
 
 from elastream import Autopilot, HostType, Local
+from elastream.clouds.local.hosts import LocalHosts
 from elastream.model.action import LeaseHost, MoveTask
 from elastream.model.plant import Plan, Policy
 from elastream.spark.attach import join
@@ -94,9 +95,15 @@ def test_the_original_number_of_executors_is_brought_back_where_that_is_wanted(t
         counts = rows.groupBy((F.col("value") % 20).alias("k")).count().writeStream.outputMode("update").format("noop")
         query = counts.option("checkpointLocation", str(tmp_path / "checkpoint")).queryName("q")
         running = query.trigger(processingTime="500 milliseconds").start()
-        options = {"period": 0.5, "policy": OneMore(), "cloud": cluster, "max_hosts": 2, "restore": "original"}
+        options = {
+            "period": 0.5,
+            "policy": OneMore(),
+            "cloud": LocalHosts(cluster, 1, 2),
+            "max_hosts": 2,
+            "restore": "original",
+        }
         with Autopilot(spark, **options).watch(running) as pilot:
-            wait_until(lambda: pilot.plant is not None and [each.task.index for each in pilot.plant.placing.landed] == [0])
+            wait_until(lambda: pilot.plant is not None and [at.task.index for at in pilot.plant.placing.landed] == [0])
         assert pilot.join(60)
         executors = spark.sparkContext._jsc.sc().statusStore().executorList
         wait_until(lambda: executors(True).size() == 2)  # the driver and the executor that was there before

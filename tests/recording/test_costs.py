@@ -13,7 +13,7 @@ from elastream.control.loop import Loop
 from elastream.model.cloud import Billing, HostType
 from elastream.model.errors import CloudError
 from elastream.model.metrics import Metric
-from elastream.model.observation import Frame
+from elastream.model.observation import Frame, MicroBatch
 from elastream.model.prices import PriceList
 from elastream.planning.policies.threshold import Threshold
 from elastream.recording.costs import CostSplit, queries_of, split
@@ -101,3 +101,14 @@ def test_a_price_list_prices_cores_and_memory():
 def test_a_price_that_is_none_is_refused(prices):
     with pytest.raises(CloudError, match="it is a price, 0 or more"):
         PriceList(**prices)
+
+
+def test_records_are_counted_by_micro_batches_of_queries_with_sources_where_there_are_any():
+    plant, going = FakePlant(), CostSplit()
+    first = plant.observe().context.layout.segments[0].name
+    plant.clock.advance(4.0)
+    seen = plant.observe()
+    going.observed(seen)
+    assert going.records == pytest.approx(4.0 * seen.overall(Metric.THROUGHPUT))
+    going.observed(replace(seen, batches=(MicroBatch(first, 0.0, 1.0, 70.0), MicroBatch("another", 0.0, 1.0, 70.0))))
+    assert going.records == 70.0

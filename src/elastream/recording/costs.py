@@ -37,18 +37,24 @@ def queries_of(stages: Sequence[Mapping[str, object]]) -> dict[str, list[str]]:
 
 
 class CostSplit:
-    """Money and records of a run so far; `by_query` adds up to its cost. records: throughput by time."""
+    """Money and records of a run so far; `by_query` adds up to its cost."""
 
     def __init__(self) -> None:
         self.by_query: dict[str, float] = {}
-        self.records = 0.0
-        self._cost = self._time = 0.0
+        self._counted = self._rated = self._cost = self._time = 0.0
+
+    @property
+    def records(self) -> float:
+        """Records taken from sources: as micro-batches count them, else the throughput over time."""
+        return self._counted or self._rated
 
     def observed(self, observation: Observation) -> None:
         """Take the next observation."""
         cost, layout = observation.overall(Metric.COST), observation.context.layout
         records = observation.overall(Metric.THROUGHPUT) * (observation.time - self._time)
-        self.records += records if records > 0 else 0.0
+        self._rated += records if records > 0 else 0.0
+        first = {segment.name for segment in layout.segments if not segment.inputs}  # others take what these pass on
+        self._counted += sum(batch.records for batch in observation.batches if batch.segment in first)
         self._time = observation.time
         if not cost > self._cost or not layout.segments:
             return

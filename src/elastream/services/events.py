@@ -158,9 +158,10 @@ def _kind(said: str) -> str:
 
 
 class EventLog:
-    """An observer that sends events to the log `elastream.events`, and as JSON lines to `path`; `"-"`: standard error.
+    """An observer that logs events (logger "elastream.events"), and writes them to `path` as JSON lines.
 
-    sinks: are called with each event as well. Raises EnvironmentProblem where `path` cannot be written.
+    path: `"-"` is standard error. sinks: are called with each event, too. Raises EnvironmentProblem where `path` cannot be
+    written.
     """
 
     def __init__(self, path: Path | str | None = None, sinks: Iterable[Sink] = ()) -> None:
