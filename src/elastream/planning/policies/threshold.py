@@ -269,11 +269,13 @@ class _Round:
     def _shrink(self, seen: Seen) -> list[Action]:
         observation, policy, load = self.observation, self.policy, self.load
         young = observation.time - seen.since < self.settle or load.since_change < policy.cool_down
-        if young or observation.coming or load.late or load.behind > 1 or load.queued(self.settle):
+        if (young and not observation.waiting) or load.late or load.behind > 1 or load.queued(self.settle):
             return []
         highest = max(each for each in (self._highest(seen), load.used, load.cores(self.later), 0.0) if each == each)
         highest = max(highest, self.most * load.cores(self.upper))
         highest = max(highest, self.most * (1 + 1e-6) * seen.insufficient(observation.time, self.rate))
+        if observation.coming:
+            return fused.withdraw_surplus(observation, highest, self.most, policy.spare, self.settle, equal=self._equal)
         return fused.drain_surplus(observation, highest, self.most, policy.spare, self.pace, self.settle, equal=self._equal)
 
     def _highest(self, seen: Seen) -> float:
