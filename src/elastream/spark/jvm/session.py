@@ -23,7 +23,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from elastream.clouds.local.closed import POOL_TOKEN
-from elastream.clouds.local.java import home_without_archives
+from elastream.clouds.local.java import SCALA, home_without_archives, scala_version, spark_home
 from elastream.model.errors import EnvironmentProblem, InputError, first_line
 from elastream.spark.jvm.gateway import jvm_of
 
@@ -156,18 +156,27 @@ def session_settings(state_store: StateStore = "memory") -> Mapping[str, str]:
 
 
 def open_session(
-    master: str, name: str, folder: Path, settings: Mapping[str, str], secret: str | None = None
+    master: str,
+    name: str,
+    folder: Path,
+    settings: Mapping[str, str],
+    secret: str | None = None,
+    *,
+    python: str = "",
+    packaged: bool = False,
 ) -> SparkSession:
     """A session on `master`; raises EnvironmentProblem where one is open already or Spark does not start.
 
     `folder` takes Spark's warehouse and scratch files, so that a run leaves nothing elsewhere. secret: what the master asks
-    for; `settings` then turn authentication on.
+    for; `settings` then turn authentication on. python: the interpreter of executors, by default the driver's. packaged:
+    whether Spark's home must have PySpark as archives.
     """
     if SparkSession.getActiveSession() is not None:
         raise EnvironmentProblem("a Spark session is open in this process already; stop it before run(...)")
     os.environ["SPARK_LOCAL_IP"] = settings["spark.driver.host"]
     # Workers run the interpreter of the driver, from folders of their own, and find the modules beside the user's program.
-    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = os.path.abspath(sys.executable)
+    os.environ["PYSPARK_DRIVER_PYTHON"] = os.path.abspath(sys.executable)
+    os.environ["PYSPARK_PYTHON"] = python or os.environ["PYSPARK_DRIVER_PYTHON"]
     # The run reports errors of the shutdown in a sentence; the gateway would add a stack trace.
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
     builder = SparkSession.builder.master(master).appName(name)
@@ -182,9 +191,10 @@ def open_session(
     for key, value in {**settings, **places}.items():
         builder = builder.config(key, value)
     others = psutil.Process().children()
+    home = spark_home() if packaged else home_without_archives(folder / "spark-home")
     try:
         _renew_jvm({**settings, **places})
-        with _stderr_into(folder / "driver-stderr.log"), _environment(home_without_archives(folder / "spark-home")):
+        with _stderr_into(folder / "driver-stderr.log"), _environment(home):
             if secret is not None:
                 builder = builder.config("spark.authenticate.secret", ELSEWHERE)
                 _enter(secret, {**settings, **places})
@@ -282,12 +292,13 @@ def _enter(secret: str, settings: Mapping[str, str]) -> None:
 @contextlib.contextmanager
 def _environment(home: Path) -> Iterator[None]:
     """Let the JVM started inside, and its Python processes, take `home` for Spark's, and not see the pool's token."""
-    before = {name: os.environ.pop(name, None) for name in ("SPARK_HOME", POOL_TOKEN)}
-    os.environ["SPARK_HOME"] = str(home)
+    before = {name: os.environ.pop(name, None) for name in ("SPARK_HOME", SCALA, POOL_TOKEN)}
+    os.environ |= {"SPARK_HOME": str(home), SCALA: scala_version()}
     try:
         yield
     finally:
-        del os.environ["SPARK_HOME"]
+        for name in ("SPARK_HOME", SCALA):
+            del os.environ[name]
         os.environ |= {name: value for name, value in before.items() if value is not None}
 
 
