@@ -27,7 +27,7 @@ from elastream.spark.jvm.driver_side import DriverSide, TaskLoads
 from elastream.spark.jvm.executors import AllocationClient, Executors
 from elastream.spark.jvm.gateway import java_context
 from elastream.spark.jvm.recovery import Recovery
-from elastream.spark.jvm.session import session_stopped
+from elastream.spark.jvm.session import secret_of, session_stopped
 from elastream.spark.placement.allocation import VolatilePlan
 from elastream.spark.placement.placing import Limits, Placing
 from elastream.spark.plant import RunClock, Scope, SparkPlant
@@ -67,8 +67,7 @@ def join(
     """
     slots = int(spark.sparkContext.getConf().get("spark.executor.cores") or 1)
     context = java_context(spark)
-    manager = context.env().securityManager()
-    secret = str(manager.getSecretKey()) if manager.isAuthenticationEnabled() else None
+    secret = secret_of(spark)
     session = ExistingSession(
         str(spark.sparkContext.master), int(context.executorMemory()), slots, secret, granting=client, allowed=allowed
     )

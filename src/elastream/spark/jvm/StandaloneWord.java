@@ -6,7 +6,8 @@ public static String word(Object context, int registered) throws Exception {
     org.apache.spark.SparkContext spark = (org.apache.spark.SparkContext) context;
     String master = spark.master().substring("spark://".length()).split(",")[0];
     int colon = master.lastIndexOf(':');
-    org.apache.spark.rpc.RpcEndpointRef ref = spark.env().rpcEnv().setupEndpointRef(
+    org.apache.spark.rpc.RpcEndpointRef ref = ((org.apache.spark.scheduler.cluster.CoarseGrainedSchedulerBackend) spark.schedulerBackend())
+        .rpcEnv().setupEndpointRef(
         new org.apache.spark.rpc.RpcAddress(master.substring(0, colon), Integer.parseInt(master.substring(colon + 1))),
         "Master");
     Object question = Class.forName("org.apache.spark.deploy.DeployMessages$RequestMasterState$", true,

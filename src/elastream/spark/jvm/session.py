@@ -7,6 +7,7 @@ second and not for half a minute; no limit on executors lost, because releasing 
 import contextlib
 import logging
 import os
+import re
 import shlex
 import sys
 import sysconfig
@@ -27,7 +28,7 @@ from elastream.clouds.local.java import SCALA, home_without_archives, scala_vers
 from elastream.model.errors import EnvironmentProblem, InputError, first_line
 from elastream.spark.jvm.gateway import jvm_of
 
-__all__ = ["StateStore", "holding", "open_session", "session_settings", "settings_for"]
+__all__ = ["StateStore", "holding", "open_session", "secret_of", "session_settings", "settings_for"]
 
 StateStore: TypeAlias = Literal["memory", "disk"]
 """Where executors keep keyed state between batches: in their heap (Spark's default store), or on disk (RocksDB), for state
@@ -60,6 +61,9 @@ collector threads than cores only wait for each other; what the first tier makes
 STACK = "-Xss32m"
 """Stack of the driver's threads: Spark searches for an interrupt in the text of a failed Python callback with an expression
 that recurses a few times per character, and on the default stack a query stopped in mid-batch dies of that instead."""
+
+COOKIE = "sparkCookie"
+"""What Spark calls its secret among Hadoop's credentials."""
 
 ELSEWHERE = "in the credentials of the driver"
 """Stands where Spark wants the secret to be among the settings; it takes the one in the credentials."""
@@ -200,7 +204,7 @@ def open_session(
                 _enter(secret, {**settings, **places})
             spark = builder.getOrCreate()
     except (PySparkException, Py4JError, RuntimeError, OSError) as error:
-        raise EnvironmentProblem(f"Spark did not start on {master}: {first_line(error)}") from error
+        raise EnvironmentProblem(f"Spark did not start on {master}: {why_in_java(error)}") from error
     except (KeyboardInterrupt, SystemExit):
         _end_jvm(others)
         raise
@@ -250,6 +254,35 @@ def holding(spark: SparkSession, file: Path) -> Iterator[Callable[[], None]]:
         raise
 
 
+def secret_of(spark: SparkSession) -> str | None:
+    """What executors of a session have to know; None where nobody asks, or nobody but its cluster manager knows.
+
+    It is in the credentials or among the settings. Spark's own security manager is not asked: the gateway would look at all
+    methods of Spark's environment, and some of their classes are in no jar that comes with PySpark.
+    """
+    settings = spark.sparkContext.getConf()
+    if (settings.get("spark.authenticate") or "").lower() != "true":
+        return None
+    hadoop = jvm_of(spark).org.apache.hadoop
+    kept = hadoop.security.UserGroupInformation.getCurrentUser().getCredentials()
+    if (key := kept.getSecretKey(hadoop.io.Text(COOKIE))) is not None:
+        return bytes(key).decode()
+    found = settings.get("spark.authenticate.secret")
+    return None if found is None else str(found)
+
+
+def why_in_java(error: BaseException) -> str:
+    """What an exception of the JVM said, in one line; its first line where it said nothing.
+
+    The gateway puts a line of its own before it, and Kubernetes' client the request and the whole answer around it.
+    """
+    said = re.search(r"^: [\w.$]+: (.+)$", str(error), re.MULTILINE)
+    if said is None:
+        return first_line(error)
+    answered = re.search(r"Message: (.+?)\.? Received status: ", said[1])
+    return answered[1] if answered else said[1]
+
+
 def session_stopped(spark: SparkSession) -> bool:
     """Whether `spark` was stopped, or its JVM is gone."""
     context = spark.sparkContext._jsc
@@ -285,7 +318,7 @@ def _enter(secret: str, settings: Mapping[str, str]) -> None:
     assert SparkContext._jvm is not None
     hadoop = SparkContext._jvm.org.apache.hadoop
     credentials = hadoop.security.Credentials()
-    credentials.addSecretKey(hadoop.io.Text("sparkCookie"), bytearray(secret.encode()))
+    credentials.addSecretKey(hadoop.io.Text(COOKIE), bytearray(secret.encode()))
     hadoop.security.UserGroupInformation.getCurrentUser().addCredentials(credentials)
 
 
