@@ -320,6 +320,7 @@ def yarn(folder: Path, memory: int = 2048, cores: int = 2) -> Iterator[YarnClust
 YARN_HERE = {
     "spark.yarn.jars": f"local:{SPARK_JARS}/*",
     "spark.yarn.am.memory": "400m",
+    "spark.python.unix.domain.socket.enabled": "false",
     "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.LocalFileSystem",
 }
 """Settings of a session on a YARN whose nodes are this machine: nothing is uploaded, its application master is small."""
