@@ -61,7 +61,8 @@ class Executors:
 
     def ending(self, executor: str) -> str:
         """Why an executor that was here is gone, as Spark was told; empty where it was not. Raises Py4JError."""
-        return " ".join(word for line in self._driver.ask("ending", self._driver.context, executor) for word in line)
+        said = self._driver.ask("ending", self._driver.context, executor)
+        return " ".join(" ".join(line[0] for line in said).split())
 
     def by_address(self) -> Mapping[str, Executor]:
         """Active executors by address of their host; the newest of each host."""
