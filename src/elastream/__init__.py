@@ -13,9 +13,12 @@ if TYPE_CHECKING:
     from elastream.api.key_tables import key_tables
     from elastream.api.result import RunResult
     from elastream.api.run import run
+    from elastream.clouds.kubernetes import Kubernetes
     from elastream.clouds.local.local import Local
     from elastream.clouds.local.network import Link
     from elastream.clouds.pool import Pool
+    from elastream.clouds.standalone import Standalone
+    from elastream.clouds.yarn import Yarn
     from elastream.experiments.prices import read_prices
     from elastream.experiments.simulate import simulate
     from elastream.model.building import timeout
@@ -72,6 +75,9 @@ _HOMES = {
     "elastream.clouds.local.local": ("Local",),
     "elastream.clouds.local.network": ("Link",),
     "elastream.clouds.pool": ("Pool",),
+    "elastream.clouds.standalone": ("Standalone",),
+    "elastream.clouds.yarn": ("Yarn",),
+    "elastream.clouds.kubernetes": ("Kubernetes",),
     "elastream.spark.dataflow.sinks": ("latest",),
     "elastream.spark.jvm.copies_jar": ("copies_settings",),
     "elastream.workload": ("constant", "ramp", "random_walk", "sine", "steps", "trace"),

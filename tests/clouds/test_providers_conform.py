@@ -13,6 +13,7 @@ from conformance.fake_provider import SMALL, FakeProvider
 from conformance.fake_session import FakeSession
 from conformance.in_process import InProcess
 from conformance.provider_suite import Made, ProviderCase, provider_suite
+from elastream.clouds.granted import GrantedExecutors
 from elastream.clouds.host_directory import HostDirectory
 from elastream.clouds.local.local import Local
 from elastream.clouds.membership import Membership
@@ -24,8 +25,6 @@ from elastream.planning.sharing.rules import ArbiterRules
 from elastream.services.arbiter_node import ArbiterNode
 from elastream.services.arbiter_service import arbiter_service
 from elastream.services.state_log import StateLog
-from elastream.spark.hosts.session_executors import SessionExecutors
-from elastream.spark.jvm.executors import Executors
 from waiting import wait_until
 
 TINY = HostType("tiny", cores=0.5, slots=1, memory=700.0, start=8.0)
@@ -47,20 +46,27 @@ def directory(folder: Path) -> Iterator[Made]:
 
 
 @contextmanager
-def session_executors(folder: Path) -> Iterator[Made]:
+def granted_executors(folder: Path) -> Iterator[Made]:
     """Executors that come as they are requested; without room they do not."""
     session = FakeSession(obliging=100)
-    executors = Executors(session)
 
     def fill(full: bool) -> None:
-        session.obliging = 0 if full else 100
+        session.obliging = -1 if full else 100  # none comes, but those that are given back go
 
-    provider = SessionExecutors(session, executors, Terms((SMALL,), 10), allowed=0)
+    terms = Terms((SMALL,), 10)
+    provider = GrantedExecutors(terms, session, allowed=0, folder=folder)
 
     def kill(host: str) -> None:
         del session.there[provider.hosts()[host].executor]
 
-    yield Made(provider, SMALL, executors.look, kill, fill)
+    yield Made(
+        provider,
+        SMALL,
+        lambda: None,
+        kill,
+        fill,
+        reopen=lambda: GrantedExecutors(terms, session, allowed=0, folder=folder),
+    )
 
 
 @contextmanager
@@ -104,7 +110,7 @@ def pool(folder: Path) -> Iterator[Made]:
 
 TestFake = provider_suite(ProviderCase("fake", fake, wrong=("no/such",)))
 TestHostDirectory = provider_suite(ProviderCase("host directory", directory, wrong=("no/such",)))
-TestSessionExecutors = provider_suite(ProviderCase("session executors", session_executors))
+TestGrantedExecutors = provider_suite(ProviderCase("granted executors", granted_executors, wrong=("",)))
 
 
 @pytest.mark.spark

@@ -1,6 +1,9 @@
 """A session without Spark: what the driver says of executors, and what it is asked for."""
 
 from dataclasses import dataclass, field
+from types import SimpleNamespace
+
+from elastream.clouds.provider import ClusterWord
 
 
 @dataclass
@@ -8,6 +11,8 @@ class FakeSession:
     """there: executors by id, each (address, slots, busy milliseconds, leaving). It is driver and allocation client in one.
 
     obliging: whether executors come as they are requested, up to that many in all. active: tasks under way, by executor.
+    says: what its cluster manager says of those that do not come. ended: why executors are gone, by id. application: its
+    id.
     """
 
     there: dict = field(default_factory=dict)
@@ -16,8 +21,22 @@ class FakeSession:
     fenced: list = field(default_factory=list)
     obliging: int = 0
     active: dict = field(default_factory=dict)
+    says: ClusterWord = field(default_factory=ClusterWord)
+    ended: dict = field(default_factory=dict)
+    application: str = "app-1"
+    _number: int = 100
 
     context = None
+
+    @property
+    def seen(self):
+        return {n: SimpleNamespace(host=host) for n, (host, slots, _, _) in self.there.items() if slots}
+
+    def word(self):
+        return self.says
+
+    def ending(self, executor):
+        return self.ended.get(executor, "")
 
     def ask(self, method, *_):
         assert method == "executors"
@@ -28,8 +47,9 @@ class FakeSession:
 
     def request(self, total):
         self.totals.append(total)
-        for number in range(len(self.there), min(total, self.obliging)):
-            self.there[str(100 + len(self.totals) * 10 + number)] = (f"10.2.0.{number}", 2, 0, False)
+        while len(self.there) < min(total, self.obliging):
+            self._number += 1
+            self.there[str(self._number)] = (f"10.2.0.{self._number}", 2, 0, False)
 
     def kill(self, executor):
         self.killed.append(executor)

@@ -6,7 +6,7 @@ A provider's tests say `TestFake = provider_suite(ProviderCase("fake", make))` i
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 
@@ -21,7 +21,8 @@ class Made:
     """A provider under test. kind: a type of which it has two hosts at a time. tick: lets time pass for what is behind it.
 
     kill: ends a host unasked, None where nothing can. fill: takes all room away (True) or gives it back (False); None where
-    there always is some.
+    there always is some. reopen: the provider that comes after one whose controller was killed, which closed nothing; None
+    where hosts end with their controller.
     """
 
     provider: Provider
@@ -29,6 +30,7 @@ class Made:
     tick: Callable[[], None] = lambda: time.sleep(0.05)
     kill: Callable[[str], None] | None = None
     fill: Callable[[bool], None] | None = None
+    reopen: Callable[[], Provider] | None = None
 
 
 @dataclass(frozen=True)
@@ -156,6 +158,23 @@ def provider_suite(case: ProviderCase) -> type:
                 made.tick()
             made.provider.release(["h1"])
             await_phase(made, "h1", None, patience=case.patience)
+
+        def test_what_was_leased_is_adopted_by_the_provider_after_a_controller_that_was_killed(self, made):
+            if made.reopen is None:
+                pytest.skip("hosts of this provider end with its controller")
+            self.up(made, "h1")
+            if made.fill is not None:
+                made.fill(True)
+                made.provider.lease({"h2": made.kind})
+            before = made.provider.hosts()
+            after = made.reopen()
+            listed = {name: (status.type, status.phase, status.executor) for name, status in after.hosts().items()}
+            assert listed == {name: (status.type, status.phase, status.executor) for name, status in before.items()}
+            after.lease(dict.fromkeys(before, made.kind))
+            assert set(after.hosts()) == set(before)
+            after.release(list(before))
+            for host in before:
+                await_phase(replace(made, provider=after), host, None, patience=case.patience)
 
         def test_what_is_measured_is_of_hosts_that_are_listed(self, made):
             self.up(made, "h1")

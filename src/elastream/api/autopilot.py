@@ -38,6 +38,8 @@ from elastream.services.events import EventLog
 from elastream.services.metrics import PrometheusObserver
 from elastream.spark.attach import AttachedPlant, attach, join
 from elastream.spark.jvm.capabilities import probe
+from elastream.spark.jvm.cluster_word import word_of
+from elastream.spark.jvm.executors import AllocationClient, Executors
 from elastream.spark.jvm.gateway import java_context
 
 if TYPE_CHECKING:
@@ -241,14 +243,16 @@ class Autopilot:
             return None
         asks = can.asks and self._max_hosts is not None and self._cloud is None
         provider = cast(Provider, running) if can.leases and self._max_hosts is not None else None
+        client = AllocationClient(self._spark, Executors(can.driver), word_of(self._spark))
         if cloud is not None:
-            provider = self._joined(cast(Cloud, cloud), stack)
+            provider = self._joined(cast(Cloud, cloud), stack, client if can.asks else None, can.allowed)
         terms = None if provider is None else provider.terms
         return attach(
             self._spark,
             can.driver,
             can.task_loads,
             can.recovery,
+            client=client,
             chosen=self._ids,
             target_latency=self._target,
             max_hosts=(terms.max_hosts if terms else 0) if self._max_hosts is None else self._max_hosts,
@@ -272,7 +276,7 @@ class Autopilot:
         kind = HostType("executor", cores=slots, memory=memory, slots=slots, price=0.0, billing=Billing(1.0), start=15.0)
         return kind if self._prices is None else self._prices.of(kind)
 
-    def _joined(self, cloud: Cloud, stack: ExitStack) -> Provider | None:
+    def _joined(self, cloud: Cloud, stack: ExitStack, client: AllocationClient | None, allowed: int) -> Provider | None:
         """The provider of `cloud`, opened here and closed with `stack`; None, with a warning, if it cannot be opened."""
         try:
             if self._folder is not None:  # a provider finds there what it kept of hosts that outlived it
@@ -281,7 +285,7 @@ class Autopilot:
             else:
                 folder = tempfile.TemporaryDirectory(prefix="elastream-hosts-", ignore_cleanup_errors=True)
                 place = Path(stack.enter_context(folder))
-            cluster = join(cloud, self._spark, place)
+            cluster = join(cloud, self._spark, place, client=client, allowed=allowed)
         except (ElastreamError, OSError) as error:
             log.warning("hosts cannot be leased: %s", in_one_line(error))
             return None

@@ -42,21 +42,26 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from inspect import getattr_static
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from elastream.model.alarms import Alarms
 from elastream.model.cloud import HostType
 
 __all__ = [
     "EDGES",
+    "UNLIMITED",
     "Cloud",
+    "ClusterWord",
     "ExistingSession",
+    "Granting",
     "HostStatus",
     "Measured",
     "Phase",
     "Provider",
     "Reach",
     "RunState",
+    "SeenExecutor",
+    "SessionHosts",
     "Terms",
     "lacks_as_provider",
 ]
@@ -157,6 +162,8 @@ class Reach:
     settings: Mapping[str, str] = field(default_factory=dict)
     java_options: tuple[str, ...] = ()
     secret: str | None = field(default=None, repr=False)
+    python: str = ""
+    packaged: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,18 +228,80 @@ class Provider(Protocol):
         ...
 
 
+UNLIMITED = 2**31 - 1
+"""Spark's value for "as many executors as the cluster has room for"."""
+
+
+class SeenExecutor(Protocol):
+    """An executor that has registered with a session. host: its address."""
+
+    @property
+    def host(self) -> str: ...
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterWord:
+    """What a cluster manager says of the executors that a session has requested and not got, as far as it says anything.
+
+    reason: why they do not come, one sentence. refused: it has refused them for now. never: it never will grant them.
+    starting: how many it has granted that have not registered.
+    """
+
+    reason: str = ""
+    refused: bool = False
+    never: bool = False
+    starting: int = 0
+
+
+class Granting(Protocol):
+    """How a session is granted executors by its cluster manager: Spark's allocation client, as plain values.
+
+    Spark takes a number, not names: how many executors the session may have in all. Calls return within milliseconds and
+    raise what the session raises once it has stopped.
+    """
+
+    @property
+    def application(self) -> str:
+        """The id of the session's application, which its cluster manager gave it."""
+        ...
+
+    @property
+    def seen(self) -> Mapping[str, SeenExecutor]:
+        """The executors that were registered at the session's last look, by id."""
+        ...
+
+    def request(self, total: int) -> None:
+        """Let the session have `total` executors in all."""
+        ...
+
+    def kill(self, executor: str) -> None:
+        """Give an executor back, whatever runs there. Does not change the total: set it first."""
+        ...
+
+    def word(self) -> ClusterWord:
+        """What the cluster manager last said of what was requested and has not come."""
+        ...
+
+    def ending(self, executor: str) -> str:
+        """Why an executor that was registered is gone; empty where that is not known."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class ExistingSession:
     """A session that is there already, whose master hosts are to join.
 
     executor_memory (mebibytes), executor_slots: what it asks of a host for each executor. secret: what its master asks for;
-    None: nothing.
+    None: nothing. granting: how it is granted executors; None where it cannot request any. allowed: how many it may have
+    before anyone asks.
     """
 
     master: str
     executor_memory: int
     executor_slots: int
     secret: str | None = field(default=None, repr=False)
+    granting: Granting | None = None
+    allowed: int = UNLIMITED
 
 
 class Cloud(Protocol):
@@ -261,6 +330,18 @@ class Cloud(Protocol):
         session: the one that hosts are to join; None: one will be opened as `terms.reach` says. alarms: where faults of the
         provider's own threads sound. Raises ElastreamError, with nothing left running, where it cannot be opened.
         """
+        ...
+
+
+@runtime_checkable
+class SessionHosts(Protocol):
+    """A provider whose hosts are executors that the session itself is granted: it must know the session once that is open.
+
+    Hosts that are leased earlier wait for it.
+    """
+
+    def bind(self, granting: Granting) -> None:
+        """Lease through `granting` from now on."""
         ...
 
 

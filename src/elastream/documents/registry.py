@@ -65,7 +65,13 @@ POLICY = Registry(
 CLOUD = Registry(
     "cloud",
     {"types": tuple | list, "max_hosts": int, "open": 1},
-    {"local": "elastream.clouds.local.local:Local", "pool": "elastream.clouds.pool:Pool"},
+    {
+        "local": "elastream.clouds.local.local:Local",
+        "pool": "elastream.clouds.pool:Pool",
+        "standalone": "elastream.clouds.standalone:Standalone",
+        "yarn": "elastream.clouds.yarn:Yarn",
+        "kubernetes": "elastream.clouds.kubernetes:Kubernetes",
+    },
 )
 SPEEDS = Registry(
     "trace of host speeds",

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from elastream.model.alarms import Alarm
-from elastream.model.cloud import HostType, Lease
+from elastream.model.cloud import HostState, HostType, Lease
 from elastream.model.frames import OLD, Floats, Frame, Implausible, Integers, Reading, TableFrame, TaskFrame, known_sum
 from elastream.model.graph import Alternate, Graph, Operator
 from elastream.model.guarding import Standing
@@ -375,6 +375,11 @@ class Observation:
     def working(self) -> tuple[str, ...]:
         """Hosts that run tasks: a draining one still runs those that are not placed."""
         return self._leased.working
+
+    @property
+    def waiting(self) -> tuple[str, ...]:
+        """Hosts that were requested, and that their provider has not begun to start."""
+        return tuple(name for name in self.coming if self.leases[name].state is HostState.REQUESTED)
 
     @property
     def coming(self) -> tuple[str, ...]:

@@ -12,21 +12,22 @@ from typing import TypeAlias
 
 from pyspark.sql import SparkSession
 
-from elastream.clouds.provider import Cloud, ExistingSession, Provider, Terms
+from elastream.clouds.granted import GrantedExecutors
+from elastream.clouds.provider import UNLIMITED, Cloud, ExistingSession, Provider, Terms
 from elastream.model.action import LeaseHost, ReleaseHost
 from elastream.model.alarms import Alarms
 from elastream.model.cloud import HostState, HostType
 from elastream.recording.lease_log import LeaseLog
 from elastream.spark.hosts.hosts import Hosts
-from elastream.spark.hosts.session_executors import SessionExecutors
 from elastream.spark.hosts.taking_over import take_over
 from elastream.spark.hosts.warmup import warm_up
+from elastream.spark.jvm.cluster_word import word_of
 from elastream.spark.jvm.copies import desk_of
 from elastream.spark.jvm.driver_side import DriverSide, TaskLoads
-from elastream.spark.jvm.executors import UNLIMITED, AllocationClient, Executors
+from elastream.spark.jvm.executors import AllocationClient, Executors
 from elastream.spark.jvm.gateway import java_context
 from elastream.spark.jvm.recovery import Recovery
-from elastream.spark.jvm.session import session_stopped
+from elastream.spark.jvm.session import secret_of, session_stopped
 from elastream.spark.placement.allocation import VolatilePlan
 from elastream.spark.placement.placing import Limits, Placing
 from elastream.spark.plant import RunClock, Scope, SparkPlant
@@ -53,16 +54,26 @@ LEAVING = 0.5
 log = logging.getLogger(__name__)
 
 
-def join(cloud: Cloud, spark: SparkSession, folder: Path, alarms: Alarms | None = None) -> Provider:
+def join(
+    cloud: Cloud,
+    spark: SparkSession,
+    folder: Path,
+    alarms: Alarms | None = None,
+    *,
+    client: AllocationClient | None = None,
+    allowed: int = UNLIMITED,
+) -> Provider:
     """The provider of `cloud`, whose hosts join the master of `spark`; it is the caller's to close.
 
-    Raises ElastreamError where they cannot: the session has another kind of master, or its executors do not fit the hosts.
+    client: by which executors of `spark` are requested, None where that cannot be; `allowed`: how many it may have. Raises
+    ElastreamError where they cannot: the session has another kind of master, or its executors do not fit the hosts.
     """
     slots = int(spark.sparkContext.getConf().get("spark.executor.cores") or 1)
     context = java_context(spark)
-    manager = context.env().securityManager()
-    secret = str(manager.getSecretKey()) if manager.isAuthenticationEnabled() else None
-    session = ExistingSession(str(spark.sparkContext.master), int(context.executorMemory()), slots, secret)
+    secret = secret_of(spark)
+    session = ExistingSession(
+        str(spark.sparkContext.master), int(context.executorMemory()), slots, secret, granting=client, allowed=allowed
+    )
     return cloud.open(folder, session=session, alarms=alarms)
 
 
@@ -72,6 +83,7 @@ def attach(
     task_loads: TaskLoads | None,
     recovery: Recovery | None = None,
     *,
+    client: AllocationClient | None = None,
     chosen: Callable[[], frozenset[str] | None] = lambda: None,
     target_latency: float | None = None,
     max_hosts: int = 0,
@@ -91,25 +103,28 @@ def attach(
 ) -> AttachedPlant:
     """A plant over the queries of `spark` that are chosen, and its executors; when it is closed, these go on.
 
-    task_loads: how to see where partitions run and what they take; without it both are unknown, and nothing is moved.
-    recovery: acts on lost executors; without it Spark does.
-    chosen: tells the ids of the queries to look after, None for every query that runs. kinds: what is leased of `provider`;
-    where executors are requested of Spark (`asks`), what one of them is taken for. gives_back: seconds that closing takes
-    to release hosts of the provider, which ends soon; hosts that nothing else can do the work of are added to `kept`.
-    traffic: measures who sends whom how much as well, a call more a look and query. replicas: copies of each state
-    partition that other executors are to keep. leases: their log; hosts that were leased by an earlier Autopilot and that
-    the provider still lists are adopted. alone: whether nobody else leases of the provider: what it lists beside them is
-    released. restore: whether closing brings back the number of executors that there are now.
+    client: how executors are requested and seen, by default one of its own. task_loads: how to see where partitions run
+    and what they take; without it both are unknown, and nothing is moved. recovery: acts on lost executors; without it
+    Spark does. chosen: tells the ids of the queries to look after, None for every query that runs. kinds: what is leased
+    of `provider`; where executors are requested of Spark (`asks`), what one of them is taken for. gives_back: seconds that
+    closing takes to release hosts of the provider, which ends soon; hosts that nothing else can do the work of are added
+    to `kept`. traffic: measures who sends whom how much as well, a call more a look and query. replicas: copies of each
+    state partition that other executors are to keep. leases: their log; hosts that were leased by an earlier Autopilot and
+    that the provider still lists are adopted. alone: whether nobody else leases of the provider: what it lists beside them
+    is released. restore: whether closing brings back the number of executors that there are now.
     """
     clock = RunClock()
     alarms = Alarms(clock.now)
-    client, executors = AllocationClient(spark), Executors(driver)
-    session = SessionExecutors(client, executors, Terms(tuple(kinds), max_hosts, patience=PATIENCE), allowed)
+    client = client or AllocationClient(spark, Executors(driver), word_of(spark))
+    if isinstance(provider, GrantedExecutors):
+        session = provider
+    else:
+        session = GrantedExecutors(Terms(tuple(kinds), max_hosts, patience=PATIENCE), client, allowed=allowed)
     # Executors that Spark brings may run where nothing of ours is installed; those on leased hosts are made ready.
     warm = None if provider is None or observe_only else lambda executor: warm_up(spark, executor, None)
     log_of_leases = None if provider is None or observe_only or leases is None else leases.counted_from(clock.epoch)
     hosts = Hosts(
-        executors,
+        client.executors,
         provider or session,
         clock.now,
         fence=client.fence,

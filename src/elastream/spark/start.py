@@ -11,7 +11,7 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from elastream.clouds.provider import Cloud, Provider
+from elastream.clouds.provider import Cloud, Provider, SessionHosts
 from elastream.model.alarms import Alarms
 from elastream.model.compiling import refuse_uncompilable
 from elastream.model.composing import Consistency, refuse_inconsistent
@@ -29,6 +29,7 @@ from elastream.spark.dataflow.key_tables import bringing_into_use
 from elastream.spark.hosts.hosts import Hosts
 from elastream.spark.hosts.taking_over import Resumed, begun
 from elastream.spark.hosts.warmup import warm_up
+from elastream.spark.jvm.cluster_word import word_of
 from elastream.spark.jvm.copies import desk_of
 from elastream.spark.jvm.copies_jar import copies_settings
 from elastream.spark.jvm.driver_side import DriverSide, TaskLoads
@@ -230,13 +231,19 @@ def _on_hosts(
         wanted = {**wanted, **told, **reach.settings, **settings}
         if replicas:
             wanted |= _copies(wanted)
-        spark = session = open_session(reach.master, name, directory.cluster, wanted, reach.secret)
+        spark = session = open_session(
+            reach.master, name, directory.cluster, wanted, reach.secret, python=reach.python, packaged=reach.packaged
+        )
         driver = DriverSide(spark)
+        client = AllocationClient(spark, Executors(driver), word_of(spark))
+        if isinstance(provider, SessionHosts):
+            client.take_over()
+            provider.bind(client)
         hosts = Hosts(
-            Executors(driver),
+            client.executors,
             provider,
             clock.now,
-            fence=AllocationClient(spark).fence,
+            fence=client.fence,
             warm=(lambda executor: warm_up(session, executor, directory.cluster)) if warm else None,
             log=leases,
             alarms=alarms,

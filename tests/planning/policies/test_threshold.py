@@ -411,3 +411,25 @@ def test_a_plan_stays_within_bounds_and_never_grows_and_shrinks_at_once(rate, be
     assert kinds(plan).count(DrainHost) <= len(observation.usable) // 2
     assert len(set(plan)) == len(plan)
     assert len(observation.usable) - kinds(plan).count(DrainHost) >= min(1, len(observation.usable))
+
+
+class TestWithdrawn:
+    """Hosts that wait for their provider while the need for them goes."""
+
+    def test_a_host_that_still_waits_is_withdrawn_once_the_others_have_sufficed_for_a_while(self):
+        leases = [host("h1"), host("h2", HostState.REQUESTED, 960.0), host("h3", HostState.REQUESTED, 970.0)]
+        plan = Threshold(settle=10.0).plan(observe(leases, 20.0)).actions
+        assert plan == (ReleaseHost("h3"), ReleaseHost("h2"))
+        assert plan[0].why == "it still waits, and for 10.0 s the others would have sufficed"
+
+    def test_only_as_many_as_are_not_needed_and_the_newest_first(self):
+        leases = [host("h1"), host("h2", HostState.REQUESTED, 960.0), host("h3", HostState.REQUESTED, 970.0)]
+        assert Threshold(settle=10.0).plan(observe(leases, 100.0)).actions == (ReleaseHost("h3"),)
+
+    def test_not_while_the_need_was_there_a_moment_ago(self):
+        leases = [host("h1"), host("h2", HostState.REQUESTED, 960.0)]
+        assert Threshold(settle=20.0).plan(observe(leases, 20.0, before=120.0)).actions == ()
+
+    def test_not_one_that_starts_and_not_without_a_host_that_works(self):
+        assert Threshold().plan(observe([host("h1"), host("h2", HostState.STARTING, 960.0)], 20.0)).actions == ()
+        assert ReleaseHost not in kinds(Threshold().plan(observe([host("h1", HostState.REQUESTED)], 0.0)).actions)

@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 
 from conformance.fake_provider import SMALL, FakeProvider
 from conformance.fake_session import FakeSession
-from elastream.clouds.provider import RunState, Terms
+from elastream.clouds.granted import GrantedExecutors
+from elastream.clouds.provider import UNLIMITED, RunState, Terms
 from elastream.model.cloud import TRANSITIONS, HostState, HostType
 from elastream.model.errors import CloudError
 from elastream.spark.hosts import hosts as module
 from elastream.spark.hosts.hosts import Hosts
-from elastream.spark.hosts.session_executors import SessionExecutors
-from elastream.spark.jvm.executors import UNLIMITED, Executors
+from elastream.spark.jvm.executors import Executors
 from fake_clock import FakeClock
 
 TYPE = HostType("executor", cores=2, slots=2, price=0.0, start=15.0)
@@ -41,7 +41,7 @@ def provider():
 def asked_of_spark(session, clock, allowed=UNLIMITED):
     """Hosts that are executors of the session, more of which Spark is asked for."""
     executors = Executors(session)
-    provider = SessionExecutors(session, executors, Terms((TYPE,), 10, patience=90.0), allowed)
+    provider = GrantedExecutors(Terms((TYPE,), 10, patience=90.0), session, allowed=allowed)
     found = Hosts(executors, provider, clock.now, fence=session.fence, session=provider)
     found.look()
     return found
@@ -65,7 +65,7 @@ def run(provider, clock):
 def beside(session, provider, clock):
     """Hosts of a provider beside those that the session has anyway."""
     executors = Executors(session)
-    others = SessionExecutors(session, executors, Terms((TYPE,), 10))
+    others = GrantedExecutors(Terms((TYPE,), 10), session)
     hosts = Hosts(executors, provider, clock.now, fence=session.fence, session=others)
     hosts.look()
     return hosts

@@ -12,8 +12,7 @@ SMALL = HostType("small", cores=0.5, slots=1, memory=1000.0)
 
 
 def session(master="spark://somewhere:7077", memory=600, cores=None):
-    security = SimpleNamespace(isAuthenticationEnabled=lambda: False)
-    context = SimpleNamespace(executorMemory=lambda: memory, env=lambda: SimpleNamespace(securityManager=lambda: security))
+    context = SimpleNamespace(executorMemory=lambda: memory)
     conf = SimpleNamespace(get=lambda name: cores if name == "spark.executor.cores" else None)
     spark_context = SimpleNamespace(master=master, _jsc=SimpleNamespace(sc=lambda: context), getConf=lambda: conf)
     return SimpleNamespace(sparkContext=spark_context)

@@ -4,10 +4,10 @@ from types import SimpleNamespace
 
 import pytest
 
+from elastream.clouds.provider import UNLIMITED
 from elastream.model.errors import EnvironmentProblem
 from elastream.spark.jvm import capabilities
 from elastream.spark.jvm.capabilities import probe
-from elastream.spark.jvm.executors import UNLIMITED
 
 
 def session(master="spark://h:7077", allocates=True, **settings):

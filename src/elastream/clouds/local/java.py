@@ -23,6 +23,7 @@ from elastream.model.errors import EnvironmentProblem
 __all__ = [
     "DRIVER_OPTIONS",
     "HOMES",
+    "SCALA",
     "SMALL_JVM",
     "cache_folder",
     "class_path",
@@ -30,6 +31,7 @@ __all__ = [
     "daemon_environment",
     "find_java",
     "linked_home",
+    "scala_version",
     "spark_home",
     "temporary_folder",
     "version_of",
@@ -62,6 +64,9 @@ SETTINGS = (
 
 FOREIGN = frozenset({"SPARK_PUBLIC_DNS", "SPARK_LOCAL_HOSTNAME", "SPARK_CONF_DIR"})
 """Variables of a user's Spark installation that would change addresses or configuration of ours."""
+
+SCALA = "SPARK_SCALA_VERSION"
+"""Environment variable by which Spark's own programs are told the version of Scala."""
 
 LONGEST_FOLDER = 107 - len("/.01234567-89ab-cdef-0123-456789abcdef.sock")
 """Characters of a folder with sockets of Spark's Python workers, whose names are of this kind: Linux takes paths of 107."""
@@ -114,6 +119,18 @@ def spark_home() -> Path:
 def cache_folder() -> Path:
     """Where what is kept between runs lies: `elastream` in the user's cache folder (XDG_CACHE_HOME, on Linux)."""
     return user_cache_path("elastream")
+
+
+def scala_version() -> str:
+    """The version of Scala that Spark's jars are for, such as `2.13`: what its scripts ask for where they find no release.
+
+    Raises EnvironmentProblem where there are no jars.
+    """
+    jars = spark_home() / "jars"
+    core = next(jars.glob("spark-core_*.jar"), None)
+    if core is None:
+        raise EnvironmentProblem(f"Spark's jars are missing from {jars}: install pyspark anew")
+    return core.name.removeprefix("spark-core_").partition("-")[0]
 
 
 def linked_home() -> Path:
@@ -175,17 +192,13 @@ def daemon_environment(address: str, scratch: Path | None = None, temporary: Pat
     scripts would set. scratch, temporary: folders of a host for what its executors keep for a while; a killed one leaves it
     behind (sockets, libraries of 10 MB), so that each host has its own, which are removed after it.
     """
-    home = linked_home()
-    core = next((home / "jars").glob("spark-core_*.jar"), None)
-    if core is None:
-        raise EnvironmentProblem(f"Spark's jars are missing from {home / 'jars'}: install pyspark anew")
     found = {key: value for key, value in for_others(os.environ).items() if key not in FOREIGN}
     if scratch is not None and temporary is not None:
         options = f"{found.get('JDK_JAVA_OPTIONS', '')} -Djava.io.tmpdir={temporary}".strip()
         found |= {"SPARK_LOCAL_DIRS": str(scratch), "TMPDIR": str(temporary), "JDK_JAVA_OPTIONS": options}
     return {
         **found,
-        "SPARK_HOME": str(home),
-        "SPARK_SCALA_VERSION": core.name.removeprefix("spark-core_").partition("-")[0],
+        "SPARK_HOME": str(linked_home()),
+        SCALA: scala_version(),
         "SPARK_LOCAL_IP": address,
     }

@@ -6,7 +6,7 @@ Any host takes any task, so that hosts are counted by cores, and the ones that g
 import math
 from collections.abc import Callable, Sequence
 
-from elastream.model.action import Action, CancelDrain, DrainHost, LeaseHost
+from elastream.model.action import Action, CancelDrain, DrainHost, LeaseHost, ReleaseHost
 from elastream.model.cloud import HostType
 from elastream.model.observation import Observation
 from elastream.model.units import format_duration
@@ -141,6 +141,27 @@ def drain_surplus(
     why = f"{counted(len(usable) - len(going), 'host')} filled to {highest / left:.0%} at most, as needed "
     why += f"for {format_duration(settle)}" if settle else "now"
     return [DrainHost(host, why=why) for host in going]
+
+
+def withdraw_surplus(
+    observation: Observation, highest: float, most: float, spare: int, settle: float, *, equal: bool
+) -> list[Action]:
+    """Releases of hosts that wait for their provider, without which the others, coming ones too, suffice; newest first.
+
+    Otherwise as `drain_surplus`. A host that has begun to start is not withdrawn: it is paid for.
+    """
+    there = [*observation.usable, *observation.coming]
+    going: list[str] = []
+    for host in reversed(observation.waiting):
+        rest = [each for each in there if each not in (*going, host)]
+        working = sorted(rest, key=lambda each: host_capacity(observation, each))[spare:]
+        if not observation.usable or len(rest) < observation.context.min_hosts:
+            break
+        if not highest <= most * shared_capacity(observation, working, equal=equal):
+            break
+        going.append(host)
+    why = f"it still waits, and for {format_duration(settle)} the others would have sufficed"
+    return [ReleaseHost(host, why=why) for host in going]
 
 
 def threads(observation: Observation, operator: str, occupied: float, most: float, limit: int | None) -> int:

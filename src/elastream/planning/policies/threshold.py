@@ -282,9 +282,11 @@ class _Round:
     def _shrink(self, seen: Seen) -> list[Action]:
         observation, policy, load = self.observation, self.policy, self.load
         young = observation.time - seen.since < self.settle or load.since_change < policy.cool_down
-        if young or observation.coming or load.late or load.behind > 1 or load.queued(self.settle):
+        if (young and not observation.waiting) or load.late or load.behind > 1 or load.queued(self.settle):
             return []
         highest = self._kept(seen)
+        if observation.coming:
+            return fused.withdraw_surplus(observation, highest, self.most, policy.spare, self.settle, equal=self._equal)
         return fused.drain_surplus(observation, highest, self.most, policy.spare, self.pace, self.settle, equal=self._equal)
 
     def _kept(self, seen: Seen) -> float:

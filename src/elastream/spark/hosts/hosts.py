@@ -26,13 +26,13 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
+from elastream.clouds.granted import GrantedExecutors
 from elastream.clouds.provider import HostStatus, Phase, Provider, RunState
 from elastream.model.alarms import Alarms
 from elastream.model.cloud import Billing, HostState, HostType, Lease
 from elastream.model.errors import in_one_line
 from elastream.recording.lease_log import LeaseLog
 from elastream.spark.hosts.book import HostBook, Known
-from elastream.spark.hosts.session_executors import SessionExecutors
 from elastream.spark.hosts.taking_over import Begun, TakenOver
 from elastream.spark.jvm.executors import Executor, Executors, newest_by_address
 
@@ -72,7 +72,7 @@ class Hosts(HostBook):
         *,
         fence: Callable[[str], None],
         warm: Callable[[Executor], None] | None = None,
-        session: SessionExecutors | None = None,
+        session: GrantedExecutors | None = None,
         log: LeaseLog | None = None,
         alone: bool = True,
         alarms: Alarms | None = None,
@@ -290,7 +290,7 @@ class Hosts(HostBook):
             known.leaving = executor.leaving
             self._to(name, HostState.DRAINING if executor.leaving else HostState.RUNNING)
 
-    def _find(self, session: SessionExecutors, executor: Executor) -> None:
+    def _find(self, session: GrantedExecutors, executor: Executor) -> None:
         """Take in an executor that was not leased."""
         name, now = f"h{self.next_number}", self._clock()
         slots = executor.slots

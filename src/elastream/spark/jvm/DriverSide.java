@@ -92,6 +92,17 @@ public static String executors(Object context) {
     return out.toString();
 }
 
+/** Why an executor is gone, one line; nothing where Spark was not told. */
+public static String ending(Object context, String executor) {
+    scala.collection.immutable.Seq all = ((org.apache.spark.SparkContext) context).statusStore().executorList(false);
+    for (int i = 0; i < all.size(); i++) {
+        org.apache.spark.status.api.v1.ExecutorSummary each = (org.apache.spark.status.api.v1.ExecutorSummary) all.apply(i);
+        if (each.id().equals(executor) && each.removeReason().isDefined())
+            return line((String) each.removeReason().get()) + "\n";
+    }
+    return "";
+}
+
 /**
  * Streaming queries that run: "id run batch idle name" a line, by tabs; batch is the newest that ended, -1 before the first;
  * idle is 1 where none is under way and no data waits; the name is empty where a query has none.

@@ -9,11 +9,10 @@ from typing import Any
 from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
-from elastream.clouds.provider import lacks_as_provider
+from elastream.clouds.provider import UNLIMITED, lacks_as_provider
 from elastream.model.errors import EnvironmentProblem, in_one_line
 from elastream.model.units import duration
 from elastream.spark.jvm.driver_side import DriverSide, TaskLoads
-from elastream.spark.jvm.executors import UNLIMITED
 from elastream.spark.jvm.gateway import java_context, jvm_of
 from elastream.spark.jvm.recovery import Recovery
 

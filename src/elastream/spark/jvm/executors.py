@@ -1,14 +1,15 @@
 """Lists the session's executors with host and load, sets their number, and releases or excludes single ones."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from pyspark.sql import SparkSession
 
+from elastream.clouds.provider import ClusterWord
 from elastream.spark.jvm.driver_side import DriverSide
 from elastream.spark.jvm.gateway import gateway_of, java_context, jvm_of
 
-__all__ = ["UNLIMITED", "AllocationClient", "Executor", "Executors", "Location"]
+__all__ = ["AllocationClient", "Executor", "Executors", "Location"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +59,11 @@ class Executors:
         self.seen = found
         return found
 
+    def ending(self, executor: str) -> str:
+        """Why an executor that was here is gone, as Spark was told; empty where it was not. Raises Py4JError."""
+        said = self._driver.ask("ending", self._driver.context, executor)
+        return " ".join(" ".join(line[0] for line in said).split())
+
     def by_address(self) -> Mapping[str, Executor]:
         """Active executors by address of their host; the newest of each host."""
         return newest_by_address(self.look())
@@ -69,18 +75,36 @@ def newest_by_address(executors: Mapping[str, Executor]) -> Mapping[str, Executo
     return {each.host: each for each in newest}
 
 
-UNLIMITED = 2**31 - 1
-"""Spark's value for "as many executors as the cluster has room for"."""
-
-
 class AllocationClient:
     """Spark's allocation client: the calls of dynamic allocation, which every cluster manager that supports it has.
 
-    Every method raises Py4JError if the session has stopped.
+    It is the `clouds.provider.Granting` of a session. executors: whose last look says what is there. word: what the cluster
+    manager says of requests. Every method raises Py4JError if the session has stopped.
     """
 
-    def __init__(self, spark: SparkSession) -> None:
-        self._spark = spark
+    def __init__(
+        self,
+        spark: SparkSession,
+        executors: Executors,
+        word: Callable[[int], ClusterWord] = lambda registered: ClusterWord(),
+    ) -> None:
+        self._spark, self.executors, self._word = spark, executors, word
+
+    @property
+    def application(self) -> str:
+        """The id of the session's application."""
+        return str(self._spark.sparkContext.applicationId)
+
+    @property
+    def seen(self) -> Mapping[str, Executor]:
+        """The executors of the last look, by id."""
+        return self.executors.seen
+
+    def take_over(self) -> None:
+        """Stop Spark's own manager of executors, where the session began with one: from now on only we request any."""
+        manager = java_context(self._spark).executorAllocationManager()
+        if manager.isDefined():
+            manager.get().stop()
 
     def request(self, total: int) -> None:
         """Request `total` executors in total."""
@@ -91,6 +115,14 @@ class AllocationClient:
         """Release an executor, with all tasks on it. Does not change the requested total: set it first."""
         jvm = jvm_of(self._spark)
         java_context(self._spark).schedulerBackend().killExecutors(jvm.PythonUtils.toSeq([executor]), False, False, True)
+
+    def word(self) -> ClusterWord:
+        """What the cluster manager last said of what was requested and has not registered."""
+        return self._word(len(self.seen))
+
+    def ending(self, executor: str) -> str:
+        """Why an executor is gone, as Spark was told; empty where it was not."""
+        return self.executors.ending(executor)
 
     def fence(self, executor: str) -> None:
         """Exclude `executor` from scheduling; it still serves its shuffle files.

@@ -7,6 +7,7 @@ second and not for half a minute; no limit on executors lost, because releasing 
 import contextlib
 import logging
 import os
+import re
 import shlex
 import sys
 import sysconfig
@@ -23,11 +24,11 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from elastream.clouds.local.closed import POOL_TOKEN
-from elastream.clouds.local.java import DRIVER_OPTIONS, linked_home
+from elastream.clouds.local.java import DRIVER_OPTIONS, SCALA, linked_home, scala_version, spark_home
 from elastream.model.errors import EnvironmentProblem, InputError, first_line
 from elastream.spark.jvm.gateway import jvm_of
 
-__all__ = ["StateStore", "holding", "open_session", "session_settings", "settings_for"]
+__all__ = ["StateStore", "holding", "open_session", "secret_of", "session_settings", "settings_for"]
 
 StateStore: TypeAlias = Literal["memory", "disk"]
 """Where executors keep keyed state between batches: in their heap (Spark's default store), or on disk (RocksDB), for state
@@ -60,6 +61,9 @@ collector threads than cores only wait for each other; what the first tier makes
 STACK = "-Xss32m"
 """Stack of the driver's threads: Spark searches for an interrupt in the text of a failed Python callback with an expression
 that recurses a few times per character, and on the default stack a query stopped in mid-batch dies of that instead."""
+
+COOKIE = "sparkCookie"
+"""What Spark calls its secret among Hadoop's credentials."""
 
 ELSEWHERE = "in the credentials of the driver"
 """Stands where Spark wants the secret to be among the settings; it takes the one in the credentials."""
@@ -156,18 +160,27 @@ def session_settings(state_store: StateStore = "memory") -> Mapping[str, str]:
 
 
 def open_session(
-    master: str, name: str, folder: Path, settings: Mapping[str, str], secret: str | None = None
+    master: str,
+    name: str,
+    folder: Path,
+    settings: Mapping[str, str],
+    secret: str | None = None,
+    *,
+    python: str = "",
+    packaged: bool = False,
 ) -> SparkSession:
     """A session on `master`; raises EnvironmentProblem where one is open already or Spark does not start.
 
     `folder` takes Spark's warehouse and scratch files, so that a run leaves nothing elsewhere. secret: what the master asks
-    for; `settings` then turn authentication on.
+    for; `settings` then turn authentication on. python: the interpreter of executors, by default the driver's. packaged:
+    whether Spark's home must have PySpark as archives.
     """
     if SparkSession.getActiveSession() is not None:
         raise EnvironmentProblem("a Spark session is open in this process already; stop it before run(...)")
     os.environ["SPARK_LOCAL_IP"] = settings["spark.driver.host"]
     # Workers run the interpreter of the driver, from folders of their own, and find the modules beside the user's program.
-    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = os.path.abspath(sys.executable)
+    os.environ["PYSPARK_DRIVER_PYTHON"] = os.path.abspath(sys.executable)
+    os.environ["PYSPARK_PYTHON"] = python or os.environ["PYSPARK_DRIVER_PYTHON"]
     # The run reports errors of the shutdown in a sentence; the gateway would add a stack trace.
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
     builder = SparkSession.builder.master(master).appName(name)
@@ -182,15 +195,16 @@ def open_session(
     for key, value in {**settings, **places}.items():
         builder = builder.config(key, value)
     others = psutil.Process().children()
+    home = spark_home() if packaged else linked_home()
     try:
         _renew_jvm({**settings, **places})
-        with _stderr_into(folder / "driver-stderr.log"), _environment(linked_home()):
+        with _stderr_into(folder / "driver-stderr.log"), _environment(home):
             if secret is not None:
                 builder = builder.config("spark.authenticate.secret", ELSEWHERE)
                 _enter(secret, {**settings, **places})
             spark = builder.getOrCreate()
     except (PySparkException, Py4JError, RuntimeError, OSError) as error:
-        raise EnvironmentProblem(f"Spark did not start on {master}: {first_line(error)}") from error
+        raise EnvironmentProblem(f"Spark did not start on {master}: {why_in_java(error)}") from error
     except (KeyboardInterrupt, SystemExit):
         _end_jvm(others)
         raise
@@ -240,6 +254,35 @@ def holding(spark: SparkSession, file: Path) -> Iterator[Callable[[], None]]:
         raise
 
 
+def secret_of(spark: SparkSession) -> str | None:
+    """What executors of a session have to know; None where nobody asks, or nobody but its cluster manager knows.
+
+    It is in the credentials or among the settings. Spark's own security manager is not asked: the gateway would look at all
+    methods of Spark's environment, and some of their classes are in no jar that comes with PySpark.
+    """
+    settings = spark.sparkContext.getConf()
+    if (settings.get("spark.authenticate") or "").lower() != "true":
+        return None
+    hadoop = jvm_of(spark).org.apache.hadoop
+    kept = hadoop.security.UserGroupInformation.getCurrentUser().getCredentials()
+    if (key := kept.getSecretKey(hadoop.io.Text(COOKIE))) is not None:
+        return bytes(key).decode()
+    found = settings.get("spark.authenticate.secret")
+    return None if found is None else str(found)
+
+
+def why_in_java(error: BaseException) -> str:
+    """What an exception of the JVM said, in one line; its first line where it said nothing.
+
+    The gateway puts a line of its own before it, and Kubernetes' client the request and the whole answer around it.
+    """
+    said = re.search(r"^: [\w.$]+: (.+)$", str(error), re.MULTILINE)
+    if said is None:
+        return first_line(error)
+    answered = re.search(r"Message: (.+?)\.? Received status: ", said[1])
+    return answered[1] if answered else said[1]
+
+
 def session_stopped(spark: SparkSession) -> bool:
     """Whether `spark` was stopped, or its JVM is gone."""
     context = spark.sparkContext._jsc
@@ -275,19 +318,20 @@ def _enter(secret: str, settings: Mapping[str, str]) -> None:
     assert SparkContext._jvm is not None
     hadoop = SparkContext._jvm.org.apache.hadoop
     credentials = hadoop.security.Credentials()
-    credentials.addSecretKey(hadoop.io.Text("sparkCookie"), bytearray(secret.encode()))
+    credentials.addSecretKey(hadoop.io.Text(COOKIE), bytearray(secret.encode()))
     hadoop.security.UserGroupInformation.getCurrentUser().addCredentials(credentials)
 
 
 @contextlib.contextmanager
 def _environment(home: Path) -> Iterator[None]:
     """Let the JVM started inside, and its Python processes, take `home` for Spark's, and not see the pool's token."""
-    before = {name: os.environ.pop(name, None) for name in ("SPARK_HOME", POOL_TOKEN)}
-    os.environ["SPARK_HOME"] = str(home)
+    before = {name: os.environ.pop(name, None) for name in ("SPARK_HOME", SCALA, POOL_TOKEN)}
+    os.environ |= {"SPARK_HOME": str(home), SCALA: scala_version()}
     try:
         yield
     finally:
-        del os.environ["SPARK_HOME"]
+        for name in ("SPARK_HOME", SCALA):
+            del os.environ[name]
         os.environ |= {name: value for name, value in before.items() if value is not None}
 
 

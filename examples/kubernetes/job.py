@@ -1,0 +1,47 @@
+"""The word count as a job in a cluster of Kubernetes: job.yaml starts it, and its executors are pods that come and go.
+
+It goes on with its newest run where there is one: the driver's pod may be moved to another node at any time.
+"""
+
+import os
+from pathlib import Path
+
+from elastream import Dataflow, Kubernetes, Threshold, constant, parquet, ramp, run, text_files
+
+RUNS = Path("/runs")
+IMAGE = os.environ.get("ELASTREAM_IMAGE", "registry.example/word-count:1")
+# The volume of the run's folder, in the pods of executors as in the driver's.
+VOLUME = "spark.kubernetes.executor.volumes.persistentVolumeClaim.runs"
+SETTINGS = {
+    f"{VOLUME}.mount.path": str(RUNS),
+    f"{VOLUME}.options.claimName": "runs",
+    # Pods of executors belong to the driver's pod, so that Kubernetes removes them with it.
+    "spark.kubernetes.driver.pod.name": os.environ.get("HOSTNAME", ""),
+}
+
+if __name__ == "__main__":
+    flow = Dataflow("word_count")
+    load = ramp("1k/s", "40k/s", over="10min").then(constant("40k/s"))
+    lines = flow.source(text_files("/runs/books/*.txt"), load=load)
+    words = lines.flat_map(str.split, returns="word string", max_duration="250ms", cores=0.25)
+    words.key_by("word").count().sink(parquet())
+    cloud = Kubernetes(
+        IMAGE,
+        namespace="streaming",
+        cores=1,
+        memory="2 GB",
+        price=0.05,
+        max_hosts=8,
+        service_account="elastream",
+        shared=True,
+        settings=SETTINGS,
+    )
+    earlier = max(RUNS.glob("word_count-*/run.json"), default=None)
+    run(
+        flow,
+        policy=Threshold(),
+        cloud=cloud,
+        target_latency="5s",
+        runs=RUNS,
+        resume=None if earlier is None else earlier.parent,
+    )

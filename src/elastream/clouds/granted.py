@@ -1,0 +1,305 @@
+"""The provider whose hosts are executors that the cluster manager of a session grants it, one at a time.
+
+Standalone, YARN and Kubernetes differ in what a request says and in what they answer; that is `clouds.standalone`, `yarn`
+and `kubernetes`. How executors come and go is the same for all, through Spark's allocation client (`provider.Granting`). It
+takes a number, not names: how many executors the session may have in all. The next one to register belongs to the oldest
+request. The number is absolute, so that repeating it leases nothing twice:
+
+    on the cluster                                  phase       what this provider does
+    the session is not open yet                     REQUESTED   nothing; requested once it is
+    asked for: queued, no quota, no room            REQUESTED   gives what the cluster says as the reason
+    container or pod granted, not registered yet    STARTING    waits
+    registered                                      UP          binds it to the oldest request
+    never to be had: no rights, no such image       GONE        lowers the number, so that nothing comes later
+    killed, preempted, evicted, its node lost       GONE        lowers the number, or Spark would replace it behind our back
+    released before it registered                   forgotten   lowers the number, which withdraws the request
+    released                                        ENDING      lowers the number, then gives the executor back
+    nobody requested it (own sessions)              not listed  gives it back
+
+Which executor belongs to which name is kept in a file: who comes after, in the same application, finds its hosts there.
+"""
+
+import json
+import logging
+import threading
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from elastream.clouds.provider import UNLIMITED, ClusterWord, Granting, HostStatus, Measured, Phase, RunState, Terms
+from elastream.model.cloud import HostType
+from elastream.model.errors import CloudError
+from elastream.recording.lines import replace_whole
+
+__all__ = ["GrantedExecutors"]
+
+log = logging.getLogger(__name__)
+
+KEPT = "granted.json"
+"""Name of the file in the provider's folder."""
+EARLY = "the session is not open yet"
+WAITS = "no executor has registered for it yet"
+
+
+@dataclass(slots=True)
+class _Host:
+    """A host. leased: whether it was requested here, not found. executor: None while it waits. gone: why, once it is."""
+
+    type: str
+    leased: bool = True
+    executor: str | None = None
+    starting: bool = False
+    gone: str = ""
+    released: bool = False
+
+    @property
+    def waits(self) -> bool:
+        return self.executor is None and not self.gone and not self.released
+
+    @property
+    def counts(self) -> bool:
+        """Whether it is one of those that Spark may have."""
+        return not self.gone and not self.released
+
+
+class GrantedExecutors:
+    """The executors of a session, as hosts.
+
+    terms: what one of them is taken for, and how many there may be. granting: None where the session is opened later, and
+    `bind` says so. allowed: how many executors Spark may have before anyone asks. alone: whether the session has no
+    executor but those leased here: what comes beside them is given back. ends: whether `close` gives back what was leased
+    here; otherwise it lives on with the session. folder: where it is kept which executor is which host. elsewhere: says
+    for the address of an executor why a host cannot be there, empty where it can.
+    """
+
+    def __init__(
+        self,
+        terms: Terms,
+        granting: Granting | None = None,
+        *,
+        allowed: int = UNLIMITED,
+        alone: bool = False,
+        ends: bool = False,
+        folder: Path | None = None,
+        elsewhere: Callable[[str], str] = lambda address: "",
+    ) -> None:
+        self.terms = terms
+        self._granting = granting
+        self._allowed = self._total = allowed
+        self._limited = allowed < UNLIMITED
+        self._alone, self._ends, self._elsewhere = alone, ends, elsewhere
+        self._file = None if folder is None else folder / KEPT
+        self._lock = threading.RLock()
+        self._hosts: dict[str, _Host] = {}
+        self._surplus: set[str] = set()  # executors given back that nobody requested
+        self._beside = 0
+        self._written = ""
+        if granting is not None:
+            self._restore(granting)
+
+    def bind(self, granting: Granting) -> None:
+        """Lease through the session of `granting` from now on, which was opened for these hosts."""
+        with self._lock:
+            self._granting = granting
+            self._request()
+            self._keep()
+
+    def lease(self, hosts: Mapping[str, HostType]) -> None:
+        """Let Spark have an executor more for each of `hosts`."""
+        known = {kind.name for kind in self.terms.types}
+        for name, kind in hosts.items():
+            if not name:
+                raise CloudError("a host needs a name")
+            if known and kind.name not in known:
+                raise CloudError(f"{name}: executors here are of type {', '.join(sorted(known))}, not {kind.name!r}")
+        with self._lock:
+            new = {name: _Host(kind.name) for name, kind in hosts.items() if name not in self._hosts}
+            self._hosts |= new
+            if new:
+                self._keep()
+                self._request()
+
+    def adopt(self, host: str, executor: str, kind: HostType) -> None:
+        """Take in an executor that was not requested here, as `host`."""
+        with self._lock:
+            self._hosts[host] = _Host(kind.name, leased=False, executor=executor)
+
+    def beside(self, others: int) -> None:
+        """Note how many executors come up or run on hosts that were leased elsewhere: they count in Spark's total too."""
+        with self._lock:
+            changed, self._beside = others != self._beside, others
+            if changed and self._total != self._allowed:
+                self._request()
+
+    def release(self, hosts: Collection[str]) -> None:
+        """Withdraw requests; give executors back, whatever still runs there."""
+        with self._lock:
+            for name in hosts:
+                host = self._hosts.get(name)
+                if host is None or host.released:
+                    continue
+                host.released = True
+                if host.executor is not None and not host.gone:
+                    self._give_back(host.executor)
+            self._forget()
+            if self._total != self._allowed:
+                self._request()
+            self._keep()
+
+    def hosts(self) -> Mapping[str, HostStatus]:
+        """Every host, by the session's last look at its executors."""
+        with self._lock:
+            if self._granting is None:
+                return {name: HostStatus(host.type, Phase.REQUESTED, EARLY) for name, host in self._hosts.items()}
+            seen = self._granting.seen
+            self._bind_fresh(self._granting, seen)
+            lost = self._find_lost(self._granting, seen)
+            word = self._take_in_word(self._granting)
+            self._forget()
+            if lost and self._total != self._allowed:
+                self._request()  # or Spark would start others in their place
+            self._keep()
+            return {name: self._status(host, seen, word) for name, host in self._hosts.items()}
+
+    def measure(self) -> Mapping[str, Measured]:
+        """Nothing: how busy its tasks keep an executor is the session's to tell."""
+        return {}
+
+    def report(self, state: RunState) -> None:
+        """Nothing: a cluster manager has no use for it."""
+
+    def owed(self) -> float | None:
+        """None: the leases' own cost."""
+        return None
+
+    def close(self) -> None:
+        """Give back what was leased here, where that ends with this provider; what was found lives on with the session.
+
+        Spark may then have as many executors as before, or as remain where it could have all of the cluster; none in a
+        session of ours, which ends next.
+        """
+        with self._lock:
+            if self._granting is None:
+                return
+            leased = [host for host in self._hosts.values() if host.leased] if self._ends else []
+            for host in leased:
+                host.released = True
+            going = [host.executor for host in leased if host.executor is not None and not host.gone]
+            stay = sum(host.counts for host in self._hosts.values())
+            total = 0 if self._alone else stay if leased and self._allowed >= UNLIMITED else self._allowed
+            self._allowed = total
+            if self._total != total:
+                self._set_total(total)
+            for executor in going:
+                self._granting.kill(executor)
+            self._hosts = {name: host for name, host in self._hosts.items() if not host.released}
+            self._keep()
+
+    # -- under the lock ------------------------------------------------------------------------------------------------
+
+    def _bind_fresh(self, granting: Granting, seen: Collection[str]) -> None:
+        """Bind executors that nobody has to the oldest requests; give back those that nobody wants."""
+        bound = {host.executor for host in self._hosts.values()} | self._surplus
+        fresh = [executor for executor in seen if executor not in bound]
+        waiting = [host for host in self._hosts.values() if host.waits]
+        for executor, host in zip(fresh, waiting, strict=False):
+            host.executor = executor
+            if refused := self._elsewhere(granting.seen[executor].host):
+                host.gone = refused
+                self._give_back(executor)
+        self._surplus &= set(seen)
+        for executor in fresh[len(waiting) :] if self._alone else ():
+            log.warning(
+                "executor %s came without a request, in place of one that was lost or withdrawn: given back", executor
+            )
+            self._surplus.add(executor)
+            self._give_back(executor)
+
+    def _find_lost(self, granting: Granting, seen: Collection[str]) -> bool:
+        """Note which executors are gone unasked; returns whether there are new ones."""
+        found = False
+        for host in self._hosts.values():
+            if host.executor is not None and host.executor not in seen and not host.gone:
+                why = granting.ending(host.executor) if not host.released else ""
+                host.gone = f"executor {host.executor} is gone" + (f": {why}" if why else "")
+                found = True
+        return found
+
+    def _take_in_word(self, granting: Granting) -> ClusterWord:
+        """What the cluster says while hosts wait."""
+        waiting = [host for host in self._hosts.values() if host.waits]
+        word = granting.word() if waiting else ClusterWord()
+        for host in waiting[: word.starting]:
+            host.starting = True
+        never = [host for host in waiting if word.never and not host.starting]
+        for host in never:
+            host.gone = word.reason
+        if never:
+            self._request()
+        return word
+
+    def _status(self, host: _Host, seen: Mapping[str, object], word: ClusterWord) -> HostStatus:
+        if host.gone:
+            return HostStatus(host.type, Phase.GONE, host.gone, executor=host.executor or "")
+        if host.executor is None:
+            if host.starting:
+                return HostStatus(host.type, Phase.STARTING, "granted; its executor has not registered yet")
+            reason = f"{WAITS}: {word.reason}" if word.reason else WAITS
+            return HostStatus(host.type, Phase.REQUESTED, reason, refused=word.refused)
+        assert self._granting is not None
+        phase = Phase.ENDING if host.released else Phase.UP
+        return HostStatus(host.type, phase, address=self._granting.seen[host.executor].host, executor=host.executor)
+
+    def _forget(self) -> None:
+        """Drop hosts that were released and are gone, or never had an executor."""
+        for name in [name for name, host in self._hosts.items() if host.released and (host.gone or host.executor is None)]:
+            del self._hosts[name]
+
+    def _give_back(self, executor: str) -> None:
+        """End an executor, and let Spark have no other in its place."""
+        self._limited = True
+        self._request()
+        if self._granting is not None:
+            self._granting.kill(executor)
+
+    def _request(self) -> None:
+        """Let Spark have as many executors as there are and are requested, less those that go.
+
+        Where it may have all that the cluster has room for, and none was given back, asking for more changes nothing.
+        """
+        if self._limited and self._granting is not None:
+            self._set_total(sum(host.counts for host in self._hosts.values()) + self._beside)
+
+    def _set_total(self, total: int) -> None:
+        if total != self._total and self._granting is not None:
+            self._granting.request(total)
+            self._total = total
+
+    # -- what outlives this provider -----------------------------------------------------------------------------------
+
+    def _restore(self, granting: Granting) -> None:
+        """Take over the hosts that an earlier provider leased in the same application."""
+        try:
+            kept = json.loads(self._file.read_text()) if self._file is not None and self._file.exists() else {}
+            if kept.get("application") == granting.application:
+                self._hosts = {each["host"]: _Host(each["type"], executor=each["executor"]) for each in kept["hosts"]}
+                self._request()
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            log.warning("%s cannot be read (%s): executors leased earlier are found under new names", self._file, error)
+
+    def _keep(self) -> None:
+        """Write which executor is which host, where that changed."""
+        if self._file is None or self._granting is None:
+            return
+        hosts = [
+            {"host": name, "type": host.type, "executor": host.executor}
+            for name, host in self._hosts.items()
+            if host.leased and not host.released
+        ]
+        text = json.dumps({"application": self._granting.application, "hosts": hosts})
+        if text != self._written:
+            try:
+                replace_whole(self._file, text.encode())
+                self._written = text
+            except OSError as error:
+                log.warning("%s cannot be written (%s): after a restart these hosts have new names", self._file, error)

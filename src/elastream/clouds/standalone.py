@@ -1,0 +1,116 @@
+"""`Standalone`, the cloud that is a Spark Standalone cluster which exists: its hosts are executors on the master's workers.
+
+Executors are requested and given back one by one. With the cores and memory of a worker declared, a host is a worker.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from elastream.clouds.executors import (
+    address_of,
+    declared_type,
+    in_session,
+    of_our_own,
+    refuse_counts,
+    refuse_silent,
+)
+from elastream.clouds.granted import GrantedExecutors
+from elastream.clouds.provider import ExistingSession
+from elastream.model.alarms import Alarms
+from elastream.model.cloud import HostType
+from elastream.model.errors import CloudError
+
+__all__ = ["Standalone"]
+
+SCHEME = "spark://"
+PORT = 7077
+
+NONE_AT_FIRST: Mapping[str, str] = {
+    "spark.dynamicAllocation.enabled": "true",
+    "spark.dynamicAllocation.minExecutors": "0",
+    "spark.dynamicAllocation.initialExecutors": "0",
+    "spark.dynamicAllocation.shuffleTracking.enabled": "true",
+}
+"""A Standalone master gives a new application an executor on every worker at once, unless it says that it will ask for
+them. Who then asks is Elastream: Spark's own manager of executors is stopped as soon as the session is open
+(`spark.jvm.executors.AllocationClient.take_over`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Standalone:
+    """Executors of an existing Standalone master: `Standalone("spark://10.0.0.5:7077", max_hosts=8)`.
+
+    master: its URL; of several (`spark://a:7077,b:7077`) the first that answers is enough. host_type, or cores, memory
+    (megabytes, or text such as `"4 GB"`) and price: what one executor is taken for, and takes of a worker; of its memory
+    the heap takes 70 %, and that is all that a worker counts. min_hosts, max_hosts: how many may be leased at a time.
+    driver_address: at which workers reach this machine, by default the one that it has towards the master. shared: that the
+    run's folder, this interpreter and the program's modules are on a file system that all workers have under the same path;
+    otherwise executors on other machines are refused. secret: what the master asks for (`spark.authenticate.secret`).
+    settings: further Spark settings.
+
+    Raises CloudError for a URL that is none, an unknown type, and numbers of hosts that make no sense.
+    """
+
+    master: str
+    max_hosts: int = 6
+    min_hosts: int = 1
+    host_type: HostType | str | None = None
+    cores: float | None = None
+    memory: float | str | None = None
+    price: float | None = None
+    driver_address: str = ""
+    shared: bool = False
+    secret: str | None = field(default=None, repr=False)
+    settings: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not self.master.startswith(SCHEME) or not self.master.removeprefix(SCHEME):
+            raise CloudError(f"{self.master!r} is no Standalone master: its URL is {SCHEME}HOST:PORT")
+        refuse_counts(self.min_hosts, self.max_hosts)
+        _ = self.types
+
+    @property
+    def types(self) -> tuple[HostType, ...]:
+        """The one type that all its hosts have."""
+        return (declared_type(self.host_type, self.cores, self.memory, self.price),)
+
+    @property
+    def declared(self) -> bool:
+        """Whether anything was said of what an executor is."""
+        return any(each is not None for each in (self.host_type, self.cores, self.memory))
+
+    @property
+    def named(self) -> str:
+        """The cloud in a sentence."""
+        return f"the Standalone master {self.master}"
+
+    def open(
+        self,
+        folder: Path,
+        *,
+        ports: range | None = None,
+        session: ExistingSession | None = None,
+        alarms: Alarms | None = None,
+    ) -> GrantedExecutors:
+        """The provider. ports: not needed, as nothing of it listens. alarms: not needed, as it has no thread of its own.
+
+        Raises EnvironmentProblem where the master does not answer, CloudError where `session` has another kind of master or
+        executors of another shape.
+        """
+        if session is not None:
+            return in_session(self, session, SCHEME, folder)
+        masters = [address_of(each, PORT) for each in self.master.removeprefix(SCHEME).split(",")]
+        towards = refuse_silent(self.named, masters)
+        (kind,) = self.types
+        most = {"spark.cores.max": str(kind.slots * self.max_hosts)}
+        closed = {} if self.secret is None else {"spark.authenticate": "true"}
+        return of_our_own(
+            self,
+            self.master,
+            self.driver_address or towards,
+            {**NONE_AT_FIRST, **most, **closed, **self.settings},
+            folder,
+            begins_with=0,
+            secret=self.secret,
+        )

@@ -1,0 +1,81 @@
+// What Kubernetes says of the executor pods that a session has requested and that do not run. Asked with the session's own
+// client.
+
+/** "starting N", and "waits sentence" or "never sentence", by tabs. */
+public static String word(Object context, int registered) throws Exception {
+    org.apache.spark.SparkContext spark = (org.apache.spark.SparkContext) context;
+    Object backend = spark.schedulerBackend();
+    io.fabric8.kubernetes.client.KubernetesClient client = (io.fabric8.kubernetes.client.KubernetesClient)
+        backend.getClass().getMethod("kubernetesClient", new Class[0]).invoke(backend, new Object[0]);
+    String namespace = spark.conf().get("spark.kubernetes.namespace", "default");
+    java.util.List pods;
+    try {
+        pods = ((io.fabric8.kubernetes.api.model.PodList) ((io.fabric8.kubernetes.client.dsl.FilterWatchListDeletable)
+            ((io.fabric8.kubernetes.client.dsl.Filterable) client.pods().inNamespace(namespace))
+                .withLabel("spark-app-selector", spark.applicationId())).list()).getItems();
+    } catch (io.fabric8.kubernetes.client.KubernetesClientException refused) {
+        return refused(refused, namespace);
+    }
+    int running = 0, pending = 0;
+    String why = "";
+    boolean never = false;
+    for (int i = 0; i < pods.size(); i++) {
+        io.fabric8.kubernetes.api.model.Pod pod = (io.fabric8.kubernetes.api.model.Pod) pods.get(i);
+        if (!"executor".equals(pod.getMetadata().getLabels().get("spark-role"))) continue;
+        if (pod.getMetadata().getDeletionTimestamp() != null || pod.getStatus() == null) continue;
+        String phase = pod.getStatus().getPhase();
+        if ("Running".equals(phase)) running++;
+        if (!"Pending".equals(phase)) continue;
+        pending++;
+        String name = pod.getMetadata().getName();
+        if (why.length() == 0) why = "pod " + name + " is pending";
+        java.util.List conditions = pod.getStatus().getConditions();
+        for (int k = 0; k < conditions.size(); k++) {
+            io.fabric8.kubernetes.api.model.PodCondition each = (io.fabric8.kubernetes.api.model.PodCondition) conditions.get(k);
+            if ("PodScheduled".equals(each.getType()) && "False".equals(each.getStatus()))
+                why = "pod " + name + " is not scheduled: " + each.getMessage();
+        }
+        java.util.List containers = pod.getStatus().getContainerStatuses();
+        for (int k = 0; k < containers.size(); k++) {
+            io.fabric8.kubernetes.api.model.ContainerStatus each =
+                (io.fabric8.kubernetes.api.model.ContainerStatus) containers.get(k);
+            if (each.getState() == null || each.getState().getWaiting() == null) continue;
+            String reason = each.getState().getWaiting().getReason(), message = each.getState().getWaiting().getMessage();
+            why = "pod " + name + ": " + reason + (message == null ? "" : ": " + message);
+            if ("ImagePullBackOff".equals(reason) || "InvalidImageName".equals(reason)
+                || "ErrImageNeverPull".equals(reason)) {
+                why = "image " + each.getImage() + " cannot be pulled (" + reason
+                    + (message == null ? "" : ": " + message) + ")";
+                never = true;
+            }
+        }
+    }
+    String out = "starting\t" + Math.max(0, running - registered) + "\n";
+    if (pending > 0) return out + (never ? "never\t" : "waits\t") + line(why) + "\n";
+    if (running > registered) return out;
+    // Spark has not made the pod: the API server says why, asked for one that it is not to make.
+    try {
+        String json = "{\"apiVersion\":\"v1\",\"kind\":\"Pod\",\"metadata\":{\"name\":\"elastream-asks\"},\"spec\":"
+            + "{\"containers\":[{\"name\":\"c\",\"image\":\"none\",\"resources\":{\"requests\":{\"cpu\":\""
+            + spark.conf().get("spark.kubernetes.executor.request.cores", "1") + "\",\"memory\":\"" + spark.executorMemory()
+            + "Mi\"}}}]}}";
+        io.fabric8.kubernetes.api.model.Pod pod = (io.fabric8.kubernetes.api.model.Pod)
+            io.fabric8.kubernetes.client.utils.Serialization.unmarshal(json, io.fabric8.kubernetes.api.model.Pod.class);
+        client.resource(pod).inNamespace(namespace).dryRun().create();
+    } catch (io.fabric8.kubernetes.client.KubernetesClientException refused) {
+        return out + refused(refused, namespace);
+    }
+    return out;
+}
+
+private static String refused(io.fabric8.kubernetes.client.KubernetesClientException error, String namespace) {
+    String said = error.getStatus() != null && error.getStatus().getMessage() != null
+        ? error.getStatus().getMessage() : error.getMessage();
+    boolean full = said.contains("exceeded quota");
+    boolean never = !full && (error.getCode() == 401 || error.getCode() == 403 || error.getCode() == 404);
+    return (never ? "never\t" : "waits\t") + "Kubernetes refuses pods in namespace '" + namespace + "': " + line(said) + "\n";
+}
+
+private static String line(String text) {
+    return text == null ? "" : text.replace('\t', ' ').replace('\n', ' ');
+}

@@ -1,0 +1,29 @@
+// What a Standalone master says of the executors that a session has requested and not got. It tells of its workers how large
+// they are, but not what of them is free.
+
+/** "waits sentence" by a tab, where executors cannot come; "says sentence" where they can, once there is room. */
+public static String word(Object context, int registered) throws Exception {
+    org.apache.spark.SparkContext spark = (org.apache.spark.SparkContext) context;
+    String master = spark.master().substring("spark://".length()).split(",")[0];
+    int colon = master.lastIndexOf(':');
+    org.apache.spark.rpc.RpcEndpointRef ref = ((org.apache.spark.scheduler.cluster.CoarseGrainedSchedulerBackend) spark.schedulerBackend())
+        .rpcEnv().setupEndpointRef(
+        new org.apache.spark.rpc.RpcAddress(master.substring(0, colon), Integer.parseInt(master.substring(colon + 1))),
+        "Master");
+    Object question = Class.forName("org.apache.spark.deploy.DeployMessages$RequestMasterState$", true,
+        spark.getClass().getClassLoader()).getField("MODULE$").get(null);
+    Object answer = ref.askSync(question, scala.reflect.ClassTag$.MODULE$.apply(Object.class));
+    Object[] workers = (Object[]) answer.getClass().getMethod("workers", new Class[0]).invoke(answer, new Object[0]);
+    int memory = spark.executorMemory();
+    int cores = spark.conf().getInt("spark.executor.cores", 1);
+    int fit = 0;
+    for (int i = 0; i < workers.length; i++) {
+        org.apache.spark.deploy.master.WorkerInfo each = (org.apache.spark.deploy.master.WorkerInfo) workers[i];
+        if (each.cores() >= cores && each.memory() >= memory) fit++;
+    }
+    String needs = cores + (cores == 1 ? " core and " : " cores and ") + memory + " MiB";
+    if (workers.length == 0) return "waits\tthe master has no worker\n";
+    if (fit == 0) return "waits\tnone of the master's " + workers.length + " workers has " + needs + "\n";
+    return "says\tit needs " + needs + " free on one of the master's workers, of which " + fit + " of " + workers.length
+        + (fit == 1 ? " is" : " are") + " large enough\n";
+}

@@ -1,0 +1,43 @@
+// What YARN says of the containers that an application has requested and not got. Calls go to the resource manager.
+
+/** "starting N", and "waits sentence" where requests wait, by tabs. */
+public static String word(Object context, int registered) throws Exception {
+    org.apache.spark.SparkContext spark = (org.apache.spark.SparkContext) context;
+    org.apache.hadoop.yarn.client.api.YarnClient client = org.apache.hadoop.yarn.client.api.YarnClient.createYarnClient();
+    client.init(new org.apache.hadoop.yarn.conf.YarnConfiguration(spark.hadoopConfiguration()));
+    client.start();
+    try {
+        org.apache.hadoop.yarn.api.records.ApplicationReport report = client.getApplicationReport(
+            org.apache.hadoop.yarn.api.records.ApplicationId.fromString(spark.applicationId()));
+        // One container is the application master's; the others are executors that run or come up.
+        int starting = report.getApplicationResourceUsageReport().getNumUsedContainers() - 1 - registered;
+        StringBuilder out = new StringBuilder("starting\t" + Math.max(0, starting) + "\n");
+        org.apache.hadoop.yarn.api.records.QueueInfo queue = client.getQueueInfo(report.getQueue());
+        if (queue != null && queue.getQueueState() == org.apache.hadoop.yarn.api.records.QueueState.STOPPED)
+            return out.append("waits\tqueue '" + report.getQueue() + "' is stopped\n").toString();
+        long needed = spark.executorMemory() + spark.conf().getSizeAsMb("spark.executor.memoryOverhead",
+            Math.max(384, spark.executorMemory() / 10) + "m");
+        int cores = spark.conf().getInt("spark.executor.cores", 1);
+        java.util.List nodes = client.getNodeReports(new org.apache.hadoop.yarn.api.records.NodeState[] {
+            org.apache.hadoop.yarn.api.records.NodeState.RUNNING});
+        int large = 0, free = 0;
+        for (int i = 0; i < nodes.size(); i++) {
+            org.apache.hadoop.yarn.api.records.NodeReport node = (org.apache.hadoop.yarn.api.records.NodeReport) nodes.get(i);
+            long memory = node.getCapability().getMemorySize();
+            int has = node.getCapability().getVirtualCores();
+            if (memory >= needed && has >= cores) large++;
+            if (memory - node.getUsed().getMemorySize() >= needed && has - node.getUsed().getVirtualCores() >= cores) free++;
+        }
+        String container = "a container of " + needed + " MiB and " + cores + (cores == 1 ? " core" : " cores");
+        if (large == 0)
+            out.append("waits\tno node of " + nodes.size() + " is large enough for " + container + "\n");
+        else if (free == 0)
+            out.append("waits\tno node of " + nodes.size() + " has room for " + container + "\n");
+        else if (queue != null)
+            out.append("says\tqueue '" + report.getQueue() + "' has not granted " + container + " yet; "
+                + Math.round(100 * queue.getCurrentCapacity()) + " % of what is its own is used\n");
+        return out.toString();
+    } finally {
+        client.stop();
+    }
+}

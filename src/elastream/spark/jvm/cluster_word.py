@@ -1,0 +1,92 @@
+"""What the cluster manager of a session says of executors that were requested and do not come.
+
+Each manager is read by a small Java source of its own, compiled when it is first needed; where that fails, hosts wait
+without a reason. Asking takes a round trip over a network: it is done by a thread, at most every few seconds, and only
+while something waits.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+
+from py4j.protocol import Py4JError
+from pyspark.sql import SparkSession
+
+from elastream.clouds.provider import ClusterWord
+from elastream.model.errors import EnvironmentProblem, in_one_line
+from elastream.spark.jvm.driver_side import HERE, DriverSide
+
+__all__ = ["WordOfCluster", "word_of"]
+
+log = logging.getLogger(__name__)
+
+EVERY = 2.0
+"""Seconds between two questions, at least."""
+
+
+class WordOfCluster:
+    """The newest answer of a cluster manager. ask: called with how many executors are registered; may take long."""
+
+    def __init__(self, ask: Callable[[int], ClusterWord], clock: Callable[[], float] = time.monotonic) -> None:
+        self._ask, self._clock = ask, clock
+        self._word = ClusterWord()
+        self._asked, self._asking = -EVERY, False
+        self._failed = False
+        self._lock = threading.Lock()
+
+    def __call__(self, registered: int) -> ClusterWord:
+        """The newest answer; asks anew, on a thread of its own, where that is old."""
+        with self._lock:
+            now = self._clock()
+            if now - self._asked > 10 * EVERY:
+                self._word = ClusterWord()  # of requests of long ago
+            if not self._asking and now - self._asked >= EVERY:
+                self._asking, self._asked = True, now
+                threading.Thread(target=self._renew, args=(registered,), name="cluster-word", daemon=True).start()
+            return self._word
+
+    def _renew(self, registered: int) -> None:
+        word = ClusterWord()
+        try:
+            word = self._ask(registered)
+        except Exception as error:
+            if not self._failed:
+                log.info(
+                    "the cluster manager does not say why executors do not come: %s", in_one_line(error), exc_info=True
+                )
+            self._failed = True
+        finally:
+            with self._lock:
+                self._word, self._asking = word, False
+
+
+def word_of(spark: SparkSession) -> Callable[[int], ClusterWord]:
+    """What says why executors of `spark` do not come; a manager that is not known says nothing."""
+    master = str(spark.sparkContext.master)
+    source = next((source for scheme, source in SOURCES.items() if master.startswith(scheme)), None)
+    if source is None:
+        return lambda registered: ClusterWord()
+    readers: list[DriverSide] = []
+
+    def ask(registered: int) -> ClusterWord:
+        if not readers:
+            readers.append(DriverSide(spark, HERE / source))
+        try:
+            return word_in(readers[0].ask("word", readers[0].context, registered))
+        except Py4JError as error:
+            raise EnvironmentProblem(in_one_line(error)) from error
+
+    return WordOfCluster(ask)
+
+
+SOURCES: Mapping[str, str] = {"spark://": "StandaloneWord.java", "yarn": "YarnWord.java", "k8s://": "KubernetesWord.java"}
+"""The Java source for each kind of master."""
+
+
+def word_in(lines: list[list[str]]) -> ClusterWord:
+    """A word from lines `starting N`, `says SENTENCE`, `waits SENTENCE` (refused for now) and `never SENTENCE`."""
+    found = dict(lines)
+    never, waits = found.get("never", ""), found.get("waits", "")
+    reason = never or waits or found.get("says", "")
+    return ClusterWord(reason, bool(never or waits), bool(never), int(found.get("starting") or 0))

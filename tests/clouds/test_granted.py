@@ -1,0 +1,217 @@
+"""Executors granted by a cluster manager: requests, refusals, losses, restarts; the session is a fake."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from conformance.fake_session import FakeSession
+from elastream.clouds.granted import KEPT, GrantedExecutors
+from elastream.clouds.provider import EDGES, UNLIMITED, ClusterWord, Phase, Terms
+from elastream.model.cloud import HostType
+from elastream.model.errors import CloudError
+
+TYPE = HostType("executor", cores=2, slots=2, price=0.3)
+
+
+def granted(session, folder=None, **given):
+    return GrantedExecutors(Terms((TYPE,), 20), session, **{"allowed": 0, "folder": folder, **given})
+
+
+def phases(provider):
+    return {name: status.phase for name, status in provider.hosts().items()}
+
+
+class TestWaiting:
+    def test_a_pending_request_says_what_the_cluster_says_and_that_it_is_refused_for_now(self):
+        session = FakeSession(says=ClusterWord("queue 'etl' is full", refused=True))
+        provider = granted(session)
+        provider.lease({"h1": TYPE})
+        status = provider.hosts()["h1"]
+        assert status.phase is Phase.REQUESTED
+        assert status.reason == "no executor has registered for it yet: queue 'etl' is full"
+        assert status.refused
+
+    def test_a_request_that_is_withdrawn_is_no_longer_asked_for(self):
+        session = FakeSession()
+        provider = granted(session)
+        provider.lease({"h1": TYPE, "h2": TYPE})
+        provider.release(["h1"])
+        assert session.totals == [2, 1]
+        assert set(provider.hosts()) == {"h2"}
+
+    def test_what_is_never_granted_is_gone_with_the_reason_and_no_longer_asked_for(self):
+        session = FakeSession(says=ClusterWord("namespace 'etl' does not exist", refused=True, never=True))
+        provider = granted(session)
+        provider.lease({"h1": TYPE})
+        status = provider.hosts()["h1"]
+        assert (status.phase, status.reason) == (Phase.GONE, "namespace 'etl' does not exist")
+        assert session.totals == [1, 0]
+
+    def test_what_is_granted_and_has_not_registered_starts_and_never_waits_again(self):
+        session = FakeSession(says=ClusterWord(starting=1))
+        provider = granted(session)
+        provider.lease({"h1": TYPE, "h2": TYPE})
+        assert phases(provider) == {"h1": Phase.STARTING, "h2": Phase.REQUESTED}
+        session.says = ClusterWord("no room")
+        assert phases(provider)["h1"] is Phase.STARTING
+
+    def test_hosts_that_are_leased_before_there_is_a_session_are_requested_once_it_is_open(self):
+        session = FakeSession(obliging=5)
+        provider = granted(None, allowed=1, alone=True)
+        provider.lease({"h1": TYPE, "h2": TYPE})
+        assert phases(provider) == {"h1": Phase.REQUESTED, "h2": Phase.REQUESTED}
+        provider.bind(session)
+        assert session.totals == [2]
+        assert set(phases(provider).values()) == {Phase.UP}
+
+    def test_another_type_than_is_offered_is_refused_with_nothing_leased(self):
+        session = FakeSession()
+        provider = granted(session)
+        with pytest.raises(CloudError, match="executors here are of type executor, not 'large'"):
+            provider.lease({"h1": TYPE, "h2": HostType("large", cores=8)})
+        assert session.totals == []
+
+
+class TestLost:
+    def test_a_lost_executor_has_the_reason_that_spark_was_told_and_is_not_replaced_unasked(self):
+        session = FakeSession(obliging=5, ended={"101": "Container preempted"})
+        provider = granted(session)
+        provider.lease({"h1": TYPE, "h2": TYPE})
+        assert set(phases(provider).values()) == {Phase.UP}
+        del session.there["101"]
+        assert provider.hosts()["h1"].reason == "executor 101 is gone: Container preempted"
+        assert session.totals[-1] == 1
+
+    def test_an_executor_that_nobody_requested_is_given_back_in_a_session_of_our_own(self):
+        session = FakeSession(obliging=1)
+        provider = granted(session, alone=True)
+        provider.lease({"h1": TYPE})
+        provider.hosts()
+        session.there["7"] = ("10.2.0.7", 2, 0, False)
+        assert set(provider.hosts()) == {"h1"}
+        assert session.killed == ["7"]
+        session.there["7"] = ("10.2.0.7", 2, 0, False)  # until the session has heard of its end
+        provider.hosts()
+        assert session.killed == ["7"]
+
+    def test_in_a_users_session_it_is_the_users(self):
+        session = FakeSession(obliging=1)
+        provider = granted(session)
+        session.there["7"] = ("10.2.0.7", 2, 0, False)
+        assert provider.hosts() == {}
+        assert session.killed == []
+
+    def test_an_executor_on_another_machine_is_refused_where_folders_are_local(self):
+        session = FakeSession(obliging=1)
+        provider = granted(session, alone=True, elsewhere=lambda address: f"{address} is elsewhere")
+        provider.lease({"h1": TYPE})
+        status = provider.hosts()["h1"]
+        assert (status.phase, status.reason) == (Phase.GONE, "10.2.0.101 is elsewhere")
+        assert session.killed == ["101"]
+        assert session.totals[-1] == 0
+
+
+class TestClosing:
+    def test_what_was_leased_is_given_back_and_what_was_found_stays(self):
+        session = FakeSession({"0": ("10.2.0.1", 2, 0, False)}, obliging=5)
+        provider = granted(session, allowed=1, ends=True)
+        provider.adopt("h1", "0", TYPE)
+        provider.lease({"h2": TYPE})
+        provider.hosts()
+        provider.close()
+        assert session.killed == ["101"]
+        assert session.totals == [2, 1]
+
+    def test_a_session_that_could_have_all_of_the_cluster_keeps_what_remains(self):
+        session = FakeSession({"0": ("10.2.0.1", 2, 0, False), "1": ("10.2.0.2", 2, 0, False)}, obliging=5)
+        provider = granted(session, allowed=UNLIMITED, ends=True)
+        provider.adopt("h1", "0", TYPE)
+        provider.lease({"h2": TYPE})
+        assert provider.hosts()["h2"].executor == "1"
+        provider.close()
+        assert (session.killed, session.totals) == (["1"], [1])
+
+
+class TestRestart:
+    def test_hosts_and_ten_pending_requests_are_adopted_by_the_next_provider_of_the_application(self, tmp_path):
+        session = FakeSession(obliging=2)
+        before = granted(session, tmp_path)
+        names = [f"h{number}" for number in range(1, 13)]
+        before.lease(dict.fromkeys(names, TYPE))
+        before.hosts()
+        after = granted(session, tmp_path)  # the controller was killed: nothing was closed
+        assert set(after.hosts()) == set(names)
+        assert {name: each.executor for name, each in after.hosts().items() if each.executor} == {"h1": "101", "h2": "102"}
+        assert session.totals == [12, 12]
+        after.release(names[2:])
+        assert session.totals[-1] == 2
+        assert session.killed == []
+
+    def test_another_application_adopts_nothing(self, tmp_path):
+        granted(FakeSession(obliging=2), tmp_path).lease({"h1": TYPE})
+        assert granted(FakeSession(application="app-2"), tmp_path).hosts() == {}
+
+    def test_one_that_died_meanwhile_is_gone(self, tmp_path):
+        session = FakeSession(obliging=1)
+        before = granted(session, tmp_path)
+        before.lease({"h1": TYPE})
+        before.hosts()
+        session.there.clear()
+        assert phases(granted(session, tmp_path)) == {"h1": Phase.GONE}
+
+    @pytest.mark.parametrize(
+        "text", ["", "{", "[]", '{"application": "app-1"}', json.dumps({"application": "app-1", "hosts": 3})]
+    )
+    def test_a_damaged_file_is_a_warning(self, text, tmp_path, caplog):
+        (tmp_path / KEPT).write_text(text)
+        assert granted(FakeSession(), tmp_path).hosts() == {}
+        assert "cannot be read" in caplog.text
+
+
+STEPS = st.lists(
+    st.tuples(st.sampled_from(["lease", "release", "grant", "die", "look", "restart"]), st.integers(0, 5)), max_size=40
+)
+
+
+@given(STEPS, st.booleans())
+def test_spark_may_always_have_just_what_is_leased_and_phases_go_forwards(tmp_path_factory, steps, alone):
+    """Whatever is leased, released, granted, killed and restarted in whatever order."""
+    folder = tmp_path_factory.mktemp("granted")
+    session = FakeSession()
+    provider = granted(session, folder, alone=alone)
+    before: dict[str, Phase] = {}
+    number = 0
+    for step, which in steps:
+        host, total = f"h{which}", session.totals[-1] if session.totals else 0
+        match step:
+            case "lease":
+                provider.lease({host: TYPE})
+            case "release":
+                provider.release([host])
+            case "grant" if len(session.there) < total:
+                number += 1
+                session.there[str(number)] = (f"10.2.1.{number}", 2, 0, False)
+            case "die" if session.there:
+                del session.there[sorted(session.there)[which % len(session.there)]]
+            case "restart":
+                provider = granted(session, folder, alone=alone)
+        for executor in session.killed:
+            session.there.pop(executor, None)
+        listed = provider.hosts()
+        for name, status in listed.items():
+            if name in before:
+                assert status.phase in reachable(before[name])
+        before = {name: status.phase for name, status in listed.items()}
+        wanted = sum(phase in (Phase.REQUESTED, Phase.STARTING, Phase.UP) for phase in before.values())
+        assert (session.totals[-1] if session.totals else 0) == wanted
+        bound = [status.executor for status in listed.values() if status.executor]
+        assert len(set(bound)) == len(bound)
+
+
+def reachable(phase):
+    found = {phase}
+    while further := {after for each in found for after in EDGES[each]} - found:
+        found |= further
+    return found | {Phase.REQUESTED} if phase in (Phase.ENDING, Phase.GONE) else found

@@ -1,0 +1,147 @@
+"""The Kubernetes cloud: what can be said of it, and a real API server, whose pods run as processes of this machine."""
+
+import pytest
+
+from clusters import conforming, refused, session_on, users_session
+from conformance.provider_suite import ProviderCase, provider_suite
+from elastream import HostType, Kubernetes
+from elastream.clouds.executors import heap_and_rest
+from elastream.clouds.provider import ExistingSession, Phase
+from elastream.model.errors import CloudError, EnvironmentProblem
+from grows_and_shrinks import grows_loses_and_shrinks
+from kubernetes_cluster import NO_SUCH_IMAGE, PYTHON, kill_pod, kubernetes
+from waiting import wait_until
+
+LEAST = HostType("least", cores=1, slots=1, memory=700.0, price=0.1)
+HERE = "k8s://https://127.0.0.1:6443"
+
+
+class TestSaid:
+    @pytest.mark.parametrize(
+        ("given", "said"),
+        [
+            ({"image": ""}, "pods of Kubernetes run an image: say which"),
+            ({"namespace": ""}, "a namespace of Kubernetes has a name"),
+            ({"master": "https://h:6443"}, "'https://h:6443' is no API server: its URL is k8s://https://HOST:PORT"),
+            ({"min_hosts": 9}, "max_hosts is 6, fewer than min_hosts, which is 9"),
+        ],
+        ids=["no image", "no namespace", "no such scheme", "no hosts"],
+    )
+    def test_what_cannot_be_is_refused_in_a_sentence(self, given, said):
+        with pytest.raises(CloudError, match=r".+") as wrong:
+            Kubernetes(**{"image": "i", **given})
+        assert said in str(wrong.value)
+
+    def test_outside_of_a_cluster_the_api_server_must_be_named(self, monkeypatch, tmp_path):
+        monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+        with pytest.raises(CloudError, match="say master=k8s://https://HOST:PORT"):
+            Kubernetes("i").open(tmp_path)
+
+    def test_in_a_pod_the_api_server_is_that_of_its_own_cluster(self, monkeypatch, tmp_path):
+        monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "127.0.0.1")
+        monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "1")
+        with pytest.raises(EnvironmentProblem, match=r"the API server https://127.0.0.1:1 does not answer"):
+            Kubernetes("i").open(tmp_path)
+
+    def test_a_session_on_another_cluster_manager_is_refused(self, tmp_path):
+        with pytest.raises(CloudError, match=r"leases executors of a session on k8s://, and this one is on yarn"):
+            Kubernetes("i").open(tmp_path, session=ExistingSession("yarn", 600, 1))
+
+
+def cloud_of(cluster, **given) -> Kubernetes:
+    usual = {"image": "tests", "host_type": LEAST, "max_hosts": 3, "python": PYTHON, "settings": cluster.settings}
+    return Kubernetes(**{**usual, "master": cluster.master, **given})
+
+
+def two(folder):
+    return kubernetes(folder, room=2)
+
+
+@pytest.mark.kubernetes
+@pytest.mark.spark
+@pytest.mark.slow
+class TestKubernetes(provider_suite(ProviderCase("kubernetes", conforming(cloud_of, two), wrong=("",), patience=180.0))):  # type: ignore[misc]
+    """On a real API server, with room for two pods."""
+
+
+@pytest.mark.kubernetes
+@pytest.mark.spark
+@pytest.mark.slow
+class TestReal:
+    def test_a_users_query_grows_loses_a_pod_and_shrinks_without_a_restart(self, tmp_path):
+        with kubernetes(tmp_path / "cluster") as cluster:
+            one = {
+                **cluster.settings,
+                **heap_and_rest(LEAST),
+                "spark.executor.instances": "1",
+                "spark.kubernetes.container.image": "tests",
+                "spark.kubernetes.executor.request.cores": "100m",
+            }
+            with users_session(cluster.master, tmp_path / "session", LEAST, one) as spark:
+                grows_loses_and_shrinks(
+                    spark,
+                    cloud_of(cluster),
+                    tmp_path,
+                    kill=lambda executor: kill_pod(cluster.node, executor),
+                    executors=cluster.node.executors,
+                )
+
+    def test_a_pending_pod_says_why_and_is_withdrawn_when_it_is_no_longer_wanted(self, tmp_path):
+        with (
+            kubernetes(tmp_path / "cluster", room=1) as cluster,
+            session_on(cloud_of(cluster), tmp_path / "session") as (_, provider, client),
+        ):
+            provider.lease({"h1": LEAST, "h2": LEAST})
+            waits = refused(provider, client, "h2")
+            assert "is not scheduled: 0/1 nodes are available: 1 Too many pods" in waits.reason
+            provider.release(["h2"])
+            wait_until(lambda: cluster.node.executors() == 1)
+            client.executors.look()
+            assert {name: each.phase for name, each in provider.hosts().items()} == {"h1": Phase.UP}
+
+    def test_a_preempted_pod_is_lost_with_the_reason_and_another_one_is_leased_in_its_place(self, tmp_path):
+        with (
+            kubernetes(tmp_path / "cluster") as cluster,
+            session_on(cloud_of(cluster), tmp_path / "session") as (_, provider, client),
+        ):
+
+            def phase(host):
+                client.executors.look()
+                return provider.hosts()[host].phase
+
+            provider.lease({"h1": LEAST})
+            wait_until(lambda: phase("h1") is Phase.UP)
+            cluster.node.preempt(cluster.node.name_of(provider.hosts()["h1"].executor))
+            wait_until(lambda: phase("h1") is Phase.GONE)
+            assert "is gone: " in provider.hosts()["h1"].reason
+            provider.lease({"h2": LEAST})
+            wait_until(lambda: phase("h2") is Phase.UP)
+            wait_until(lambda: cluster.node.executors() == 1)
+
+    @pytest.mark.parametrize(
+        ("given", "said"),
+        [
+            ({"namespace": "nowhere"}, 'namespaces "nowhere" not found'),
+            ({"settings": "stranger"}, 'User "stranger" cannot create resource "configmaps"'),
+        ],
+        ids=["no such namespace", "no rights"],
+    )
+    def test_a_session_that_cannot_be_opened_says_what_the_api_server_said(self, given, said, tmp_path):
+        with kubernetes(tmp_path / "cluster") as cluster:
+            given = {key: cluster.stranger if value == "stranger" else value for key, value in given.items()}
+            with (
+                pytest.raises(EnvironmentProblem, match=r"Spark did not start on k8s://") as wrong,
+                session_on(cloud_of(cluster, **given), tmp_path / "session"),
+            ):
+                pass
+            assert said in str(wrong.value)
+
+    def test_an_image_that_cannot_be_pulled_is_said_and_not_waited_for(self, tmp_path):
+        with (
+            kubernetes(tmp_path / "cluster") as cluster,
+            session_on(cloud_of(cluster, image=NO_SUCH_IMAGE), tmp_path / "session") as (_, provider, client),
+        ):
+            provider.lease({"h1": LEAST})
+            gone = refused(provider, client)
+            assert gone.phase is Phase.GONE
+            assert f"image {NO_SUCH_IMAGE} cannot be pulled (ImagePullBackOff" in gone.reason

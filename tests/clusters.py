@@ -1,0 +1,326 @@
+"""Clusters that are not ours, started apart from Elastream, and sessions on them."""
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from pyspark.sql import SparkSession
+
+from conformance.provider_suite import Made
+from elastream.clouds.local.cluster import executor_memory
+from elastream.clouds.local.java import class_path, find_java, spark_home
+from elastream.clouds.local.processes import end_with_parent
+from elastream.clouds.provider import ExistingSession, HostStatus, Phase
+from elastream.model.cloud import HostType
+from elastream.spark.jvm.cluster_word import word_of
+from elastream.spark.jvm.driver_side import DriverSide
+from elastream.spark.jvm.executors import AllocationClient, Executors
+from elastream.spark.jvm.session import open_session, settings_for
+from spark_jvm import forget_jvm
+from waiting import wait_until
+
+PORTS = count(21_000 + os.getpid() % 1_900)
+"""Every cluster of this process has ports of its own."""
+HOST = "127.0.0.1"
+HERE = Path(__file__).parent
+
+
+def free_port() -> int:
+    while True:
+        port = next(PORTS)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind((HOST, port))
+            return port
+
+
+@dataclass
+class Processes:
+    """Processes that end with the context; `folder` has their logs."""
+
+    folder: Path
+    started: list[subprocess.Popen] = field(default_factory=list)
+
+    def start(self, name: str, command: list[str], cwd: Path | None = None, **environment: str) -> subprocess.Popen:
+        with (self.folder / f"{name}.log").open("ab") as log:
+            process = subprocess.Popen(
+                command,
+                stdout=log,
+                stderr=log,
+                stdin=subprocess.DEVNULL,
+                cwd=cwd,
+                env={**os.environ, **environment},
+                start_new_session=True,
+                preexec_fn=end_with_parent,
+            )
+        self.started.append(process)
+        return process
+
+    def end(self) -> None:
+        for process in reversed(self.started):
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGTERM)
+        for process in self.started:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(10)
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+
+
+@contextlib.contextmanager
+def processes(folder: Path) -> Iterator[Processes]:
+    folder.mkdir(parents=True, exist_ok=True)
+    found = Processes(folder)
+    try:
+        yield found
+    finally:
+        found.end()
+
+
+@dataclass(frozen=True)
+class StandaloneCluster:
+    """A master with workers on this machine. page: of the master."""
+
+    master: str
+    page: str
+
+    def state(self) -> dict:
+        with urllib.request.urlopen(f"{self.page}/json/", timeout=10) as answer:
+            return json.load(answer)
+
+
+@contextlib.contextmanager
+def standalone(folder: Path, workers: int = 2, cores: int = 1, memory: str = "800m") -> Iterator[StandaloneCluster]:
+    """A master and `workers` workers; ready when all have registered."""
+    with processes(folder) as started:
+        port, page = free_port(), free_port()
+        small = ["-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", class_path()]
+        java = [str(find_java()), *small]
+        home = {"SPARK_HOME": str(spark_home()), "SPARK_LOCAL_IP": HOST, "SPARK_SCALA_VERSION": "2.13"}
+        place = ["--host", HOST, "--port", str(port), "--webui-port", str(page)]
+        started.start("master", [*java, "org.apache.spark.deploy.master.Master", *place], **home)
+        cluster = StandaloneCluster(f"spark://{HOST}:{port}", f"http://{HOST}:{page}")
+        # A worker that finds no master tries again only after seconds.
+        wait_until(lambda: _status(cluster) == "ALIVE")
+        for number in range(workers):
+            has = ["--host", HOST, "--port", "0", "--webui-port", "0", "--cores", str(cores), "--memory", memory]
+            work = ["--work-dir", str(folder / f"worker-{number}")]
+            worker = "org.apache.spark.deploy.worker.Worker"
+            started.start(f"worker-{number}", [*java, worker, *has, *work, cluster.master], **home)
+        wait_until(lambda: cluster.state()["aliveworkers"] == workers)
+        yield cluster
+
+
+def _status(cluster: StandaloneCluster) -> str:
+    try:
+        return cluster.state()["status"]
+    except (OSError, ValueError):
+        return ""
+
+
+def kill_executor(number: str, application: str) -> bool:
+    """SIGKILL to the JVM of an executor of this machine; returns whether there was one."""
+    for process in psutil.process_iter(["cmdline"]):
+        words = process.info["cmdline"] or []
+        if "--executor-id" in words and words[words.index("--executor-id") + 1] == number and application in words:
+            process.kill()
+            return True
+    return False
+
+
+def settings_on(cloud: Any, provider: Any) -> dict[str, str]:
+    """Settings of a session whose executors are those of `cloud`, none of them here yet."""
+    reach = provider.terms.reach
+    (kind,) = cloud.types
+    return {
+        **settings_for(
+            driver_address=reach.driver_address,
+            executor_memory=reach.executor_memory,
+            executor_cores=reach.executor_cores,
+            state_partitions=4,
+            small=kind.cores < 1,
+        ),
+        **reach.settings,
+    }
+
+
+@contextlib.contextmanager
+def session_on(cloud: Any, folder: Path) -> Iterator[tuple[SparkSession, Any, AllocationClient]]:
+    """A session that `cloud` leases for, as a run opens it: with its provider, and what executors are requested by."""
+    forget_jvm()
+    folder.mkdir(parents=True, exist_ok=True)
+    provider = cloud.open(folder)
+    reach = provider.terms.reach
+    spark = open_session(
+        reach.master, "tests", folder, settings_on(cloud, provider), python=reach.python, packaged=reach.packaged
+    )
+    client = AllocationClient(spark, Executors(DriverSide(spark)), word_of(spark))
+    try:
+        client.take_over()
+        client.executors.look()
+        provider.bind(client)
+        yield spark, provider, client
+    finally:
+        provider.close()
+        spark.stop()
+        forget_jvm()
+
+
+@contextlib.contextmanager
+def users_session(
+    master: str, folder: Path, kind: HostType, settings: Mapping[str, str], *, packaged: bool = False
+) -> Iterator[SparkSession]:
+    """A session as a user opens it, with executors of `kind`; it knows nothing of Elastream's clouds."""
+    forget_jvm()
+    folder.mkdir(parents=True, exist_ok=True)
+    wanted = settings_for(
+        driver_address=HOST,
+        executor_memory=executor_memory(kind),
+        executor_cores=kind.slots,
+        state_partitions=4,
+        small=True,
+    )
+    spark = open_session(master, "user", folder, {**wanted, **settings}, packaged=packaged)
+    try:
+        yield spark
+    finally:
+        spark.stop()
+        forget_jvm()
+
+
+def conforming(
+    cloud: Any, cluster: Callable[[Path], Any], room: int = 2, kill: Callable[[str, str], object] = kill_executor
+) -> Callable:
+    """What a `ProviderCase` needs of the provider over a real cluster, which has room for so many executors."""
+
+    @contextlib.contextmanager
+    def make(folder: Path) -> Iterator[Made]:
+        with cluster(folder / "cluster") as there:
+            leases = cloud(there)
+            place = folder / "run" / "cluster"
+            place.mkdir(parents=True)
+            with session_on(leases, place) as (spark, provider, client):
+                (kind,) = leases.types
+
+                def tick() -> None:
+                    time.sleep(0.1)
+                    client.executors.look()
+
+                def fill(full: bool) -> None:
+                    if full:
+                        provider.lease({f"other{number}": kind for number in range(room)})
+                        wait_until(lambda: client.executors.look() and up(provider) == room)
+
+                def reopen() -> Any:
+                    session = ExistingSession(spark.sparkContext.master, 0, kind.slots, granting=client, allowed=0)
+                    return leases.open(place, session=session)
+
+                yield Made(
+                    provider,
+                    kind,
+                    tick,
+                    lambda host: kill(provider.hosts()[host].executor, client.application),
+                    fill,
+                    reopen,
+                )
+
+    return make
+
+
+def refused(provider: Any, client: AllocationClient, host: str = "h1") -> HostStatus:
+    """The status of a host once the cluster has said that it has no room for it, or never will."""
+
+    def said() -> HostStatus | None:
+        client.executors.look()
+        status = provider.hosts()[host]
+        return status if status.refused or status.phase is Phase.GONE else None
+
+    return wait_until(said)
+
+
+def run_program(folder: Path, cloud: str, **environment: str) -> str:
+    """What `elastream run` of the program beside this file writes on a cluster; it checks its own counts."""
+    program = HERE / "clouds" / "program_on_a_cluster.py"
+    command = [sys.executable, "-c", "from elastream.cli.app import app; app()", "run", str(program)]
+    command += ["--cloud", cloud, "--no-live"]
+    done = subprocess.run(
+        command, cwd=folder, capture_output=True, text=True, env={**os.environ, **environment}, stdin=subprocess.DEVNULL
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "every count is exact" in done.stdout
+    return done.stdout
+
+
+def up(provider: Any) -> int:
+    """How many hosts are up; where that is all that the cluster has room for, further requests wait."""
+    return sum(status.phase is Phase.UP for status in provider.hosts().values())
+
+
+def java_dependencies(pom: Path, **versions: str) -> list[Path]:
+    """Jars that Maven fetches for `pom`, kept from run to run; skips the test, with a sentence, where it cannot."""
+    if shutil.which("mvn") is None or shutil.which("java") is None:
+        pytest.skip("Java and Maven are needed")
+    folder = Path(os.environ["JARS_OF_TESTS"]) / "-".join((pom.stem, *versions.values()))
+    if not (folder / "complete").exists():
+        command = ["mvn", "-q", "-B", "-f", str(pom), *(f"-D{name}={value}" for name, value in versions.items())]
+        command += ["dependency:copy-dependencies", f"-DoutputDirectory={folder}", "-DexcludeTransitive=true"]
+        tried = subprocess.run(command, capture_output=True, text=True)
+        if tried.returncode:
+            pytest.skip(f"Maven cannot fetch what {pom.name} names: {tried.stdout.strip()[:200]}")
+        (folder / "complete").touch()
+    return sorted(folder.glob("*.jar"))
+
+
+@dataclass(frozen=True)
+class YarnCluster:
+    """A ResourceManager and two NodeManagers. configuration: the folder with Hadoop's files, also in HADOOP_CONF_DIR.
+
+    staging: where clients leave what is to be shipped.
+    """
+
+    configuration: Path
+    staging: str
+
+
+SPARK_JARS = spark_home() / "jars"
+
+
+@contextlib.contextmanager
+def yarn(folder: Path, memory: int = 2048, cores: int = 2) -> Iterator[YarnCluster]:
+    """A real YARN, of the version of Spark's own Hadoop, with two nodes of `memory` MiB and `cores` cores each."""
+    hadoop = next(SPARK_JARS.glob("hadoop-client-api-*.jar")).stem.removeprefix("hadoop-client-api-")
+    fetched = java_dependencies(HERE / "clouds" / "yarn" / "minicluster.xml", hadoop=hadoop)
+    with processes(folder) as started, pytest.MonkeyPatch.context() as patch:
+        configuration = folder / "conf"
+        configuration.mkdir()
+        path = os.pathsep.join(map(str, [*fetched, SPARK_JARS / "*"]))
+        source = HERE / "clouds" / "yarn" / "MiniYarn.java"
+        command = ["java", "-Xmx512m", "-cp", path, str(source), str(configuration), str(memory), str(cores)]
+        process = started.start("yarn", command, cwd=folder)
+        log = folder / "yarn.log"
+        wait_until(lambda: "READY" in log.read_text() or process.poll() is not None)
+        assert process.poll() is None, f"YARN ended: {log.read_text()[-2000:]}"
+        patch.setenv("HADOOP_CONF_DIR", str(configuration))
+        yield YarnCluster(configuration, (folder / "staging").as_uri())
+
+
+YARN_HERE = {
+    "spark.yarn.jars": f"local:{SPARK_JARS}/*",
+    "spark.yarn.am.memory": "400m",
+    "spark.python.unix.domain.socket.enabled": "false",
+    "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.LocalFileSystem",
+}
+"""Settings of a session on a YARN whose nodes are this machine: nothing is uploaded, its application master is small."""
