@@ -157,7 +157,7 @@ def test_the_threshold_run_is_priced_at_all_three_units_and_a_btu_run_at_its_own
 
 
 def test_the_same_seed_gives_the_same_run_and_another_seed_another(runs):
-    again = run_case(VispCase("stepwise", None, 1, SMALL))
+    again = run_case(VispCase("stepwise", "threshold", None, 1, SMALL))
     assert again == runs[-1]
     assert run_case(VispCase("stepwise", "threshold", None, 2, SMALL)).late != again.late
 

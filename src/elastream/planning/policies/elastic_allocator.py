@@ -22,7 +22,7 @@ from elastream.planning.algorithms.matching import ALIKE, Objective, allocate, u
 from elastream.planning.algorithms.measures import TICK, host_capacity
 from elastream.planning.policies.static import missing_hosts, places_only
 
-__all__ = ["ElasticAllocator", "capacities_of", "movable", "needs_of"]
+__all__ = ["ElasticAllocator", "capacities_of", "free_slots", "load_before", "movable", "needs_of"]
 
 
 def overload(received: Floats, sent: Floats) -> Floats:
