@@ -26,6 +26,7 @@ from elastream.experiments.e2df.experiment import (
     saved,
     utilisation_at_peak,
 )
+from elastream.experiments.e2df.larger_hosts import LargerHostsCase, LargerHostsRun, larger_host_bars, run_larger_hosts
 from elastream.experiments.findings import Check, Findings, check_table, counted, environment
 from elastream.experiments.page import (
     Block,
@@ -58,7 +59,7 @@ def run_e2df(options: ExperimentOptions) -> Findings:
     if options.sensitivity:
         sets += [(f"{name} x {factor:g}", varied) for (name, factor), varied in variations(given).items()]
     seeds = SEEDS[:1] if options.quick else SEEDS
-    wanted = [E2dfCase(scenario, given, seed) for _, given in sets for scenario in SCENARIOS for seed in seeds]
+    wanted = [E2dfCase(scenario, mine, seed) for _, mine in sets for scenario in SCENARIOS for seed in seeds]
     runs, seconds = run_all(
         run_case,
         wanted,
@@ -66,15 +67,22 @@ def run_e2df(options: ExperimentOptions) -> Findings:
         lambda case, done, of: options.progress(case.scenario, done, of),
         warm=lambda case: make(case).advance(1.0),
     )
+    larger, more = run_all(
+        run_larger_hosts,
+        [LargerHostsCase(seed, given) for seed in seeds],
+        options,
+        lambda case, done, of: options.progress("larger hosts", done, of),
+    )
     size = len(SCENARIOS) * len(seeds)
     varied = {name: runs[k * size : (k + 1) * size] for k, (name, _) in enumerate(sets)}
-    return outcome(varied, seconds)
+    return outcome(varied, seconds + more, larger)
 
 
-def outcome(varied: Variations, seconds: float) -> Findings:
-    """The findings of the runs; the bars apply to the first variation."""
+def outcome(varied: Variations, seconds: float, larger: Sequence[LargerHostsRun] = ()) -> Findings:
+    """The findings of the runs; the bars apply to the first variation. larger: on hosts of several slots."""
     runs = next(iter(varied.values()))
-    checks = bars(runs)
+    checks = (*bars(runs), *(larger_host_bars(larger) if larger else ()))
+    of_larger = {name: fmean(run.metrics[name] for run in larger) for name in (larger[0].metrics if larger else ())}
     return Findings(
         {
             "scenarios": means(runs),
@@ -83,13 +91,14 @@ def outcome(varied: Variations, seconds: float) -> Findings:
                 name: {"bars": {c.name: c.value for c in bars(each)}, "missed": _missed(bars(each))}
                 for name, each in varied.items()
             },
+            "hosts of four slots, means": of_larger,
             "assumptions": values(runs[0].case.assumptions),
             "seconds": round(seconds, 2),
         },
         {name: dict(figures) for name, figures in PAPER.items()},
         checks,
-        _page(varied, checks),
-        environment(plant="simulated", runs=sum(map(len, varied.values())), seconds=round(seconds, 1)),
+        _page(varied, checks, of_larger),
+        environment(plant="simulated", runs=sum(map(len, varied.values())) + len(larger), seconds=round(seconds, 1)),
         verdict(varied),
     )
 
@@ -147,7 +156,7 @@ def verdict(varied: Variations) -> str:
     )
 
 
-def _page(varied: Variations, checks: Sequence[Check]) -> Page:
+def _page(varied: Variations, checks: Sequence[Check], larger: Mapping[str, float]) -> Page:
     runs = next(iter(varied.values()))
     blocks: list[Block] = [
         Prose(
@@ -164,6 +173,11 @@ def _page(varied: Variations, checks: Sequence[Check]) -> Page:
             PAPER,
             "section 5",
             _text,
+        ),
+        Table(
+            "Hosts of four slots under a load that jumps every minute, simulated: what occurs in half an hour, means",
+            ("", "times"),
+            tuple((name, f"{value:.1f}") for name, value in larger.items()),
         ),
         Heading("Over time"),
         *(plot for run in runs if run.case.seed == runs[0].case.seed for plot in _plots(run)),
