@@ -17,7 +17,7 @@ SECONDS = 60.0
 def main() -> None:
     """Call them all."""
     for travel in Travel:
-        plant = make(VispCase("stepwise", None, seed=1), travel=travel)
+        plant = make(VispCase("stepwise", "threshold", None, seed=1), travel=travel)
         plant.advance(SECONDS)
         plant.observe()
     flow = Dataflow("compiled")
@@ -27,6 +27,7 @@ def main() -> None:
     needs, base, sizes = np.full((4, 2), 0.3), np.zeros((2, 2)), np.full((2, 2), 2.0)
     for objective in Objective:
         allocate(needs, base, sizes, objective=objective)
+        allocate(needs, base, sizes, objective=objective, slots=np.full(2, 2))
 
 
 if __name__ == "__main__":

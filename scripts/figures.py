@@ -181,12 +181,14 @@ HEADLINES = (
     ),
     Headline("part of the undone mends that these schedules notice", "faults", "mutants caught"),
     Headline(
-        "VISP: share of the baseline's total cost that is saved, billed by 60 min", "visp", "near-real-time total cost"
+        "VISP: share of the baseline's total cost that is saved, billed by 60 min, stepwise load",
+        "visp",
+        "stepwise: near-real-time total cost",
     ),
     Headline(
-        "E2DF: share of a static provision's host time that is saved, operators and hosts elastic",
+        "E2DF: share of a static provision's hosts that is saved, operators and hosts elastic, mean of those that are up",
         "e2df",
-        "host time below static",
+        "hosts that are up below static",
     ),
     Headline("OTD: what CPU use gains on even placement, as a share of that", "otd", "where both have settled"),
     Headline(

@@ -109,13 +109,13 @@ def test_before_the_first_period_nothing_is_known_but_what_stands():
 @pytest.mark.parametrize("minutes", [10, *(pytest.param(minutes, marks=pytest.mark.slow) for minutes in (None, 30, 60))])
 @pytest.mark.parametrize("pattern", visp.PATTERNS)
 def test_cohorts_and_single_items_agree_within_a_point_at_every_level_under_the_same_plans(pattern, minutes):
-    case = visp.VispCase(pattern, minutes, seed=1)
+    case = visp.VispCase(pattern, "threshold" if minutes is None else "btu", minutes, seed=1)
     planned = Noting(case.policy)
     items = visp.make(case)
-    one = simulated(items, planned, period=60.0, until=7200.0).result
+    one = simulated(items, planned, period=case.period, until=7200.0).result
     cohorts = visp.make(case, travel=Travel.COHORTS)
     assert "monitor_temperature" in cohorts.network.crowded, "nothing travels in cohorts here"
-    other = simulated(cohorts, Repeating(planned.plans), period=60.0, until=7200.0).result
+    other = simulated(cohorts, Repeating(planned.plans), period=case.period, until=7200.0).result
     assert other.judged == pytest.approx(one.judged, rel=0.01)
     assert other.cost == one.cost
     for level in visp.LEVELS.values():

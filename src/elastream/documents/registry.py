@@ -88,7 +88,7 @@ SINK = Registry("sink", {"write": 2})
 
 PARTS: Mapping[str, str] = {
     "network": "elastream.clouds.local.network:Link",
-    "weights": "elastream.planning.policies.btu:DownscalingWeights",
+    "weights": "elastream.planning.algorithms.enactment:DownscalingWeights",
 }
 """Parameters that are a mapping in a document and an object of their own in Python."""
 

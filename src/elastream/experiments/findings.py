@@ -14,6 +14,7 @@ from importlib.metadata import version
 from time import strftime
 from typing import Any
 
+from elastream.experiments.intervals import CONFIDENCE, MeanInterval
 from elastream.experiments.page import Page, Table
 
 CHANCE = 0.05
@@ -49,6 +50,30 @@ class Check:
     def at_most(cls, name: str, value: float, bar: float, source: str, digits: int = 4) -> "Check":
         """A check that `value` is at most `bar`. digits: decimals shown."""
         return cls(name, round(value, digits), f"<= {bar:g}", value <= bar, source)
+
+    @classmethod
+    def mean_at_least(cls, name: str, runs: Sequence[float], bar: float, source: str, digits: int = 4) -> "Check":
+        """A check that the true mean of `runs` is at least `bar`, by its confidence interval; needs two runs."""
+        found = MeanInterval.of(runs)
+        return cls(name, found.shown(digits), f">= {bar:g}", found.at_least(bar), source)
+
+    @classmethod
+    def mean_at_most(cls, name: str, runs: Sequence[float], bar: float, source: str, digits: int = 4) -> "Check":
+        """A check that the true mean of `runs` is at most `bar`, by its confidence interval; needs two runs."""
+        found = MeanInterval.of(runs)
+        return cls(name, found.shown(digits), f"<= {bar:g}", found.at_most(bar), source)
+
+    @classmethod
+    def ordered(cls, name: str, value: str, bound: str, steps: Sequence[Sequence[float]], source: str) -> "Check":
+        """A check that none of several true mean `steps` is negative. steps: of each, the differences of its runs.
+
+        Held if each surely is not. Missed if one surely is, at a confidence corrected for their number (Bonferroni).
+        """
+        strict = 1 - (1 - CONFIDENCE) / max(1, len(steps))
+        if all(MeanInterval.of(step).at_least(0) for step in steps):
+            return cls(name, value, bound, True, source)
+        missed = any(MeanInterval.of(step, strict).at_least(0) is False for step in steps)
+        return cls(name, value, bound, False if missed else None, source)
 
     @classmethod
     def median_at_least(cls, name: str, runs: Sequence[float], bar: float, source: str, digits: int = 4) -> "Check":

@@ -94,6 +94,21 @@ class Exchange:
     def __len__(self) -> int:
         return self.rate.size
 
+    def over_links(self, place: Integers, places: int) -> Floats:
+        """Bytes/s that each of `places` exchanges with others, both directions; shape (places,), NaN if unknown.
+
+        place: as in `split`. What comes from or goes to a task that is placed nowhere counts at the other end.
+        """
+        if not self.known:
+            return np.full(places, np.nan)
+        at = np.append(place, -1)
+        begin, end = at[self.source], at[self.target]
+        apart, over = begin != end, np.zeros(places)
+        for side in (begin, end):
+            there = apart & (side >= 0)
+            over += np.bincount(side[there], self.rate[there], places)
+        return over
+
     def split(self, place: Integers) -> tuple[float, float]:
         """(bytes/s within one place, bytes/s between two) of the pairs that are both placed; NaN where unknown.
 

@@ -10,6 +10,7 @@ from elastream.simulation.plant import SimulatedPlant, make_plant
 from elastream.simulation.replay import Drift, drift_of, recorded_plant, replay
 from elastream.simulation.result import Result
 from elastream.simulation.settings import (
+    Background,
     Distribution,
     HostFailure,
     Messaging,
@@ -20,6 +21,7 @@ from elastream.simulation.settings import (
 )
 
 __all__ = [
+    "Background",
     "Calibration",
     "Constant",
     "Distribution",

@@ -48,23 +48,6 @@ def exchange_of(streams: Sequence[EdgeTraffic] | None, stations: Sequence[Statio
     return Exchange(source[here], target[here], rate[here], age=age)
 
 
-def crossing(exchange: Exchange, host: Integers, hosts: int) -> Floats:
-    """Bytes/s over each host's link, both directions; shape (hosts,), NaN if unknown.
-
-    Traffic from a sender that is on no host counts at the receiver's link.
-    """
-    if not len(exchange):
-        return np.full(hosts, 0.0 if exchange.known else np.nan)
-    at = np.append(host, -1)
-    begin, end = at[exchange.source], at[exchange.target]
-    apart = begin != end
-    over = np.zeros(hosts)
-    for side in (begin, end):
-        there = apart & (side >= 0)
-        over += np.bincount(side[there], exchange.rate[there], hosts)
-    return over
-
-
 def _pairs(stream: EdgeTraffic, rows: dict[str, Integers]) -> tuple[Integers, Integers, Floats]:
     to, gets = rows[stream.target.name], stream.target.shares
     if stream.source is None or not (rows[stream.source.name] >= 0).any():

@@ -63,7 +63,6 @@ class SimulatedHosts:
         self.changes = 0
         self.placements = 0
         self.next_number = 1
-        self.renewed: dict[str, int] = {}
         self._order = 0
         self._faults: dict[int, HostFailure] = {}
         self._active: tuple[int, NDArray[np.int64]] = (-1, np.zeros(0, dtype=np.int64))
@@ -145,12 +144,11 @@ class SimulatedHosts:
         self.lease(action.host, kind, now)
         return Status.ACCEPTED, "the host is starting"
 
-    def renew(self, host: str, now: float) -> tuple[Status, str]:
-        """Record that `host` is kept for another billing time unit."""
+    def renew(self, host: str) -> tuple[Status, str]:
+        """Keep `host` for another billing time unit: it is paid as long as it is there, so that nothing changes."""
         row = self.active_row(host)
         if row is None or self.leases[row].state is HostState.RELEASING:
             return Status.REFUSED, f"host {host!r} is not leased"
-        self.renewed[host] = self.leases[row].units(now)
         return Status.DONE, ""
 
     def cancel_drain(self, host: str, now: float) -> tuple[Status, str]:

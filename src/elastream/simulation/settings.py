@@ -119,6 +119,18 @@ class HostFailure:
     host: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Background:
+    """What processes of others take on a host before its tasks get anything. cores: number; link: bytes/s."""
+
+    cores: float = 0.0
+    link: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.cores < 0 or self.link < 0:
+            raise InputError(f"background load: {self.cores:g} cores, {self.link:g} bytes/s; neither may be negative")
+
+
 class Travel(StrEnum):
     """How the simulator represents items."""
 
@@ -215,6 +227,7 @@ class Settings:
     links: Mapping[tuple[str, str], NetworkLink] = field(default_factory=dict)
     link_trace: LinkTrace | None = None
     faults: tuple[HostFailure, ...] = ()
+    background: Mapping[str, Background] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for name in ("monitor", "registry_bandwidth", "batch_seconds", "delivered", "settling_boost",
@@ -231,8 +244,15 @@ class Settings:
             raise InputError("Travel.TASKS keeps no records apart: its consistency is batch, drain or rewired, not wave")
         if self.link_trace is not None and self.travel is Travel.TASKS:
             raise InputError("Travel.TASKS has one link a host: it takes no trace of links by pair of hosts")
+        if self.background and self.travel is not Travel.TASKS:
+            raise InputError("background load on hosts is simulated with Travel.TASKS only, where tasks share their host")
         if self.joins and self.travel is Travel.TASKS:
             raise InputError(f"operator {min(self.joins)!r} joins its inputs; Travel.TASKS does not support joins")
+
+    def background_of(self, hosts: Sequence[str]) -> tuple[Floats, Floats]:
+        """(cores, bytes/s) that others take on each of `hosts`; 0 where nothing is said; shape (hosts,) each."""
+        given = [self.background.get(host, Background()) for host in hosts]
+        return np.array([each.cores for each in given]), np.array([each.link for each in given])
 
     def service(self, operator: str) -> Service:
         """Service-time distribution of an operator: the one in `services`, else lognormal with the common `variation`."""

@@ -325,7 +325,11 @@ class TaskNetwork(QueueNetwork):
                 if edge.target in spread:
                     carried[rows] += size * self._part(edge) * (1 - spread[edge.target][at[rows]])
         link = np.where(pool.bandwidth[:hosts] > 0, pool.bandwidth[:hosts], math.inf)
-        room = np.where(pool.up[:hosts], pool.cores[:hosts], 0.0) * self.settings.delivered
+        cores = pool.cores[:hosts]
+        if self.settings.background:
+            taken, sent = self.settings.background_of([lease.host for lease in pool.leases])
+            cores, link = np.maximum(0.0, cores - taken), np.maximum(DUST, link - sent)
+        room = np.where(pool.up[:hosts], cores, 0.0) * self.settings.delivered
         return Placement(slices, host, cost, limit, carried, room, link, shares, travelled)
 
     @property

@@ -31,7 +31,7 @@ from elastream.model.observation import (
     TableFrame,
     TaskFrame,
 )
-from elastream.simulation.exchanging import EdgeTraffic, crossing, exchange_of
+from elastream.simulation.exchanging import EdgeTraffic, exchange_of
 from elastream.simulation.fused import FusedNetwork
 from elastream.simulation.links import adjacent, link_frame
 from elastream.simulation.network import QueueNetwork
@@ -245,7 +245,7 @@ class Watch:
                 np.array([*overall.values()], dtype=np.float64).reshape(-1, 1),
                 dict.fromkeys(self.application, age) if age else 0.0,
             ),
-            hosts=self._host_frame(hosts, now, crossing(exchange, tasks.host, len(hosts))),
+            hosts=self._host_frame(hosts, now, exchange.over_links(tasks.host, len(hosts))),
             tasks=tasks,
             links=self._links(hosts, now),
             leases=leases,
@@ -283,6 +283,9 @@ class Watch:
         busy = np.zeros(len(pool))
         busy[: self.host_busy.size] = self.host_busy
         cpu = busy[active] / pool.cores[active]
+        if self.settings.background:
+            cores, bytes_ = self.settings.background_of(names)
+            cpu, link = cpu + np.where(pool.up[active], cores, 0.0) / pool.cores[active], link + bytes_
         unknown = ~pool.up[active] | (active >= self.host_busy.size)
         at = HOSTS_FUSED if isinstance(self.network, FusedNetwork) else HOSTS
         table = np.empty((len(at), len(names)))

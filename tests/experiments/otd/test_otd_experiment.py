@@ -1,6 +1,8 @@
 """The OTD experiment: its runs, its bars and its page."""
 
 import json
+from collections import Counter
+from itertools import combinations
 
 import numpy as np
 import pytest
@@ -11,31 +13,59 @@ from elastream.experiments.otd.experiment import (
     SIZES,
     OtdAssumptions,
     OtdCase,
+    OtdRun,
     bars,
     best_use,
     efforts,
+    gain,
+    heavy_sets,
     make,
     run_case,
+    shared_workers,
     word_shares,
 )
 from elastream.experiments.otd.page import outcome
 from elastream.experiments.page import render
 
 
-def figures(traffic, cpu):
-    return {
-        "communication": {p: {"traffic between nodes, at the end": v} for p, v in traffic.items()},
-        "computation": {
-            p: {"CPU use of workers, settled": settled, "CPU use of workers, mean": mean}
-            for p, (settled, mean) in cpu.items()
-        },
-    }
+def run(application, policy, seed, *, traffic=0.0, settled=0.0, mean=0.0):
+    case = OtdCase(application, policy, seed=seed)
+    return OtdRun(case, mean, settled, traffic, traffic, 1.0, 1.0, 0.8, 0, 0, 0, ())
+
+
+def runs(off=0.0, settled=0.7702, mean=0.75, traffic=0.06, seeds=(1, 2, 3)):
+    found = []
+    for number, seed in enumerate(seeds):
+        shift = off * (number - 1)
+        found += [run("communication", "even", seed, traffic=0.5), run("communication", "otd", seed, traffic=traffic)]
+        found += [
+            run("computation", "even", seed, settled=0.51 + shift, mean=0.51 + shift),
+            run("computation", "otd", seed, settled=settled - shift, mean=mean - shift),
+        ]
+    return found
 
 
 def test_bars_hold_at_the_papers_own_results_and_not_below():
-    even, theirs, less = (0.51, 0.51), (0.7702, 0.75), (0.76, 0.74)
-    assert all(c.holds for c in bars(figures({"even": 0.5, "otd": 0.06}, {"even": even, "otd": theirs})))
-    assert not any(c.holds for c in bars(figures({"even": 0.5, "otd": 0.07}, {"even": even, "otd": less})))
+    assert [check.verdict for check in bars(runs())] == ["held"] * 3
+    assert [check.verdict for check in bars(runs(settled=0.76, mean=0.74, traffic=0.07))] == ["missed"] * 3
+
+
+def test_what_the_draws_leave_open_is_undecided():
+    assert [check.verdict for check in bars(runs(off=0.02, settled=0.76, mean=0.74))] == ["held", "undecided", "undecided"]
+    found = gain(runs(off=0.02), "CPU use of workers, settled")
+    assert found.low < found.mean < found.high
+    assert found.mean == pytest.approx(0.7702 / 0.51 - 1)
+
+
+def test_calculating_tasks_are_drawn_by_strata_and_every_block_anew():
+    drawn = heavy_sets(MAIN, 6, 0, 200)
+    assert {len(set(each)) for each in drawn} == {6}
+    every = Counter(shared_workers(each, MAIN) for each in combinations(range(12), 6))
+    found = Counter(shared_workers(each, MAIN) for each in drawn)
+    assert sum(every.values()) == 924
+    for stratum, count in every.items():
+        assert found[stratum] == pytest.approx(200 * count / 924, abs=1)
+    assert heavy_sets(MAIN, 6, 1, 200) != drawn
 
 
 @pytest.mark.parametrize("cluster", [MAIN, *SIZES], ids=lambda cluster: cluster.name)
@@ -70,11 +100,11 @@ def test_words_are_shared_unequally_among_the_tasks_that_count_them():
 
 
 def test_what_is_settled_leaves_out_what_follows_a_change():
-    run = run_case(OtdCase("computation", "otd"))
-    settled = [cpu for time, cpu, *_ in run.series if (time - 2.5) % 120 > 50]
+    found = run_case(OtdCase("computation", "otd"))
+    settled = [cpu for time, cpu, *_ in found.series if (time - 2.5) % 120 > 50]
     assert len(settled) == 5 * 14
-    assert run.settled == pytest.approx(np.mean(settled))
-    assert run.settled > run.cpu
+    assert found.settled == pytest.approx(np.mean(settled))
+    assert found.settled > found.cpu
 
 
 def test_otd_uses_more_of_the_cpu_than_the_even_deployment_and_never_more_than_the_exact_packing():
@@ -85,18 +115,19 @@ def test_otd_uses_more_of_the_cpu_than_the_even_deployment_and_never_more_than_t
 
 
 def test_otd_brings_tasks_that_talk_together():
-    run = run_case(OtdCase("communication", "otd"))
-    assert run.series[0][2] == pytest.approx(0.5, abs=0.02)
-    assert run.remote_end < 0.06
+    found = run_case(OtdCase("communication", "otd"))
+    assert found.series[0][2] == pytest.approx(0.5, abs=0.02)
+    assert found.remote_end < 0.06
 
 
 def test_the_outcome_can_be_written_and_shown():
-    runs = [
-        run_case(OtdCase(application, policy, seed=2))
+    made = [
+        run_case(OtdCase(application, policy, seed=seed))
         for application in ("communication", "computation")
         for policy in ("even", "otd as published", "otd")
+        for seed in (1, 2)
     ]
-    found = outcome(runs, 1.0)
+    found = outcome(made, 1.0)
     json.dumps(found.to_json(), allow_nan=False)
     page = render(found.page)
     assert "simulated" in page

@@ -112,3 +112,20 @@ def test_greedy_matching_is_within_five_percent_of_the_exact_placement(seed, hos
     best = least_deviation(needs, base, sizes, seconds=3.0)
     # The solver reckons in two-thousandths of a host.
     assert found <= 1.05 * best.value + 1e-3
+
+
+@given(st.integers(0, 10_000), st.sampled_from(Objective))
+@settings(max_examples=examples(60))
+def test_no_host_gets_more_tasks_than_it_has_slots_where_there_are_enough(seed, objective):
+    random = np.random.default_rng(seed)
+    tasks, hosts = int(random.integers(1, 9)), int(random.integers(1, 5))
+    slots = np.bincount(random.integers(0, hosts, tasks + 2), minlength=hosts)
+    needs, base = random.uniform(0, 0.2, (tasks, 2)), random.uniform(0, 0.3, (hosts, 2))
+    place = allocate(needs, base, np.full((hosts, 2), 4.0), objective=objective, slots=slots, trials=50_000).place
+    assert (np.bincount(place, minlength=hosts) <= slots).all()
+
+
+def test_slots_count_in_no_objective():
+    needs, base, sizes = np.full((4, 1), 0.2), np.zeros((2, 1)), np.ones((2, 1))
+    free, wide = (allocate(needs, base, sizes, slots=slots).place.tolist() for slots in (None, [9, 9]))
+    assert free == wide

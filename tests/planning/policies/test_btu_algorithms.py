@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from elastream.model.cloud import HostState
 from elastream.planning.algorithms.draft import Draft
-from elastream.planning.policies.btu import (
+from elastream.planning.algorithms.enactment import (
     DownscalingWeights,
     best_host,
     downscaling_utility,

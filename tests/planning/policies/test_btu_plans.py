@@ -130,6 +130,59 @@ def test_a_host_whose_instances_fit_nowhere_else_is_renewed_and_nothing_is_touch
     assert found == [RenewHost("h1")]
 
 
+def test_a_renewed_host_is_questioned_again_in_its_next_unit_only():
+    hour = HostType("hour", cores=4, memory=7000, billing=Billing(3600), stop=10)
+    policy, memory, asked = Btu(period=60), None, []
+    for time in range(60, 7260, 60):
+        observation = observe(
+            [operator("a")], {"h1": ["a"]}, metrics={"a": IDLE}, time=float(time), leases=[lease("h1", type=hour)],
+            host_types=[hour],
+        )  # fmt: skip
+        plan = policy.plan(observation, memory)
+        memory = plan.memory
+        asked += [time for action in plan.actions if action == RenewHost("h1")]
+    assert asked == [3420, 7020]
+
+
+def test_a_release_that_was_not_carried_out_is_asked_for_again():
+    leases = [lease("h1"), lease("h2", since=300.0)]
+    observation = observe([operator("a", cores=0.5)], SPREAD, metrics={"a": IDLE}, time=540.0, leases=leases)
+    first = Btu().plan(observation)
+    assert ReleaseHost("h1") in first.actions
+    assert Btu().plan(observation, first.memory).actions == first.actions
+
+
+def test_partial_release_gives_up_what_may_go_and_renews_a_host_that_cannot_be_emptied():
+    crowded = {"h1": ["a"] * 5, "h2": ["a"] * 5}
+    leases = [lease("h1"), lease("h2", since=300.0)]
+    given = {"metrics": {"a": IDLE}, "time": 540.0, "leases": leases}
+    assert plan([operator("a", cores=0.8)], crowded, **given) == [RenewHost("h1")]
+    assert plan([operator("a", cores=0.8)], crowded, policy=Btu(partial_release=True), **given) == [
+        SetParallelism("a", 8, without=(TaskId("a", 0), TaskId("a", 1))),
+        RenewHost("h1"),
+    ]
+
+
+def test_partial_release_lets_the_last_host_lose_instances_but_never_goes_below_one():
+    found = plan([operator("a", cores=0.5)], {"h1": ["a"] * 5}, policy=Btu(partial_release=True), metrics={"a": IDLE},
+                 time=540.0)  # fmt: skip
+    assert found == [SetParallelism("a", 4, without=(TaskId("a", 0),)), RenewHost("h1")]
+    found = plan([operator("a")], {"h1": ["a"]}, policy=Btu(partial_release=True), metrics={"a": IDLE}, time=540.0)
+    assert found == [RenewHost("h1")]
+
+
+def test_hosts_are_questioned_more_often_than_operators_are_scaled_up():
+    policy, memory, scaled, asked = Btu(period=15, scaling=60), None, [], []
+    for time in range(15, 615, 15):
+        observation = observe([operator("a")], {"h1": ["a"]}, metrics={"a": LATE}, time=float(time))
+        plan = policy.plan(observation, memory)
+        memory = plan.memory
+        scaled += [time for action in plan.actions if isinstance(action, SetParallelism)]
+        asked += [time for action in plan.actions if isinstance(action, RenewHost)]
+    assert scaled == [60 * number for number in range(1, 11)]
+    assert asked == [570], "30 s before its end: within the last 5 %, and in time to be gone by then"
+
+
 def test_the_last_host_is_renewed():
     assert plan([operator("a")], {"h1": ["a"]}, metrics={"a": IDLE}, time=540.0) == [RenewHost("h1")]
 

@@ -1,6 +1,7 @@
 """Elastic Allocator: the models of load and bandwidth, and the policy."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,7 +11,8 @@ from hypothesis import strategies as st
 from elastream.model.action import MoveTask, TaskId
 from elastream.model.cloud import HostState
 from elastream.model.errors import InputError
-from elastream.planning.policies.elastic_allocator import ElasticAllocator, needs_of, overload
+from elastream.model.observation import Frame, Metric
+from elastream.planning.policies.elastic_allocator import ElasticAllocator, background_of, needs_of, overload
 from placement_cases import HOST, pairs, seen
 from properties import examples
 
@@ -28,6 +30,29 @@ def test_a_need_is_what_was_seen_times_what_is_held_up():
 def test_the_policy_spreads_what_lies_on_one_host():
     actions = ElasticAllocator().plan(seen([0, 0], [0.6, 0.0], busy=[0.3, 0.3])).actions
     assert actions in ((MoveTask(TaskId("a", 0), "h2"),), (MoveTask(TaskId("a", 1), "h2"),))
+
+
+def test_what_others_use_of_a_host_counts_as_its_load_before():
+    # h2 does nothing for us, but 0.8 of its core is in use: C0 of section IV.
+    busy = {"busy": [0.3, 0.3], "place": [0, 0]}
+    assert not ElasticAllocator().plan(seen(busy["place"], [0.6, 0.8], busy=busy["busy"])).actions
+    assert len(ElasticAllocator().plan(seen(busy["place"], [0.6, 0.0], busy=busy["busy"])).actions) == 1
+
+
+def test_background_is_what_no_task_explains_and_nothing_where_it_is_unknown():
+    observation = seen([0, 1], [0.9, math.nan], busy=[0.3, 0.2], exchange=pairs((0, 1, 40.0), (-1, 0, 10.0)))
+    hosts = Frame(observation.hosts.ids, {Metric.CPU: [0.9, math.nan], Metric.BANDWIDTH: [150.0, 40.0]})
+    found = background_of(replace(observation, hosts=hosts))
+    assert found == pytest.approx(np.array([[0.6, 100.0], [0.0, 0.0]]))
+
+
+def test_a_host_takes_no_more_tasks_than_slots_where_tasks_fill_them():
+    wide = replace(HOST, cores=4.0, slots=2)
+    observation = seen([0, 0, 1, 1, 1], [0.5, 0.5, 0.0], busy=[0.1] * 5, types=[wide] * 2 + [replace(wide, slots=1)])
+    at = dict(zip(map(str, observation.tasks.tasks), observation.tasks.host.tolist(), strict=True))
+    for action in ElasticAllocator(slots=True).plan(observation).actions:
+        at[str(action.task)] = observation.hosts.rows[action.host]
+    assert np.bincount(list(at.values()), minlength=3).tolist() == [2, 2, 1]
 
 
 def test_the_policy_moves_only_the_operators_it_is_for():

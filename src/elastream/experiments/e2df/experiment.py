@@ -43,14 +43,16 @@ PAPER: Mapping[str, Mapping[str, float]] = {
         "mean latency (ms)": 11.4,
         "replicas (mean)": 15,
         "replicas without the source's (mean)": 2 + 6 + 6,
-        "hosts (mean)": 16,
+        "hosts that are up (mean)": 16,
     },
-    "application": {"mean latency (ms)": 19.3, "replicas (mean)": 0.45 * 15, "hosts (mean)": 16},
-    "both levels": {"replicas (mean)": 0.45 * 15, "hosts (mean)": 0.76 * 16},
+    "application": {"mean latency (ms)": 19.3, "replicas (mean)": 0.45 * 15, "hosts that are up (mean)": 16},
+    "both levels": {"replicas (mean)": 0.45 * 15, "hosts that are up (mean)": 0.76 * 16},
 }
 """Section 5: 55 % fewer replicas and 24 % fewer hosts on average. The latency of both levels is "almost identical" to that
 of the application level alone; no figure is given."""
 
+SEEDS = (1, 2, 3, 4, 5, 6)
+"""Of service times; they move savings by a hundredth of a point, so that more would change nothing."""
 FEWER_REPLICAS, FEWER_HOSTS, SLOWER = 0.55, 0.24, 1.7
 """The bars: the paper's own results (19.3 / 11.4 = 1.7)."""
 
@@ -179,7 +181,7 @@ class E2dfRun:
             "mean latency (ms)": 1e3 * self.latency,
             "replicas (mean)": self.replicas,
             "replicas without the source's (mean)": self.replicas - STATIC["source"],
-            "hosts (mean)": self.hosts,
+            "hosts that are paid (mean)": self.hosts,
             "hosts that are up (mean)": self.running,
             "replicas (most)": max(row[3] for row in self.series),
             "hosts (most)": max(row[4] for row in self.series),
@@ -250,30 +252,42 @@ def _up_seconds(lease: Lease, now: float) -> float:
     return 0.0 if ready is None else left - ready
 
 
+def by_scenario(runs: Sequence[E2dfRun]) -> dict[str, list[E2dfRun]]:
+    """The runs of each scenario, in the order of their seeds."""
+    ordered = sorted(runs, key=lambda run: run.case.seed)
+    return {name: [run for run in ordered if run.case.scenario == name] for name in SCENARIOS}
+
+
+def saved(runs: Sequence[E2dfRun], name: str, metric: str) -> list[float]:
+    """By seed, the part by which a metric of scenario `name` is below that of the static one."""
+    mine, static = (by_scenario(runs)[scenario] for scenario in (name, "static"))
+    return [1 - a.metrics[metric] / b.metrics[metric] for a, b in zip(mine, static, strict=True)]
+
+
 def bars(runs: Sequence[E2dfRun]) -> tuple[Check, ...]:
-    """Our bars, of both elastic scenarios against the static one."""
-    by_name = {run.case.scenario: run for run in runs}
-    static = by_name["static"]
+    """Our bars, of both elastic scenarios against the static one with the same seeds."""
     checks = []
     for name in SCENARIOS[1:]:
-        run = by_name[name]
-        fewer, ratio = 1 - run.replicas / static.replicas, run.latency / static.latency
         checks += [
-            Check.at_least(
+            Check.mean_at_least(
                 f"{name}: replicas below static, on average",
-                fewer,
+                saved(runs, name, "replicas (mean)"),
                 FEWER_REPLICAS,
                 "our bar; paper, section 5: 55 %",
             ),
-            Check.at_most(
+            Check.mean_at_most(
                 f"{name}: mean latency over static's",
-                ratio,
+                [1 - each for each in saved(runs, name, "mean latency (ms)")],
                 SLOWER,
                 "our bar; paper, section 5: 19.3 ms against 11.4 ms",
             ),
         ]
-    saved = 1 - by_name["both levels"].hosts / static.hosts
     checks.append(
-        Check.at_least("both levels: host time below static", saved, FEWER_HOSTS, "our bar; paper, section 5: 24 %")
+        Check.mean_at_least(
+            "both levels: hosts that are up below static, on average",
+            saved(runs, "both levels", "hosts that are up (mean)"),
+            FEWER_HOSTS,
+            'our bar; paper, section 5: "the number of active worker nodes [...] is reduced on average by 24%"',
+        )
     )
     return tuple(checks)

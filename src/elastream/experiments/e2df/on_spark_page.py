@@ -58,7 +58,7 @@ def _ratios(runs: Mapping[str, SparkScenario]) -> Table:
     rows: list[tuple[str, ...]] = []
     for what, printed, values, base in (
         ("replicas", "replicas (mean)", [runs[name].replicas for name in SCENARIOS], static.replicas),
-        ("hosts", "hosts (mean)", [runs[name].hosts for name in SCENARIOS], static.hosts),
+        ("hosts", "hosts that are up (mean)", [runs[name].hosts for name in SCENARIOS], static.hosts),
         ("mean latency", "mean latency (ms)", [runs[name].latency for name in SCENARIOS], static.latency),
     ):
         rows.append((f"{what}, over static's (Spark)", *(f"{value / base:.2f}" for value in values)))

@@ -5,14 +5,18 @@ Figures are simulated; the paper shows curves and its text gives no values. `exp
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from statistics import fmean
 
 from elastream.experiments.assumptions import assumption_table, values, variations
 from elastream.experiments.cases import ExperimentOptions, run_all
 from elastream.experiments.elastic_allocator.experiment import (
     FIGURES,
+    FULL,
     POLICIES,
     RATES,
     SAME,
+    SWEEP,
     WORLD_CUP,
     AllocatorAssumptions,
     AllocatorCase,
@@ -25,7 +29,8 @@ from elastream.experiments.findings import Check, Findings, check_table, counted
 from elastream.experiments.page import Block, Heading, Page, Plot, Prose, Table, line, load_line
 from elastream.model.wording import amount, percent
 
-SEEDS = (1, 2, 3)
+SEEDS = (1, 2, 3, 4, 5, 6)
+VARIED_SEEDS = SEEDS[:3]
 PAPER = {
     "Figure 4": "EA has the highest use of CPU and of bandwidth of the three at every rate; random varies most",
     "Figure 5": "EA has the lowest deviation of both, above all at high rates",
@@ -34,7 +39,8 @@ PAPER = {
 
 
 def run_elastic_allocator(options: ExperimentOptions) -> Findings:
-    """Run all rates under the three policies; unless `quick`, with three seeds and the World Cup day if available.
+    """Run all rates under the three policies, and the sweep of `busy`; unless `quick`, with six seeds and the World Cup day
+    if available.
 
     sensitivity: also with every assumption halved and doubled, at the ends.
     """
@@ -46,6 +52,12 @@ def run_elastic_allocator(options: ExperimentOptions) -> Findings:
         for p in POLICIES
         for seed in seeds
     ]
+    wanted += [
+        AllocatorCase(p, RATES[-1], seed, replace(given, busy=busy, sent=busy), sweep=True)
+        for busy in (SWEEP[::5] if options.quick else SWEEP)
+        for p in (POLICIES[0], POLICIES[-1])
+        for seed in seeds
+    ]
     if not options.quick and WORLD_CUP.exists():
         wanted += [AllocatorCase(p, 0, 1, given) for p in POLICIES]
     if options.sensitivity:
@@ -54,7 +66,7 @@ def run_elastic_allocator(options: ExperimentOptions) -> Findings:
             for varied in variations(given).values()
             for rate in (RATES[0], RATES[-1])
             for p in POLICIES
-            for seed in seeds
+            for seed in (seeds if options.quick else VARIED_SEEDS)
         ]
     runs, seconds = run_all(
         run_case,
@@ -68,14 +80,15 @@ def run_elastic_allocator(options: ExperimentOptions) -> Findings:
 def outcome(runs: Sequence[AllocatorRun], seconds: float) -> Findings:
     """The findings of the runs; the bars apply to the default assumptions."""
     given = AllocatorAssumptions()
-    main = [run for run in runs if run.case.assumptions == given]
-    checks = bars(main)
+    main = [run for run in runs if run.case.assumptions == given and not run.case.sweep]
+    sweep = [run for run in runs if run.case.sweep]
+    checks = bars([*main, *sweep])
     tables = {str(rate): table for rate in RATES if (table := by_policy(main, rate))}
     day = by_policy(main, 0)
     varied = {
         f"{name} x {factor:g}": bars(mine)
         for (name, factor), other in variations(given).items()
-        if (mine := [run for run in runs if run.case.assumptions == other])
+        if (mine := [run for run in runs if run.case.assumptions == other and not run.case.sweep])
     }
     gaps = {str(run.case.rate): run.gap for run in main if not math.isnan(run.gap)}
     return Findings(
@@ -84,6 +97,7 @@ def outcome(runs: Sequence[AllocatorRun], seconds: float) -> Findings:
             "World Cup 1998, busiest day": day,
             "greedy over exact": gaps,
             "exact proven": {str(run.case.rate): run.proven for run in main if not math.isnan(run.gap)},
+            "sweep of busy": swept(sweep),
             "sensitivity": {name: {c.name: c.value for c in checks} for name, checks in varied.items()},
             "assumptions": values(given),
             "refused": sum(run.refused for run in runs),
@@ -91,7 +105,7 @@ def outcome(runs: Sequence[AllocatorRun], seconds: float) -> Findings:
         },
         PAPER,
         checks,
-        _page(main, tables, day, varied, checks),
+        _page(main, tables, day, varied, checks, swept(sweep)),
         environment(plant="simulated", runs=len(runs), seconds=round(seconds, 1)),
         verdict(tables),
     )
@@ -111,6 +125,26 @@ def verdict(tables: Mapping[str, Mapping[str, Mapping[str, float]]]) -> str:
     )
 
 
+def swept(runs: Sequence[AllocatorRun]) -> dict[str, dict[str, float]]:
+    """By `busy`: CPU use under even placement and the allocator, means over seeds, and how many runs have a full host."""
+    found = {}
+    for busy in sorted({run.case.assumptions.busy for run in runs}):
+        row = {}
+        for policy in (POLICIES[0], POLICIES[-1]):
+            mine = [run for run in runs if run.case.assumptions.busy == busy and run.case.policy == policy]
+            row[f"CPU use, {policy}"] = fmean(run.figures["CPU use"] for run in mine)
+            row[f"runs with a full host, {policy}"] = float(sum(run.fullest >= FULL for run in mine))
+        found[f"{busy:g}"] = row
+    return found
+
+
+def sweep_table(sweep: Mapping[str, Mapping[str, float]]) -> Table:
+    """The sweep: a row per value of `busy`."""
+    names = tuple(next(iter(sweep.values())))
+    rows = tuple((busy, *(_text(name, row[name]) for name in names)) for busy, row in sweep.items())
+    return Table(f"CPU use at {RATES[-1]} tuples/s by what the queries ask for (busy), simulated", ("busy", *names), rows)
+
+
 def figure_table(rates: Mapping[str, Mapping[str, Mapping[str, float]]], names: Sequence[str], caption: str) -> Table:
     """A table with a row per rate, and a column per figure and policy."""
     rows = tuple(
@@ -126,6 +160,7 @@ def _page(
     day: Mapping[str, Mapping[str, float]],
     varied: Mapping[str, Sequence[Check]],
     checks: Sequence[Check],
+    sweep: Mapping[str, Mapping[str, float]],
 ) -> Page:
     gaps = [run for run in runs if not math.isnan(run.gap)]
     blocks: list[Block] = [
@@ -144,6 +179,7 @@ def _page(
             ("tuples/s", "deviation over the exact", "exact"),
             tuple((str(r.case.rate), f"{r.gap:.4f}", "proven" if r.proven else "best found in its time") for r in gaps),
         ),
+        *([sweep_table(sweep)] if sweep else []),
         *(_plot(tables, name) for name in FIGURES[:4]),
     ]
     if day:
@@ -180,4 +216,6 @@ def _day_plot(runs: Sequence[AllocatorRun]) -> Plot:
 
 
 def _text(name: str, value: float) -> str:
+    if "full host" in name:
+        return f"{value:.0f}"
     return percent(value) if "use" in name else amount(value)

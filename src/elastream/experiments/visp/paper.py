@@ -7,8 +7,11 @@ and BTU60 of the BTU-based approach, then the threshold-based one: a single valu
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from elastream.experiments.visp.experiment import COLUMNS, Statistic
+from elastream.experiments.visp.bars import Statistic
+from elastream.experiments.visp.experiment import BTUS, LEVELS
+from elastream.experiments.visp.manufacturing import PENALTY
 
+COLUMNS = tuple(f"{policy} {minutes}" for policy in ("btu", "threshold") for minutes in BTUS)
 METRICS = (
     "real-time compliance",
     "near-real-time compliance",
@@ -85,3 +88,18 @@ TABLES: Mapping[str, PaperTable] = {
         "92.67 7.15 101.96 1.61 115.67 3.48 104.43 2.49 127.19 8.29 163.19 8.29",
     ),
 }
+
+
+def implied_items(pattern: str, level: str, column: str) -> float:
+    """Items that a column of a table means: its penalties, over the penalty of an item, over the fraction late.
+
+    Compliance is printed in whole percents, so that the nearer it is to 100 % the less this says.
+    """
+    row = TABLES[pattern].rows
+    penalties = row[f"{level} total cost"][column].mean - row["resource cost"][column].mean
+    return penalties / PENALTY / (1 - row[f"{level} compliance"][column].mean)
+
+
+def implied(pattern: str) -> dict[str, dict[str, float]]:
+    """The same of every level and column."""
+    return {level: {column: implied_items(pattern, level, column) for column in COLUMNS} for level in LEVELS}

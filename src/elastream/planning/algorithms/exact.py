@@ -100,10 +100,13 @@ def deviation(loads: Floats, capacities: Floats) -> float:
     return float(np.sqrt(((used - used.mean(axis=0)) ** 2).sum()))
 
 
-def least_deviation(needs: ArrayLike, base: ArrayLike, capacities: ArrayLike, *, seconds: float = 10.0) -> Proven:
+def least_deviation(
+    needs: ArrayLike, base: ArrayLike, capacities: ArrayLike, *, seconds: float = 10.0, slots: ArrayLike | None = None
+) -> Proven:
     """Place tasks such that `deviation` (the value) is minimal, and no host is above its capacity.
 
     needs: float64, shape (tasks, resources). base: capacity used before, shape (hosts, resources). capacities: same shape.
+    slots: how many of these tasks each host can take, shape (hosts,); None: any number.
     Squares use utilisation in units of 1/STEPS, so that small values and bounds differ by rounding.
 
     Raises InputError for incompatible shapes, and if no placement within the capacities was found.
@@ -113,6 +116,8 @@ def least_deviation(needs: ArrayLike, base: ArrayLike, capacities: ArrayLike, *,
 
     model = cp_model.CpModel()
     chosen = _choices(model, len(wants), len(sizes))
+    for host, free in enumerate([] if slots is None else np.asarray(slots).tolist()):
+        model.add(cp_model.LinearExpr.sum([row[host] for row in chosen]) <= int(free))
     terms: list[LinearExpr] = []
     fine = RESOLUTION // STEPS
     for kind in range(wants.shape[1]):

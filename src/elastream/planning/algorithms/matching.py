@@ -26,6 +26,8 @@ BY_USE = 1e12
 """Weight of utilisation relative to deviation for Objective.UTILISATION, which makes the order lexicographic."""
 BEYOND = 1e15
 """Weight of load above the allowed part of a host."""
+NO_SLOT = 1e-6
+"""Slots that a host without a free one counts as having: a capacity must be above 0."""
 SHAKEN, PATIENCE = 3, 200
 """Tasks moved at random per perturbation, and the number of perturbations per task without a gain before stopping."""
 
@@ -79,11 +81,13 @@ def allocate(
     objective: Objective = Objective.DEVIATION,
     most: float = 1.0,
     trials: int = 100_000_000,
+    slots: ArrayLike | None = None,
 ) -> Matching:
     """Greedy matching (Algorithm 1).
 
     needs: float64, shape (tasks, resources). base: load of the hosts before (F0), shape (hosts, resources). capacities:
     same shape. most: allowed part of a host's capacity, D_CPU and D_BW. trials: the time limit, in pairs of task and host.
+    slots: how many of these tasks each host can take (its free slots, section IV-D), shape (hosts,); None: any number.
 
     First, each task in order is placed on the host with the best objective among those of the lightest level with room.
     Then every task is tried on every other host, and every pair of tasks is exchanged, while the objective improves. Then,
@@ -96,13 +100,19 @@ def allocate(
     if np.isnan(wants).any() or np.isnan(used).any() or not (sizes > 0).all():
         raise InputError("the needs of tasks, or the capacities of hosts, are unknown")
     place = np.full(len(wants), -1, dtype=np.int64)
-    tried, rest = _search(wants, used.copy(), sizes, place, most, trials, objective is Objective.UTILISATION)
+    scored = wants.shape[1]
+    if slots is not None:
+        # A slot is one more resource, of which each task needs one; it counts in no objective and in no level.
+        free = np.maximum(np.asarray(slots, dtype=np.float64), NO_SLOT) / most
+        wants = np.column_stack([wants, np.ones(len(wants))])
+        used, sizes = np.column_stack([used, np.zeros(len(used))]), np.column_stack([sizes, free])
+    tried, rest = _search(wants, used.copy(), sizes, place, most, trials, objective is Objective.UTILISATION, scored)
     return Matching(place, tried, rest)
 
 
 @njit(cache=True)
 def _match(
-    wants: Floats, load: Floats, sizes: Floats, place: Integers, most: float, trials: int, utilise: bool
+    wants: Floats, load: Floats, sizes: Floats, place: Integers, most: float, trials: int, utilise: bool, scored: int
 ) -> tuple[int, int]:
     """Place the tasks one by one; updates `place` and `load`.
 
@@ -117,7 +127,7 @@ def _match(
     for h in range(hosts):
         for k in range(kinds):
             totals[k] += used[h, k]
-        level[h] = _level(used, h)
+        level[h] = _level(used[h, :scored])
     tried = rest = 0
     for i in range(tasks):
         chosen = -1
@@ -134,6 +144,8 @@ def _match(
                     part, before = wants[i, k] * inverse[h, k], used[h, k]
                     after = before + part
                     fits = fits and (after <= most + ALIKE or part == 0)
+                    if k >= scored:
+                        continue
                     worth += hosts * part * (before + after) - part * (2 * totals[k] + part)
                     gained += min(1.0, after) - min(1.0, before)
                 if utilise and gained > ALIKE:
@@ -142,19 +154,21 @@ def _match(
                     best, lowest, chosen = worth, level[h], h
         if chosen < 0:
             rest += 1
-            chosen = _least_used(used, level)
+            chosen = _least_used(used, level, scored, most)
         place[i] = chosen
         for k in range(kinds):
             part = wants[i, k] * inverse[chosen, k]
             load[chosen, k] += wants[i, k]
             used[chosen, k] += part
             totals[k] += part
-        level[chosen] = _level(used, chosen)
+        level[chosen] = _level(used[chosen, :scored])
     return tried, rest
 
 
 @njit(cache=True)
-def _improve(wants: Floats, load: Floats, sizes: Floats, place: Integers, most: float, left: int, utilise: bool) -> int:
+def _improve(
+    wants: Floats, load: Floats, sizes: Floats, place: Integers, most: float, left: int, utilise: bool, scored: int
+) -> int:
     """Try every task on every other host, and exchange every pair of tasks, while the objective improves.
 
     Returns the trials; stops after `left` of them.
@@ -177,7 +191,7 @@ def _improve(wants: Floats, load: Floats, sizes: Floats, place: Integers, most: 
             tried += hosts
             for h in range(hosts):
                 if h != a and _fits(wants[i], load[h], sizes[h], most):
-                    worth = _shifted(wants[i], load, sizes, totals, a, h, utilise)
+                    worth = _shifted(wants[i], load, sizes, totals, a, h, utilise, scored)
                     if worth < best:
                         best, chosen = worth, h
             if chosen < 0:
@@ -187,7 +201,7 @@ def _improve(wants: Floats, load: Floats, sizes: Floats, place: Integers, most: 
                     if b != a:
                         change = wants[i] - wants[j]
                         if _fits(change, load[b], sizes[b], most) and _fits(-change, load[a], sizes[a], most):
-                            worth = _shifted(change, load, sizes, totals, a, b, utilise)
+                            worth = _shifted(change, load, sizes, totals, a, b, utilise, scored)
                             if worth < best:
                                 best, chosen, other = worth, b, j
             if chosen >= 0:
@@ -206,16 +220,16 @@ def _improve(wants: Floats, load: Floats, sizes: Floats, place: Integers, most: 
 
 @njit(cache=True)
 def _search(
-    wants: Floats, load: Floats, sizes: Floats, place: Integers, most: float, trials: int, utilise: bool
+    wants: Floats, load: Floats, sizes: Floats, place: Integers, most: float, trials: int, utilise: bool, scored: int
 ) -> tuple[int, int]:
     """Place and improve; then perturb and improve again while trials remain and gains occur, keeping the best placement.
 
     Returns (trials, tasks spread without a trial or without room); updates `place` and `load`.
     """
     tasks, hosts = wants.shape[0], sizes.shape[0]
-    tried, rest = _match(wants, load, sizes, place, most, trials, utilise)
-    tried += _improve(wants, load, sizes, place, most, trials - tried, utilise)
-    best = _worth(load, sizes, most, utilise)
+    tried, rest = _match(wants, load, sizes, place, most, trials, utilise, scored)
+    tried += _improve(wants, load, sizes, place, most, trials - tried, utilise, scored)
+    best = _worth(load, sizes, most, utilise, scored)
     at, held = place.copy(), load.copy()
     draw, idle = 12345, 0
     while idle < PATIENCE * tasks and tried + 2 * (hosts + tasks) * tasks <= trials:
@@ -228,9 +242,9 @@ def _search(
                 held[at[i]] -= wants[i]
                 held[h] += wants[i]
                 at[i] = h
-        tried += _improve(wants, held, sizes, at, most, trials - tried, utilise)
+        tried += _improve(wants, held, sizes, at, most, trials - tried, utilise, scored)
         idle += 1
-        worth = _worth(held, sizes, most, utilise)
+        worth = _worth(held, sizes, most, utilise, scored)
         if worth < best - ALIKE:
             best, idle = worth, 0
             place[:] = at
@@ -250,7 +264,7 @@ def _fits(want: Floats, load: Floats, size: Floats, most: float) -> bool:
 
 
 @njit(cache=True)
-def _worth(load: Floats, sizes: Floats, most: float, utilise: bool) -> float:
+def _worth(load: Floats, sizes: Floats, most: float, utilise: bool, scored: int) -> float:
     """The minimised objective, in lexicographic order: load above the allowed part of hosts; with `utilise`, negative
     utilisation; n sum(u^2) - (sum u)^2."""
     worth = used = 0.0
@@ -261,35 +275,41 @@ def _worth(load: Floats, sizes: Floats, most: float, utilise: bool) -> float:
             u = load[h, k] / sizes[h, k]
             total += u
             squares += u * u
-            used += min(1.0, u)
+            used += min(1.0, u) if k < scored else 0.0
             worth += BEYOND * max(0.0, u - most - ALIKE)
-        worth += hosts * squares - total * total
+        worth += hosts * squares - total * total if k < scored else 0.0
     return worth - BY_USE * np.round(used, 9) if utilise else worth
 
 
 @njit(cache=True)
-def _level(used: Floats, h: int) -> int:
-    most = used[h].max()
+def _level(used: Floats) -> int:
+    most = used.max()
     return 0 if most < LIGHT else 1 if most < HEAVY else 2
 
 
 @njit(cache=True)
-def _least_used(used: Floats, level: Integers) -> int:
-    """The least used host of the lightest level present, so that remaining tasks are spread evenly."""
-    chosen, best = 0, np.inf
-    lowest = level.min()
+def _least_used(used: Floats, level: Integers, scored: int, most: float) -> int:
+    """The least used host of the lightest level present, so that remaining tasks are spread evenly; of those with a free
+    slot, if there are any."""
+    chosen, best, lowest, crowded = 0, np.inf, 3, True
     for h in range(level.size):
-        if level[h] == lowest and used[h].max() < best:
-            chosen, best = h, used[h].max()
+        full = False
+        for k in range(scored, used.shape[1]):
+            full = full or used[h, k] >= most - ALIKE
+        busy = used[h, :scored].max()
+        if (crowded, lowest, best) > (full, level[h], busy):
+            chosen, best, lowest, crowded = h, busy, level[h], full
     return chosen
 
 
 @njit(cache=True)
-def _shifted(moved: Floats, load: Floats, sizes: Floats, totals: Floats, a: int, b: int, utilise: bool) -> float:
+def _shifted(
+    moved: Floats, load: Floats, sizes: Floats, totals: Floats, a: int, b: int, utilise: bool, scored: int
+) -> float:
     """Change of the minimised objective when `moved` of each resource goes from host `a` to host `b`."""
     change = used = 0.0
     hosts = sizes.shape[0]
-    for k in range(sizes.shape[1]):
+    for k in range(scored):
         less, more = moved[k] / sizes[a, k], moved[k] / sizes[b, k]
         here, there = load[a, k] / sizes[a, k], load[b, k] / sizes[b, k]
         shift = more - less

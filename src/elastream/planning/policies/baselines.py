@@ -9,7 +9,7 @@ import numpy as np
 from elastream.model.action import Action, MoveTask
 from elastream.model.observation import Context, Integers, Observation
 from elastream.model.plant import Plan
-from elastream.planning.policies.elastic_allocator import movable
+from elastream.planning.policies.elastic_allocator import free_slots, movable
 from elastream.planning.policies.static import missing_hosts, places_only
 
 __all__ = ["Even", "Random", "Untouched"]
@@ -41,18 +41,26 @@ class Even:
 class Random:
     """Each task of `operators` (all by default) on a random host; deterministic for a seed.
 
+    slots: whether each task fills a slot of its host, as on Storm: then in a random slot of those that others leave free.
     hosts: number of hosts to keep leased; 0: the hosts present.
     """
 
     seed: int = 0
     operators: Sequence[str] = ()
+    slots: bool = False
     hosts: int = 0
     name: ClassVar = "random"
 
     def plan(self, observation: Observation, memory: object = None) -> Plan:
         """Moves of the tasks that are not on their drawn host."""
         rows = movable(observation, self.operators)
-        drawn = np.random.default_rng(self.seed).integers(0, max(1, len(observation.usable)), rows.size)
+        random, usable = np.random.default_rng(self.seed), observation.usable
+        drawn = random.integers(0, max(1, len(usable)), rows.size)
+        if self.slots and usable:
+            at = np.array([observation.hosts.rows[host] for host in usable])
+            free = np.repeat(np.arange(at.size), free_slots(observation, at, rows))
+            placed = min(rows.size, free.size)
+            drawn[:placed] = random.permutation(free)[:placed]
         return Plan((*missing_hosts(observation, self.hosts), *_moves(observation, rows, drawn, "random placement")))
 
     def unfit(self, context: Context) -> str:

@@ -16,132 +16,34 @@ from elastream.model.action import CancelDrain, DrainHost, ReleaseHost, RenewHos
 from elastream.model.cloud import HostState, Lease
 from elastream.model.graph import Kind
 from elastream.model.metrics import Metric, Needs
-from elastream.model.observation import Context, Floats, Observation
+from elastream.model.observation import Context, Observation
 from elastream.model.plant import Plan, Unknown
 from elastream.model.promises import Rows
 from elastream.model.stages import Unit
 from elastream.planning.algorithms.draft import Draft
+from elastream.planning.algorithms.enactment import (
+    DownscalingWeights,
+    best_host,
+    downscaling_utility,
+    host_suitability,
+    last_duration,
+    needs_upscaling,
+)
 from elastream.planning.algorithms.queues import fixed_queue, measured_at, service_levels, waiting
 
-__all__ = [
-    "Btu",
-    "DownscalingWeights",
-    "best_host",
-    "downscaling_utility",
-    "host_suitability",
-    "needs_upscaling",
-    "predicted_duration",
-]
+__all__ = ["Btu"]
+
+NEARLY = 1e-9
+"""Sums of decimal fractions and of times: rounding must decide nothing."""
 
 
 @dataclass(frozen=True, slots=True)
-class DownscalingWeights:
-    """Constants of Algorithm 3: W1 to W4, the queue load QL, and the penalty P for one delayed item."""
+class Decided:
+    """What the policy remembers of a run. scaled: when it last scaled up, seconds. renewed: by host, the end of the paid
+    time for which it was renewed, so that it is questioned once per unit (Figure 5)."""
 
-    instances: float = 1.0
-    queue_load: float = 1.0
-    delay: float = 1.0
-    scalings: float = 1.0
-    idle_bonus: float = 100.0
-    penalty: float = 0.0001
-
-
-def predicted_duration(durations: Sequence[float] | Floats) -> float:
-    """The duration one observation ahead, by least squares over the last N (Algorithm 1, lines 5 to 9), seconds.
-
-    durations: seconds, oldest first, NaN (unknown) ignored; NaN if fewer than two are known. The paper numbers the newest
-    observation 1, so that its N + 1 would lie in the past, and its printed slope lacks a minus sign; both are corrected:
-    beta = sum((i - mean i) (d_i - mean d)) / sum((i - mean i)^2) over i = 1 (oldest) to N, and the line's value at N + 1.
-    """
-    values = np.asarray(durations, dtype=np.float64)
-    index = np.arange(1.0, len(values) + 1)
-    seen = ~np.isnan(values)
-    if seen.sum() < 2:
-        return float("nan")
-    observation_mean, duration_mean = index[seen].mean(), values[seen].mean()
-    deviation = index[seen] - observation_mean
-    slope = float((deviation * (values[seen] - duration_mean)).sum() / (deviation**2).sum())
-    return float(duration_mean - slope * observation_mean) + slope * (len(values) + 1)
-
-
-def needs_upscaling(
-    duration: float, service_level: float, durations: Sequence[float] | Floats, queue: float, scaling_threshold: float
-) -> bool:
-    """Whether an operator needs one more instance (Algorithm 1).
-
-    duration, service_level: current and allowed seconds (o_d, o_slo). durations: the last N, oldest first. queue: items
-    waiting (o_queue). True if the current or predicted duration exceeds the level and more than `scaling_threshold` items
-    wait. Unknown values (NaN) exceed nothing.
-    """
-    delayed = duration > service_level or predicted_duration(durations) > service_level
-    return delayed and queue > scaling_threshold
-
-
-def host_suitability(draft: Draft, unit: Unit, cache_factor: float) -> Floats:
-    """Suitability of each host for one more instance of `unit`, -1 if infeasible (Algorithm 2); lowest is best; (hosts,).
-
-    feasibility = min(h_cpu* / o_cpu, h_memory* / o_memory); with the instance placed, difference = |remaining cpu / h_cpu
-    - remaining memory / h_memory|; suitability = difference / feasibility, times CF if the host has the image. The paper's
-    pseudocode lacks minus signs and divisions, which its prose gives. It calls a negative value feasible in one sentence
-    and infeasible in all others; here it is infeasible.
-    """
-    feasibility = draft.feasibility(unit)
-    cores, memory = draft.needs[unit.name]
-    remaining_cores = (draft.free_cores - cores) / draft.cores
-    remaining_memory = (draft.free_memory - memory) / draft.memory
-    fits = feasibility >= 1
-    suitability = np.abs(remaining_cores - remaining_memory) / np.where(fits, feasibility, 1.0)
-    suitability = np.where(draft.cached(unit), suitability * cache_factor, suitability)
-    return np.where(fits, suitability, -1.0)
-
-
-def best_host(draft: Draft, unit: Unit, cache_factor: float, *, ready: bool = False) -> str | None:
-    """The host with the lowest non-negative suitability, the older lease on a tie; None if none fits.
-
-    ready: consider running hosts only; a migration must not wait for a host to boot.
-    """
-    suitability = host_suitability(draft, unit, cache_factor)
-    if ready:
-        suitability = np.where(draft.ready, suitability, -1.0)
-    ranked = np.where(suitability >= 0, suitability, np.inf)
-    if not len(ranked) or np.isinf(ranked.min()):
-        return None
-    return draft.hosts[int(ranked.argmin())]
-
-
-def downscaling_utility(
-    instances: int,
-    all_instances: Sequence[int],
-    duration: float,
-    service_level: float | None,
-    scalings: float,
-    all_scalings: float,
-    queue: float,
-    weights: DownscalingWeights,
-) -> float:
-    """Utility of removing an instance of an operator (Algorithm 3); negative: not allowed; the highest is removed first.
-
-    1 + W1 instances + W2 queue load - W3 delay - W4 scalings, where instances = (o# - min O#) / (max O# - min O#), 0 if all
-    operators have equally many; queue load = QL if less than one item waits, else 0; delay = o_d / o_slo (1 + P), 0 without
-    a service level; scalings = o_s / sum of O_s, 0 before any scaling. -1 below two instances. The paper does not define an
-    unknown duration or queue; here both forbid the removal.
-    """
-    if instances < 2 or math.isnan(queue):
-        return -1.0
-    least, most = min(all_instances), max(all_instances)
-    relative_instances = (instances - least) / (most - least) if most > least else 0.0
-    queue_load = weights.idle_bonus if queue < 1 else 0.0
-    delay = 0.0 if service_level is None else duration / service_level * (1 + weights.penalty)
-    if math.isnan(delay):
-        return -1.0
-    relative_scalings = scalings / all_scalings if all_scalings > 0 and not math.isnan(scalings) else 0.0
-    return (
-        1
-        + weights.instances * relative_instances
-        + weights.queue_load * queue_load
-        - weights.delay * delay
-        - weights.scalings * relative_scalings
-    )
+    scaled: float = 0.0
+    renewed: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +54,12 @@ class Btu:
     given in the paper, 4 are one provisioning interval of monitoring. cache_factor: CF (paper: 0.01). weights: of Algorithm
     3 (paper: 1, QL 100, P 0.0001). window: last fraction of the paid time in which a host is decided on (paper: 5 %).
     release_share: largest fraction of an operator's instances removed with one host (paper: 20 %); see `_spare`.
-    period: seconds between plans; see `ends_soon`. host_type: type to lease; None: the cheapest per core that fits.
+    partial_release: what becomes of a host that cannot be emptied. False: nothing is touched, as the paper's text has it
+    ("If the simulation renders no feasible downscaling plan, the host is leased for another BTU"). True: instances that
+    may be given up go, and the host is renewed with the rest, as its authors' system did.
+    period: seconds between plans; see `ends_soon`. scaling: seconds between two rounds that scale up (paper: 60, while
+    hosts can be questioned at the monitoring interval of 15); None: every plan does. host_type: type to lease; None: the
+    cheapest per core that fits.
     """
 
     scaling_threshold: float = 50.0
@@ -161,7 +68,9 @@ class Btu:
     weights: DownscalingWeights = field(default_factory=DownscalingWeights)
     window: float = 0.05
     release_share: float = 0.2
+    partial_release: bool = False
     period: float = 60.0
+    scaling: float | None = None
     host_type: str | None = None
 
     needs: ClassVar[Needs] = frozenset(
@@ -173,20 +82,33 @@ class Btu:
         """The plan of this round.
 
         Upscaling comes first, because the service level is the paper's first requirement. A host that receives an instance
-        in this round, new or migrated, is not released: it is renewed if its paid time ends.
+        in this round, new or migrated, is not released: it is renewed if its paid time ends. A renewed host is asked again
+        in the next unit.
         """
-        draft = Draft(observation)
+        draft, now = Draft(observation), observation.time
+        before = memory if isinstance(memory, Decided) else Decided()
         levels = service_levels(observation.context)
         late = [unit for unit in draft.scalable if self.is_late(observation, unit, levels)]
-        for unit in late:
+        scales = self.scaling is None or now // self.scaling > before.scaled // self.scaling
+        for unit in late if scales else ():
             self._upscale(draft, unit, late)
         self._finish_draining(draft)
-        ending = [lease for lease in draft.leases.values() if self.ends_soon(lease, observation.time)]
-        for lease in sorted(ending, key=lambda lease: (lease.remaining(observation.time), lease.since)):
+        renewed = {host: end for host, end in before.renewed.items() if host in draft.leases}
+        ending = [
+            lease
+            for lease in draft.leases.values()
+            if self.ends_soon(lease, now) and lease.paid_until(now) > renewed.get(lease.host, 0.0) + NEARLY
+        ]
+        for lease in sorted(ending, key=lambda lease: (lease.remaining(now), lease.since)):
             if not self._release(draft, lease.host, late):
                 draft.do(RenewHost(lease.host, why="still needed at the end of its paid time"))
+                renewed[lease.host] = lease.paid_until(now)
         draft.spread_state()
-        return Plan(tuple(draft.plan), unknown=tuple(self._lacking(observation, draft, levels)))
+        return Plan(
+            tuple(draft.plan),
+            Decided(now if scales else before.scaled, renewed),
+            unknown=tuple(self._lacking(observation, draft, levels)),
+        )
 
     def unfit(self, context: Context) -> str:
         """Why it can do nothing; empty where it can."""
@@ -309,40 +231,53 @@ class Btu:
         return None
 
     def _release(self, draft: Draft, host: str, late: Sequence[Unit]) -> bool:
-        """Empty and release `host`, or change nothing (Figure 5): simulate, scale down, migrate, shut down.
+        """Empty and release `host` (Figure 5): simulate, scale down, migrate, shut down; or return False.
 
         For each operator with instances there: if its utility is positive, up to `_spare` of them are removed; the others
         move by the upscaling procedure, as in the paper, to a host with room, else in place of an operator that can be
         scaled down, but not to a new host. Floating instances count on this host in proportion; remaining ones must fit on
-        the other hosts together. The simulation works on the plan itself and is rolled back if it is not feasible.
+        the other hosts together. The simulation works on the plan itself and is rolled back if it is not feasible; with
+        `partial_release` the removals stay.
         """
-        if host in draft.received or draft.open_hosts <= max(1, draft.observation.context.min_hosts):
+        if host in draft.received:
             return False
-        mark, crowding = draft.mark(), draft.crowding
         share = 1 / draft.taking
-        draft.close(host)
+        if draft.open_hosts > max(1, draft.observation.context.min_hosts):
+            mark, crowding = draft.mark(), draft.crowding
+            draft.close(host)
+            self._give_up(draft, host, share)
+            # A run may begin with more instances than slots: no more crowded than it was.
+            if self._move_off(draft, host, late) and (draft.floats or draft.crowding <= crowding + NEARLY):
+                draft.do(DrainHost(host, why="not needed after its paid time"))
+                draft.do(ReleaseHost(host, why="not needed after its paid time"))
+                return True
+            draft.rollback(mark)
+        if self.partial_release:
+            self._give_up(draft, host, share)
+        return False
+
+    def _give_up(self, draft: Draft, host: str, share: float) -> None:
+        """Remove what the operators on `host` may lose with it. share: of the floating instances that count there."""
         for unit in draft.units:
             here = [task for task in draft.tasks_on(host) if draft.unit_of(task) is unit]
-            spare = self._spare(draft, unit)
-            floating = math.ceil(share * draft.floating[unit.name] - 1e-9)
+            floating = math.ceil(share * draft.floating[unit.name] - NEARLY)
             if not unit.scalable or not (here or floating) or self.utility(draft, unit) <= 0:
-                spare = 0
+                continue
+            spare = self._spare(draft, unit)
             if floating and spare:
                 draft.remove_any(unit, f"not needed, {host} ends", min(spare, floating))
             for task in here[:spare]:
                 draft.remove(task, f"not needed, {host} ends")
-            for task in here[spare:]:
-                target = best_host(draft, unit, self.cache_factor, ready=True)
-                target = target or self._make_room(draft, unit, late, ready=True)
-                if target is None:
-                    draft.rollback(mark)
-                    return False
-                draft.move(task, target, f"{host} ends")
-        if not draft.floats and draft.crowding > crowding + 1e-9:  # a run may begin with more instances than slots
-            draft.rollback(mark)
-            return False
-        draft.do(DrainHost(host, why="not needed after its paid time"))
-        draft.do(ReleaseHost(host, why="not needed after its paid time"))
+
+    def _move_off(self, draft: Draft, host: str, late: Sequence[Unit]) -> bool:
+        """Move what is left on `host` to others that run; False, with the plan half made, where something has no room."""
+        for task in list(draft.tasks_on(host)):
+            unit = draft.unit_of(task)
+            target = best_host(draft, unit, self.cache_factor, ready=True)
+            target = target or self._make_room(draft, unit, late, ready=True)
+            if target is None:
+                return False
+            draft.move(task, target, f"{host} ends")
         return True
 
     def _spare(self, draft: Draft, unit: Unit) -> int:
@@ -352,7 +287,7 @@ class Btu:
         """
         instances = draft.instances[unit.name]
         carried = draft.value(unit, Metric.UTILISATION) * instances < instances - 1
-        return max(int(carried), math.floor(self.release_share * instances + 1e-9))
+        return max(int(carried), math.floor(self.release_share * instances + NEARLY))
 
     def _finish_draining(self, draft: Draft) -> None:
         """Release draining hosts that are empty; keep those whose instances could not be moved."""
@@ -365,12 +300,3 @@ class Btu:
             else:
                 draft.do(CancelDrain(lease.host, why="its instances could not be moved"))
                 draft.do(RenewHost(lease.host, why="its instances could not be moved"))
-
-
-def last_duration(observation: Observation, operator: str) -> float:
-    """The last known duration of an operator (o_d): with rare items, it holds until the next item; NaN if unknown."""
-    for operators in (observation.operators, *(sample.operators for sample in reversed(observation.history))):
-        duration = operators.value(operator, Metric.DURATION)
-        if not math.isnan(duration):
-            return duration
-    return math.nan

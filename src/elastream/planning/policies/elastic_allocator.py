@@ -22,7 +22,7 @@ from elastream.planning.algorithms.matching import ALIKE, Objective, allocate, u
 from elastream.planning.algorithms.measures import TICK, host_capacity
 from elastream.planning.policies.static import missing_hosts, places_only
 
-__all__ = ["ElasticAllocator", "capacities_of", "movable", "needs_of"]
+__all__ = ["ElasticAllocator", "capacities_of", "free_slots", "load_before", "movable", "needs_of"]
 
 
 def overload(received: Floats, sent: Floats) -> Floats:
@@ -35,9 +35,14 @@ def overload(received: Floats, sent: Floats) -> Floats:
 class ElasticAllocator:
     """The policy: every `period` seconds, tasks of `operators` are allocated in addition to all others.
 
+    What a host does for others counts as its load before (C0 and B_pre, section IV): its measured use of cores and link,
+    less that of the tasks on it.
+
     operators: names; all if empty. objective: `utilisation` or `deviation`. most: allowed fraction of a host's capacity.
     worth: least fraction by which the deviation must fall for tasks to be moved again. trials: time limit of the matching.
-    hosts: number of hosts to keep leased; 0: the hosts present. No moves while the needs of tasks are unknown.
+    slots: whether each task fills one of its host's slots, as on Storm, so that a host takes no more tasks than that;
+    otherwise they share its cores. hosts: number of hosts to keep leased; 0: the hosts present. No moves while the needs
+    of tasks are unknown.
 
     Memory: the time of the next round.
     """
@@ -48,6 +53,7 @@ class ElasticAllocator:
     period: float = 10.0
     worth: float = 0.05
     trials: int = 100_000_000
+    slots: bool = False
     hosts: int = 0
 
     def __post_init__(self) -> None:
@@ -88,11 +94,10 @@ class ElasticAllocator:
         rank = np.full(len(observation.hosts), -1, dtype=np.int64)
         rank[usable] = np.arange(usable.size)
         at = rank[tasks.host]
-        others = np.setdiff1d(np.flatnonzero(at >= 0), mine)
-        base = np.zeros(sizes.shape)
-        np.add.at(base, at[others], needs[others])
+        base = load_before(observation, usable, mine, needs)
+        free = free_slots(observation, usable, mine) if self.slots else None
         found = allocate(
-            needs[mine], base, sizes, objective=Objective(self.objective), most=self.most, trials=self.trials
+            needs[mine], base, sizes, objective=Objective(self.objective), most=self.most, trials=self.trials, slots=free
         ).place
         if not self._better(needs[mine], base, sizes, at[mine], found):
             return []
@@ -134,11 +139,7 @@ def needs_of(observation: Observation) -> Floats:
 
     Measured use, times the overload r / s of its operator or of any operator upstream. An unknown exchange counts as 0.
     """
-    tasks, graph = observation.tasks, observation.context.graph
-    busy = tasks.column(Metric.BUSY_CORES)
-    if np.isnan(busy).all():
-        cores = np.array([graph.by_name[name].cores for name in observation.operators.ids])
-        busy = tasks.column(Metric.UTILISATION) * cores[tasks.operator]
+    tasks, graph, busy = observation.tasks, observation.context.graph, busy_of(observation)
     frame = observation.operators
     ratio = overload(frame.column(Metric.ARRIVAL_RATE), frame.column(Metric.PROCESSED_RATE))
     for source in graph.sources:
@@ -159,6 +160,51 @@ def sent_by(exchange: Exchange, tasks: int) -> Floats:
         there = side >= 0
         total += np.bincount(side[there], exchange.rate[there], tasks)
     return total
+
+
+def load_before(observation: Observation, rows: Integers, mine: Integers, needs: Floats) -> Floats:
+    """F0: cores and link bytes/s that these hosts have in use without the tasks in `mine`; shape (rows, 2).
+
+    That is what the other tasks need, and what no task explains: C0 and B_pre. needs: as `needs_of` has them.
+    """
+    tasks = observation.tasks
+    rank = np.full(len(observation.hosts) + 1, -1, dtype=np.int64)
+    rank[rows] = np.arange(rows.size)
+    at = rank[tasks.host]
+    others = np.setdiff1d(np.flatnonzero(at >= 0), mine)
+    base = background_of(observation)[rows]
+    np.add.at(base, at[others], needs[others])
+    return base
+
+
+def background_of(observation: Observation) -> Floats:
+    """Cores (C0) and link bytes/s (B_pre) that each host uses beyond its tasks; 0 where unknown; shape (hosts, 2)."""
+    tasks, hosts = observation.tasks, observation.hosts
+    placed = tasks.host >= 0
+    own = np.bincount(tasks.host[placed], busy_of(observation)[placed], len(hosts))
+    has = np.array([host_capacity(observation, host) for host in hosts.ids])
+    cores = hosts.column(Metric.CPU) * has - own
+    link = hosts.column(Metric.BANDWIDTH) - observation.exchange.over_links(tasks.host, len(hosts))
+    found: Floats = np.nan_to_num(np.maximum(0.0, np.stack([cores, link], axis=1)))
+    return found
+
+
+def free_slots(observation: Observation, rows: Integers, mine: Integers) -> Integers:
+    """Slots of these hosts that tasks other than those in `mine` leave; shape (rows,)."""
+    held = np.bincount(observation.tasks.host[observation.tasks.host >= 0], minlength=len(observation.hosts))
+    held -= np.bincount(observation.tasks.host[mine], minlength=len(observation.hosts))
+    slots = np.array([observation.leases[observation.hosts.ids[row]].type.slots for row in rows.tolist()])
+    return np.maximum(0, slots - held[rows])
+
+
+def busy_of(observation: Observation) -> Floats:
+    """Cores that each task was seen to use; shape (tasks,), NaN if unknown."""
+    tasks, graph = observation.tasks, observation.context.graph
+    busy = tasks.column(Metric.BUSY_CORES)
+    if np.isnan(busy).all():
+        cores = np.array([graph.by_name[name].cores for name in observation.operators.ids])
+        busy = tasks.column(Metric.UTILISATION) * cores[tasks.operator]
+    return np.asarray(busy)
 
 
 def capacities_of(observation: Observation, rows: Integers) -> Floats:

@@ -218,7 +218,7 @@ class ReducersPlant:
             case LeaseHost():
                 status, reason = self.pool.requested(action, self.context, self.time)
             case RenewHost():
-                status, reason = self.pool.renew(action.host, self.time)
+                status, reason = self.pool.renew(action.host)
             case DrainHost():
                 status, reason = self._drain(action.host)
             case CancelDrain():

@@ -1,0 +1,54 @@
+"""Intervals of means: their width is Student's, and a bar within them is undecided."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from elastream.experiments.findings import Check
+from elastream.experiments.intervals import MeanInterval, t_quantile
+
+
+@pytest.mark.parametrize(
+    ("freedom", "confidence", "printed"),
+    [(1, 0.95, 12.706), (2, 0.95, 4.303), (4, 0.95, 2.776), (9, 0.95, 2.262), (30, 0.95, 2.042), (120, 0.95, 1.980),
+     (3, 0.99, 5.841), (10, 0.99, 3.169)],
+)  # fmt: skip
+def test_quantiles_are_those_of_printed_tables(freedom, confidence, printed):
+    assert t_quantile(freedom, confidence) == pytest.approx(printed, abs=6e-4)
+
+
+def test_an_interval_is_the_textbook_one():
+    found = MeanInterval.of([1.0, 2.0, 3.0])
+    assert found.mean == 2.0
+    assert found.high - found.mean == pytest.approx(4.303 / math.sqrt(3), abs=1e-3)
+    assert found.shown(1) == "2.0 (-0.5 to 4.5)"
+
+
+@pytest.mark.parametrize(
+    ("values", "verdict"),
+    [([1.1, 1.2, 1.1, 1.2], "held"), ([0.8, 0.9, 0.8, 0.9], "missed"), ([0.8, 1.1, 1.2], "undecided"),
+     ([2.0], "undecided"), ([], "undecided"), ([1.0, 1.0], "held")],
+)  # fmt: skip
+def test_a_bar_within_the_interval_is_undecided(values, verdict):
+    assert Check.mean_at_least("gain", values, 1.0, "a source").verdict == verdict
+    assert Check.mean_at_most("loss", [-value for value in values], -1.0, "a source").verdict == verdict
+
+
+def test_an_order_is_held_if_every_step_is_and_missed_if_one_surely_falls():
+    rises, falls, unsure = [0.1, 0.2, 0.15], [-0.1, -0.11, -0.12], [-1.0, 1.0, 0.5]
+
+    def verdict(*steps):
+        return Check.ordered("order", "a / b / c", "ascending", steps, "a source").verdict
+
+    assert verdict(rises, rises) == "held"
+    assert verdict(rises, unsure) == "undecided"
+    assert verdict(unsure, falls) == "missed"
+    assert verdict([0.0, 0.0]) == "held"
+
+
+@given(st.lists(st.floats(-10, 10), min_size=2, max_size=20), st.floats(-10, 10))
+def test_more_confidence_never_turns_held_into_missed(values, bar):
+    near, far = MeanInterval.of(values, 0.9).at_least(bar), MeanInterval.of(values, 0.999).at_least(bar)
+    assert far in (near, None)
