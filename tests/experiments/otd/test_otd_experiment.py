@@ -33,7 +33,8 @@ def run(application, policy, seed, *, traffic=0.0, settled=0.0, mean=0.0):
     return OtdRun(case, mean, settled, traffic, traffic, 1.0, 1.0, 0.8, 0, 0, 0, ())
 
 
-def runs(off=0.0, settled=0.7702, mean=0.75, traffic=0.06, seeds=(1, 2, 3)):
+def runs(off=0.0, settled=0.7702, mean=0.75, traffic=0.06, seeds=(1, 6, 11)):
+    """A run of each of three blocks."""
     found = []
     for number, seed in enumerate(seeds):
         shift = off * (number - 1)
@@ -125,7 +126,7 @@ def test_the_outcome_can_be_written_and_shown():
         run_case(OtdCase(application, policy, seed=seed))
         for application in ("communication", "computation")
         for policy in ("even", "otd as published", "otd")
-        for seed in (1, 2)
+        for seed in (1, 6)
     ]
     found = outcome(made, 1.0)
     json.dumps(found.to_json(), allow_nan=False)
