@@ -53,7 +53,7 @@ def driver():
 def spark():
     context = SimpleNamespace(isStopped=lambda: False)
     return SimpleNamespace(
-        sparkContext=SimpleNamespace(_jsc=SimpleNamespace(sc=lambda: context)),
+        sparkContext=SimpleNamespace(_jsc=SimpleNamespace(sc=lambda: context), master="local[2]"),
         _jsparkSession=SimpleNamespace(streams=object),
     )
 
