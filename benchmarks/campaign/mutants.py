@@ -18,6 +18,7 @@ from elastream.control import arbitration, loop, safety
 from elastream.control.journal import Journal
 from elastream.control.journaling import Journaling
 from elastream.control.loop import Loop
+from elastream.control.observing import Observing
 from elastream.model.action import LeaseHost
 from elastream.model.errors import ElastreamError
 from elastream.planning.sharing import arbiter
@@ -84,10 +85,10 @@ def _unguarded_round() -> Sequence[tuple[Any, str, Any]]:
 
 
 def _blindness_ends() -> Sequence[tuple[Any, str, Any]]:
-    def unseen(self: Loop) -> Any:
+    def unseen(self: Observing, leases: Any) -> Any:
         raise SystemExit("ten observations in a row failed")
 
-    return [(Loop, "_unseen", unseen)]
+    return [(Observing, "_unseen", unseen)]
 
 
 def _unchecked_plans() -> Sequence[tuple[Any, str, Any]]:
