@@ -44,6 +44,14 @@ def test_an_undone_mend_is_noticed():
         assert {each.rule for each in ran(schedule)[1]} == {"unknown"}
 
 
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda each: each.name)
+def test_what_a_mutant_replaces_is_there_and_comes_back(mutant):
+    before = [(owner, name, vars(owner)[name]) for owner, name, _ in mutant.parts()]
+    with mutant.at_work():
+        assert all(vars(owner)[name] is not value for owner, name, value in before)
+    assert all(vars(owner)[name] is value for owner, name, value in before)
+
+
 def of(query, batch, start, end, *, loaded=None, salt="", rows=None):
     """What is noted of a batch of one partition."""
     loaded = batch if loaded is None else loaded
