@@ -8,10 +8,9 @@ import contextlib
 import functools
 import socket
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Protocol
 
 from elastream.clouds.granted import GrantedExecutors
 from elastream.clouds.local.cluster import executor_memory
@@ -24,11 +23,9 @@ __all__ = [
     "SURVIVES_LOSSES",
     "ExecutorCloud",
     "address_of",
-    "declared_type",
     "heap_and_rest",
     "in_session",
     "of_our_own",
-    "refuse_counts",
     "refuse_silent",
 ]
 
@@ -42,21 +39,44 @@ SURVIVES_LOSSES: Mapping[str, str] = MappingProxyType({"spark.executor.maxNumFai
 preemption and maintenance alone."""
 
 
-class ExecutorCloud(Protocol):
-    """What `Standalone`, `Yarn` and `Kubernetes` have in common."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExecutorCloud:
+    """What `Standalone`, `Yarn` and `Kubernetes` have in common; each says in its docstring what these mean there.
+
+    Raises CloudError for an unknown type, and numbers of hosts that make no sense.
+    """
+
+    max_hosts: int = 6
+    min_hosts: int = 1
+    host_type: HostType | str | None = None
+    cores: float | None = None
+    memory: float | str | None = None
+    price: float | None = None
+    driver_address: str = ""
+    shared: bool = False
+    settings: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.min_hosts < 1:
+            raise CloudError(f"min_hosts is {self.min_hosts}: a dataflow needs at least one host")
+        if self.max_hosts < self.min_hosts:
+            raise CloudError(f"max_hosts is {self.max_hosts}, fewer than min_hosts, which is {self.min_hosts}")
+        _ = self.types
 
     @property
-    def types(self) -> tuple[HostType, ...]: ...
+    def types(self) -> tuple[HostType, ...]:
+        """The one type that all its hosts have."""
+        return (declared_type(self.host_type, self.cores, self.memory, self.price),)
+
     @property
-    def max_hosts(self) -> int: ...
+    def declared(self) -> bool:
+        """Whether anything was said of what an executor is."""
+        return any(each is not None for each in (self.host_type, self.cores, self.memory))
+
     @property
-    def min_hosts(self) -> int: ...
-    @property
-    def named(self) -> str: ...
-    @property
-    def declared(self) -> bool: ...
-    @property
-    def shared(self) -> bool: ...
+    def named(self) -> str:
+        """The cloud in a sentence."""
+        raise NotImplementedError
 
 
 def declared_type(
@@ -83,14 +103,6 @@ def declared_type(
         least = LEAST_HEAP * found.memory / executor_memory(found)
         raise CloudError(f"host type {found.name!r} has {found.memory:g} MB: an executor needs {least:.0f} MB")
     return found
-
-
-def refuse_counts(least: int, most: int) -> None:
-    """Raise CloudError for numbers of hosts that make no sense."""
-    if least < 1:
-        raise CloudError(f"min_hosts is {least}: a dataflow needs at least one host")
-    if most < least:
-        raise CloudError(f"max_hosts is {most}, fewer than min_hosts, which is {least}")
 
 
 def heap_and_rest(kind: HostType) -> Mapping[str, str]:

@@ -5,24 +5,21 @@ the reason that a host waits, or is gone.
 """
 
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from elastream.clouds.executors import (
     SURVIVES_LOSSES,
-    declared_type,
+    ExecutorCloud,
     heap_and_rest,
     in_session,
     of_our_own,
-    refuse_counts,
     refuse_silent,
 )
 from elastream.clouds.granted import GrantedExecutors
 from elastream.clouds.provider import ExistingSession
 from elastream.model.alarms import Alarms
-from elastream.model.cloud import HostType
 from elastream.model.errors import CloudError
 
 __all__ = ["Kubernetes"]
@@ -34,7 +31,7 @@ PORTS = {"https": 443, "http": 80}
 
 
 @dataclass(frozen=True, slots=True)
-class Kubernetes:
+class Kubernetes(ExecutorCloud):
     """Executors in pods: `Kubernetes(namespace="etl", image="registry.example/elastream:1", cores=1, memory="2 GB")`.
 
     image: with Spark, Python, Elastream and the program's modules, that executors run. namespace: where their pods are.
@@ -53,17 +50,8 @@ class Kubernetes:
     image: str
     namespace: str = "default"
     master: str = ""
-    max_hosts: int = 6
-    min_hosts: int = 1
-    host_type: HostType | str | None = None
-    cores: float | None = None
-    memory: float | str | None = None
-    price: float | None = None
     service_account: str = ""
     python: str = "python3"
-    driver_address: str = ""
-    shared: bool = False
-    settings: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not self.image:
@@ -72,18 +60,7 @@ class Kubernetes:
             raise CloudError("a namespace of Kubernetes has a name")
         if self.master and (not self.master.startswith(SCHEME) or urlsplit(self._server).hostname is None):
             raise CloudError(f"{self.master!r} is no API server: its URL is {SCHEME}https://HOST:PORT")
-        refuse_counts(self.min_hosts, self.max_hosts)
-        _ = self.types
-
-    @property
-    def types(self) -> tuple[HostType, ...]:
-        """The one type that all its hosts have."""
-        return (declared_type(self.host_type, self.cores, self.memory, self.price),)
-
-    @property
-    def declared(self) -> bool:
-        """Whether anything was said of what an executor is."""
-        return any(each is not None for each in (self.host_type, self.cores, self.memory))
+        ExecutorCloud.__post_init__(self)
 
     @property
     def named(self) -> str:

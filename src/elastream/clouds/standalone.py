@@ -8,17 +8,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from elastream.clouds.executors import (
+    ExecutorCloud,
     address_of,
-    declared_type,
     in_session,
     of_our_own,
-    refuse_counts,
     refuse_silent,
 )
 from elastream.clouds.granted import GrantedExecutors
 from elastream.clouds.provider import ExistingSession
 from elastream.model.alarms import Alarms
-from elastream.model.cloud import HostType
 from elastream.model.errors import CloudError
 
 __all__ = ["Standalone"]
@@ -38,7 +36,7 @@ them. Who then asks is Elastream: Spark's own manager of executors is stopped as
 
 
 @dataclass(frozen=True, slots=True)
-class Standalone:
+class Standalone(ExecutorCloud):
     """Executors of an existing Standalone master: `Standalone("spark://10.0.0.5:7077", max_hosts=8)`.
 
     master: its URL; of several (`spark://a:7077,b:7077`) the first that answers is enough. host_type, or cores, memory
@@ -53,32 +51,12 @@ class Standalone:
     """
 
     master: str
-    max_hosts: int = 6
-    min_hosts: int = 1
-    host_type: HostType | str | None = None
-    cores: float | None = None
-    memory: float | str | None = None
-    price: float | None = None
-    driver_address: str = ""
-    shared: bool = False
     secret: str | None = field(default=None, repr=False)
-    settings: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not self.master.startswith(SCHEME) or not self.master.removeprefix(SCHEME):
             raise CloudError(f"{self.master!r} is no Standalone master: its URL is {SCHEME}HOST:PORT")
-        refuse_counts(self.min_hosts, self.max_hosts)
-        _ = self.types
-
-    @property
-    def types(self) -> tuple[HostType, ...]:
-        """The one type that all its hosts have."""
-        return (declared_type(self.host_type, self.cores, self.memory, self.price),)
-
-    @property
-    def declared(self) -> bool:
-        """Whether anything was said of what an executor is."""
-        return any(each is not None for each in (self.host_type, self.cores, self.memory))
+        ExecutorCloud.__post_init__(self)
 
     @property
     def named(self) -> str:

@@ -6,24 +6,22 @@ takes back (preemption) is the reason that a host waits, or is gone.
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from xml.etree import ElementTree
 
 from elastream.clouds.executors import (
     SURVIVES_LOSSES,
+    ExecutorCloud,
     address_of,
-    declared_type,
     heap_and_rest,
     in_session,
     of_our_own,
-    refuse_counts,
     refuse_silent,
 )
 from elastream.clouds.granted import GrantedExecutors
 from elastream.clouds.provider import ExistingSession
 from elastream.model.alarms import Alarms
-from elastream.model.cloud import HostType
 from elastream.model.errors import CloudError, EnvironmentProblem
 
 __all__ = ["Yarn"]
@@ -34,7 +32,7 @@ PORT = 8032
 
 
 @dataclass(frozen=True, slots=True)
-class Yarn:
+class Yarn(ExecutorCloud):
     """Executors in containers of YARN: `Yarn(queue="etl", cores=2, memory="4 GB", price=0.2, max_hosts=8)`.
 
     The cluster is that of HADOOP_CONF_DIR or YARN_CONF_DIR. queue: where containers are requested. host_type, or cores
@@ -49,33 +47,13 @@ class Yarn:
     """
 
     queue: str = "default"
-    max_hosts: int = 6
-    min_hosts: int = 1
-    host_type: HostType | str | None = None
-    cores: float | None = None
-    memory: float | str | None = None
-    price: float | None = None
     jars: str = ""
     python: str = ""
-    driver_address: str = ""
-    shared: bool = False
-    settings: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not self.queue:
             raise CloudError("a queue of YARN has a name")
-        refuse_counts(self.min_hosts, self.max_hosts)
-        _ = self.types
-
-    @property
-    def types(self) -> tuple[HostType, ...]:
-        """The one type that all its hosts have."""
-        return (declared_type(self.host_type, self.cores, self.memory, self.price),)
-
-    @property
-    def declared(self) -> bool:
-        """Whether anything was said of what an executor is."""
-        return any(each is not None for each in (self.host_type, self.cores, self.memory))
+        ExecutorCloud.__post_init__(self)
 
     @property
     def named(self) -> str:
