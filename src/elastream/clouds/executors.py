@@ -11,11 +11,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
+from typing import ClassVar
 
 from elastream.clouds.granted import GrantedExecutors
 from elastream.clouds.local.cluster import executor_memory
 from elastream.clouds.local.local import HOST_TYPES, LEAST_HEAP
 from elastream.clouds.provider import ExistingSession, Reach, Terms
+from elastream.model.alarms import Alarms
 from elastream.model.cloud import HostType
 from elastream.model.errors import CloudError, EnvironmentProblem
 
@@ -24,7 +26,6 @@ __all__ = [
     "ExecutorCloud",
     "address_of",
     "heap_and_rest",
-    "in_session",
     "of_our_own",
     "refuse_silent",
 ]
@@ -73,9 +74,31 @@ class ExecutorCloud:
         """Whether anything was said of what an executor is."""
         return any(each is not None for each in (self.host_type, self.cores, self.memory))
 
+    scheme: ClassVar[str] = ""
+    """How the names of such masters begin."""
+
     @property
     def named(self) -> str:
         """The cloud in a sentence."""
+        raise NotImplementedError
+
+    def open(
+        self,
+        folder: Path,
+        *,
+        ports: range | None = None,
+        session: ExistingSession | None = None,
+        alarms: Alarms | None = None,
+    ) -> GrantedExecutors:
+        """The provider. ports: not needed, as nothing of it listens. alarms: not needed, as it has no thread of its own.
+
+        Raises EnvironmentProblem where the cluster manager does not answer or is not known, CloudError where `session` is
+        on another one, or has executors of another shape.
+        """
+        return self.begun(folder) if session is None else in_session(self, session, folder)
+
+    def begun(self, folder: Path) -> GrantedExecutors:
+        """The provider for a session that is opened for its hosts alone. Raises as `open` does."""
         raise NotImplementedError
 
 
@@ -138,14 +161,15 @@ def of_our_own(
     return GrantedExecutors(terms, allowed=begins_with, alone=True, ends=True, folder=folder, elsewhere=elsewhere)
 
 
-def in_session(cloud: ExecutorCloud, session: ExistingSession, scheme: str, folder: Path) -> GrantedExecutors:
+def in_session(cloud: ExecutorCloud, session: ExistingSession, folder: Path) -> GrantedExecutors:
     """The provider for a session that is there, whose executors are as they are.
 
-    scheme: how the names of such masters begin. Raises CloudError where the session has another kind of master, requests
-    no executors, or has executors of another shape than was declared.
+    Raises CloudError where the session has another kind of master, requests no executors, or has executors of another shape
+    than was declared.
     """
-    if not session.master.startswith(scheme):
-        raise CloudError(f"{cloud.named} leases executors of a session on {scheme}, and this one is on {session.master}")
+    if not session.master.startswith(cloud.scheme):
+        on = f"a session on {cloud.scheme}, and this one is on {session.master}"
+        raise CloudError(f"{cloud.named} leases executors of {on}")
     if session.granting is None:
         raise CloudError(
             f"executors on {session.master} are not requested by {cloud.named}: Spark does that itself, or cannot"

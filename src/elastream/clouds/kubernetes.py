@@ -7,19 +7,17 @@ the reason that a host waits, or is gone.
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 from urllib.parse import urlsplit
 
 from elastream.clouds.executors import (
     SURVIVES_LOSSES,
     ExecutorCloud,
     heap_and_rest,
-    in_session,
     of_our_own,
     refuse_silent,
 )
 from elastream.clouds.granted import GrantedExecutors
-from elastream.clouds.provider import ExistingSession
-from elastream.model.alarms import Alarms
 from elastream.model.errors import CloudError
 
 __all__ = ["Kubernetes"]
@@ -53,6 +51,8 @@ class Kubernetes(ExecutorCloud):
     service_account: str = ""
     python: str = "python3"
 
+    scheme: ClassVar[str] = SCHEME
+
     def __post_init__(self) -> None:
         if not self.image:
             raise CloudError("pods of Kubernetes run an image: say which")
@@ -76,21 +76,7 @@ class Kubernetes(ExecutorCloud):
         host, port = (os.environ.get(name, "") for name in IN_CLUSTER)
         return f"https://{host}:{port or PORTS['https']}" if host else ""
 
-    def open(
-        self,
-        folder: Path,
-        *,
-        ports: range | None = None,
-        session: ExistingSession | None = None,
-        alarms: Alarms | None = None,
-    ) -> GrantedExecutors:
-        """The provider. ports: not needed, as nothing of it listens. alarms: not needed, as it has no thread of its own.
-
-        Raises EnvironmentProblem where the API server does not answer, CloudError where none is known, or `session` is on
-        another cluster manager or has executors of another shape.
-        """
-        if session is not None:
-            return in_session(self, session, SCHEME, folder)
+    def begun(self, folder: Path) -> GrantedExecutors:
         if not self._server:
             raise CloudError(f"say master={SCHEME}https://HOST:PORT: this program does not run in a pod of a cluster")
         url = urlsplit(self._server)

@@ -6,17 +6,15 @@ Executors are requested and given back one by one. With the cores and memory of 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import ClassVar
 
 from elastream.clouds.executors import (
     ExecutorCloud,
     address_of,
-    in_session,
     of_our_own,
     refuse_silent,
 )
 from elastream.clouds.granted import GrantedExecutors
-from elastream.clouds.provider import ExistingSession
-from elastream.model.alarms import Alarms
 from elastream.model.errors import CloudError
 
 __all__ = ["Standalone"]
@@ -53,6 +51,8 @@ class Standalone(ExecutorCloud):
     master: str
     secret: str | None = field(default=None, repr=False)
 
+    scheme: ClassVar[str] = SCHEME
+
     def __post_init__(self) -> None:
         if not self.master.startswith(SCHEME) or not self.master.removeprefix(SCHEME):
             raise CloudError(f"{self.master!r} is no Standalone master: its URL is {SCHEME}HOST:PORT")
@@ -63,21 +63,7 @@ class Standalone(ExecutorCloud):
         """The cloud in a sentence."""
         return f"the Standalone master {self.master}"
 
-    def open(
-        self,
-        folder: Path,
-        *,
-        ports: range | None = None,
-        session: ExistingSession | None = None,
-        alarms: Alarms | None = None,
-    ) -> GrantedExecutors:
-        """The provider. ports: not needed, as nothing of it listens. alarms: not needed, as it has no thread of its own.
-
-        Raises EnvironmentProblem where the master does not answer, CloudError where `session` has another kind of master or
-        executors of another shape.
-        """
-        if session is not None:
-            return in_session(self, session, SCHEME, folder)
+    def begun(self, folder: Path) -> GrantedExecutors:
         masters = [address_of(each, PORT) for each in self.master.removeprefix(SCHEME).split(",")]
         towards = refuse_silent(self.named, masters)
         (kind,) = self.types

@@ -8,6 +8,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 from xml.etree import ElementTree
 
 from elastream.clouds.executors import (
@@ -15,13 +16,10 @@ from elastream.clouds.executors import (
     ExecutorCloud,
     address_of,
     heap_and_rest,
-    in_session,
     of_our_own,
     refuse_silent,
 )
 from elastream.clouds.granted import GrantedExecutors
-from elastream.clouds.provider import ExistingSession
-from elastream.model.alarms import Alarms
 from elastream.model.errors import CloudError, EnvironmentProblem
 
 __all__ = ["Yarn"]
@@ -50,6 +48,8 @@ class Yarn(ExecutorCloud):
     jars: str = ""
     python: str = ""
 
+    scheme: ClassVar[str] = MASTER
+
     def __post_init__(self) -> None:
         if not self.queue:
             raise CloudError("a queue of YARN has a name")
@@ -60,21 +60,7 @@ class Yarn(ExecutorCloud):
         """The cloud in a sentence."""
         return f"YARN's queue {self.queue!r}"
 
-    def open(
-        self,
-        folder: Path,
-        *,
-        ports: range | None = None,
-        session: ExistingSession | None = None,
-        alarms: Alarms | None = None,
-    ) -> GrantedExecutors:
-        """The provider. ports: not needed, as nothing of it listens. alarms: not needed, as it has no thread of its own.
-
-        Raises EnvironmentProblem where Hadoop's configuration is missing or the resource manager does not answer,
-        CloudError where `session` is on another cluster manager or has executors of another shape.
-        """
-        if session is not None:
-            return in_session(self, session, MASTER, folder)
+    def begun(self, folder: Path) -> GrantedExecutors:
         places = resource_managers(os.environ)
         towards = refuse_silent("YARN's resource manager", places) if places else ""
         (kind,) = self.types

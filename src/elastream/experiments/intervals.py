@@ -9,6 +9,8 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from scipy.special import stdtrit
+
 CONFIDENCE = 0.95
 """Chance that an interval covers the true mean."""
 
@@ -48,23 +50,4 @@ class MeanInterval:
 
 def t_quantile(freedom: int, confidence: float) -> float:
     """The t with P(|T| < t) = `confidence` for T of Student's distribution with `freedom` >= 1 degrees of freedom."""
-    low, high = 0.0, 1.0
-    while covered(high, freedom) < confidence:
-        high *= 2
-    for _ in range(60):
-        middle = (low + high) / 2
-        low, high = (middle, high) if covered(middle, freedom) < confidence else (low, middle)
-    return high
-
-
-def covered(t: float, freedom: int) -> float:
-    """P(|T| < t) for Student's T, exactly (Abramowitz and Stegun, 26.7.3 and 26.7.4)."""
-    angle = math.atan(t / math.sqrt(freedom))
-    odd, cosine = freedom % 2, math.cos(angle)
-    term = cosine if odd else 1.0
-    total = term if freedom > 1 else 0.0
-    for k in range(2 + odd, freedom, 2):
-        term *= (k - 1) / k * cosine**2
-        total += term
-    total *= math.sin(angle)
-    return 2 / math.pi * (angle + total) if odd else total
+    return float(stdtrit(freedom, (1 + confidence) / 2))
