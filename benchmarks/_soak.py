@@ -166,7 +166,7 @@ class SoakPlant:
         now, book = self.clock.now(), self.hosts
         self._log.requested(host, SMALL, now)
         with book._lock:
-            book._leases[host] = Lease(host, SMALL, now)
+            book._enter({host: Lease(host, SMALL, now)})
             book._known[host] = _known(book, now)
             for state in (HostState.STARTING, HostState.RUNNING):
                 book._to(host, state)

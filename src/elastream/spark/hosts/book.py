@@ -68,8 +68,7 @@ class HostBook:
         self._leases: dict[str, Lease] = {}
         self._known: dict[str, Known] = {}
         self.past = Past() if log is None else log.past
-        self._numbered = 1  # names with a lower number belong to leases of before
-        self._highest: tuple[tuple[int, str], int] = (0, ""), 1  # of which leases, and the next number after them
+        self._numbered = 1  # names with a lower number belong to leases of before, or of now
         self._ended_cost: float | None = None  # of the leases that are kept; None: one has ended or was forgotten since
 
     @property
@@ -99,10 +98,7 @@ class HostBook:
     def next_number(self) -> int:
         """A number such that no host is called `h` and that, or more."""
         with self._lock:
-            these = len(self._leases), next(reversed(self._leases), "")
-            if these != self._highest[0]:
-                self._highest = these, max((1 + _number(name) for name in self._leases), default=1)
-            return max(self._numbered, self._highest[1])
+            return self._numbered
 
     def state(self, host: str) -> HostState | None:
         """Where a host is in its life; None where there is no such host."""
@@ -184,6 +180,12 @@ class HostBook:
     def _is_leased(self, name: str) -> bool:
         return self._known[name].provider is self.provider and "lease" in self._known[name].milestones
 
+    def _enter(self, leases: Mapping[str, Lease]) -> None:
+        """Take leases into the ledger."""
+        self._leases |= leases
+        self._numbered = max(self._numbered, *(1 + _number(name) for name in leases), 1)
+        self._ended_cost = None
+
     def _to(self, host: str, state: HostState) -> None:
         # Another thread may have sent it another way since it was seen: what is not in the table is not wanted.
         if state in TRANSITIONS[self._leases[host].state]:
@@ -200,7 +202,6 @@ class HostBook:
         if len(ended) < 2 * KEPT or listed:
             return
         for name in sorted(ended, key=lambda name: self._leases[name].until or 0.0)[:-KEPT]:
-            self._numbered = max(self._numbered, 1 + _number(name))
             self.past = self.past.plus(self._leases.pop(name))
             self._ended_cost = None
             del self._known[name]

@@ -113,7 +113,7 @@ class Hosts(HostBook):
     def take_over(self, before: TakenOver) -> None:
         """Adopt what an earlier driver leased and is still there; no host is called as one of before was."""
         with self._lock:
-            self.taken_over, self._numbered = before, before.next_number
+            self.taken_over, self._numbered = before, max(self._numbered, before.next_number)
             for host, lease in before.adopted.items():
                 self.adopt(host, lease.type, lease.since)
 
@@ -121,7 +121,7 @@ class Hosts(HostBook):
         """Take the hosts that the run begins with into the ledger, and those that an earlier driver had."""
         with self._lock:
             over = {**begun.before.ended, **begun.before.gone}
-            self._leases |= over
+            self._enter(over)
             self._known |= {host: Known(self.provider, reason=lease.note) for host, lease in over.items()}
             self.take_over(begun.before)
             for host, kind in begun.first.items():
@@ -130,7 +130,7 @@ class Hosts(HostBook):
     def adopt(self, host: str, type: HostType, since: float) -> None:
         """Take over a host that was requested from the provider at `since`, before there was a session."""
         with self._lock:
-            self._leases[host] = Lease(host, type, since)
+            self._enter({host: Lease(host, type, since)})
             self._known[host] = Known(self.provider, milestones={"lease": since})
 
     def drain(self, host: str) -> None:
@@ -296,7 +296,7 @@ class Hosts(HostBook):
         slots = executor.slots
         kind = HostType(f"executor-{slots}", cores=slots, slots=slots, price=0.0, billing=Billing(1.0))
         session.adopt(name, executor.id, kind)
-        self._leases[name] = Lease(name, kind, now).to(HostState.STARTING, now).to(HostState.RUNNING, now)
+        self._enter({name: Lease(name, kind, now).to(HostState.STARTING, now).to(HostState.RUNNING, now)})
         self._known[name] = known = Known(session, executor=executor, warm={executor.id})
         self._follow(name, known, executor)
 
