@@ -4,6 +4,7 @@ __all__ = ["EXTRAS", "missing"]
 
 EXTRAS = {
     "numba": "simulator",
+    "scipy": "simulator",
     "threadpoolctl": "simulator",
     "ortools": "solver",
     "fastapi": "services",
