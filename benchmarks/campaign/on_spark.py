@@ -301,8 +301,9 @@ class _Campaign:
         if self.driver is not None and self.driver.poll() is not None:
             if time.monotonic() - self.killed > LATE:  # neither it nor what it needs was killed
                 self.note("control", f"the run ended by itself: {self.status or self._last_words()}")
-            elif self.status:
-                self.found.remarks.append(f"after a kill the run ended as {self.status}")
+            elif self.driver.returncode != -signal.SIGKILL:
+                why = f"the run ended as {self.status}" if self.status else f"the driver ended: {self._last_words()}"
+                self.found.remarks.append(f"after a kill {why}")
             self.start()
         if time.monotonic() > self._watched + 0.5:
             self._watched = time.monotonic()

@@ -453,7 +453,7 @@ class World:
         driver = self.processes["a"]
         assert isinstance(driver, Driver)
         assert driver.plant is not None
-        active = {name for name, lease in driver.plant.hosts.leases.items() if lease.active}
+        active = set(driver.plant.hosts.active)
         listed = set(self.clouds["a"].hosts())
         return f"the ledger has {sorted(active)}, and the provider {sorted(listed)}" if active != listed else ""
 
@@ -496,7 +496,7 @@ class World:
         """The next driver would find what this one knows."""
         assert driver.plant is not None
         assert driver.journal is not None
-        active = {host for host, lease in driver.plant.hosts.leases.items() if lease.active}
+        active = set(driver.plant.hosts.active)
         try:
             leases = LeaseLog(driver.directory.leases).earlier
             journal = {entry.number: entry.history[-1][1] for entry in Journal(driver.directory.journal).entries}

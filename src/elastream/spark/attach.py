@@ -137,7 +137,7 @@ def attach(
     if log_of_leases is not None and provider is not None:
         hosts.take_over(take_over(log_of_leases, provider, seen=0.0))
     hosts.look()
-    original = sum(lease.state in UP for lease in hosts.leases.values())
+    original = sum(lease.state in UP for lease in hosts.active.values())
     placing = Placing({}, clock.now, VolatilePlan(), limits=FEW, alarms=alarms)
     instruments = Instruments(
         spark, driver, placing, task_loads, traffic, recovery=recovery, copies=desk_of(spark) if replicas else None

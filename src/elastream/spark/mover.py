@@ -165,7 +165,7 @@ class Mover:
         """Want everything on `host` elsewhere: what has a ring on its owner there; the rest, the heaviest first, always
         where it leaves the least load a core."""
         self._rings.leave(host)
-        held, leases = self.held(), self._hosts.leases
+        held, leases = self.held(), self._hosts.active
         others = [name for name in self._hosts.usable if name != host]
         leaving = sorted((t for t, where in held.items() if where == host), key=lambda t: (-self._load_of(t), t))
         if not others or not leaving:
@@ -253,8 +253,7 @@ class Mover:
         self._hosts.look()
         if not self._acts:
             return
-        present = [name for name, lease in self._hosts.leases.items() if lease.active]
-        if bereft := self._rings.keep(present):
+        if bereft := self._rings.keep(list(self._hosts.active)):
             self._placing.want_all(bereft, "its host was lost: its neighbour on the ring takes over")
         if self._succession is not None:
             self._succession.look()
@@ -266,7 +265,7 @@ class Mover:
             # Its owner has the last word on who may use it, whatever the policy makes of it.
             if not self._release(ReleaseHost(host, why="its owner wants it back")).succeeded:
                 self._hosts.keep(host)
-        for name, lease in self._hosts.leases.items():
+        for name, lease in self._hosts.active.items():
             if lease.state in (HostState.DRAINING, HostState.RELEASING):
                 self.empty(name)  # again and again: a move may have been dropped, or a task have been run there since
         mine = [running[query.id] for query in self._queries.live if query.id in running]

@@ -308,15 +308,15 @@ def _teardown(stop: Callable[[], object]) -> None:
 
 def _await_first(hosts: Hosts, least: int) -> None:
     """Wait until `least` hosts take tasks; raises EnvironmentProblem with a provider's reason where so many do not come."""
-    before = {name for name, lease in hosts.leases.items() if not lease.active}
+    before = hosts.leases.keys() - hosts.active.keys()
     while True:
         hosts.look()
         hosts.step(batch=-1, idle=True, holds=lambda host: False)
         if len(hosts.usable) >= least:
             return
-        leases = hosts.leases
-        lost = [name for name, lease in leases.items() if not lease.active and name not in before]
-        if lost and sum(lease.active for lease in leases.values()) < least:
+        active = hosts.active
+        lost = [name for name in hosts.leases if name not in active and name not in before]
+        if lost and len(active) < least:
             raise EnvironmentProblem(f"the first host did not come up: {hosts.reason(lost[0])}")
         time.sleep(STEP)
 

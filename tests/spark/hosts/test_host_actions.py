@@ -20,7 +20,7 @@ def book(**states):
     hosts = Hosts(Executors(session), FakeProvider((SMALL,), room=0), FakeClock().now, fence=session.fence)
     for name, state in states.items():
         hosts.lease(name, SMALL)
-        hosts._leases[name] = Lease(name, SMALL, 0.0, state)
+        hosts._enter({name: Lease(name, SMALL, 0.0, state)})
     return hosts
 
 
@@ -86,6 +86,16 @@ def test_a_drain_is_taken_back_and_a_host_that_was_only_requested_is_given_up(ac
     assert hosts.apply(CancelDrain("h1")).status is Status.DONE
     assert hosts.apply(ReleaseHost("h2")).status is Status.DONE
     assert hosts.hosts.state("h2") is HostState.RELEASED
+
+
+def test_the_active_leases_are_those_that_have_not_ended(actions):
+    hosts = actions(h1=HostState.RUNNING, h2=HostState.REQUESTED).hosts
+    assert hosts.active == hosts.leases
+    hosts.release("h2")
+    assert [*hosts.active] == ["h1"]
+    assert [*hosts.leases] == ["h1", "h2"]
+    hosts.close()
+    assert not hosts.active
 
 
 def test_of_hosts_that_ended_the_newest_are_kept_and_the_others_still_cost(monkeypatch):

@@ -60,7 +60,7 @@ class HostActions:
         if action.region not in (kind.region, ANYWHERE):
             elsewhere = f"hosts of type {kind.name!r} are in {kind.region!r}, not in {action.region!r}"
             return Outcome(action, Status.REFUSED, elsewhere)
-        if sum(lease.active for lease in self.hosts.leases.values()) >= self.most:
+        if len(self.hosts.active) >= self.most:
             return Outcome(action, Status.REFUSED, f"at most {counted(self.most, 'host')} may be leased")
         self.hosts.lease(host, kind)
         return Outcome(action, Status.ACCEPTED)

@@ -66,10 +66,11 @@ class HostBook:
         self._unwritten: list[Lease] = []
         self._lock = threading.RLock()
         self._leases: dict[str, Lease] = {}
+        self._present: dict[str, None] = {}  # the active ones: a look costs what is there, not what has ever been
         self._known: dict[str, Known] = {}
         self.past = Past() if log is None else log.past
         self._numbered = 1  # names with a lower number belong to leases of before, or of now
-        self._ended_cost: float | None = None  # of the leases that are kept; None: one has ended or was forgotten since
+        self._ended_cost: float | None = None  # of those that have ended and are kept; None: to be added up anew
 
     @property
     def leases(self) -> Mapping[str, Lease]:
@@ -78,21 +79,26 @@ class HostBook:
             return dict(self._leases)
 
     @property
+    def active(self) -> Mapping[str, Lease]:
+        """The leases that have not ended, by host name."""
+        with self._lock:
+            return {name: self._leases[name] for name in self._present}
+
+    @property
     def usable(self) -> tuple[str, ...]:
         """Hosts that take tasks."""
-        return tuple(name for name, lease in self.leases.items() if lease.state is HostState.RUNNING)
+        return tuple(name for name, lease in self.active.items() if lease.state is HostState.RUNNING)
 
     @property
     def leased(self) -> tuple[str, ...]:
         """Active hosts that were leased here, not found in the session."""
         with self._lock:
-            return tuple(name for name, lease in self._leases.items() if lease.active and self._is_leased(name))
+            return tuple(filter(self._is_leased, self._present))
 
     @property
     def settled(self) -> bool:
         """Whether no host is on its way in or out."""
-        resting = (HostState.RUNNING, HostState.RELEASED, HostState.LOST)
-        return all(lease.state in resting for lease in self.leases.values())
+        return all(lease.state is HostState.RUNNING for lease in self.active.values())
 
     @property
     def next_number(self) -> int:
@@ -102,8 +108,9 @@ class HostBook:
 
     def state(self, host: str) -> HostState | None:
         """Where a host is in its life; None where there is no such host."""
-        lease = self.leases.get(host)
-        return None if lease is None else lease.state
+        with self._lock:
+            lease = self._leases.get(host)
+            return None if lease is None else lease.state
 
     def expect(self, action: Action, host: str, *states: HostState) -> Outcome | None:
         """The refusal of `action` where `host` is in none of `states`, or is not there at all; None where it may go on."""
@@ -130,19 +137,17 @@ class HostBook:
         with self._lock:
             if self._ended_cost is None:
                 self._ended_cost = total_cost((lease for lease in self._leases.values() if not lease.active), now)
-            active = (lease for lease in self._leases.values() if lease.active)
-            return math.fsum((self.past.cost, self._ended_cost, total_cost(active, now)))
+            return math.fsum((self.past.cost, self._ended_cost, total_cost(self.active.values(), now)))
 
     def executor(self, host: str) -> Executor | None:
         """The executor of a host that is leased, where one has registered."""
         with self._lock:
-            lease = self._leases.get(host)
-            return self._known[host].executor if lease is not None and lease.active else None
+            return self._known[host].executor if host in self._present else None
 
     def host_of(self) -> Mapping[str, str]:
         """Host by executor, of those that are there."""
         with self._lock:
-            found = ((self._known[name].executor, name) for name, lease in self._leases.items() if lease.active)
+            found = ((self._known[name].executor, name) for name in self._present)
             return {executor.id: name for executor, name in found if executor is not None}
 
     def target(self, host: str) -> Location | None:
@@ -183,6 +188,7 @@ class HostBook:
     def _enter(self, leases: Mapping[str, Lease]) -> None:
         """Take leases into the ledger."""
         self._leases |= leases
+        self._present |= {name: None for name, lease in leases.items() if lease.active}
         self._numbered = max(self._numbered, *(1 + _number(name) for name in leases), 1)
         self._ended_cost = None
 
@@ -190,17 +196,20 @@ class HostBook:
         # Another thread may have sent it another way since it was seen: what is not in the table is not wanted.
         if state in TRANSITIONS[self._leases[host].state]:
             self._leases[host] = lease = self._leases[host].to(state, self._clock())
-            self._ended_cost = None
-            if self._log is not None and not lease.active and self._is_leased(host):
+            if lease.active:
+                return
+            del self._present[host]
+            if self._ended_cost is not None:
+                self._ended_cost += lease.cost(self._clock())
+            if self._log is not None and self._is_leased(host):
                 self._unwritten.append(lease)
                 self._write_ends()
 
     def _forget_ended(self) -> None:
         """Keep only sums of the leases that ended first, beyond KEPT."""
-        ended = [name for name, lease in self._leases.items() if not lease.active]
-        listed = {lease.host for lease in self._unwritten}
-        if len(ended) < 2 * KEPT or listed:
+        if len(self._leases) - len(self._present) < 2 * KEPT or self._unwritten:
             return
+        ended = [name for name in self._leases if name not in self._present]
         for name in sorted(ended, key=lambda name: self._leases[name].until or 0.0)[:-KEPT]:
             self.past = self.past.plus(self._leases.pop(name))
             self._ended_cost = None

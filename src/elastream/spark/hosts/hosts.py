@@ -164,9 +164,9 @@ class Hosts(HostBook):
         with self._lock:
             return tuple(
                 name
-                for name, known in self._known.items()
-                if known.status is not None and known.status.recalled
-                if self._leases[name].state in staying and name not in self._kept
+                for name, lease in self.active.items()
+                if (status := self._known[name].status) is not None and status.recalled
+                if lease.state in staying and name not in self._kept
             )
 
     def critical(self, now: bool) -> None:
@@ -183,11 +183,10 @@ class Hosts(HostBook):
             self._closed = True
             if not ended:
                 self._log = None
-            for name, lease in self._leases.items():
-                if lease.active:
-                    # A host that never started goes straight to its end: `_to` skips what the table does not know.
-                    for state in (HostState.RELEASING, HostState.RELEASED):
-                        self._to(name, state)
+            for name in self.active:
+                # A host that never started goes straight to its end: `_to` skips what the table does not know.
+                for state in (HostState.RELEASING, HostState.RELEASED):
+                    self._to(name, state)
 
     # -- the one thread ------------------------------------------------------------------------------------------------
 
@@ -197,13 +196,12 @@ class Hosts(HostBook):
         with self._lock:
             providers: list[Provider] = [self.provider]
             if self._session is not None and self._session is not self.provider:
-                self._session.beside(sum(self._is_leased(n) for n, lease in self._leases.items() if lease.there))
+                self._session.beside(sum(self._is_leased(name) for name, lease in self.active.items() if lease.there))
                 providers.append(self._session)
             self._listed = {provider: provider.hosts() for provider in providers}
             addresses = newest_by_address(seen)
-            for name, lease in list(self._leases.items()):
-                if lease.active:
-                    self._see(name, seen, addresses)
+            for name in self.active:
+                self._see(name, seen, addresses)
             if self._session is not None:
                 for executor in seen.values():
                     if executor.id not in self._ever:
@@ -218,7 +216,7 @@ class Hosts(HostBook):
     def step(self, *, batch: int, idle: bool, holds: Callable[[str], bool]) -> None:
         """Do what is due. batch: rounds of batches that ended; idle: none is under way; holds: whether one has state."""
         with self._lock:
-            for name, lease in list(self._leases.items()):
+            for name, lease in self.active.items():
                 known = self._known[name]
                 match lease.state:
                     case HostState.REQUESTED:
@@ -341,7 +339,7 @@ class Hosts(HostBook):
     def _release_ended(self) -> None:
         """Release what providers still list although its lease has ended: hosts that are lost, or were refused."""
         for provider, listed in self._listed.items():
-            ended = [name for name in listed if name in self._leases and not self._leases[name].active]
+            ended = [name for name in listed if name in self._leases and name not in self._present]
             if ended:
                 provider.release(ended)
 
@@ -362,7 +360,7 @@ class Hosts(HostBook):
 
     def _report(self, holds: Callable[[str], bool]) -> None:
         works = (HostState.RUNNING, HostState.DRAINING, HostState.RELEASING)
-        ready = {name for name, lease in self._leases.items() if lease.state in works and self._is_leased(name)}
+        ready = {name for name, lease in self.active.items() if lease.state in works and self._is_leased(name)}
         settled = {name for name in ready if self._known[name].settled}
         holding = {name for name in ready if holds(name)}
         state = RunState(frozenset(ready), frozenset(settled), frozenset(holding), frozenset(self._kept), self._critical)
