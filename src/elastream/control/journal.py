@@ -18,7 +18,7 @@ from elastream.recording.lines import JournalProblem, Lines
 
 __all__ = ["TRANSITIONS", "ActionState", "Entry", "Journal"]
 
-KEPT = 1000
+KEPT = 500
 """Concluded actions that are kept, for those who ask why something was done. The recording has all of its time."""
 LONGEST = 4 * KEPT
 """Lines of the file after which it is written anew: an action has two or three, so most of it is about forgotten ones."""

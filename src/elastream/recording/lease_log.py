@@ -22,7 +22,7 @@ from elastream.recording.lines import Lines
 
 __all__ = ["LeaseLog"]
 
-LONGEST = 2_000
+LONGEST = 1_000
 """Lines of the file after which it is written anew, once leases were forgotten."""
 
 

@@ -29,6 +29,8 @@ log = logging.getLogger("elastream.events")
 
 REPEATED = 1800.0
 """Seconds for which an event that repeats is not sent again: Flink's `job.autoscaler.event.interval`."""
+REMEMBERED = 86_400.0
+"""Seconds for which is known how often an event was not sent: a run of months has hosts of thousands of names."""
 ACTED = frozenset({Reason.SCALED_UP, Reason.SCALED_DOWN, Reason.SWITCHED, Reason.PAUSED, Reason.UNPAUSED, Reason.HOST_LOST})
 """Reasons of which every event is another thing that happened."""
 EXPECTED = ("observe only", "paused", "it is under way", "the plan has it", "it contradicts")
@@ -140,8 +142,17 @@ class EventBook:
             if time - at < REPEATED:
                 self._sent[reason, about] = at, count + 1
                 continue
+            self._forget(time)
             self._sent[reason, about] = time, 0
             yield RunEvent(time, reason, message, about, count + 1, at if count else time)
+
+    def _forget(self, time: float) -> None:
+        """Forget what would be sent in any case, and of what nothing has to be said."""
+        self._sent = {
+            key: (at, count)
+            for key, (at, count) in self._sent.items()
+            if time - at < REPEATED or (count and time - at < REMEMBERED)
+        }
 
 
 def _refused(proposal: Proposal) -> Iterator[tuple[Reason, str, str]]:

@@ -1,6 +1,7 @@
 """Starts queries on hosts of a cloud: cluster, session, first hosts, queries - all of it, or nothing is left running."""
 
 import logging
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -16,7 +17,7 @@ from elastream.model.alarms import Alarms
 from elastream.model.compiling import refuse_uncompilable
 from elastream.model.composing import Consistency, refuse_inconsistent
 from elastream.model.endpoints import KafkaTopic
-from elastream.model.errors import CloudError, EnvironmentProblem
+from elastream.model.errors import CloudError, ElastreamError, EnvironmentProblem, HostsGone, in_one_line
 from elastream.model.fitting import doubts
 from elastream.model.graph import Graph
 from elastream.model.observation import Composition
@@ -60,6 +61,9 @@ DEFAULT_LATENCY = 2.0
 """Seconds that stand for a target latency where none is given."""
 CAUGHT_UP = 3
 """Batches of a query whose tasks one look reads, at most: they are shorter than a monitoring period, but seldom by more."""
+
+TRIED = 15.0
+"""Seconds for which looks at the first hosts may fail one after the other."""
 
 log = logging.getLogger(__name__)
 Q = TypeVar("Q", bound=CompiledQueries | WatchedQueries)
@@ -307,11 +311,25 @@ def _teardown(stop: Callable[[], object]) -> None:
 
 
 def _await_first(hosts: Hosts, least: int) -> None:
-    """Wait until `least` hosts take tasks; raises EnvironmentProblem with a provider's reason where so many do not come."""
-    before = hosts.leases.keys() - hosts.active.keys()
+    """Wait until `least` hosts take tasks; raises EnvironmentProblem with a provider's reason where so many do not come.
+
+    A provider that fails now and then ends no start, as it ends no run.
+    """
+    before, failing = hosts.leases.keys() - hosts.active.keys(), math.inf
     while True:
-        hosts.look()
-        hosts.step(batch=-1, idle=True, holds=lambda host: False)
+        try:
+            hosts.look()
+            hosts.step(batch=-1, idle=True, holds=lambda host: False)
+            failing = math.inf
+        except HostsGone:
+            raise
+        except Exception as error:
+            said = f"the first hosts cannot be looked at: {in_one_line(error)}"
+            if failing == math.inf:
+                failing = time.monotonic()
+                log.warning("%s", said, exc_info=log.isEnabledFor(logging.DEBUG))
+            if time.monotonic() - failing >= TRIED:
+                raise error if isinstance(error, ElastreamError) else EnvironmentProblem(said) from error
         if len(hosts.usable) >= least:
             return
         active = hosts.active

@@ -9,7 +9,7 @@ from elastream.model.cloud import Lease
 
 __all__ = ["Paid", "bill", "parted"]
 
-MANY = 100
+MANY = 20
 """Spells of a running lease beyond which those of units that are over become a sum: every claim goes through all."""
 
 

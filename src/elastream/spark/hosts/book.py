@@ -22,8 +22,8 @@ from elastream.spark.jvm.executors import Executor, Location
 __all__ = ["HostBook", "Known"]
 
 NAN = math.nan
-KEPT = 500
-"""Leases that have ended, of which each is kept: every look goes through them. A run of months has more, and keeps sums."""
+KEPT = 250
+"""Leases that have ended, of which each is kept, at least; twice as many at most. A run of months keeps sums of more."""
 
 
 @dataclass
@@ -190,7 +190,8 @@ class HostBook:
         self._leases |= leases
         self._present |= {name: None for name, lease in leases.items() if lease.active}
         self._numbered = max(self._numbered, *(1 + _number(name) for name in leases), 1)
-        self._ended_cost = None
+        if not all(lease.active for lease in leases.values()):
+            self._ended_cost = None
 
     def _to(self, host: str, state: HostState) -> None:
         # Another thread may have sent it another way since it was seen: what is not in the table is not wanted.

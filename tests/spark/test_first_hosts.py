@@ -1,0 +1,51 @@
+"""The wait for a run's first hosts: what fails now and then, and what fails for good."""
+
+import pytest
+
+from elastream.model.errors import CloudError, EnvironmentProblem, HostsGone
+from elastream.spark import start
+
+
+class FirstHosts:
+    """Hosts of which one takes tasks after `looks` looks; each look raises the next of `errors`, None for none."""
+
+    def __init__(self, looks, *errors):
+        self.looks, self.errors = looks, list(errors)
+        self.leases = self.active = {"h1": None}
+
+    @property
+    def usable(self):
+        return ("h1",) if self.looks <= 0 else ()
+
+    def look(self):
+        self.looks -= 1
+        error = self.errors.pop(0) if len(self.errors) > 1 else self.errors[0]
+        if error is not None:
+            raise error
+
+    def step(self, **_):
+        pass
+
+
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch):
+    monkeypatch.setattr(start, "STEP", 0.0)
+
+
+def test_a_provider_that_fails_now_and_then_ends_no_start(caplog):
+    hosts = FirstHosts(4, RuntimeError("try again"), ConnectionError("reset"), None)
+    start._await_first(hosts, 1)
+    assert [record.getMessage() for record in caplog.records] == ["the first hosts cannot be looked at: RuntimeError: try again"]
+
+
+def test_one_that_fails_for_good_is_one_sentence(monkeypatch):
+    monkeypatch.setattr(start, "TRIED", 0.0)
+    with pytest.raises(EnvironmentProblem, match=r"^the first hosts cannot be looked at: RuntimeError: no such thing$"):
+        start._await_first(FirstHosts(9, RuntimeError("no such thing")), 1)
+    with pytest.raises(CloudError, match=r"^no rights$"):
+        start._await_first(FirstHosts(9, CloudError("no rights")), 1)
+
+
+def test_where_the_hosts_are_gone_nothing_is_tried_again():
+    with pytest.raises(HostsGone):
+        start._await_first(FirstHosts(9, HostsGone("all gone")), 1)
