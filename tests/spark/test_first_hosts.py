@@ -35,7 +35,9 @@ def at_once(monkeypatch):
 def test_a_provider_that_fails_now_and_then_ends_no_start(caplog):
     hosts = FirstHosts(4, RuntimeError("try again"), ConnectionError("reset"), None)
     start._await_first(hosts, 1)
-    assert [record.getMessage() for record in caplog.records] == ["the first hosts cannot be looked at: RuntimeError: try again"]
+    assert [record.getMessage() for record in caplog.records] == [
+        "the first hosts cannot be looked at: RuntimeError: try again"
+    ]
 
 
 def test_one_that_fails_for_good_is_one_sentence(monkeypatch):
