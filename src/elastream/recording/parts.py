@@ -31,7 +31,7 @@ PART = 8_000_000
 @dataclass(frozen=True, slots=True)
 class Keep:
     """How much of a recording is kept. seconds: of the run. summed: figures, as JSON has them, of a recording and of what
-    its header says came before it. part: bytes after which a new file is begun."""
+    its header says came before it. part: bytes after which a new file is begun, as it is after `seconds`."""
 
     seconds: float
     summed: Callable[[Any], dict[str, Any]]
@@ -99,9 +99,9 @@ def set_aside(file: Path, end: float) -> Path:
 
 
 def forget_parts(file: Path, before: float) -> None:
-    """Compress the parts that are not yet, and remove those that end before second `before` of the run."""
+    """Compress the parts that are not yet, and remove those that end by second `before` of the run."""
     for end, part in _parts(file).items():
-        if end / 1000 < before:
+        if end / 1000 <= before:
             part.unlink(missing_ok=True)
         elif part.suffix != ".gz":
             packed, making = part.with_name(f"{part.name}.gz"), part.with_name(f".{part.name}.gz")

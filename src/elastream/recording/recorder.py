@@ -79,6 +79,7 @@ class Recorder(Entries):
     def __init__(self, path: Path | str, *, resumed: bool = False, keep: Keep | None = None) -> None:
         super().__init__()
         self.path, self._keep = file_of(Path(path)), keep
+        self._since: float | None = None  # when the file's first observation was made, seconds of the run
         self._before: Mapping[str, Any] = {}
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -96,8 +97,11 @@ class Recorder(Entries):
         super().started(replace(header, before=self._before))
 
     def observed(self, observation: Observation) -> None:
-        if self._keep is not None and self._described and self._size >= self._limit:
-            self._begin_part(self._keep, observation.time)
+        if self._keep is not None and self._described:
+            self._since = observation.time if self._since is None else self._since
+            # What spans more time than is kept could not be forgotten in time.
+            if self._size >= self._limit or observation.time - self._since >= self._keep.seconds:
+                self._begin_part(self._keep, observation.time)
         super().observed(observation)
 
     def ended(self, ending: Ending) -> None:
@@ -111,13 +115,13 @@ class Recorder(Entries):
         except ElastreamError:
             # What cannot be summed up is not forgotten either; the next part is another try.
             log.warning("the recording goes on in the same file", exc_info=True)
-            self._limit = self._size + keep.part
+            self._limit, self._since = self._size + keep.part, now
             return
         try:
             self._file.close()
             set_aside(self.path, now)
             self._open("w")
-            self._header, self._last = replace(self._header, before=before), None
+            self._header, self._last, self._since = replace(self._header, before=before), None, now
             self._describe(self._header)
         except OSError as error:
             raise self._problem(error) from error

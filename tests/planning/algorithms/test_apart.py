@@ -10,7 +10,7 @@ from elastream.model.action import LeaseHost, SwitchAlternate
 from elastream.model.cloud import Billing, HostType
 from elastream.model.graph import Alternate, Edge, Graph, Kind, Operator
 from elastream.model.stages import lay_out
-from elastream.planning.policies import threshold
+from elastream.planning.policies import apart_round
 from elastream.planning.policies.threshold import Threshold
 from elastream.simulation import Emissions, Settings, Travel, make_plant
 from elastream.workload import constant, steps
@@ -102,7 +102,7 @@ def test_a_round_that_drafts_nothing_is_one_in_which_a_draft_would_change_nothin
         plant.advance(time)
         observation = plant.observe()
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(threshold, "lacks", lambda *_: True)
+            patch.setattr(apart_round, "lacks", lambda *_: True)
             always = policy.plan(observation, memory)
         plan = policy.plan(observation, memory)
         assert plan.actions == always.actions

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 
+from elastream.clouds.local.logs import LOGS
 from elastream.clouds.local.processes import SECRET
 from elastream.recording.directory import create_private
 
@@ -31,15 +32,6 @@ CLOSED: Mapping[str, str] = MappingProxyType(
     }
 )
 """Settings of Spark by which nobody is listened to who does not know the secret, and nobody can read what is sent."""
-
-LOGS: Mapping[str, str] = MappingProxyType(
-    {
-        "spark.executor.logs.rolling.strategy": "size",
-        "spark.executor.logs.rolling.maxSize": "10000000",
-        "spark.executor.logs.rolling.maxRetainedFiles": "3",
-    }
-)
-"""How much of what an executor writes is kept, bytes."""
 
 
 def for_others(environment: Mapping[str, str]) -> dict[str, str]:

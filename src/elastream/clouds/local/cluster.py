@@ -25,6 +25,7 @@ from typing import Any, Protocol
 from elastream.clouds.local.archive import RECORDED, Classes
 from elastream.clouds.local.closed import Secrets
 from elastream.clouds.local.java import daemon_command, daemon_environment, find_java, temporary_folder
+from elastream.clouds.local.logs import quiet_executors
 from elastream.clouds.local.network import Link
 from elastream.clouds.local.supervision import Connection
 from elastream.clouds.provider import Measured
@@ -253,8 +254,8 @@ class LocalCluster:
 
     @property
     def java_options(self) -> tuple[str, ...]:
-        """Options of the JVMs of executors, which start faster with them; all but the path hold in any working folder."""
-        return self._classes.options(Path(RECORDED))
+        """Options of the JVMs of executors, which start faster with them, and write warnings only."""
+        return (*self._classes.options(Path(RECORDED)), self._quiet)
 
     @property
     def driver_options(self) -> tuple[str, ...]:
@@ -322,6 +323,7 @@ class LocalCluster:
             self.folder.mkdir(mode=PRIVATE, parents=True, exist_ok=True)
             probe = self.folder / "supervisor.log"
             probe.write_bytes(b"")
+            self._quiet = quiet_executors(self.folder)
             free = shutil.disk_usage(self.folder).free
         except OSError as error:
             raise EnvironmentProblem(f"the cluster's folder {self.folder} cannot be written: {error.strerror}") from None
