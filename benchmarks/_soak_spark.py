@@ -54,7 +54,7 @@ def words_of(line: str) -> list[str]:
 class TenthOnSpark:
     """A tenth of the batches. cost: CPU seconds a batch, of all processes. files, megabytes: on disk, most of a look.
 
-    memory: megabytes, median of LOOKS: live in the driver's JVM and resident in its Python; hosts: live in those of executors.
+    memory: megabytes, a median: live in the driver's JVM and resident in its Python; hosts: live in those of executors.
     seconds: from one batch to the next.
     """
 
