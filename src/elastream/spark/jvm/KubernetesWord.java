@@ -61,7 +61,9 @@ public static String word(Object context, int registered) throws Exception {
             + "Mi\"}}}]}}";
         io.fabric8.kubernetes.api.model.Pod pod = (io.fabric8.kubernetes.api.model.Pod)
             io.fabric8.kubernetes.client.utils.Serialization.unmarshal(json, io.fabric8.kubernetes.api.model.Pod.class);
-        client.resource(pod).inNamespace(namespace).dryRun().create();
+        // The compiler knows no type arguments: of what these calls return it knows the bound, which is Object.
+        io.fabric8.kubernetes.client.dsl.Resource asked = client.resource(pod).inNamespace(namespace);
+        ((io.fabric8.kubernetes.client.dsl.CreateOrReplaceable) asked.dryRun()).create();
     } catch (io.fabric8.kubernetes.client.KubernetesClientException refused) {
         return out + refused(refused, namespace);
     }

@@ -16,6 +16,7 @@ from pyspark.sql import SparkSession
 from elastream.clouds.provider import ClusterWord
 from elastream.model.errors import EnvironmentProblem, in_one_line
 from elastream.spark.jvm.driver_side import HERE, DriverSide
+from elastream.spark.jvm.gateway import why_in_java
 
 __all__ = ["WordOfCluster", "word_of"]
 
@@ -52,9 +53,8 @@ class WordOfCluster:
             word = self._ask(registered)
         except Exception as error:
             if not self._failed:
-                log.info(
-                    "the cluster manager does not say why executors do not come: %s", in_one_line(error), exc_info=True
-                )
+                log.warning("why executors do not come cannot be said: %s", in_one_line(error))
+                log.debug("the cluster manager's answer was not read", exc_info=True)
             self._failed = True
         finally:
             with self._lock:
@@ -75,7 +75,7 @@ def word_of(spark: SparkSession) -> Callable[[int], ClusterWord]:
         try:
             return word_in(readers[0].ask("word", readers[0].context, registered))
         except Py4JError as error:
-            raise EnvironmentProblem(in_one_line(error)) from error
+            raise EnvironmentProblem(why_in_java(error)) from error
 
     return WordOfCluster(ask)
 
