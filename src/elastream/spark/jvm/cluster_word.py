@@ -18,7 +18,7 @@ from elastream.model.errors import EnvironmentProblem, in_one_line
 from elastream.spark.jvm.driver_side import HERE, DriverSide
 from elastream.spark.jvm.gateway import why_in_java
 
-__all__ = ["WordOfCluster", "word_of"]
+__all__ = ["WordOfCluster", "bury", "word_of"]
 
 log = logging.getLogger(__name__)
 
@@ -80,8 +80,27 @@ def word_of(spark: SparkSession) -> Callable[[int], ClusterWord]:
     return WordOfCluster(ask)
 
 
+def bury(spark: SparkSession, application: str) -> None:
+    """End what `application` has left on the cluster of `spark`; its driver is gone. Where that fails there is a warning.
+
+    A Standalone master does so itself as soon as a driver is gone. YARN waits for an application master that waits for its
+    driver. On Kubernetes nobody does where the driver is no pod: pods that are pending are started for nobody.
+    """
+    source = next((source for scheme, source in BURYING.items() if str(spark.sparkContext.master).startswith(scheme)), None)
+    if source is None:
+        return
+    try:
+        reader = DriverSide(spark, HERE / source)
+        for (found,) in reader.ask("bury", reader.context, application):
+            log.warning("%s of the application %s, whose driver is gone: ended", found, application)
+    except (Py4JError, EnvironmentProblem) as error:
+        log.warning("what the application %s has left on the cluster was not ended: %s", application, why_in_java(error))
+
+
 SOURCES: Mapping[str, str] = {"spark://": "StandaloneWord.java", "yarn": "YarnWord.java", "k8s://": "KubernetesWord.java"}
 """The Java source for each kind of master."""
+BURYING: Mapping[str, str] = {"yarn": SOURCES["yarn"], "k8s://": SOURCES["k8s://"]}
+"""Those of managers that leave something behind of an application whose driver is gone."""
 
 
 def word_in(lines: list[list[str]]) -> ClusterWord:

@@ -7,7 +7,6 @@ second and not for half a minute; no limit on executors lost, because releasing 
 import contextlib
 import logging
 import os
-import re
 import shlex
 import sys
 import sysconfig
