@@ -53,6 +53,27 @@ def test_it_is_asked_at_most_every_two_seconds_and_the_newest_answer_holds():
     assert asked.registered == [1, 2]
 
 
+def test_an_executor_starts_once_two_answers_say_so_and_no_longer_than_until_it_has_registered():
+    asked = Asked(*[ClusterWord(starting=1)] * 3)
+    assert asked.after(0, registered=1).starting == 0
+    assert asked.after(2, registered=1).starting == 1
+    assert asked.after(1, registered=2).starting == 0  # an answer of before says nothing of a request of now
+    assert asked.after(1, registered=1).starting == 1
+
+
+def test_an_executor_that_has_just_ended_is_not_one_that_starts():
+    asked = Asked(ClusterWord(), ClusterWord(starting=1), ClusterWord())
+    said = [asked.after(0, registered=2), asked.after(2, registered=1), asked.after(2, registered=1)]
+    assert [each.starting for each in said] == [0, 0, 0]
+
+
+def test_what_was_said_of_requests_of_long_ago_is_forgotten():
+    asked = Asked(ClusterWord("full"), ClusterWord("free"))
+    assert asked.after(0).reason == "full"
+    asked.clock.advance(60)
+    assert asked.word(0) == ClusterWord()
+
+
 def test_a_manager_that_cannot_be_read_is_a_warning_once_and_asked_again(caplog):
     asked = Asked(ValueError("no such method"), ValueError("no such method"), ClusterWord("full"))
     with caplog.at_level(logging.WARNING, cluster_word.__name__):

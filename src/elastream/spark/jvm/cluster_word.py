@@ -9,6 +9,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
@@ -27,11 +28,15 @@ EVERY = 2.0
 
 
 class WordOfCluster:
-    """The newest answer of a cluster manager. ask: called with how many executors are registered; may take long."""
+    """The newest answer of a cluster manager. ask: called with how many executors are registered; may take long.
+
+    What has been granted and has not registered is what two answers in a row say, less what has registered since: a manager
+    still counts an executor that has just ended, and an answer may be older than a request.
+    """
 
     def __init__(self, ask: Callable[[int], ClusterWord], clock: Callable[[], float] = time.monotonic) -> None:
         self._ask, self._clock = ask, clock
-        self._word = ClusterWord()
+        self._word, self._before, self._granted = ClusterWord(), 0, 0  # before: those that started by the answer before
         self._asked, self._asking = -EVERY, False
         self._failed = False
         self._lock = threading.Lock()
@@ -40,12 +45,13 @@ class WordOfCluster:
         """The newest answer; asks anew, on a thread of its own, where that is old."""
         with self._lock:
             now = self._clock()
-            if now - self._asked > 10 * EVERY:
-                self._word = ClusterWord()  # of requests of long ago
+            if now - self._asked > 5 * EVERY:
+                self._word, self._before, self._granted = ClusterWord(), 0, 0  # of requests of long ago
             if not self._asking and now - self._asked >= EVERY:
                 self._asking, self._asked = True, now
                 threading.Thread(target=self._renew, args=(registered,), name="cluster-word", daemon=True).start()
-            return self._word
+            starting = max(0, min(self._before, self._word.starting, self._granted - registered))
+            return replace(self._word, starting=starting)
 
     def _renew(self, registered: int) -> None:
         word = ClusterWord()
@@ -58,6 +64,7 @@ class WordOfCluster:
             self._failed = True
         finally:
             with self._lock:
+                self._before, self._granted = self._word.starting, word.starting + registered
                 self._word, self._asking = word, False
 
 
