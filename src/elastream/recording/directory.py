@@ -35,8 +35,8 @@ class RunDirectory:
         if scheme is not None:
             rest = "/".join(self.root.parts[self.root.parts.index(scheme) + 1 :])
             raise InputError(
-                f"{scheme}//{rest} cannot be a run's folder: its logs and control files are written as files, so it must be a"
-                " path that this machine has mounted, on all machines the same (NFS, a shared volume)"
+                f"{scheme}//{rest} cannot be a run's folder: its logs and control files are written as files, so it must be"
+                " a path that this machine has mounted, on all machines the same (NFS, a shared volume)"
             )
 
     @classmethod
