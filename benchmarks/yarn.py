@@ -4,7 +4,7 @@
 
 The cluster is a real one on this machine, which the tests use, too: YARN's own ResourceManager and two NodeManagers (Maven
 fetches them once). overhead: the same query on two executors, as fast as it goes, with Autopilot at its default period and
-without, in turn. release: the query begins a batch every second, of which two executors can carry the work; five times a
+without, in turn. release: the query begins a batch every two seconds, of which two executors can carry the work; five times a
 third one is leased, gets its state partitions, and is given back. The longest batch of the window in which that happens is
 set against the longest of an equal window in which nothing does, before or after, in turn. About 35 minutes on two cores.
 """
@@ -44,7 +44,7 @@ KIND = HostType("container", cores=1, slots=1, memory=700.0, price=0.1)
 FIRST, GROWN = 2, 3
 STEPS = 2_000
 """Steps of arithmetic a key: a batch of all keys takes two executors a part of a second."""
-EVERY = "1 second"
+EVERY = "2 seconds"
 """How often a batch begins while executors come and go; the share of it that batches take is a figure."""
 WARM = 15
 """Batches in which executors compile what they run."""
