@@ -4,7 +4,7 @@
 
 The cluster is a real one on this machine, which the tests use, too: YARN's own ResourceManager and two NodeManagers (Maven
 fetches them once). overhead: the same query on two executors, as fast as it goes, with Autopilot at its default period and
-without, in turn. release: the query begins a batch every two seconds, of which two executors can carry the work; five times a
+without, in turn. release: a batch begins every two seconds, of which two executors can carry the work; five times a
 third one is leased, gets its state partitions, and is given back. The longest batch of the window in which that happens is
 set against the longest of an equal window in which nothing does, before or after, in turn. About 35 minutes on two cores.
 """
