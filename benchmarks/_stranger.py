@@ -71,16 +71,18 @@ def session_on_hosts(
         shutil.rmtree(root, ignore_errors=True)
 
 
-def start_work(spark: SparkSession, root: Path, steps: int, share: str = "1") -> StreamingQuery:
+def start_work(
+    spark: SparkSession, root: Path, steps: int, share: str = "1", trigger: str = "100 milliseconds"
+) -> StreamingQuery:
     """A count of each key, and then, in the same tasks, arithmetic: CPU in the executor's JVM.
 
-    A key k has `steps` steps of it times `share`, an expression of k.
+    A key k has `steps` steps of it times `share`, an expression of k. trigger: how often a batch begins, where it can.
     """
     rows = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 5 * KEYS).option("numPartitions", 2).load()
     counts = rows.groupBy((F.col("value") % KEYS).alias("k")).count()
     many = f"sequence(1L, cast(1 + {steps} * {share} as long))"
     worked = counts.selectExpr("k", f"aggregate({many}, count, (a, x) -> (a * 31 + x) % 1000003) as n")
-    writer = worked.writeStream.outputMode("update").format("noop").trigger(processingTime="100 milliseconds")
+    writer = worked.writeStream.outputMode("update").format("noop").trigger(processingTime=trigger)
     return writer.option("checkpointLocation", str(root / f"checkpoint-{steps}")).start()
 
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import psutil
 import pytest
@@ -288,11 +289,18 @@ def java_dependencies(pom: Path, **versions: str) -> list[Path]:
 class YarnCluster:
     """A ResourceManager and two NodeManagers. configuration: the folder with Hadoop's files, also in HADOOP_CONF_DIR.
 
-    staging: where clients leave what is to be shipped.
+    staging: where clients leave what is to be shipped. page: of the ResourceManager.
     """
 
     configuration: Path
     staging: str
+    page: str
+
+    def containers(self) -> tuple[int, int]:
+        """Containers that executors have, and those that are requested and not granted; each application has one more."""
+        with urllib.request.urlopen(f"{self.page}/ws/v1/cluster/metrics", timeout=10) as answer:
+            found = json.load(answer)["clusterMetrics"]
+        return max(0, found["containersAllocated"] - found["appsRunning"]), found["containersPending"]
 
 
 SPARK_JARS = spark_home() / "jars"
@@ -314,7 +322,11 @@ def yarn(folder: Path, memory: int = 2048, cores: int = 2) -> Iterator[YarnClust
         wait_until(lambda: "READY" in log.read_text() or process.poll() is not None)
         assert process.poll() is None, f"YARN ended: {log.read_text()[-2000:]}"
         patch.setenv("HADOOP_CONF_DIR", str(configuration))
-        yield YarnCluster(configuration, (folder / "staging").as_uri())
+        said = ElementTree.parse(configuration / "yarn-site.xml").getroot().iter("property")
+        (page,) = [
+            each.findtext("value") for each in said if each.findtext("name") == "yarn.resourcemanager.webapp.address"
+        ]
+        yield YarnCluster(configuration, (folder / "staging").as_uri(), f"http://{page}")
 
 
 YARN_HERE = {

@@ -69,6 +69,12 @@ class Node:
         """Pods of executors that there are."""
         return sum(pod["metadata"]["name"] not in self.ended for pod in self.listed())
 
+    def at_work(self) -> int:
+        """Those of them that run."""
+        return sum(
+            pod["status"]["phase"] == "Running" and pod["metadata"]["name"] not in self.ended for pod in self.listed()
+        )
+
     def run(self) -> None:
         while not self._stop.wait(LOOK):
             with contextlib.suppress(httpx.HTTPError, KeyError):

@@ -153,6 +153,20 @@ class TestRestart:
         granted(FakeSession(obliging=2), tmp_path).lease({"h1": TYPE})
         assert granted(FakeSession(application="app-2"), tmp_path).hosts() == {}
 
+    def test_what_an_application_has_left_whose_driver_was_killed_is_ended_by_the_next_of_the_same_run(self, tmp_path):
+        first, second = FakeSession(), FakeSession(application="app-2")
+        for session in (first, second, second):
+            provider = granted(None, tmp_path, alone=True)
+            provider.lease({"h1": TYPE})
+            provider.bind(session)
+        assert (first.buried, second.buried) == ([], ["app-1"])
+
+    def test_an_application_that_is_not_ours_is_left_alone(self, tmp_path):
+        granted(FakeSession(), tmp_path).lease({"h1": TYPE})
+        session = FakeSession(application="app-2")
+        granted(session, tmp_path)
+        assert session.buried == []
+
     def test_one_that_died_meanwhile_is_gone(self, tmp_path):
         session = FakeSession(obliging=1)
         before = granted(session, tmp_path)

@@ -9,6 +9,7 @@ from elastream.clouds.executors import heap_and_rest
 from elastream.clouds.provider import ExistingSession, Phase
 from elastream.model.errors import CloudError, EnvironmentProblem
 from grows_and_shrinks import grows_loses_and_shrinks
+from killed_while_pending import killed_while_pending
 from kubernetes_cluster import NO_SUCH_IMAGE, PYTHON, kill_pod, kubernetes
 from waiting import wait_until
 
@@ -117,6 +118,22 @@ class TestReal:
             provider.lease({"h2": LEAST})
             wait_until(lambda: phase("h2") is Phase.UP)
             wait_until(lambda: cluster.node.executors() == 1)
+
+    def test_a_driver_that_is_killed_while_ten_requests_are_pending_leaves_nothing_behind_once_the_run_goes_on(
+        self, tmp_path
+    ):
+        with kubernetes(tmp_path / "cluster", room=2) as cluster:
+            cloud = {"is": "Kubernetes", "image": "tests", "master": cluster.master, "python": PYTHON, "max_hosts": 11}
+            cloud |= {"cores": 1, "memory": "700 MB", "settings": cluster.settings}
+            node = cluster.node
+            killed_while_pending(
+                tmp_path,
+                cloud,
+                room=2,
+                granted=node.at_work,
+                owed=lambda: node.executors() - node.at_work(),
+                by_itself=False,
+            )
 
     @pytest.mark.parametrize(
         ("given", "said"),

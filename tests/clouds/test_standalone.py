@@ -12,6 +12,7 @@ from elastream.documents.registry import CLOUD, made, named_in
 from elastream.documents.user_code import References
 from elastream.model.errors import CloudError, EnvironmentProblem
 from grows_and_shrinks import grows_loses_and_shrinks
+from killed_while_pending import killed_while_pending
 
 LEAST = HostType("least", cores=1, slots=1, memory=700.0, price=0.1)
 
@@ -85,6 +86,12 @@ class TestReal:
         with standalone(tmp_path / "cluster") as cluster:
             run_program(tmp_path, f"standalone:master={cluster.master},cores=1,memory=700 MB,max_hosts=2")
             assert cluster.state()["activeapps"] == []
+
+    def test_a_driver_that_is_killed_while_ten_requests_are_pending_leaves_nothing_behind(self, tmp_path):
+        with standalone(tmp_path / "cluster") as cluster:
+            cloud = {"is": "Standalone", "master": cluster.master, "cores": 1, "memory": "700 MB", "max_hosts": 11}
+            granted = lambda: sum(app["cores"] for app in cluster.state()["activeapps"])  # noqa: E731
+            killed_while_pending(tmp_path, cloud, room=2, granted=granted)
 
     def test_what_no_worker_has_is_why_a_host_waits(self, tmp_path):
         large = Standalone("spark://h:1", host_type=HostType("large", cores=8, memory=9000))

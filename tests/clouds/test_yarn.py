@@ -1,11 +1,12 @@
 """The YARN cloud: what can be said of it, and YARN's own ResourceManager and NodeManagers with sessions on them."""
 
+import time
+
 import pytest
 
 from clusters import (
     YARN_HERE,
     conforming,
-    refused,
     run_program,
     session_on,
     users_session,
@@ -16,8 +17,13 @@ from elastream import HostType, Yarn
 from elastream.clouds.executors import heap_and_rest
 from elastream.clouds.provider import ExistingSession
 from elastream.clouds.yarn import resource_managers
+from elastream.model.cloud import HostState
 from elastream.model.errors import CloudError, EnvironmentProblem
+from elastream.recording.lease_log import LeaseLog
+from elastream.spark.hosts.hosts import Hosts
 from grows_and_shrinks import grows_loses_and_shrinks
+from killed_while_pending import killed_while_pending
+from waiting import wait_until
 
 LEAST = HostType("least", cores=1, slots=1, memory=700.0, price=0.1)
 
@@ -115,12 +121,44 @@ class TestReal:
         ):
             pass
 
-    def test_a_full_cluster_says_so_and_a_request_that_is_withdrawn_never_comes(self, tmp_path):
+    def test_a_driver_that_is_killed_while_ten_requests_are_pending_leaves_nothing_behind(self, tmp_path):
         with yarn(tmp_path / "cluster") as cluster:
-            large = HostType("large", cores=2, slots=2, memory=1900.0)
-            with session_on(cloud_of(cluster, host_type=large), tmp_path / "session") as (_, provider, client):
-                provider.lease({"h1": large, "h2": large})
-                waits = refused(provider, client, "h2")
-                assert "no node of 2 has room for a container of 1811 MiB and 2 cores" in waits.reason
-                provider.release(["h2"])
-                assert set(provider.hosts()) == {"h1"}
+            settings = cloud_of(cluster).settings
+            cloud = {"is": "Yarn", "cores": 1, "memory": "700 MB", "max_hosts": 11, "settings": dict(settings)}
+            killed_while_pending(
+                tmp_path,
+                cloud,
+                room=3,
+                granted=lambda: cluster.containers()[0],
+                owed=lambda: cluster.containers()[1],
+            )
+
+    def test_a_full_cluster_is_in_the_ledger_and_a_request_that_is_withdrawn_there_never_comes(self, tmp_path):
+        large = HostType("large", cores=2, slots=2, memory=1900.0)
+        with (
+            yarn(tmp_path / "cluster") as cluster,
+            session_on(cloud_of(cluster, host_type=large), tmp_path / "session") as (_, provider, client),
+        ):
+            hosts = Hosts(
+                client.executors, provider, time.monotonic, fence=client.fence, log=LeaseLog(tmp_path / "leases.jsonl")
+            )
+
+            def looked():
+                hosts.look()
+                hosts.step(batch=0, idle=True, holds=lambda host: False)
+                return hosts.leases
+
+            hosts.lease("h1", large)
+            hosts.lease("h2", large)
+            wait_until(lambda: looked()["h2"].refused)
+            waits = hosts.leases["h2"]
+            assert waits.state is HostState.REQUESTED
+            assert "no node of 2 has room for a container of 1811 MiB and 2 cores" in waits.note
+            provider.lease({"h2": large})
+            wait_until(lambda: looked() and cluster.containers() == (1, 1))
+            hosts.release("h2")
+            wait_until(lambda: looked() and cluster.containers() == (1, 0))
+            hosts.release("h1")
+            wait_until(lambda: not looked() or (not hosts.active and cluster.containers() == (0, 0)))
+            written = LeaseLog(tmp_path / "leases.jsonl").earlier
+            assert {host: lease.state for host, lease in written.items()} == dict.fromkeys(("h1", "h2"), HostState.RELEASED)

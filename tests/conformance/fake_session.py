@@ -12,13 +12,14 @@ class FakeSession:
 
     obliging: whether executors come as they are requested, up to that many in all. active: tasks under way, by executor.
     says: what its cluster manager says of those that do not come. ended: why executors are gone, by id. application: its
-    id.
+    id. buried: earlier applications that were ended.
     """
 
     there: dict = field(default_factory=dict)
     totals: list = field(default_factory=list)
     killed: list = field(default_factory=list)
     fenced: list = field(default_factory=list)
+    buried: list = field(default_factory=list)
     obliging: int = 0
     active: dict = field(default_factory=dict)
     says: ClusterWord = field(default_factory=ClusterWord)
@@ -55,6 +56,9 @@ class FakeSession:
         self.killed.append(executor)
         if self.obliging:
             del self.there[executor]
+
+    def bury(self, application):
+        self.buried.append(application)
 
     def fence(self, executor):
         self.fenced.append(executor)

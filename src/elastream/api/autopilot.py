@@ -120,7 +120,7 @@ class Autopilot:
         self._retention = duration(retention)
         self._policy = policy or ByLoad()
         self._metrics = (registry, metrics_port) if registry is not None or metrics_port is not None else None
-        self._folder = None if folder is None else Path(folder)
+        self._folder = None if folder is None else RunDirectory(Path(folder)).root
         self._chosen: set[str] | None = set()
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None

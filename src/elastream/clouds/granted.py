@@ -25,6 +25,7 @@ import threading
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from elastream.clouds.provider import UNLIMITED, ClusterWord, Granting, HostStatus, Measured, Phase, RunState, Terms
 from elastream.model.cloud import HostType
@@ -98,7 +99,14 @@ class GrantedExecutors:
             self._restore(granting)
 
     def bind(self, granting: Granting) -> None:
-        """Lease through the session of `granting` from now on, which was opened for these hosts."""
+        """Lease through the session of `granting` from now on, which was opened for these hosts.
+
+        What the session before it has left, whose driver was killed, ends now: requests that wait on the cluster, such as
+        pods that are pending, would come for nobody.
+        """
+        earlier = str(self._read_kept().get("application") or "")
+        if earlier and earlier != granting.application:
+            granting.bury(earlier)
         with self._lock:
             self._granting = granting
             self._request()
@@ -279,13 +287,22 @@ class GrantedExecutors:
 
     def _restore(self, granting: Granting) -> None:
         """Take over the hosts that an earlier provider leased in the same application."""
+        kept = self._read_kept()
+        if kept.get("application") == granting.application:
+            self._hosts = {each["host"]: _Host(each["type"], executor=each["executor"]) for each in kept["hosts"]}
+            self._request()
+
+    def _read_kept(self) -> Mapping[str, Any]:
+        """What was written last; nothing where that was nothing, or is damaged."""
+        if self._file is None or not self._file.exists():
+            return {}
         try:
-            kept = json.loads(self._file.read_text()) if self._file is not None and self._file.exists() else {}
-            if kept.get("application") == granting.application:
-                self._hosts = {each["host"]: _Host(each["type"], executor=each["executor"]) for each in kept["hosts"]}
-                self._request()
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            kept = json.loads(self._file.read_text())
+            _ = kept["application"], [(each["host"], each["type"], each["executor"]) for each in kept["hosts"]]
+            return dict(kept)
+        except (OSError, ValueError, KeyError, TypeError) as error:
             log.warning("%s cannot be read (%s): executors leased earlier are found under new names", self._file, error)
+            return {}
 
     def _keep(self) -> None:
         """Write which executor is which host, where that changed."""

@@ -286,6 +286,10 @@ class Granting(Protocol):
         """Why an executor that was registered is gone; empty where that is not known."""
         ...
 
+    def bury(self, application: str) -> None:
+        """End what an earlier application has left on the cluster, whose driver was killed. Called once, may take long."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class ExistingSession:

@@ -12,25 +12,37 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from elastream.model.errors import EnvironmentProblem
+from elastream.model.errors import EnvironmentProblem, InputError
 
 __all__ = ["PRIVATE", "RunDirectory", "create_private", "write_text"]
 
 LEAST_FREE_MEGABYTES = 64
 """Least free disk space to start a run; checkpoints of a few minutes and executor logs need about a third of it."""
+SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
+"""What a URL leaves of its scheme as part of a path, such as `hdfs:` or `s3a:`."""
 PRIVATE = 0o700
 """Mode of a run's folder: what is in it, results too, is its owner's alone."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunDirectory:
-    """Paths of one run under `root`."""
+    """Paths of one run under `root`. Raises InputError where that is on a file system that is not mounted here."""
 
     root: Path
+
+    def __post_init__(self) -> None:
+        scheme = next((part for part in self.root.parts if SCHEME.fullmatch(part)), None)
+        if scheme is not None:
+            rest = "/".join(self.root.parts[self.root.parts.index(scheme) + 1 :])
+            raise InputError(
+                f"{scheme}//{rest} cannot be a run's folder: its logs and control files are written as files, so it must be"
+                " a path that this machine has mounted, on all machines the same (NFS, a shared volume)"
+            )
 
     @classmethod
     def create(cls, runs: Path, flow: str) -> "RunDirectory":
         """Create a folder `runs/<flow>-<time>`. Raises EnvironmentProblem if it is not writable or has too little space."""
+        runs = cls(runs).root
         slug = re.sub(r"[^\w.-]+", "-", flow).strip("-") or "run"
         wanted = runs / f"{slug}-{time.strftime('%Y%m%d-%H%M%S')}"
         root = wanted

@@ -4,9 +4,7 @@
 /** "starting N", and "waits sentence" or "never sentence", by tabs. */
 public static String word(Object context, int registered) throws Exception {
     org.apache.spark.SparkContext spark = (org.apache.spark.SparkContext) context;
-    Object backend = spark.schedulerBackend();
-    io.fabric8.kubernetes.client.KubernetesClient client = (io.fabric8.kubernetes.client.KubernetesClient)
-        backend.getClass().getMethod("kubernetesClient", new Class[0]).invoke(backend, new Object[0]);
+    io.fabric8.kubernetes.client.KubernetesClient client = client(spark);
     String namespace = spark.conf().get("spark.kubernetes.namespace", "default");
     java.util.List pods;
     try {
@@ -61,11 +59,35 @@ public static String word(Object context, int registered) throws Exception {
             + "Mi\"}}}]}}";
         io.fabric8.kubernetes.api.model.Pod pod = (io.fabric8.kubernetes.api.model.Pod)
             io.fabric8.kubernetes.client.utils.Serialization.unmarshal(json, io.fabric8.kubernetes.api.model.Pod.class);
-        client.resource(pod).inNamespace(namespace).dryRun().create();
+        // The compiler knows no type arguments: of what these calls return it knows the bound, which is Object.
+        io.fabric8.kubernetes.client.dsl.Resource asked = client.resource(pod).inNamespace(namespace);
+        ((io.fabric8.kubernetes.client.dsl.CreateOrReplaceable) asked.dryRun()).create();
     } catch (io.fabric8.kubernetes.client.KubernetesClientException refused) {
         return out + refused(refused, namespace);
     }
     return out;
+}
+
+/** Delete the pods and the config maps that are left of an earlier application: what was found, a line a kind. */
+public static String bury(Object context, String application) throws Exception {
+    org.apache.spark.SparkContext spark = (org.apache.spark.SparkContext) context;
+    io.fabric8.kubernetes.client.KubernetesClient client = client(spark);
+    String namespace = spark.conf().get("spark.kubernetes.namespace", "default");
+    int pods = deleted((io.fabric8.kubernetes.client.dsl.Filterable) client.pods().inNamespace(namespace), application);
+    deleted((io.fabric8.kubernetes.client.dsl.Filterable) client.configMaps().inNamespace(namespace), application);
+    return pods == 0 ? "" : pods + (pods == 1 ? " pod" : " pods") + "\n";
+}
+
+private static int deleted(io.fabric8.kubernetes.client.dsl.Filterable all, String application) {
+    io.fabric8.kubernetes.client.dsl.Filterable own =
+        (io.fabric8.kubernetes.client.dsl.Filterable) all.withLabel("spark-app-selector", application);
+    return ((io.fabric8.kubernetes.client.dsl.Deletable) own.withLabel("spark-role", "executor")).delete().size();
+}
+
+private static io.fabric8.kubernetes.client.KubernetesClient client(org.apache.spark.SparkContext spark) throws Exception {
+    Object backend = spark.schedulerBackend();
+    return (io.fabric8.kubernetes.client.KubernetesClient)
+        backend.getClass().getMethod("kubernetesClient", new Class[0]).invoke(backend, new Object[0]);
 }
 
 private static String refused(io.fabric8.kubernetes.client.KubernetesClientException error, String namespace) {

@@ -3,9 +3,7 @@
 /** "starting N", and "waits sentence" where requests wait, by tabs. */
 public static String word(Object context, int registered) throws Exception {
     org.apache.spark.SparkContext spark = (org.apache.spark.SparkContext) context;
-    org.apache.hadoop.yarn.client.api.YarnClient client = org.apache.hadoop.yarn.client.api.YarnClient.createYarnClient();
-    client.init(new org.apache.hadoop.yarn.conf.YarnConfiguration(spark.hadoopConfiguration()));
-    client.start();
+    org.apache.hadoop.yarn.client.api.YarnClient client = client(spark);
     try {
         org.apache.hadoop.yarn.api.records.ApplicationReport report = client.getApplicationReport(
             org.apache.hadoop.yarn.api.records.ApplicationId.fromString(spark.applicationId()));
@@ -40,4 +38,30 @@ public static String word(Object context, int registered) throws Exception {
     } finally {
         client.stop();
     }
+}
+
+/** Kill an earlier application, where it has not ended: "application STATE", or nothing. */
+public static String bury(Object context, String application) throws Exception {
+    org.apache.hadoop.yarn.client.api.YarnClient client = client((org.apache.spark.SparkContext) context);
+    try {
+        org.apache.hadoop.yarn.api.records.ApplicationId id =
+            org.apache.hadoop.yarn.api.records.ApplicationId.fromString(application);
+        org.apache.hadoop.yarn.api.records.YarnApplicationState state = client.getApplicationReport(id).getYarnApplicationState();
+        if (state == org.apache.hadoop.yarn.api.records.YarnApplicationState.FINISHED
+            || state == org.apache.hadoop.yarn.api.records.YarnApplicationState.FAILED
+            || state == org.apache.hadoop.yarn.api.records.YarnApplicationState.KILLED) return "";
+        client.killApplication(id);
+        return "containers in state " + state + "\n";
+    } catch (org.apache.hadoop.yarn.exceptions.ApplicationNotFoundException forgotten) {
+        return "";
+    } finally {
+        client.stop();
+    }
+}
+
+private static org.apache.hadoop.yarn.client.api.YarnClient client(org.apache.spark.SparkContext spark) {
+    org.apache.hadoop.yarn.client.api.YarnClient client = org.apache.hadoop.yarn.client.api.YarnClient.createYarnClient();
+    client.init(new org.apache.hadoop.yarn.conf.YarnConfiguration(spark.hadoopConfiguration()));
+    client.start();
+    return client;
 }

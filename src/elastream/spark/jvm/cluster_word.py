@@ -9,6 +9,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
@@ -16,8 +17,9 @@ from pyspark.sql import SparkSession
 from elastream.clouds.provider import ClusterWord
 from elastream.model.errors import EnvironmentProblem, in_one_line
 from elastream.spark.jvm.driver_side import HERE, DriverSide
+from elastream.spark.jvm.gateway import why_in_java
 
-__all__ = ["WordOfCluster", "word_of"]
+__all__ = ["WordOfCluster", "bury", "word_of"]
 
 log = logging.getLogger(__name__)
 
@@ -26,11 +28,15 @@ EVERY = 2.0
 
 
 class WordOfCluster:
-    """The newest answer of a cluster manager. ask: called with how many executors are registered; may take long."""
+    """The newest answer of a cluster manager. ask: called with how many executors are registered; may take long.
+
+    What has been granted and has not registered is what two answers in a row say, less what has registered since: a manager
+    still counts an executor that has just ended, and an answer may be older than a request.
+    """
 
     def __init__(self, ask: Callable[[int], ClusterWord], clock: Callable[[], float] = time.monotonic) -> None:
         self._ask, self._clock = ask, clock
-        self._word = ClusterWord()
+        self._word, self._before, self._granted = ClusterWord(), 0, 0  # before: those that started by the answer before
         self._asked, self._asking = -EVERY, False
         self._failed = False
         self._lock = threading.Lock()
@@ -39,12 +45,13 @@ class WordOfCluster:
         """The newest answer; asks anew, on a thread of its own, where that is old."""
         with self._lock:
             now = self._clock()
-            if now - self._asked > 10 * EVERY:
-                self._word = ClusterWord()  # of requests of long ago
+            if now - self._asked > 5 * EVERY:
+                self._word, self._before, self._granted = ClusterWord(), 0, 0  # of requests of long ago
             if not self._asking and now - self._asked >= EVERY:
                 self._asking, self._asked = True, now
                 threading.Thread(target=self._renew, args=(registered,), name="cluster-word", daemon=True).start()
-            return self._word
+            starting = max(0, min(self._before, self._word.starting, self._granted - registered))
+            return replace(self._word, starting=starting)
 
     def _renew(self, registered: int) -> None:
         word = ClusterWord()
@@ -52,12 +59,12 @@ class WordOfCluster:
             word = self._ask(registered)
         except Exception as error:
             if not self._failed:
-                log.info(
-                    "the cluster manager does not say why executors do not come: %s", in_one_line(error), exc_info=True
-                )
+                log.warning("why executors do not come cannot be said: %s", in_one_line(error))
+                log.debug("the cluster manager's answer was not read", exc_info=True)
             self._failed = True
         finally:
             with self._lock:
+                self._before, self._granted = self._word.starting, word.starting + registered
                 self._word, self._asking = word, False
 
 
@@ -75,13 +82,32 @@ def word_of(spark: SparkSession) -> Callable[[int], ClusterWord]:
         try:
             return word_in(readers[0].ask("word", readers[0].context, registered))
         except Py4JError as error:
-            raise EnvironmentProblem(in_one_line(error)) from error
+            raise EnvironmentProblem(why_in_java(error)) from error
 
     return WordOfCluster(ask)
 
 
+def bury(spark: SparkSession, application: str) -> None:
+    """End what `application` has left on the cluster of `spark`; its driver is gone. Where that fails there is a warning.
+
+    A Standalone master does so itself as soon as a driver is gone. YARN waits for an application master that waits for its
+    driver. On Kubernetes nobody does where the driver is no pod: pods that are pending are started for nobody.
+    """
+    source = next((source for scheme, source in BURYING.items() if str(spark.sparkContext.master).startswith(scheme)), None)
+    if source is None:
+        return
+    try:
+        reader = DriverSide(spark, HERE / source)
+        for (found,) in reader.ask("bury", reader.context, application):
+            log.warning("%s of the application %s, whose driver is gone: ended", found, application)
+    except (Py4JError, EnvironmentProblem) as error:
+        log.warning("what the application %s has left on the cluster was not ended: %s", application, why_in_java(error))
+
+
 SOURCES: Mapping[str, str] = {"spark://": "StandaloneWord.java", "yarn": "YarnWord.java", "k8s://": "KubernetesWord.java"}
 """The Java source for each kind of master."""
+BURYING: Mapping[str, str] = {"yarn": SOURCES["yarn"], "k8s://": SOURCES["k8s://"]}
+"""Those of managers that leave something behind of an application whose driver is gone."""
 
 
 def word_in(lines: list[list[str]]) -> ClusterWord:

@@ -12,8 +12,8 @@ from typing import NamedTuple
 from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
-from elastream.model.errors import EnvironmentProblem, first_line
-from elastream.spark.jvm.gateway import Java, java_context, java_session, jvm_of
+from elastream.model.errors import EnvironmentProblem
+from elastream.spark.jvm.gateway import Java, java_context, java_session, jvm_of, why_in_java
 
 __all__ = ["HERE", "DriverSide", "RunningQuery", "TaskLoads", "running_queries"]
 
@@ -42,7 +42,7 @@ class DriverSide:
             # Through an object, because the gateway finds a class by name only in Spark's class loader.
             self._object = compiler.getClazz().getDeclaredConstructor(None).newInstance(None)
         except (Py4JError, TypeError) as error:
-            raise EnvironmentProblem(f"this Spark lacks internals that are read: {first_line(error)}") from error
+            raise EnvironmentProblem(f"this Spark lacks internals that are read: {why_in_java(error)}") from error
 
     def ask(self, method: str, *arguments: Java) -> list[list[str]]:
         """Call `method` with `arguments`; returns the fields of each line.

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pyspark.sql import SparkSession
 
 from elastream.clouds.provider import ClusterWord
+from elastream.spark.jvm.cluster_word import bury
 from elastream.spark.jvm.driver_side import DriverSide
 from elastream.spark.jvm.gateway import gateway_of, java_context, jvm_of
 
@@ -123,6 +124,10 @@ class AllocationClient:
     def ending(self, executor: str) -> str:
         """Why an executor is gone, as Spark was told; empty where it was not."""
         return self.executors.ending(executor)
+
+    def bury(self, application: str) -> None:
+        """End what an earlier application of the same cluster has left there. Takes a round trip or two."""
+        bury(self._spark, application)
 
     def fence(self, executor: str) -> None:
         """Exclude `executor` from scheduling; it still serves its shuffle files.

@@ -3,12 +3,15 @@
 All code that uses internals behind PySpark's interface starts with one of these functions.
 """
 
+import re
 from typing import Any, TypeAlias
 
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-__all__ = ["Java", "gateway_of", "java_context", "java_query", "java_session", "jvm_of"]
+from elastream.model.errors import first_line
+
+__all__ = ["Java", "gateway_of", "java_context", "java_query", "java_session", "jvm_of", "why_in_java"]
 
 Java: TypeAlias = Any
 """An object, a class or a package of the JVM."""
@@ -37,3 +40,15 @@ def java_context(spark: SparkSession) -> Java:
 def java_query(query: StreamingQuery) -> Java:
     """The JVM's StreamingQuery."""
     return query._jsq
+
+
+def why_in_java(error: BaseException) -> str:
+    """What an exception of the JVM said, in one line; its first line where it said nothing.
+
+    The gateway puts a line of its own before it, and Kubernetes' client the request and the whole answer around it.
+    """
+    said = re.search(r"^: [\w.$]+: (.+)$", str(error), re.MULTILINE)
+    if said is None:
+        return first_line(error)
+    answered = re.search(r"Message: (.+?)\.? Received status: ", said[1])
+    return answered[1] if answered else said[1]

@@ -7,7 +7,6 @@ second and not for half a minute; no limit on executors lost, because releasing 
 import contextlib
 import logging
 import os
-import re
 import shlex
 import sys
 import sysconfig
@@ -25,8 +24,8 @@ from pyspark.sql import SparkSession
 
 from elastream.clouds.local.closed import POOL_TOKEN
 from elastream.clouds.local.java import DRIVER_OPTIONS, SCALA, linked_home, scala_version, spark_home
-from elastream.model.errors import EnvironmentProblem, InputError, first_line
-from elastream.spark.jvm.gateway import jvm_of
+from elastream.model.errors import EnvironmentProblem, InputError
+from elastream.spark.jvm.gateway import jvm_of, why_in_java
 
 __all__ = ["StateStore", "holding", "open_session", "secret_of", "session_settings", "settings_for"]
 
@@ -269,18 +268,6 @@ def secret_of(spark: SparkSession) -> str | None:
         return bytes(key).decode()
     found = settings.get("spark.authenticate.secret")
     return None if found is None else str(found)
-
-
-def why_in_java(error: BaseException) -> str:
-    """What an exception of the JVM said, in one line; its first line where it said nothing.
-
-    The gateway puts a line of its own before it, and Kubernetes' client the request and the whole answer around it.
-    """
-    said = re.search(r"^: [\w.$]+: (.+)$", str(error), re.MULTILINE)
-    if said is None:
-        return first_line(error)
-    answered = re.search(r"Message: (.+?)\.? Received status: ", said[1])
-    return answered[1] if answered else said[1]
 
 
 def session_stopped(spark: SparkSession) -> bool:

@@ -1,0 +1,196 @@
+"""What Autopilot costs beside a query on YARN, and what that query loses while an executor is given back there.
+
+    python benchmarks/yarn.py [--quick] [--part overhead|release] [--json FILE]
+
+The cluster is a real one on this machine, which the tests use, too: YARN's own ResourceManager and two NodeManagers (Maven
+fetches them once). overhead: the same query on two executors, as fast as it goes, with Autopilot at its default period and
+without, in turn. release: a batch begins every two seconds, of which two executors can carry the work; five times a
+third one is leased, gets its state partitions, and is given back. The longest batch of the window in which that happens is
+set against the longest of an equal window in which nothing does, before or after, in turn. About 35 minutes on two cores.
+"""
+
+import argparse
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from _common import Report, interleaved, main, progress, wait_until
+from _stranger import KEYS, STATES, ended, executors, seconds_of, start_work
+from pyspark.sql.streaming.query import StreamingQuery
+
+from elastream import Autopilot, HostType, Yarn
+from elastream.clouds.executors import heap_and_rest
+from elastream.clouds.local.java import cache_folder
+from elastream.model.action import LeaseHost, MoveTask, ReleaseHost
+from elastream.model.cloud import HostState
+from elastream.model.observation import Observation
+from elastream.model.plant import Plan, Policy
+from elastream.spark.attach import AttachedPlant
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+os.environ.setdefault("JARS_OF_TESTS", str(cache_folder() / "tests"))
+
+from clusters import YARN_HERE, users_session, yarn  # the cluster of the tests is the cluster here
+
+SOURCE = "the project's bar for Autopilot on YARN"
+KIND = HostType("container", cores=1, slots=1, memory=700.0, price=0.1)
+FIRST, GROWN = 2, 3
+STEPS = 2_000
+"""Steps of arithmetic a key: a batch of all keys takes two executors a part of a second."""
+EVERY = "2 seconds"
+"""How often a batch begins while executors come and go; the share of it that batches take is a figure."""
+WARM = 15
+"""Batches in which executors compile what they run."""
+
+
+@dataclass(eq=False)
+class Size(Policy):
+    """As many hosts as `wanted` says, state partitions in turn on them."""
+
+    wanted: int = FIRST
+
+    name = "size"
+
+    def plan(self, observation: Observation, memory: object = None) -> Plan:
+        leases = observation.leases
+        there = [name for name, lease in leases.items() if lease.active and lease.state is not HostState.RELEASING]
+        if len(there) < self.wanted:
+            (kind,) = observation.context.host_types
+            return Plan((LeaseHost(observation.host_name(), kind, why="the benchmark"),))
+        usable = observation.usable
+        if len(there) > self.wanted and len(usable) > self.wanted:
+            return Plan((ReleaseHost(usable[-1], why="the benchmark"),))
+        if len(usable) < self.wanted:
+            return Plan()
+        at = [observation.hosts.ids[row] if row >= 0 else "" for row in observation.tasks.host.tolist()]
+        moves = [
+            MoveTask(task, host, why="the benchmark")
+            for task, now in zip(observation.tasks.tasks, at, strict=True)
+            if now != (host := usable[task.index % len(usable)])
+        ]
+        return Plan(tuple(moves))
+
+
+@contextmanager
+def on_yarn() -> Iterator[tuple[Any, Yarn, Path]]:
+    """A user's session with FIRST executors, the cloud that it leases more of, and a folder."""
+    with tempfile.TemporaryDirectory(prefix="yarn-", ignore_cleanup_errors=True) as folder:
+        root = Path(folder)
+        with yarn(root / "cluster") as cluster:
+            settings = {
+                **YARN_HERE,
+                **heap_and_rest(KIND),
+                "spark.yarn.stagingDir": cluster.staging,
+                "spark.executor.instances": str(FIRST),
+                "spark.sql.shuffle.partitions": str(STATES),
+            }
+            with users_session("yarn", root / "session", KIND, settings, packaged=True) as spark:
+                wait_until(lambda: executors(spark) == FIRST, 180)
+                yield spark, Yarn(host_type=KIND, max_hosts=GROWN), root
+
+
+def measure_overhead(report: Report, quick: bool) -> None:
+    """Records/s of batches that follow each other at once, with Autopilot and without."""
+    rounds, batches = (2, 8) if quick else (12, 40)
+    with on_yarn() as (spark, _, root):
+        query = start_work(spark, root, STEPS)
+        ended(query, WARM)
+
+        def rate() -> float:
+            first = int(query.lastProgress["batchId"]) + 1
+            ended(query, batches)
+            return 5 * KEYS / statistics.median(seconds_of(query, first)[:batches])
+
+        def with_autopilot() -> float:
+            with Autopilot(spark, min_hosts=FIRST, max_hosts=FIRST, cloud=Yarn(host_type=KIND)).watch(query) as pilot:
+                wait_until(lambda: pilot.plant is not None and len(pilot.plant.observe().tasks) == STATES, 120)
+                ended(query, 3)  # what attaching itself takes is taken once
+                found = rate()
+                assert pilot.running
+                return found
+
+        sides = interleaved(with_autopilot, rate, rounds, "records/s, with Autopilot and without:")
+        query.stop()
+    report.figures["overhead"] = {
+        **sides.figures("with Autopilot", "without"),
+        "executors": FIRST,
+        "batches a side": batches,
+    }
+    report.median_at_least("records/s on YARN, with Autopilot over without", sides.ratios, 0.97, SOURCE)
+
+
+def longest(query: StreamingQuery, seconds: float, until: Callable[[], bool] = lambda: True) -> tuple[float, float | None]:
+    """The longest batch of a window, and when within it `until` held first; None where it never did."""
+    first, end = int(query.lastProgress["batchId"]) + 1, time.monotonic() + seconds
+    held = None
+    while time.monotonic() < end:
+        held = time.monotonic() if held is None and until() else held
+        time.sleep(0.1)
+    ended(query, 1)
+    return max(seconds_of(query, first)), held
+
+
+def carries(plant: AttachedPlant, executor: str) -> bool:
+    """Whether an executor has its share of the state partitions."""
+    return [place.executor for place in plant.placing.where().values()].count(executor) >= STATES // GROWN
+
+
+def measure_release(report: Report, quick: bool) -> None:
+    """The longest batch while an executor is given back, over the longest of an equal window without."""
+    rounds, window = (1, 30.0) if quick else (5, 60.0)
+    found: list[dict[str, float]] = []
+    with on_yarn() as (spark, cloud, root):
+        query = start_work(spark, root, STEPS, trigger=EVERY)
+        policy = Size()
+        with Autopilot(spark, cloud=cloud, max_hosts=GROWN, period=1.0, policy=policy).watch(query) as pilot:
+            wait_until(lambda: pilot.plant is not None, 120)
+            hosts = pilot.plant.hosts
+            ended(query, WARM)
+            for number in range(rounds):
+                policy.wanted = GROWN
+                wait_until(lambda: len(hosts.usable) == GROWN and hosts.settled, 180)
+                newest = hosts.usable[-1]
+                executor = hosts.executor(newest).id
+                wait_until(lambda there=executor: carries(pilot.plant, there) and not pilot.plant.placing.wanted(), 120)
+                ended(query, WARM)
+                before = longest(query, window) if number % 2 == 0 else None
+                policy.wanted = FIRST
+                began = time.monotonic()
+                released, gone = longest(query, window, until=lambda host=newest: hosts.state(host) is HostState.RELEASED)
+                assert gone, f"{newest} was not given back within {window:g} s: {hosts.state(newest)}"
+                without = before or longest(query, window)
+                found.append({"released": released, "without": without[0], "s until it was gone": gone - began})
+                progress(
+                    f"round {number + 1} of {rounds}: longest {released:.2f} s, and {without[0]:.2f} s in an equal window"
+                )
+            share = statistics.median(seconds_of(query, 0)[-30:])
+        query.stop()
+    ratios = [each["released"] / each["without"] for each in found]
+    report.figures["release"] = {"rounds": found, "ratios": ratios, "window s": window, "median batch s": share}
+    report.median_at_most("longest batch while an executor is given back, over one without", ratios, 1.15, SOURCE)
+
+
+def measure(arguments: argparse.Namespace) -> Report:
+    report = Report(environment={"cluster": "YARN's own ResourceManager, two NodeManagers of 2 cores, on this machine"})
+    for name, part in PARTS.items():
+        if arguments.part in (None, name):
+            part(report, arguments.quick)
+    return report
+
+
+PARTS = {"overhead": measure_overhead, "release": measure_release}
+
+
+def line(report: Report) -> str:
+    return "; ".join(f"{check.name}: {check.value:.3g}" for check in report.checks)
+
+
+if __name__ == "__main__":
+    main("yarn", __doc__.splitlines()[0], measure, line, lambda p: p.add_argument("--part", choices=tuple(PARTS)))

@@ -1,0 +1,90 @@
+"""What a cluster manager says of executors that do not come: how it is asked, and that this Spark has what is read."""
+
+import logging
+import threading
+
+import pytest
+
+from elastream.clouds.provider import ClusterWord
+from elastream.spark.jvm import cluster_word
+from elastream.spark.jvm.cluster_word import SOURCES, WordOfCluster, word_in
+from elastream.spark.jvm.driver_side import HERE, DriverSide
+from fake_clock import FakeClock
+from spark_jvm import shared_session
+from waiting import wait_until
+
+
+class Asked:
+    """A cluster manager that answers in turn; a failure is an answer, too."""
+
+    def __init__(self, *answers):
+        self.answers, self.registered, self.clock = list(answers), [], FakeClock(100.0)
+        self.word = WordOfCluster(self, self.clock.now)
+
+    def __call__(self, registered):
+        self.registered.append(registered)
+        answer = self.answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def after(self, seconds: float, registered: int = 0) -> ClusterWord:
+        """What it says once the question that is put `seconds` later has been answered."""
+        self.clock.advance(seconds)
+        self.word(registered)
+        wait_until(lambda: not any(each.name == "cluster-word" for each in threading.enumerate()))
+        return self.word(registered)
+
+
+def test_lines_become_a_word():
+    assert word_in([["starting", "2"], ["waits", "no room"]]) == ClusterWord("no room", refused=True, starting=2)
+    assert word_in([["starting", "0"], ["never", "no such image"]]) == ClusterWord(
+        "no such image", refused=True, never=True
+    )
+    assert word_in([["starting", "0"], ["says", "not yet"]]) == ClusterWord("not yet")
+    assert word_in([]) == ClusterWord()
+
+
+def test_it_is_asked_at_most_every_two_seconds_and_the_newest_answer_holds():
+    asked = Asked(ClusterWord("full"), ClusterWord("free"))
+    assert asked.after(0, registered=1).reason == "full"
+    assert asked.after(1, registered=1).reason == "full"
+    assert asked.after(1, registered=2).reason == "free"
+    assert asked.registered == [1, 2]
+
+
+def test_an_executor_starts_once_two_answers_say_so_and_no_longer_than_until_it_has_registered():
+    asked = Asked(*[ClusterWord(starting=1)] * 3)
+    assert asked.after(0, registered=1).starting == 0
+    assert asked.after(2, registered=1).starting == 1
+    assert asked.after(1, registered=2).starting == 0  # an answer of before says nothing of a request of now
+    assert asked.after(1, registered=1).starting == 1
+
+
+def test_an_executor_that_has_just_ended_is_not_one_that_starts():
+    asked = Asked(ClusterWord(), ClusterWord(starting=1), ClusterWord())
+    said = [asked.after(0, registered=2), asked.after(2, registered=1), asked.after(2, registered=1)]
+    assert [each.starting for each in said] == [0, 0, 0]
+
+
+def test_what_was_said_of_requests_of_long_ago_is_forgotten():
+    asked = Asked(ClusterWord("full"), ClusterWord("free"))
+    assert asked.after(0).reason == "full"
+    asked.clock.advance(60)
+    assert asked.word(0) == ClusterWord()
+
+
+def test_a_manager_that_cannot_be_read_is_a_warning_once_and_asked_again(caplog):
+    asked = Asked(ValueError("no such method"), ValueError("no such method"), ClusterWord("full"))
+    with caplog.at_level(logging.WARNING, cluster_word.__name__):
+        assert asked.after(0) == asked.after(2) == ClusterWord()
+        assert asked.after(2).reason == "full"
+    assert [record.message for record in caplog.records] == [
+        "why executors do not come cannot be said: ValueError: no such method"
+    ]
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("source", SOURCES.values())
+def test_this_spark_has_what_each_manager_is_read_by(source):
+    assert DriverSide(shared_session(), HERE / source)
