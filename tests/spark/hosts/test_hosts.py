@@ -337,6 +337,17 @@ class TestLeased:
         assert warmed == ["7"]
         assert list(hosts.milestones("h1")) == ["lease", "spawned", "registered", "warm"]
 
+    def test_a_host_whose_executor_never_gets_warm_is_lost_for_that(self, provider, clock):
+        session, never = FakeSession(), threading.Event()
+        hosts = Hosts(Executors(session), provider, clock.now, fence=session.fence, warm=lambda _: never.wait(60) and None)
+        hosts.lease("h1", SMALL)
+        session.there["1"] = ("at h1", 1, 0, False)
+        assert step(hosts) == {"h1": "starting"}
+        clock.advance(module.START_LIMIT + 1)
+        assert step(hosts) == {"h1": "lost"}
+        assert hosts.reason("h1") == "its executor was not warm within 90 s"
+        never.set()
+
     def test_an_executor_that_replaces_another_on_its_host_takes_tasks_once_it_is_warm(self, provider, clock):
         session, let_go = FakeSession({"7": ("at h1", 1, 0, False)}), threading.Event()
 

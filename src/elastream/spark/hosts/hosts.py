@@ -6,7 +6,7 @@ executors that were not leased are hosts too. States and edges are `elastream.mo
     REQUESTED -> STARTING   its provider has begun to start it
     REQUESTED -> RELEASED   released, or withdrawn: for the provider's patience nothing started while other hosts worked
     STARTING  -> RUNNING    its executor has registered and is warm; an executor that was found is both
-    STARTING  -> LOST       no executor registered within START_LIMIT
+    STARTING  -> LOST       no executor registered, or none was warm, within START_LIMIT
     RUNNING   -> DRAINING   a drain, or Spark gives its executor nothing new: it is being decommissioned, or is excluded
     DRAINING  -> RUNNING    the drain was cancelled, or Spark uses its executor again
     STARTING, RUNNING, DRAINING -> RELEASING   a release
@@ -228,7 +228,9 @@ class Hosts(HostBook):
                         self._last_start = self._clock()
                         limit = max(START_LIMIT, 3 * lease.type.start)
                         if self._clock() - lease.history[-1][0] > limit:
-                            self._lose(name, f"no executor registered within {limit:.0f} s")
+                            came = "registered" in known.milestones
+                            what = "its executor was not warm" if came else "no executor registered"
+                            self._lose(name, f"{what} within {limit:.0f} s")
                     case HostState.RUNNING | HostState.DRAINING:
                         self._settle(known, batch)
                     case HostState.RELEASING:
