@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming import StatefulProcessor
 from pyspark.sql.types import LongType, StructField, StructType
 
-from elastream import Autopilot
+from elastream import Autopilot, Otd
 from elastream.model.action import MoveTask, TaskId
 from elastream.model.plant import Plan, Policy
 from stranger import two_executors
@@ -98,6 +98,12 @@ def twice_in_one_task(spark):
     """A key passes once until the watermark has left it behind, and is counted each time: both by the key, in one stage."""
     rows = records(spark).withWatermark("timestamp", "2 seconds").dropDuplicatesWithinWatermark(["k"])
     return rows.groupBy("k").agg(F.count("*").alias("n")), {"aggregate0+streaming-deduplicate-within-watermark1"}
+
+
+def under_one_key(spark):
+    """Two partitions that leave duplicates out send all that they let through to one that counts."""
+    rows = records(spark).withWatermark("timestamp", "1 minute").dropDuplicates(["value", "timestamp"])
+    return rows.groupBy(F.lit(0).alias("k")).agg(F.count("*").alias("n")), {"aggregate0", "deduplicate1"}
 
 
 def joined_in_rocksdb(spark):
@@ -192,6 +198,24 @@ def test_every_partition_lands_where_it_is_wanted_and_what_is_counted_stays_righ
         expected = sum(n for batch, n in taken.items() if batch <= number) / 10
         assert {row["n"] for row in rows} == {expected}, "every key has had as many rows, through all moves"
     assert [record.message for record in caplog.records if record.levelno > 30] == []
+
+
+def test_otd_brings_together_what_exchanges_most(spark, started):
+    out = []
+    query, _ = started(under_one_key, out)
+    # Load is never high here: what is left to do is Algorithm 2's.
+    with Autopilot(spark, period=0.5, policy=Otd(low=99.0, high=100.0, period=0.5)).watch(query) as pilot:
+        wait_until(lambda: pilot.plant is not None and pilot.plant.observe().exchange.known)
+
+        def brought():
+            return [each for each in pilot.plant.placing.landed if "bytes/s less between hosts" in each.why]
+
+        wait_until(brought, otherwise=lambda: (pilot.plant.observe().tasks, pilot.plant.observe().hosts))
+        moved = len(out)
+        wait_until(lambda: len(out) > moved + 2)
+    taken = {each["batchId"]: each["numInputRows"] for each in query.recentProgress}
+    number, rows = next((number, rows) for number, rows in reversed(out) if rows and number in taken)
+    assert [row["n"] for row in rows] == [sum(n for batch, n in taken.items() if batch <= number)]
 
 
 @pytest.mark.slow

@@ -289,6 +289,8 @@ class Otd(OtdRules):
         super().__post_init__()
 
     needs: ClassVar[Needs] = frozenset({(Rows.TASK, Metric.BUSY_CORES), (Rows.HOST, Metric.CPU)})
+    exchanges: ClassVar = True
+    """It reads who sends whom how much, which a plant may have to measure for it."""
     name: ClassVar = "otd"
 
     def plan(self, observation: Observation, memory: OtdMemory | None = None) -> Plan:
