@@ -93,6 +93,8 @@ SOURCES = (
            "python benchmarks/autopilot.py --part skew", "how-to/autopilot.md"),
     Source("calibration", "The simulator beside recorded runs", SIMULATED, "elastream simulate --calibrate RUN",
            "explanation/simulator.md"),
+    Source("drift", "The simulator beside runs that it was not calibrated with", SPARK, "python benchmarks/drift.py",
+           "explanation/simulator.md"),
     Source("promise", "The default policy within its service level", SIMULATED, "python benchmarks/promise.py",
            "how-to/policies.md"),
     Source("faults", "A campaign of faults", SIMULATED, "python benchmarks/faults.py --simulated",

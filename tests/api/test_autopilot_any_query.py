@@ -5,6 +5,7 @@ One session with two executors and Spark's own settings; state in RocksDB where 
 
 import sys
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import pandas as pd
 import pytest
@@ -13,7 +14,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming import StatefulProcessor
 from pyspark.sql.types import LongType, StructField, StructType
 
-from elastream import Autopilot
+from elastream import Autopilot, Otd
 from elastream.model.action import MoveTask, TaskId
 from elastream.model.plant import Plan, Policy
 from stranger import two_executors
@@ -93,6 +94,18 @@ def deduplicated_then_counted(spark):
     return rows.groupBy("k").agg(F.count("*").alias("n")), {"aggregate0", "deduplicate1"}
 
 
+def twice_in_one_task(spark):
+    """A key passes once until the watermark has left it behind, and is counted each time: both by the key, in one stage."""
+    rows = records(spark).withWatermark("timestamp", "2 seconds").dropDuplicatesWithinWatermark(["k"])
+    return rows.groupBy("k").agg(F.count("*").alias("n")), {"aggregate0+streaming-deduplicate-within-watermark1"}
+
+
+def under_one_key(spark):
+    """Two partitions that leave duplicates out send all that they let through to one that counts."""
+    rows = records(spark).withWatermark("timestamp", "1 minute").dropDuplicates(["value", "timestamp"])
+    return rows.groupBy(F.lit(0).alias("k")).agg(F.count("*").alias("n")), {"aggregate0", "deduplicate1"}
+
+
 def joined_in_rocksdb(spark):
     spark.conf.set(PROVIDER, ROCKSDB)
 
@@ -147,6 +160,7 @@ def started(spark, tmp_path):
         pytest.param(aggregated_in_rocksdb, marks=pytest.mark.slow),
         pytest.param(deduplicated_then_counted, marks=pytest.mark.slow),
         joined_in_rocksdb,
+        twice_in_one_task,
     ],
 )
 def test_every_partition_lands_where_it_is_wanted_and_what_is_counted_stays_right(spark, started, build, caplog):
@@ -165,12 +179,18 @@ def test_every_partition_lands_where_it_is_wanted_and_what_is_counted_stays_righ
         wait_until(lambda: {each.task for each in pilot.plant.placing.landed} == names)
         wait_until(lambda: all(pilot.plant.mover.ran().get(task) == host for task, host in policy.wanted.items()))
         moved = len(out)
-        wait_until(lambda: len(out) > moved + 2)
+        wait_until(lambda: len(out) > moved + (20 if build is twice_in_one_task else 2))
     assert (query.isActive, query.runId) == (True, run)
     if build is joined_in_rocksdb:
         met = sorted(row["value"] for _, rows in out for row in rows)
         assert met == list(range(len(met))), "each record has met its partner once, through all moves"
         assert met
+    elif build is twice_in_one_task:
+        passed = [(number, {row["k"]: row["n"] for row in rows}) for number, rows in out if rows]
+        assert [counted for _, counted in passed] == [dict.fromkeys(range(10), n + 1) for n in range(len(passed))]
+        assert len({after - before for (before, _), (after, _) in pairwise(passed)}) == 1, (
+            "each key was let through on time"
+        )
     else:
         taken = {each["batchId"]: each["numInputRows"] for each in query.recentProgress}
         number, rows = next((number, rows) for number, rows in reversed(out) if rows and number in taken)
@@ -178,6 +198,24 @@ def test_every_partition_lands_where_it_is_wanted_and_what_is_counted_stays_righ
         expected = sum(n for batch, n in taken.items() if batch <= number) / 10
         assert {row["n"] for row in rows} == {expected}, "every key has had as many rows, through all moves"
     assert [record.message for record in caplog.records if record.levelno > 30] == []
+
+
+def test_otd_brings_together_what_exchanges_most(spark, started):
+    out = []
+    query, _ = started(under_one_key, out)
+    # Load is never high here: what is left to do is Algorithm 2's.
+    with Autopilot(spark, period=0.5, policy=Otd(low=99.0, high=100.0, period=0.5)).watch(query) as pilot:
+        wait_until(lambda: pilot.plant is not None and pilot.plant.observe().exchange.known)
+
+        def brought():
+            return [each for each in pilot.plant.placing.landed if "bytes/s less between hosts" in each.why]
+
+        wait_until(brought, otherwise=lambda: (pilot.plant.observe().tasks, pilot.plant.observe().hosts))
+        moved = len(out)
+        wait_until(lambda: len(out) > moved + 2)
+    taken = {each["batchId"]: each["numInputRows"] for each in query.recentProgress}
+    number, rows = next((number, rows) for number, rows in reversed(out) if rows and number in taken)
+    assert [row["n"] for row in rows] == [sum(n for batch, n in taken.items() if batch <= number)]
 
 
 @pytest.mark.slow

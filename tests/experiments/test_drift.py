@@ -65,11 +65,24 @@ def test_the_same_seed_gives_the_same_simulation(measured, found):
     assert [way.drifts for way in again.ways] == [way.drifts for way in found.ways]
 
 
-def test_a_run_may_be_replayed_with_the_constants_of_another(measured, found):
-    header = replace(measured.header, environment={**measured.header.environment, "batch seconds": 2.4})
-    other = replayed(measured, {}, runs=1, source=replace(measured, header=header))
-    assert other.calibration.settings.batch_interval == 2.4
-    assert "another run" in other.outcome().page.blocks[1].text
+def test_a_run_is_replayed_with_what_was_measured_of_another_and_what_is_declared_of_itself(measured, found):
+    other = {"batch seconds": 2.4}
+    header = replace(measured.header, environment={**measured.header.environment, **other})
+    types = tuple({**each, "cores": 1.0} for each in header.host_types)
+    replaying = replayed(replace(measured, header=replace(header, host_types=types)), {}, runs=1, source=measured)
+    settings, (kind,) = replaying.calibration.settings, replaying.calibration.host_types
+    assert (settings.batch_interval, kind.cores) == (2.4, 1.0)
+    assert settings.batch_overhead == found.calibration.settings.batch_overhead
+    assert kind.start == found.calibration.host_types[0].start
+    assert "another run" in replaying.outcome().page.blocks[1].text
+
+
+def test_hosts_of_a_type_that_the_other_run_lacks_start_as_its_first_does(measured, found):
+    types = tuple({**each, "name": "other"} for each in measured.header.host_types)
+    replaying = replayed(replace(measured, header=replace(measured.header, host_types=types)), {}, runs=1, source=measured)
+    assert [(kind.name, kind.start) for kind in replaying.calibration.host_types] == [
+        ("other", found.calibration.host_types[0].start)
+    ]
 
 
 def test_a_run_of_another_dataflow_is_refused(measured):

@@ -175,7 +175,7 @@ def test_the_constants_of_a_real_run_are_what_its_batches_show(measured):
     assert settings.batch_interval == pytest.approx(1.2)
     assert settings.state_partitions == 4
     # Batches of 1,200 records took 0.3 to 0.5 s on two hosts and on one, those of 55,000 about a second on four.
-    assert 0.3 < 2 * settings.batch_overhead < 0.5
+    assert 0.3 < 2 * settings.batch_overhead + settings.batch_work / 2 / (0.5 * settings.delivered) < 0.5
     each = sum(
         settings.service(o).cost * n
         for o, n in (("split_words", 1.0), ("count", settings.services["split_words"].selectivity))
@@ -185,6 +185,17 @@ def test_the_constants_of_a_real_run_are_what_its_batches_show(measured):
     assert kind.start == pytest.approx(30.0, abs=1.0)
     assert settings.start_delay > 0.3
     assert found.unknown == ()
+    assert found.told
+
+
+def test_a_run_whose_batches_are_all_of_one_size_does_not_tell_a_batch_from_its_records():
+    reality = plant(hosts=2, settings=Settings(monitor=1.0, batch_interval=1.0, state_partitions=8))
+    reality.network.sources["source"].load = Emissions.every(1.0, [60] * 120, spread=True)
+    found = calibrate(recorded(reality, 120.0), reality.context.layout, [ONE])
+    assert not found.told
+    assert any("of about the same size" in each for each in found.unknown)
+    assert found.settings.batch_work == 0.0
+    assert calibrate(recorded(changing()), changing().context.layout, [ONE]).told
 
 
 def test_latency_backlog_and_host_time_of_a_real_run_are_simulated_to_the_order_that_chance_allows(measured):

@@ -163,3 +163,38 @@ def test_no_record_is_lost_or_made_up(weights, cost, pending, faults):
 def test_operators_that_wait_for_partners_are_refused():
     with pytest.raises(InputError, match="join"):
         Settings(travel=Travel.TASKS, joins=frozenset({"join"}))
+
+
+def test_clients_that_wait_for_answers_ask_as_fast_as_they_get_them():
+    closed = plant(step("work", 1e-5), pending=10.0, turnaround=0.1, rate=1000)
+    closed.advance(20.0)
+    assert closed.result().committed == pytest.approx(20 * 10 / 0.1, rel=0.02)
+
+
+def test_clients_of_a_host_that_is_full_wait_in_its_queue():
+    closed = plant(step("work", 0.02), hosts=1, pending=10.0, turnaround=0.1, rate=1000)
+    closed.advance(20.0)
+    assert closed.result().committed == pytest.approx(20 / 0.02, rel=0.02)
+    queued = closed.observe().operators.value("work", Metric.BACKLOG)
+    assert queued == pytest.approx(10 - 50 * 0.1, rel=0.1)
+
+
+@pytest.mark.parametrize(("regions", "expected"), [(("a", "a"), 1000), (("a", "b"), 200)])
+def test_a_machines_link_carries_only_what_leaves_it(regions, expected):
+    kinds = [HostType(f"{name}{number}", cores=1.0, region=name) for number, name in enumerate(regions)]
+    split = make_plant(
+        chain(step("first", 1e-5, size=100.0), step("second", 1e-5)),
+        host_types=kinds,
+        hosts=[kind.name for kind in kinds],
+        loads={"source": Emissions.every(1.0, [1000] * 60, spread=True)},
+        settings=Settings(
+            monitor=5.0, travel=Travel.TASKS, start_cached=0.0, latency=0.0, machine_link=20_000.0, pending=100.0
+        ),
+    )
+    split.advance(20.0)
+    assert split.result().committed == pytest.approx(20 * expected, rel=0.05)
+
+
+def test_a_machine_without_a_link_is_refused():
+    with pytest.raises(InputError, match="above 0"):
+        Settings(machine_link=0.0)

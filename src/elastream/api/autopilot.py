@@ -21,7 +21,7 @@ from elastream.clouds.provider import Cloud, Provider
 from elastream.control.journal import Journal
 from elastream.control.loop import Loop
 from elastream.model.cloud import Billing, HostType
-from elastream.model.errors import ElastreamError, InputError, in_one_line
+from elastream.model.errors import ElastreamError, EnvironmentProblem, InputError, in_one_line
 from elastream.model.fitting import refuse_replicas
 from elastream.model.plant import Policy
 from elastream.model.prices import PriceList
@@ -41,6 +41,7 @@ from elastream.spark.jvm.capabilities import probe
 from elastream.spark.jvm.cluster_word import word_of
 from elastream.spark.jvm.executors import AllocationClient, Executors
 from elastream.spark.jvm.gateway import java_context
+from elastream.spark.telemetry.traffic import MapOutputs, Traffic
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
@@ -264,11 +265,22 @@ class Autopilot:
             allowed=can.allowed,
             observe_only=self._observe_only,
             kept=self.kept,
+            traffic=self._traffic(),
             replicas=self._replicas,
             leases=leases,
             alone=cloud is not None,
             restore=self._restore == "original",
         )
+
+    def _traffic(self) -> Traffic | None:
+        """What measures who sends whom how much, for a policy that reads it: it costs a call more a look and query."""
+        if not getattr(self._policy, "exchanges", False):
+            return None
+        try:
+            return Traffic(MapOutputs(self._spark))
+        except EnvironmentProblem as problem:
+            log.warning("%s; it stays unknown", problem)
+            return None
 
     def _executor(self, slots: int) -> HostType:
         """The host type that represents an executor of the session."""

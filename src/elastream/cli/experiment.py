@@ -49,7 +49,9 @@ def experiment(
         str | None,
         typer.Option("--moves", metavar="N,N,...", help="nstorm: tasks moved by a re-deployment, such as 1,4,16."),
     ] = None,
-    seconds: Annotated[float | None, typer.Option("--seconds", min=1, help="nstorm: length of each case, seconds.")] = None,
+    full: Annotated[
+        bool, typer.Option("--full", help="nstorm: also a load of 70 %, replaced executors and other cycles.")
+    ] = False,
     resume: Annotated[
         Path | None,
         typer.Option("--resume", metavar="FILE", help="Keep results in FILE as they come, and go on from those in it."),
@@ -71,15 +73,15 @@ def experiment(
     if plant not in PAGES[name]:
         raise typer.BadParameter(f"{name} does not run on the plant {plant!r} (it runs on: {', '.join(PAGES[name])})")
     run = resolve_name(f"elastream.experiments.{PAGES[name][plant]}")
-    options = {"--plant": wanted, "--moves": moves, "--seconds": seconds}
+    options = {"--plant": wanted, "--moves": moves}
     command = " ".join(
         (
             f"elastream experiment {name}",
             *(f"{option} {value}" for option, value in options.items() if value is not None),
-            *(flag for flag, given in (("--quick", quick), ("--sensitivity", sensitivity)) if given),
+            *(flag for flag, given in (("--quick", quick), ("--sensitivity", sensitivity), ("--full", full)) if given),
         )
     )
-    part = {"moves": _numbers(moves), "seconds": seconds}
+    part = {"moves": _numbers(moves), "full": full or None}
     part = {option: value for option, value in part.items() if value is not None}
     if unknown := part.keys() - inspect.signature(run).parameters:
         raise typer.BadParameter(f"{name} on the plant {plant!r} has no option --{min(unknown)}")

@@ -12,8 +12,7 @@ from functools import cached_property
 
 import numpy as np
 
-from elastream.control.loop import Loop
-from elastream.control.replaying import guarding_again
+from elastream.experiments.again import constants_for, simulated_again
 from elastream.experiments.calibrated import calibration_of
 from elastream.experiments.findings import Check, Findings, environment
 from elastream.experiments.page import Block, Heading, Page, Plot, Prose, Table, line
@@ -21,11 +20,9 @@ from elastream.model.cloud import HostState
 from elastream.model.errors import InputError
 from elastream.model.observation import Floats, Metric
 from elastream.model.plant import Policy
-from elastream.model.stages import Layout
 from elastream.recording.guard_log import GuardVersion
-from elastream.recording.observer import Ending, describe_run
-from elastream.recording.recorder import Collector, Recording
-from elastream.simulation import Calibration, Drift, drift_of, recorded_plant, replay
+from elastream.recording.recorder import Recording
+from elastream.simulation import Calibration, Drift, drift_of
 
 BOUND = 0.20
 """Largest drift of each figure in `JUDGED` for which the simulation counts as agreeing."""
@@ -34,8 +31,6 @@ RECORDED = "the recorded decisions"
 NEW = 15.0
 """Seconds after a host came in which what queued meanwhile is being worked off, in runs of minutes."""
 PHASES = ("hosts as they were", "hosts on their way", f"hosts that came less than {NEW:.0f} s ago")
-LIMIT = 2.0
-"""Time limit of a simulated run, as a multiple of the recorded run's length."""
 
 
 @dataclass
@@ -318,63 +313,19 @@ def replayed(
             raise InputError(
                 f"{place} is not of the dataflow that the simulator is calibrated with: {source.header.flow!r}"
             )
-        calibration = replace(other, loads=calibration.loads, origin=calibration.origin)
+        calibration = constants_for(recording, calibration, other)
     every = (len(policies) + 1) * runs
     ways, done = [], 0
     for name, policy in ((RECORDED, None), *((f"{name} decides", policy) for name, policy in policies.items())):
         found = []
         for number in range(runs):
             progress(name, done, every)
-            found.append(_simulated(recording, layout, calibration, policy, seed + number, guards))
+            found.append(simulated_again(recording, layout, calibration, policy, seed + number, guards))
             done += 1
         drifts = tuple(drift_of(recording, run, recording.sources, origin=calibration.origin) for run in found)
         ways.append(Way(name, tuple(found), drifts))
     progress("done", every, every)
     return Replayed(recording, source or recording, calibration, tuple(ways))
-
-
-def _simulated(
-    recording: Recording,
-    layout: Layout,
-    calibration: Calibration,
-    policy: Policy | None,
-    seed: int,
-    guards: Sequence[GuardVersion],
-) -> Recording:
-    header = recording.header
-    plant = recorded_plant(
-        recording,
-        layout,
-        calibration,
-        seed=seed,
-        target_latency=header.target_latency,
-        max_hosts=header.max_hosts,
-    )
-    collector = Collector()
-    if policy is None:
-        collector.started(describe_run(plant.context, policy=header.policy, plant="simulated", started=0.0))
-        replay(recording, plant, calibration.origin, collector.observed)
-        collector.ended(Ending("finished", plant.time, ledger=tuple(plant.ledger)))
-    else:
-        period = header.environment.get("period")
-        monitor = calibration.settings.monitor
-        # The loop looks when a monitoring period ends, so that what it sees is as fresh as on Spark.
-        plant.advance(monitor * round((float(recording.times[0]) - calibration.origin) / monitor))
-        Loop(
-            plant,
-            policy,
-            monitor=monitor,
-            period=_period(recording) if period is None else float(period),
-            observers=[collector],
-            limit=LIMIT * recording.end,
-            guarding=guarding_again(recording, guards, plant.clock.now, calibration.origin),
-        ).run()
-    return collector.recording
-
-
-def _period(recording: Recording) -> float:
-    times = [decision.time for decision in recording.decisions]
-    return float(np.median(np.diff(times))) if len(times) > 1 else 2.0
 
 
 def _done(run: Recording, shift: float) -> tuple[str, str]:

@@ -76,6 +76,7 @@ source has.
   application S counted | sum over sources and durable edges
   application W behind | sum over the queries
   task A queues | records in its queue now
+  task SW counted | its part of what waits at the sources: what it took lately, for as long as its query has work waiting
   operator R keyed | tuples in the queues of its hosts now
   task R | tuples of its keys in its host's queue now
 duration seconds | Time from a record being queued at the operator to having passed it, mean (VISP's o_d).

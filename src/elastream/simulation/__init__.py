@@ -7,7 +7,7 @@
 from elastream.simulation.arrivals import Emissions, emissions
 from elastream.simulation.calibrate import Calibration, Constant, calibrate
 from elastream.simulation.plant import SimulatedPlant, make_plant
-from elastream.simulation.replay import Drift, drift_of, recorded_plant, replay
+from elastream.simulation.replay import Drift, drift_of, figures_of, recorded_plant, replay
 from elastream.simulation.result import Result
 from elastream.simulation.settings import (
     Background,
@@ -38,6 +38,7 @@ __all__ = [
     "calibrate",
     "drift_of",
     "emissions",
+    "figures_of",
     "make_plant",
     "recorded_plant",
     "replay",

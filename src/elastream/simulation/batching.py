@@ -205,9 +205,8 @@ def run_batches(
             longest = 0.0
             for k in range(hosts):
                 if share[stage, k] > 0.0:
-                    effort = taken * work[stage] * share[stage, k] + state_load * loading[stage, k]
+                    effort = (taken * work[stage] + batch_work / stages) * share[stage, k] + state_load * loading[stage, k]
                     longest = max(longest, effort / pace[stage, k])
-                    effort += batch_work / stages * share[stage, k]
                     charges[k] += effort / speed[k]
                     busy[0] += effort / speed[k]
             lasts += longest

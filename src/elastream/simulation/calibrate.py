@@ -21,12 +21,13 @@ from elastream.simulation.arrivals import Emissions
 from elastream.simulation.circumstances import circumstances_of, state_at
 from elastream.simulation.lines import line_through
 from elastream.simulation.microbatch import COMING
+from elastream.simulation.recorded_loads import recorded_loads
 from elastream.simulation.settings import Settings
 
 FEWEST = 10
 """Least number of non-empty batches that a calibration needs."""
-STEP = 0.1
-"""Resolution of a replayed load, seconds: arrivals are spread evenly over each step."""
+ALIKE = 1.5
+"""Largest batches over smallest, without a tenth at either end, below which they do not tell batches and records apart."""
 CPU_WINDOW = 3.0
 """Seconds over which a recorded CPU use was averaged (`spark.plant`)."""
 
@@ -59,7 +60,8 @@ class Calibration:
 
     origin: time of the recording at which the simulation begins, that of the first host request. constants: those
     estimated. unknown: those not determined, which keep their assumed values. in_peace: numbers (from 0, among the
-    non-empty batches) of the undisturbed batches that batch and record costs are fitted to.
+    non-empty batches) of the undisturbed batches that batch and record costs are fitted to. told: whether their sizes
+    differ enough to tell the cost of a batch from that of its records.
     """
 
     settings: Settings
@@ -69,6 +71,7 @@ class Calibration:
     constants: tuple[Constant, ...]
     unknown: tuple[str, ...]
     in_peace: tuple[int, ...]
+    told: bool = True
 
 
 def calibrate(
@@ -81,12 +84,13 @@ def calibrate(
 ) -> Calibration:
     """Estimate the constants from a recording of `layout`, a dataflow of one segment, on hosts of `host_types`.
 
-    Batch duration is modelled as a constant plus the records' work on the hosts at that time (see `microbatch`) and fitted
-    to undisturbed batches: no host starting, no task just moved, workers warm. The delays caused by starting hosts and by
-    loading moved state are the mean excess of the other batches over that fit; means, because the sum of delays determines
-    the queue. Core-seconds per record and per batch are fitted to the hosts' CPU use; the ratio to the duration's slope is
-    the fraction of the leased cores that tasks really got. A record's cost is divided among operators by their
-    SERVICE_TIME. Start and stop times of a host type are medians over its leases.
+    Batch duration is modelled as a constant plus the work of the batch and of its records on the hosts at that time (see
+    `microbatch`) and fitted to undisturbed batches: no host starting, no task just moved, workers warm. The delays caused
+    by starting hosts and by loading moved state are the mean excess of the other batches over that fit; means, because
+    the sum of delays determines the queue. Core-seconds per record and per batch are fitted to the hosts' CPU use; their
+    ratio says how much work a batch is whatever its records, and the slope of the durations over that work the fraction of
+    the leased cores that tasks really got. A record's cost is divided among operators by their SERVICE_TIME. Start and
+    stop times of a host type are medians over its leases.
 
     batch_seconds: target duration of the run's batches, also the least interval between two starts; None: that of
     `settings`.
@@ -109,7 +113,7 @@ def calibrate(
     notes = Notes()
     parts = _parts(recording, layout, notes)
     shares = {stage.name: sum(parts[o].share for o in stage.operators if o in parts) for stage in layout.stages}
-    costs = _batch_costs(recording, layout, batches, shares, notes)
+    costs = _batch_costs(recording, layout, batches, shares, notes, base)
     services = dict(base.services)
     for name, part in parts.items():
         cost = costs.record * part.share / part.came if part.came > 0 else 0.0
@@ -143,11 +147,12 @@ def calibrate(
     return Calibration(
         found,
         started,
-        _loads(recording, layout, batches, origin),
+        recorded_loads(recording, layout, batches, origin),
         origin,
         tuple(notes.constants),
         tuple(notes.unknown),
         costs.peace,
+        costs.told,
     )
 
 
@@ -155,7 +160,8 @@ def calibrate(
 class Costs:
     """Costs of batches. fixed: s per batch. record, work: core-s per source record and per batch, from the hosts' CPU use.
     delivered: fraction of the hosts' cores that tasks got. delay: s per starting host. load: core-s per moved task.
-    ratios: duration over expected duration of each undisturbed batch, in order. peace: numbers of those batches."""
+    ratios: duration over expected duration of each undisturbed batch, in order. peace: numbers of those batches. told: see
+    `Calibration`."""
 
     fixed: float
     record: float
@@ -165,6 +171,7 @@ class Costs:
     load: float
     ratios: tuple[float, ...]
     peace: tuple[int, ...]
+    told: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,21 +188,39 @@ class Part:
 
 
 def _batch_costs(
-    recording: Recording, layout: Layout, batches: Sequence[MicroBatch], shares: Mapping[str, float], notes: Notes
+    recording: Recording,
+    layout: Layout,
+    batches: Sequence[MicroBatch],
+    shares: Mapping[str, float],
+    notes: Notes,
+    base: Settings,
 ) -> Costs:
     """Fit durations and CPU use of `batches`. shares: fraction of a record's cost, by stage."""
     seen = circumstances_of(recording, layout, batches, shares)
     lasted = np.array([batch.seconds for batch in batches])
     burden = np.array([each.burden * batch.records for each, batch in zip(seen, batches, strict=True)])
+    even = np.array([each.even for each in seen])
     coming, moved = (np.array([getattr(each, name) for each in seen]) for name in ("coming", "moved"))
     quiet = (coming == 0) & (moved == 0)
     peace = quiet & np.array([each.warm for each in seen])
     for wider in (quiet, np.ones_like(quiet)):
         peace = peace if peace.sum() >= FEWEST else wider
-    fixed, each = line_through(burden[peace], lasted[peace])
-    expected = fixed + each * burden
     of = f"{peace.sum()} undisturbed batches"
-    notes.found("a batch", fixed, "s", f"Theil-Sen line through {of}")
+    work, record = _cpu_costs(recording, batches[int(np.argmax(peace))].start)
+    sizes = np.array([batch.records for batch in batches])[peace]
+    low, high = np.quantile(sizes, (0.1, 0.9))
+    told = bool(high >= ALIKE * low)
+    if told:
+        # Hosts work on a batch whatever its records: that work takes time as theirs does, on the same cores.
+        weighed = burden + (even * work / record if record > 0 else 0.0)
+        fixed, each = line_through(weighed[peace], lasted[peace])
+        notes.found("a batch", fixed, "s", f"Theil-Sen line through {of}")
+    else:
+        work, record = 0.0, record + work / float(sizes.mean()) if record > 0 else 0.0
+        weighed, fixed = burden, base.batch_overhead * len(layout.stages)
+        each = max(0.0, float(np.median((lasted - fixed)[peace] / burden[peace])))
+        notes.unknown.append(f"how much of a batch its records take: {of} were all of about the same size")
+    expected = fixed + each * weighed
     ratios = (lasted / np.maximum(expected, 1e-9))[peace]
     notes.found(
         "a batch is off by",
@@ -203,7 +228,6 @@ def _batch_costs(
         "of its length, median",
         f"deviation of {of} from that line",
     )
-    work, record = _cpu_costs(recording, batches[int(np.argmax(peace))].start)
     delivered = record / each if record > 0 and each > 0 else 1.0
     if record > 0:
         notes.found(
@@ -230,7 +254,9 @@ def _batch_costs(
         notes.found("loading the state of a task that moved", load, "core-s", f"mean of {loaded.sum()} batches after moves")
     else:
         notes.unknown.append("the cost of moving a task")
-    return Costs(fixed, record, work, delivered, delay, load, tuple(ratios.tolist()), tuple(np.flatnonzero(peace).tolist()))
+    return Costs(
+        fixed, record, work, delivered, delay, load, tuple(ratios.tolist()), tuple(np.flatnonzero(peace).tolist()), told
+    )
 
 
 def _cpu_costs(recording: Recording, since: float) -> tuple[float, float]:
@@ -331,47 +357,6 @@ def _host_type(recording: Recording, kind: HostType, notes: Notes) -> HostType:
         else:
             notes.unknown.append(f"how long a {kind.name} host takes until it {what}")
     return kind
-
-
-def _loads(recording: Recording, layout: Layout, batches: Sequence[MicroBatch], origin: float) -> dict[str, Emissions]:
-    """Arrivals of each source, in seconds after `origin`.
-
-    The due times of each batch's first and last record are recorded. Between them, after the last one, and where they are
-    unknown (a foreign source), arrivals follow the recorded arrival rate.
-    """
-    clock = recording.times - origin
-    found = {}
-    for source in layout.graph.sources:
-        rates = recording.operator(source.name, Metric.ARRIVAL_RATE)
-        known = np.isfinite(rates)
-        if not known.any():
-            raise InputError(f"the recording shows no arrivals at source {source.name!r}")
-        edges = np.arange(0.0, recording.end - origin + STEP, STEP)
-        # The floor keeps the cumulative rate strictly increasing, so that due times map to it one to one.
-        rate = np.maximum(np.interp(edges, clock[known], rates[known]), 1e-9 * rates[known].max())
-        summed = np.concatenate([[0.0], np.cumsum((rate[1:] + rate[:-1]) / 2 * STEP)])
-        numbers = np.cumsum([batch.records for batch in batches])
-        due = [
-            (at - origin, number)
-            for batch, last in zip(batches, numbers, strict=True)
-            for at, number in ((batch.end - batch.oldest, last - batch.records), (batch.end - batch.newest, last))
-            if not math.isnan(at)
-        ]
-        if due:
-            times, counted = (np.array(column) for column in zip(*due, strict=True))
-            # Timestamps have millisecond resolution: due times of successive batches may overlap slightly.
-            at = np.interp(np.maximum.accumulate(times), edges, summed)
-            # Records due after the last batch are the final backlog.
-            left = np.nan_to_num(recording.operator(source.name, Metric.BACKLOG))[-1]
-            total = np.interp(summed, at, counted) + np.clip(summed - at[-1], 0.0, left)
-        else:
-            begins = clock[known][0] - float(np.median(np.diff(clock)))
-            total = np.maximum(0.0, summed - np.interp(begins, edges, summed))
-        counts = np.diff(np.floor(total + 1e-6).astype(np.int64))
-        if not counts.sum():
-            raise InputError(f"the recording shows no arrivals at source {source.name!r}")
-        found[source.name] = Emissions(edges[:-1], counts, STEP)
-    return found
 
 
 def _last(values: Floats) -> float | None:

@@ -19,11 +19,13 @@ WARMING = 3
 
 @dataclass(frozen=True, slots=True)
 class Circumstances:
-    """Conditions of a batch. burden: seconds that a core-second of its records' work took on the hosts at its start.
-    coming: hosts starting. moved: seconds that the state loading of just moved tasks took, at one core-second each.
+    """Conditions of a batch. burden: seconds that a core-second of its records' work took on the hosts at its start. even:
+    the same of work that its stages have in equal parts, whatever the records. coming: hosts starting. moved:
+    seconds that the state loading of just moved tasks took, at one core-second each.
     warm: whether at least WARMING batches had started since the newest host was ready."""
 
     burden: float
+    even: float
     coming: int
     moved: float
     warm: bool
@@ -47,7 +49,7 @@ def circumstances_of(
         row = max(0, int(np.searchsorted(times, batch.start, side="right")) - 1)
         up = [lease for lease in recording.hosts if state_at(lease, batch.start) in (HostState.RUNNING, HostState.DRAINING)]
         coming = sum(state_at(lease, batch.start) in COMING for lease in recording.hosts)
-        burden, moved = 0.0, 0.0
+        burden, even, moved = 0.0, 0.0, 0.0
         if up:
             power = {lease.host: lease.type.cores * lease.type.speed for lease in up}
             slots = {lease.host: lease.type.slots for lease in up}
@@ -56,7 +58,9 @@ def circumstances_of(
                 at = _on_hosts(where.get(stage.name), slots, 1 if math.isnan(width) else int(width))
                 host = max(at, key=lambda name: at[name] / power[name])
                 pace = min(power[host], at[host], slots[host])
-                burden += shares[stage.name] * at[host] / sum(at.values()) / pace
+                longest = at[host] / sum(at.values()) / pace
+                burden += shares[stage.name] * longest
+                even += longest / len(layout.stages)
             for name, held in where.items():
                 there = list(held.values())
                 fresh = [host for task, host in held.items() if before[name].get(task, host) != host]
@@ -65,7 +69,7 @@ def circumstances_of(
         came = [lease.ready_at() for lease in recording.hosts]
         newest = max([time for time in came if time is not None and time <= batch.start], default=0.0)
         since = sum(other.start > newest for other in batches[:number])
-        found.append(Circumstances(burden, coming, moved, since >= WARMING))
+        found.append(Circumstances(burden, even, coming, moved, since >= WARMING))
     return found
 
 

@@ -89,33 +89,36 @@ def replay(
 def drift_of(
     measured: Recording, simulated: Recording, sources: Sequence[str], *, origin: float = 0.0
 ) -> tuple[Drift, ...]:
-    """Compare the figures of both runs, each computed from its recording in the same way.
+    """Compare the figures of both runs, each computed from its recording in the same way (`figures_of`).
 
-    Latency: all records, from due to committed. Backlog: of `sources`, time-weighted mean from the first batch on. Host
-    time: all leases, up to the end of the run. origin: time of the measured run at which the simulated one begins.
+    origin: time of the measured run at which the simulated one begins.
     """
-    shift = {id(measured): origin, id(simulated): 0.0}
-    begins = min((batch.start for batch in measured.batches), default=origin) - origin
+    begins = min((batch.start for batch in measured.batches), default=origin)
+    ours = figures_of(measured, sources, begins=begins, origin=origin)
+    theirs = figures_of(simulated, sources, begins=begins - origin)
+    return tuple(Drift(metric, unit, value, other) for (metric, unit, value), (*_, other) in zip(ours, theirs, strict=True))
 
-    def both(metric: str, unit: str, figure: Callable[[Recording, float], float]) -> Drift:
-        return Drift(metric, unit, *(figure(run, shift[id(run)]) for run in (measured, simulated)))
 
-    def backlog(run: Recording, zero: float) -> float:
-        queued = np.sum([np.nan_to_num(run.operator(name, Metric.BACKLOG)) for name in sources], axis=0)
-        return _mean_over_time(run.times - zero, queued, begins)
+def figures_of(
+    run: Recording, sources: Sequence[str], *, begins: float | None = None, origin: float = 0.0
+) -> tuple[tuple[str, str, float], ...]:
+    """(name, unit, value) of each figure of a run.
 
-    def batch(run: Recording, _: float) -> float:
-        return float(np.mean([b.seconds for b in run.batches if b.records > 0] or [math.nan]))
-
+    Latency: all records, from due to committed. Backlog: of `sources`, time-weighted mean from `begins` on, by default
+    from the first batch. Host time: all leases, up to the end of the run, which counts from `origin`.
+    """
+    since = min((batch.start for batch in run.batches), default=origin) if begins is None else begins
+    queued = np.sum([np.nan_to_num(run.operator(name, Metric.BACKLOG)) for name in sources], axis=0)
+    working = [batch for batch in run.batches if batch.records > 0]
     return (
-        both("latency p50", "s", lambda run, _: latency_quantile(run.batches, 0.5)),
-        both("latency p99", "s", lambda run, _: latency_quantile(run.batches, 0.99)),
-        both("backlog, mean", "records", backlog),
-        both("host time", "min", lambda run, _: math.fsum(_leased(lease, run.end) for lease in run.hosts) / 60),
-        both("batch, mean", "s", batch),
-        both("batches", "", lambda run, _: float(sum(b.records > 0 for b in run.batches))),
-        both("records", "", lambda run, _: float(sum(b.records for b in run.batches))),
-        both("run", "s", lambda run, zero: run.end - zero),
+        ("latency p50", "s", latency_quantile(run.batches, 0.5)),
+        ("latency p99", "s", latency_quantile(run.batches, 0.99)),
+        ("backlog, mean", "records", _mean_over_time(run.times, queued, since)),
+        ("host time", "min", math.fsum(_leased(lease, run.end) for lease in run.hosts) / 60),
+        ("batch, mean", "s", float(np.mean([batch.seconds for batch in working] or [math.nan]))),
+        ("batches", "", float(len(working))),
+        ("records", "", float(sum(batch.records for batch in working))),
+        ("run", "s", run.end - origin),
     )
 
 

@@ -155,7 +155,9 @@ class Settings:
     fused: its keys' part of the records, 1 by default, or rows that each hold for `share_interval` seconds.
 
     For `Travel.TASKS`: efforts: factors on an operator's cost by instance, as shares are given. pending: most records of
-    a source in flight at once, the others wait at the source (Storm's max.spout.pending).
+    a source in flight at once, the others wait at the source (Storm's max.spout.pending). machine_link: bytes/s of the
+    link that hosts of one region share, which are processes of one machine then: what stays within a region takes neither
+    time nor link. None: each host is a machine, with its type's link.
 
     batch_ratios: recorded over expected duration of micro-batches, in order; simulated batches cycle through them from a
     random start. consistency: what records under way meet when the composition changes. Operators apart have no batches:
@@ -190,7 +192,7 @@ class Settings:
     batch_interval: float = 0.0
     """Seconds. Assumed: from one batch's start to the next, at least; 0: the next begins when the last is done."""
     batch_work: float = 0.0
-    """Core-s a batch. Assumed: work of hosts per batch, whatever its records; it adds no time beyond batch_overhead."""
+    """Core-s a batch. Assumed: work of hosts per batch, whatever its records; it takes time as that of records does."""
     delivered: float = 1.0
     """Fraction of a host's cores. Assumed: what its tasks get: all if nothing else runs on the machine."""
     settling_batches: int = 3
@@ -211,6 +213,9 @@ class Settings:
     """Slots a service time. Assumed: 8 to 32 of them left compliance on the VISP scenario the same to 0.01 points."""
     cohorts_above: int = 1024
     """Items a monitoring period. Assumed: below, cohorts are no cheaper, and random variation matters more."""
+    turnaround: float = 0.0
+    """Seconds. Assumed: from a record's last result until the next record enters in its place, where `pending` limits them;
+    what is in transit is then under way, too. 0: whoever sends does so at once, and only what waits is under way."""
     travel: Travel = Travel.SINGLE
     consistency: Consistency = Consistency.BATCH
     key_weights: Mapping[str, Mapping[Key, float]] = field(default_factory=dict)
@@ -222,6 +227,7 @@ class Settings:
     efforts: Mapping[str, Floats | Sequence[float]] = field(default_factory=dict)
     share_interval: float = 60.0
     pending: float = math.inf
+    machine_link: float | None = None
     speed_trace: SpeedTrace | None = None
     batch_ratios: tuple[float, ...] = ()
     links: Mapping[tuple[str, str], NetworkLink] = field(default_factory=dict)
@@ -236,7 +242,7 @@ class Settings:
             if not getattr(self, name) > 0:
                 raise InputError(f"the simulator's {name.replace('_', ' ')} is {getattr(self, name):g}; it must be above 0")
         for name in ("start_cached", "variation", "latency", "message_overhead", "batch_overhead", "batch_interval",
-            "batch_work", "state_load", "start_delay", "host_start_spread", "replica_work",
+            "batch_work", "state_load", "start_delay", "host_start_spread", "replica_work", "turnaround",
         ):  # fmt: skip
             if getattr(self, name) < 0:
                 raise InputError(f"the simulator's {name.replace('_', ' ')} is negative ({getattr(self, name):g})")
@@ -244,6 +250,8 @@ class Settings:
             raise InputError("Travel.TASKS keeps no records apart: its consistency is batch, drain or rewired, not wave")
         if self.link_trace is not None and self.travel is Travel.TASKS:
             raise InputError("Travel.TASKS has one link a host: it takes no trace of links by pair of hosts")
+        if self.machine_link is not None and not self.machine_link > 0:
+            raise InputError(f"the link of a machine has {self.machine_link:g} bytes/s; it must be above 0")
         if self.background and self.travel is not Travel.TASKS:
             raise InputError("background load on hosts is simulated with Travel.TASKS only, where tasks share their host")
         if self.joins and self.travel is Travel.TASKS:

@@ -6,102 +6,30 @@ records is kept as a mean. Random waiting in queues below capacity is not modell
 """
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from elastream.model.graph import Delivery, Edge, Operator
 from elastream.model.key_table import KeyTables
-from elastream.model.observation import Floats, Integers
-from elastream.model.qos import offered_rates
+from elastream.model.observation import Floats
 from elastream.model.stages import Layout
 from elastream.simulation.arrivals import Load
 from elastream.simulation.network import QueueNetwork
 from elastream.simulation.pool import SimulatedHosts
 from elastream.simulation.settings import Settings
+from elastream.simulation.shared_hosts import SharedHosts, shared_hosts
+from elastream.simulation.source_groups import source_groups
 from elastream.simulation.sources import Source
 from elastream.simulation.stations import Items, Station
+from elastream.simulation.task_station import DUST, TaskStation, mean_of_both
 
 STEPS = 20
 """Time steps per monitoring period."""
 PASSES = 4
 """Most iterations per step that fit the demand on hosts to their capacity."""
-DUST = 1e-9
-"""Smaller amounts of records or core-seconds are rounding error, treated as 0."""
-
-
-class TaskStation(Station):
-    """An operator. crew.queued: records waiting at each instance; crew.born: the mean time at which they arrived.
-
-    loose: records of removed instances, to be divided among the others.
-    """
-
-    def __init__(self, operator: Operator, stream: int, settings: Settings) -> None:
-        super().__init__(operator, stream, settings)
-        self.now = 0.0
-        self.loose = 0.0
-        self.loose_born = 0.0
-
-    @property
-    def needs(self) -> tuple[float, float]:
-        """A token amount of cores, which are shared (makes the pool spread instances evenly), and the memory."""
-        return 1e-6, self.operator.memory
-
-    @property
-    def shares(self) -> Floats:
-        """Fraction of the operator's records that each instance gets now."""
-        mine = self.settings.by_instance(self.settings.shares, self.name, self.crew.index, self.now)
-        return np.asarray(mine / mine.sum()) if mine.sum() > 0 else super().shares
-
-    @property
-    def efforts(self) -> Floats:
-        """Factor on the operator's cost per record at each instance now."""
-        return self.settings.by_instance(self.settings.efforts, self.name, self.crew.index, self.now)
-
-    @property
-    def queued(self) -> float:
-        return float(self.crew.queued.sum()) + self.loose
-
-    @property
-    def in_service(self) -> float:
-        """0: a record in service still counts as waiting."""
-        return 0.0
-
-    @property
-    def unfinished(self) -> bool:
-        return self.queued > 1e-6
-
-    def dismiss(self, rows: NDArray[np.int64], *, lost: bool) -> None:
-        """Remove instances and pass their records to the others; those of a lost host keep them and restart elsewhere."""
-        if lost:
-            return
-        crew = self.crew
-        amount = float(crew.queued[rows].sum())
-        self.loose_born = _mean(self.loose, self.loose_born, amount, float((crew.queued[rows] * crew.born[rows]).sum()))
-        self.loose += amount
-        crew.queued[rows] = 0.0
-
-
-@dataclass(frozen=True)
-class Placement:
-    """Current placement of all instances. Arrays by instance, except `room` and `link`, by host.
-
-    slices: instances of each operator. host: row of the host, -1 if unplaced. cost: core-seconds per record. limit: cores
-    that an instance can use. carried: bytes per record over its host's link. room: cores. link: bytes/s, inf without
-    a limit. shares: fraction of the operator's records. travelled: mean seconds in transit over each edge.
-    """
-
-    slices: Mapping[str, slice]
-    host: Integers
-    cost: Floats
-    limit: Floats
-    carried: Floats
-    room: Floats
-    link: Floats
-    shares: Floats
-    travelled: Mapping[Edge, float]
+HALVINGS = 24
+"""Of the part of the records that enter in a step, where a limit of records under way bounds it."""
 
 
 class TaskNetwork(QueueNetwork):
@@ -120,10 +48,10 @@ class TaskNetwork(QueueNetwork):
         self.step = settings.monitor / STEPS
         # One cohort per step, so that a step's arrivals lie in its middle.
         self.sources = {name: Source(source.load, self.step) for name, source in self.sources.items()}
-        self.scale: Floats = np.ones(0)
+        self.scale: tuple[Floats, Floats] = (np.ones(0), np.ones(0))
         self.held = dict.fromkeys(self.sources, (0.0, 0.0))
         self._grouped(self.epoch)
-        self._placement: tuple[tuple[int, ...], Placement] | None = None
+        self._placement: tuple[tuple[int, ...], SharedHosts] | None = None
 
     def _station(self, operator: Operator, stream: int, settings: Settings, seed: int) -> Station:
         return TaskStation(operator, stream, settings)
@@ -131,7 +59,7 @@ class TaskNetwork(QueueNetwork):
     def _grouped(self, epoch: int) -> None:
         """Find which sources feed operators together under the composition of `epoch`."""
         self.grouped = epoch
-        self.groups = _groups(self)
+        self.groups = source_groups(self)
         self.before = [(0.0, 0.0)] * len(self.groups)
 
     def advance(self, begin: float, end: float, pool: SimulatedHosts) -> None:
@@ -150,69 +78,157 @@ class TaskNetwork(QueueNetwork):
 
     def _step(self, begin: float, lasts: float, pool: SimulatedHosts) -> None:
         """Simulate one step: admitted records flow through all operators, limited by the hosts' cores and links."""
-        entering = self._enter(begin, lasts)
         placed = self._current(begin, pool)
-        stations = self.stations
-        queues = np.concatenate([station.crew.queued for station in stations])
+        waiting = self._waiting(begin + lasts)
+        parts = [self._room(number, members, waiting, lasts) for number, (members, _) in enumerate(self.groups)]
+        queues = np.concatenate([station.crew.queued for station in self.stations])
         # Instances that start within the step work for the rest of it.
-        free = np.concatenate([station.crew.free for station in stations])
+        free = np.concatenate([station.crew.free for station in self.stations])
         most = np.where(placed.host >= 0, placed.limit, 0.0) * np.clip(begin + lasts - free, 0.0, lasts)
-        at = np.where(placed.host >= 0, placed.host, 0)
-        hosts = placed.room.size
-        scale = self.scale if self.scale.size == hosts else np.ones(hosts)
-        for _ in range(PASSES):
-            wanted, served = self._flow(placed, queues, entering, most, scale, at)
-            cores = np.bincount(at, wanted, hosts)
-            link = np.bincount(at, wanted / placed.cost * placed.carried, hosts)
-            by_cores = np.divide(placed.room * lasts, cores, out=np.ones(hosts), where=cores > DUST)
-            by_link = np.divide(placed.link * lasts, link, out=np.ones(hosts), where=link > DUST)
-            before, scale = scale, np.minimum(1.0, np.minimum(by_cores, by_link))
-            if np.abs(scale - before).max() < DUST:
-                break
-        else:
-            _, served = self._flow(placed, queues, entering, most, scale, at)
-        self.scale = scale
+        turnaround = self.settings.turnaround
+        if turnaround > 0 and math.isfinite(self.settings.pending):
+            parts = self._in_time(placed, waiting, queues, most, lasts, placed.away + turnaround)
+        entering = self._admitted(waiting, parts)
+        served, self.scale = self._served(placed, queues, entering, most, lasts, self.scale)
+        for number, (members, volumes) in enumerate(self.groups):
+            self.before[number] = (self._queued(volumes), sum(entering[name][0] for name in members))
+        for name, (amount, born) in waiting.items():
+            left = amount - entering[name][0]
+            self.held[name] = (left, born)
+            self.sources[name].held = left
         self._settle(placed, entering, served, begin + lasts / 2, lasts)
 
-    def _enter(self, begin: float, lasts: float) -> dict[str, tuple[float, float]]:
-        """Records that each source admits within its `pending` limit, and their mean arrival time."""
-        found = {}
-        for number, (members, volumes) in enumerate(self.groups):
-            under_way = sum(self.by_name[name].queued / volume for name, volume in volumes.items() if volume > 0)
-            waiting = {}
-            for name in members:
-                flow = self.sources[name].until(begin + lasts)
-                held, born = self.held[name]
-                came = flow.total
-                waiting[name] = (held + came, _mean(held, born, came, float((flow.born * flow.counts).sum())))
-            every = sum(amount for amount, _ in waiting.values())
-            # Records finished within the step free room; estimated by those of the last step.
-            passed = max(0.0, sum(self.before[number]) - under_way)
-            room = 0.0 if self.changing else max(0.0, self.settings.pending * len(members) - under_way + passed)
-            part = min(1.0, room / every) if every > DUST else 1.0
-            self.before[number] = (under_way, every * part)
-            for name, (amount, born) in waiting.items():
-                found[name] = (amount * part, born)
-                self.held[name] = (amount * (1 - part), born)
-                self.sources[name].held = amount * (1 - part)
-        return found
-
-    def _flow(
+    def _served(
         self,
-        placed: Placement,
+        placed: SharedHosts,
         queues: Floats,
         entering: Mapping[str, tuple[float, float]],
         most: Floats,
-        scale: Floats,
-        at: Integers,
-    ) -> tuple[Floats, Floats]:
-        """(core-seconds that instances demand, records that they process) if hosts grant `scale` of the demand."""
-        wanted, served = np.zeros(queues.size), np.zeros(queues.size)
+        lasts: float,
+        scale: tuple[Floats, Floats],
+    ) -> tuple[Floats, tuple[Floats, Floats]]:
+        """(records that instances process in a step, what hosts and links grant of the demand for them)."""
+        at = np.where(placed.host >= 0, placed.host, 0)
+        hosts, links = placed.room.size, placed.link.size
+        by_cores, by_link = scale if (scale[0].size, scale[1].size) == (hosts, links) else (np.ones(hosts), np.ones(links))
+        for _ in range(PASSES):
+            wanted, served = self._flow(placed, queues, entering, most, np.minimum(by_cores[at], by_link[placed.wire]))
+            cores = np.bincount(at, wanted, hosts)
+            link = np.bincount(placed.wire, wanted / placed.cost * placed.carried, links)
+            before = by_cores, by_link
+            by_cores = np.minimum(1.0, np.divide(placed.room * lasts, cores, out=np.ones(hosts), where=cores > DUST))
+            by_link = np.minimum(1.0, np.divide(placed.link * lasts, link, out=np.ones(links), where=link > DUST))
+            if max(np.abs(by_cores - before[0]).max(), np.abs(by_link - before[1]).max()) < DUST:
+                break
+        else:
+            _, served = self._flow(placed, queues, entering, most, np.minimum(by_cores[at], by_link[placed.wire]))
+        return served, (by_cores, by_link)
+
+    def _waiting(self, end: float) -> dict[str, tuple[float, float]]:
+        """Records that wait at each source until `end`, and their mean arrival time."""
+        found = {}
+        for name, (held, born) in self.held.items():
+            flow = self.sources[name].until(end)
+            came = flow.total
+            found[name] = (held + came, mean_of_both(held, born, came, float((flow.born * flow.counts).sum())))
+        return found
+
+    def _room(self, number: int, members: Sequence[str], waiting: Mapping[str, tuple[float, float]], lasts: float) -> float:
+        """Part of what waits at the sources of a group for which there is room within their `pending` limit."""
+        under_way = self._queued(self.groups[number][1])
+        every = sum(waiting[name][0] for name in members)
+        # Records finished within the step free room; estimated by those of the last step.
+        passed = max(0.0, sum(self.before[number]) - under_way)
+        room = 0.0 if self.changing else max(0.0, self.settings.pending * len(members) - under_way + passed)
+        return min(1.0, room / every) if every > DUST else 1.0
+
+    def _in_time(
+        self,
+        placed: SharedHosts,
+        waiting: Mapping[str, tuple[float, float]],
+        queues: Floats,
+        most: Floats,
+        lasts: float,
+        away: float,
+    ) -> list[float]:
+        """The same where a record is under way for `away` seconds beside its waiting: the most that may enter in a step.
+
+        Little's law: what enters in `lasts` seconds has `away` / `lasts` of itself in transit at any time. The largest
+        part for which that, and what the step leaves in queues, are within the limit; by bisection, as what is left grows
+        with what enters.
+        """
+        if self.changing:
+            return [0.0] * len(self.groups)
+        limits = [self.settings.pending * len(members) for members, _ in self.groups]
+        every = [sum(waiting[name][0] for name in members) for members, _ in self.groups]
+        most_parts = [
+            min(1.0, limit * lasts / away / amount) if amount > DUST else 1.0
+            for limit, amount in zip(limits, every, strict=True)
+        ]
+
+        def fits(factor: float) -> bool:
+            entering = self._admitted(waiting, [factor * part for part in most_parts])
+            served, _ = self._served(placed, queues, entering, most, lasts, self.scale)
+            left = self._left(placed, queues, entering, served)
+            return all(
+                left[number] + factor * part * amount * away / lasts <= limit * (1 + DUST)
+                for number, (part, amount, limit) in enumerate(zip(most_parts, every, limits, strict=True))
+            )
+
+        low, high = 0.0, 1.0
+        if fits(1.0):
+            low = 1.0
+        else:
+            for _ in range(HALVINGS):
+                middle = (low + high) / 2
+                low, high = (middle, high) if fits(middle) else (low, middle)
+        return [low * part for part in most_parts]
+
+    def _left(
+        self,
+        placed: SharedHosts,
+        queues: Floats,
+        entering: Mapping[str, tuple[float, float]],
+        served: Floats,
+    ) -> list[float]:
+        """Records of each group's sources that a step leaves in queues."""
         emitted = {name: amount for name, (amount, _) in entering.items()}
-        granted = scale[at]
+        left = {}
         for station in self.stations:
             rows = placed.slices[station.name]
-            coming = sum(emitted.get(edge.source, 0.0) * self._part(edge) for edge in self._inputs(station.name))
+            came = sum(emitted.get(edge.source, 0.0) * self.part_of(edge) for edge in self.inputs_of(station.name))
+            done = float(served[rows].sum())
+            left[station.name] = float(queues[rows].sum()) + came + station.loose - done  # type: ignore[attr-defined]
+            emitted[station.name] = done * station.selectivity
+        return [sum(left[name] / volume for name, volume in volumes.items() if volume > 0) for _, volumes in self.groups]
+
+    def _queued(self, volumes: Mapping[str, float]) -> float:
+        return sum(self.by_name[name].queued / volume for name, volume in volumes.items() if volume > 0)
+
+    def _admitted(
+        self, waiting: Mapping[str, tuple[float, float]], parts: Sequence[float]
+    ) -> dict[str, tuple[float, float]]:
+        """Records that each source admits, and their mean arrival time. parts: of what waits, by group."""
+        return {
+            name: (waiting[name][0] * part, waiting[name][1])
+            for (members, _), part in zip(self.groups, parts, strict=True)
+            for name in members
+        }
+
+    def _flow(
+        self,
+        placed: SharedHosts,
+        queues: Floats,
+        entering: Mapping[str, tuple[float, float]],
+        most: Floats,
+        granted: Floats,
+    ) -> tuple[Floats, Floats]:
+        """(core-seconds that instances demand, records that they process) if `granted` of the demand is, by instance."""
+        wanted, served = np.zeros(queues.size), np.zeros(queues.size)
+        emitted = {name: amount for name, (amount, _) in entering.items()}
+        for station in self.stations:
+            rows = placed.slices[station.name]
+            coming = sum(emitted.get(edge.source, 0.0) * self.part_of(edge) for edge in self.inputs_of(station.name))
             have = queues[rows] + (coming + station.loose) * placed.shares[rows]  # type: ignore[attr-defined]
             wanted[rows] = np.minimum(have * placed.cost[rows], most[rows])
             served[rows] = wanted[rows] * granted[rows] / placed.cost[rows]
@@ -220,7 +236,7 @@ class TaskNetwork(QueueNetwork):
         return wanted, served
 
     def _settle(
-        self, placed: Placement, entering: Mapping[str, tuple[float, float]], served: Floats, now: float, lasts: float
+        self, placed: SharedHosts, entering: Mapping[str, tuple[float, float]], served: Floats, now: float, lasts: float
     ) -> None:
         """Record a step's results: queues, ages, work and emitted records. now: the middle of the step."""
         emitted = dict(entering)
@@ -228,9 +244,9 @@ class TaskNetwork(QueueNetwork):
             assert isinstance(station, TaskStation)
             rows, crew, period = placed.slices[station.name], station.crew, station.period
             came, births = station.loose, station.loose * station.loose_born
-            for edge in self._inputs(station.name):
+            for edge in self.inputs_of(station.name):
                 amount, born = emitted.get(edge.source, (0.0, 0.0))
-                part = amount * self._part(edge)
+                part = amount * self.part_of(edge)
                 came += part
                 births += part * (born - placed.travelled.get(edge, 0.0))
                 period.arrived += part
@@ -261,7 +277,7 @@ class TaskNetwork(QueueNetwork):
             for edge in self.live[station.name]:
                 if edge.target not in self.by_name and emitted[station.name][0] > 0:
                     amount, born = emitted[station.name]
-                    amount *= self._part(edge)
+                    amount *= self.part_of(edge)
                     if edge.target in self.signals:
                         self.signalled[self.signals[edge.target]] = now
                         continue
@@ -270,18 +286,19 @@ class TaskNetwork(QueueNetwork):
         for name in self.sources:
             for edge in self.live[name]:
                 if edge.target not in self.by_name:
-                    self.committed += entering[name][0] * self._part(edge)
+                    self.committed += entering[name][0] * self.part_of(edge)
 
-    def _part(self, edge: Edge) -> float:
+    def part_of(self, edge: Edge) -> float:
         """Fraction of what the source of `edge` emits that travels over `edge`."""
         if edge.delivery is not Delivery.ROUND_ROBIN:
             return 1.0
         return 1 / sum(each.delivery is Delivery.ROUND_ROBIN for each in self.live[edge.source])
 
-    def _inputs(self, name: str) -> list[Edge]:
+    def inputs_of(self, name: str) -> list[Edge]:
+        """Edges over which records reach an operator now."""
         return [edge for edge in self.graph.inputs[name] if edge in self.live[edge.source]]
 
-    def _current(self, now: float, pool: SimulatedHosts) -> Placement:
+    def _current(self, now: float, pool: SimulatedHosts) -> SharedHosts:
         """The current placement, recomputed if instances, shares or host speeds have changed."""
         tasks: list[TaskStation] = []
         for station in self.stations:
@@ -292,83 +309,18 @@ class TaskNetwork(QueueNetwork):
         crews = sum(len(station.crew) for station in tasks)
         version = (pool.changes, pool.placements, self.version, turn, pool.speed_slot(now), crews)
         if self._placement is None or self._placement[0] != version:
-            self._placement = (version, self._compute(tasks, pool, now))
+            self._placement = (version, self._located(tasks, pool, now))
         return self._placement[1]
 
-    def _compute(self, tasks: list[TaskStation], pool: SimulatedHosts, now: float) -> Placement:
-        ends = np.cumsum([0, *(len(station.crew) for station in tasks)]).tolist()
-        slices = {station.name: slice(a, b) for station, a, b in zip(tasks, ends, ends[1:], strict=False)}
-        host = np.concatenate([station.crew.host for station in tasks])
-        hosts = max(1, len(pool))
-        at = np.where(host >= 0, host, 0)
-        speed = pool.speeds(now)[at] if len(pool) else np.ones(host.size)
-        up = pool.up[at]
-        shares = np.concatenate([station.shares for station in tasks])
-        cost = np.concatenate([np.maximum(s.work * s.efforts, DUST) for s in tasks]) / speed
-        limit = np.where(up, np.concatenate([np.full(len(s.crew), s.operator.cores) for s in tasks]), 0.0)
-        # Fraction of each operator's records that each host handles; shape (hosts,) each.
-        spread = {
-            s.name: np.bincount(at[slices[s.name]], shares[slices[s.name]] * (host[slices[s.name]] >= 0), hosts)
-            for s in tasks
-        }
-        carried, travelled = np.zeros(host.size), {}
-        for station in tasks:
-            rows = slices[station.name]
-            for edge in self._inputs(station.name):
-                there = spread.get(edge.source, np.zeros(hosts))
-                size = _known(self.settings.record_size(self.graph.by_name[edge.source]))
-                carried[rows] += size * (1 - there[at[rows]])
-                same = float((there * spread[station.name]).sum())
-                travelled[edge] = self.settings.message_overhead + self.settings.latency * (1 - same)
-            size = _known(self.settings.record_size(station.operator)) * station.selectivity
-            for edge in self.live[station.name]:
-                if edge.target in spread:
-                    carried[rows] += size * self._part(edge) * (1 - spread[edge.target][at[rows]])
-        link = np.where(pool.bandwidth[:hosts] > 0, pool.bandwidth[:hosts], math.inf)
-        cores = pool.cores[:hosts]
-        if self.settings.background:
-            taken, sent = self.settings.background_of([lease.host for lease in pool.leases])
-            cores, link = np.maximum(0.0, cores - taken), np.maximum(DUST, link - sent)
-        room = np.where(pool.up[:hosts], cores, 0.0) * self.settings.delivered
-        return Placement(slices, host, cost, limit, carried, room, link, shares, travelled)
+    def _located(self, tasks: list[TaskStation], pool: SimulatedHosts, now: float) -> SharedHosts:
+        volumes: dict[str, float] = {}
+        for _, each in self.groups:
+            volumes |= each
+        return shared_hosts(self, tasks, volumes, pool, now)
 
     @property
     def empty(self) -> bool:
         return super().empty and all(amount <= 1e-6 for amount, _ in self.held.values())
-
-
-def _groups(network: QueueNetwork) -> list[tuple[list[str], dict[str, float]]]:
-    """Groups of sources that reach a common operator, with the records at each operator per record of the group."""
-    graph, terms = network.graph, network.terms[min(network.taken.values())]
-    composition = terms.composition
-    selectivity = {name: cost.selectivity for name, cost in terms.costs.items()}
-    totals = {name: max(float(source.total), DUST) for name, source in network.sources.items()}
-    reached = {}
-    for name in network.sources:
-        volumes = offered_rates(graph, {name: 1.0}, selectivity, composition)
-        reached[name] = {o for o in network.by_name if volumes[o] > 0}
-    groups: list[tuple[list[str], set[str]]] = []
-    for name, stations in reached.items():
-        joined = [group for group in groups if group[1] & stations]
-        groups = [group for group in groups if not group[1] & stations]
-        members = [each for group in joined for each in group[0]] + [name]
-        groups.append((members, stations.union(*(group[1] for group in joined))))
-    found = []
-    for members, stations in groups:
-        every = sum(totals[name] for name in members)
-        volumes = offered_rates(graph, {name: totals[name] / every for name in members}, selectivity, composition)
-        found.append((members, {name: volumes[name] for name in sorted(stations)}))
-    return found
-
-
-def _mean(weight: float, value: float, more: float, more_sum: float) -> float:
-    """Mean over `weight` records with mean `value` and `more` records with sum `more_sum`; 0 for no records."""
-    total = weight + more
-    return (weight * value + more_sum) / total if total > DUST else 0.0
-
-
-def _known(size: float) -> float:
-    return 0.0 if math.isnan(size) else size
 
 
 def _one(duration: float, count: float) -> Items:

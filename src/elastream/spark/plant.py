@@ -50,7 +50,7 @@ from elastream.spark.queries.query import Instruments, Query
 from elastream.spark.queries.watched import WatchedQueries
 from elastream.spark.standby import WarmStandby
 from elastream.spark.succession import Succession
-from elastream.spark.telemetry.frames import HostWatch, cores_used, task_frame, weights
+from elastream.spark.telemetry.frames import HostWatch, cores_used, seconds_waiting, task_frame, weights
 from elastream.spark.telemetry.links import LinkWatch
 from elastream.spark.telemetry.speeds import HostSpeed
 
@@ -339,11 +339,13 @@ class SparkPlant(Generic[Q]):
         measured, copies = self.hosts.provider.measure(), self.standby.memory()
         hosts = self._watch.frame(leases, held, links, self.hosts.use, measured, now, speeds, copies)
         used = cores_used(hosts, {name: leases[name] for name in working}, self.hosts.compiling)
-        tasks = task_frame(context.graph, tuple(leases), held, loads, self.standby.lags())
+        operators = self.queries.operators(wall, loads, cores, used)
+        behind = seconds_waiting(context.graph, operators)
+        tasks = task_frame(context.graph, tuple(leases), held, loads, self.standby.lags(), behind)
         return Observation(
             time=now,
             context=context,
-            operators=self.queries.operators(wall, loads, cores, used),
+            operators=operators,
             application=self.queries.application(wall, self.hosts.cost(now)),
             hosts=hosts,
             tasks=tasks,

@@ -1,6 +1,7 @@
 """OTD: load classes, its four cases, and the one pair a round."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -126,6 +127,14 @@ def test_with_relief_nothing_is_brought_together_that_fills_a_worker():
 
 def together(time):
     return seen([0, 1, 1], [0.3, 0.3], exchange=TRIANGLE, time=time)
+
+
+@pytest.mark.parametrize("hosts", [0, 4])
+def test_where_nothing_can_be_leased_tasks_are_moved_all_the_same(hosts):
+    seen_there = together(0.0)
+    alone = replace(seen_there, context=replace(seen_there.context, host_types={}))
+    (move,) = Otd(hosts=hosts).plan(alone).actions
+    assert isinstance(move, MoveTask)
 
 
 def test_the_policy_moves_one_task_a_round_and_waits_between_rounds():

@@ -10,7 +10,7 @@ from elastream.clouds.provider import Measured
 from elastream.model.action import TaskId
 from elastream.model.cloud import HostState, HostType, Lease
 from elastream.model.observation import Frame, Metric
-from elastream.spark.telemetry.frames import HostWatch, cores_used, task_frame, weights
+from elastream.spark.telemetry.frames import HostWatch, cores_used, seconds_waiting, task_frame, weights
 from elastream.spark.telemetry.stage_load import PartitionLoads
 
 HELD = {TaskId("count", 1): "h2", TaskId("count", 0): "h1", TaskId("count", 2): "h9"}
@@ -69,6 +69,19 @@ def test_a_task_has_what_its_partition_takes_and_those_on_unknown_hosts_are_left
     assert frame.column(Metric.STATE_SIZE).tolist() == [100, 200]
     assert frame.age(Metric.BUSY_CORES) == 1.5
     assert np.isnan(frame.column(Metric.MEMORY)).all()
+
+
+def test_a_tasks_backlog_is_its_part_of_what_waits_for_its_query(graph, leases):
+    frame = task_frame(graph, tuple(leases), HELD, {"count": loads([0.1, 0.2, 0.3])}, waiting={"count": 2.5})
+    assert frame.column(Metric.BACKLOG).tolist() == (2.5 * frame.column(Metric.PROCESSED_RATE)).tolist()
+    assert np.isnan(task_frame(graph, tuple(leases), HELD, {"count": loads([0.1] * 3)}).column(Metric.BACKLOG)).all()
+
+
+@pytest.mark.parametrize(("backlog", "rate", "seconds"), [(50.0, 20.0, 2.5), (0.0, math.nan, 0.0), (5.0, 0.0, math.nan)])
+def test_a_query_has_work_waiting_for_its_backlog_at_the_rate_of_now(graph, backlog, rate, seconds):
+    (source,) = (each.name for each in graph.sources)
+    operators = Frame([source], {Metric.BACKLOG: [backlog], Metric.PROCESSED_RATE: [rate]})
+    assert seconds_waiting(graph, operators)["count"] == pytest.approx(seconds, nan_ok=True)
 
 
 def test_the_weight_of_a_task_is_what_it_keeps_busy_where_that_is_known(graph, leases):

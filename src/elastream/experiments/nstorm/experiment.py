@@ -1,31 +1,39 @@
-"""N-Storm's evaluation of task migration (section 5.2) on Spark: one query, random re-deployments, four schemes.
+"""N-Storm's evaluation of task migration (section 5.2) on Spark: one query, random re-deployments, in paired blocks.
 
-A word count reads at full speed from a source that always has a batch of the same size ready, as the paper's clients feed
-its topology; the cost of a migration is therefore missing from the total. State partitions are the tasks, executors the
-workers. `rig` runs the cluster and query; `page` renders the results.
+In a block the same tasks move between the same hosts, there and back, once in each way that is compared, in random order:
+what a machine does meanwhile, and how costly a draw is, is alike for all of them. What a way costs is the records that are
+missing from a local baseline between the re-deployment and the batch after the last task has landed, however long that
+takes. State partitions are the tasks, executors the workers. `rig` runs cluster and query, `claims` judges, `page` renders.
 """
 
 import contextlib
+import math
 import random
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from elastream.experiments.findings import Check
 from elastream.experiments.nstorm.rig import CommittedBatch, Rig, Used
 from elastream.model.action import TaskId
-from elastream.spark.placement.schemes import CYCLES, Cycles, Scheme
+from elastream.model.errors import EnvironmentProblem
+from elastream.model.migration import MigrationState
+from elastream.spark.placement.placing import Limits
+from elastream.spark.placement.schemes import Cycles, Scheme
 
-LEVELS = (0.2, 0.4, 0.6, 0.8, 1.0)
-"""Levels of degradation of Fig. 9."""
 DRAWS = 20
 """Random re-deployments from which the most even one is chosen: the paper requires an even distribution after each."""
+SHORT = Cycles(0.3, 0.05)
+"""Where ways are compared, all of them read the plan as often: how late a plan is read costs no throughput."""
+BEFORE, AFTER = 3.0, 2.0
+"""Seconds of the local baseline: before a re-deployment, and at least after its last task has landed."""
+LONGEST = 180.0
+"""Seconds within which all tasks must have landed: executors that are replaced start anew, and cycles are up to 10 s."""
 
 PAPER: Mapping[str, Mapping[str, float]] = {
     "Storm, 1 task": {"seconds at >= 60 %": 279.0, "seconds at 100 %": 267.0, "total, Storm = 1": 1.0},
@@ -38,141 +46,148 @@ PAPER: Mapping[str, Mapping[str, float]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class NStormCase:
-    """One scheme with `moves` tasks in each re-deployment; scheme None: no moves.
+class WayToMove:
+    """How tasks move: a scheme, its cycles, and at most so many moves to a host at a time (None: that of the scheme)."""
 
-    cycles: seconds between reads of the plan and of the query's state (T_S, T_W); None: those of the scheme.
-    """
-
-    scheme: str | None
-    moves: int = 0
-    cycles: tuple[float, float] | None = None
+    name: str
+    scheme: Scheme
+    cycles: Cycles = SHORT
+    per_host: int | None = None
 
     @property
-    def name(self) -> str:
-        if self.scheme is None:
-            return "no migration"
-        cycles = "" if self.cycles is None else f", cycles {self.cycles[0]:g} s and {self.cycles[1]:g} s"
-        return f"{self.scheme}, {self.moves} task{'s' * (self.moves != 1)}{cycles}"
+    def limits(self) -> Limits | None:
+        return None if self.per_host is None else Limits(self.per_host, lazy=self.scheme is Scheme.LAZY)
 
 
-RESTART, EXECUTORS, ONLINE, LAZY = "stop and restart", "restart of executors", "online", "online, lazy"
-MOVES = (1, 2, 4, 8, 16)
-CYCLES_TRIED = ((10.0, 3.0), (3.0, 1.0), (1.0, 0.3), (0.3, 0.1))
+RESTART = WayToMove("stop and restart", Scheme.RESTART)
+ONLINE = WayToMove("online, all at once", Scheme.ONLINE)
+LAZY = WayToMove("online, lazy", Scheme.LAZY)
+LAZY_4 = WayToMove("online, lazy, four a host and batch", Scheme.LAZY, per_host=4)
+EXECUTORS = WayToMove("restart of executors", Scheme.EXECUTORS)
+CYCLES_TRIED = tuple(
+    WayToMove(f"online, cycles {plan:g} s and {look:g} s", Scheme.ONLINE, Cycles(plan, look))
+    for plan, look in ((10.0, 3.0), (3.0, 1.0), (1.0, 0.3), (0.3, 0.1))
+)
 """Settings of T_S and T_W: the paper gives the first and the last, and that T_S is about three times T_W."""
 
 
 @dataclass(frozen=True, slots=True)
-class Schedule:
-    """Length of each case, frequency of re-deployments, and the cases.
+class Arm:
+    """Ways that are compared in `blocks` blocks for each number of `moves`, each in a window of at least `seconds`.
 
-    Every case runs `rounds` times for `seconds`, in forward and backward order alternately, because machines and compilers
-    warm up and other programs may run. first: seconds from the start of a round to its first re-deployment, repeated every
-    `period` seconds. hurry: divisor of all cycles except those of the lazy scheme. warm: seconds before the first round.
+    load: part of what the query can take that arrives; below 1 it waits for its next batch.
     """
 
-    seconds: float
-    period: float
-    first: float
-    cases: tuple[NStormCase, ...]
-    rounds: int = 1
-    hurry: float = 1.0
-    warm: float = 60.0
+    name: str
+    ways: tuple[WayToMove, ...]
+    moves: tuple[int, ...] = (1, 7, 16)
+    blocks: int = 10
+    seconds: float = 10.0
+    load: float = 1.0
 
-    @property
-    def order(self) -> tuple[NStormCase, ...]:
-        """All rounds of all cases. Those that replace executors are last, because new executors are slow."""
-        kept = [case for case in self.cases if case.scheme != EXECUTORS]
-        others = [case for case in self.cases if case.scheme == EXECUTORS]
-        return (*(case for turn in range(self.rounds) for case in kept[:: -1 if turn % 2 else 1]), *others * self.rounds)
-
-    def reduced(self, moves: Sequence[int] | None = None, seconds: float | None = None) -> "Schedule":
-        """The setting with only these numbers of `moves`, without other cycles, and with about `seconds` per case."""
-        cases = self.cases
-        if moves is not None:
-            others = (NStormCase(scheme, number) for number in moves for scheme in (RESTART, ONLINE, LAZY))
-            cases = (NStormCase(None), *others, NStormCase(EXECUTORS, min(moves)))
-        rounds = self.rounds if seconds is None else max(1, round(seconds / self.seconds))
-        return replace(self, cases=cases, rounds=rounds)
+    def order(self, chance: random.Random) -> list[tuple[int, int, tuple[WayToMove, ...]]]:
+        """(block, moves, ways in their order) of all blocks; numbers of moves take turns in random order."""
+        return [
+            (block, moves, tuple(chance.sample(self.ways, len(self.ways))))
+            for block in range(self.blocks)
+            for moves in chance.sample(self.moves, len(self.moves))
+        ]
 
 
-FULL = Schedule(
-    60.0,
-    60.0,
-    10.0,
+@dataclass(frozen=True, slots=True)
+class BlockPlan:
+    """The arms of a run, seconds of warm-up before the first, and blocks of a pilot from which the power is told before."""
+
+    arms: tuple[Arm, ...]
+    warm: float
+    pilot: Arm | None = None
+
+    def reduced(self, moves: Sequence[int] | None) -> "BlockPlan":
+        """The main arm alone, with only these numbers of `moves`."""
+        if moves is None:
+            return self
+        main = self.arms[0]
+        return BlockPlan((Arm(main.name, main.ways, tuple(moves), main.blocks, main.seconds, main.load),), self.warm)
+
+
+MAIN = Arm("moves at full load", (RESTART, ONLINE, LAZY))
+"""The paper moves 1 to 16 of 36 tasks: 16 of 36 are 7 of our 16, and 16 are all."""
+PLAIN = BlockPlan((MAIN,), 90.0, Arm("pilot", MAIN.ways, (7,), 4))
+"""Twenty minutes."""
+FULL = BlockPlan(
     (
-        NStormCase(None),
-        *(NStormCase(scheme, moves) for moves in MOVES for scheme in (RESTART, ONLINE, LAZY)),
-        NStormCase(EXECUTORS, 1),
-        *(NStormCase(LAZY, 16, cycles) for cycles in CYCLES_TRIED),
+        MAIN,
+        Arm("moves at 70 % load", (ONLINE, LAZY, LAZY_4), (7,), load=0.7),
+        Arm("cycles", CYCLES_TRIED, (16,), 6, 20.0),
+        Arm("executors replaced", (RESTART, EXECUTORS), (1,), 5, 15.0),
     ),
-    rounds=10,
+    90.0,
+    PLAIN.pilot,
 )
-"""600 s per case and a re-deployment every 60 s, as in section 5.2; each of the ten in a separate round."""
-QUICK = Schedule(
-    6.0,
-    6.0,
-    0.5,
-    (
-        *(NStormCase(RESTART, 1), NStormCase(ONLINE, 1), NStormCase(LAZY, 1)),
-        *(NStormCase(RESTART, 2), NStormCase(LAZY, 2)),
-        NStormCase(None),
-        *(NStormCase(LAZY, 4), NStormCase(RESTART, 4)),
-        *(NStormCase(RESTART, 8), NStormCase(LAZY, 8)),
-        *(NStormCase(LAZY, 16), NStormCase(RESTART, 16)),
-    ),
-    hurry=10.0,
-    warm=12.0,
-)
-"""Shorter periods and cycles, one re-deployment per case, fewer cases: a functional check with less evidence.
-
-With only one round, compared cases are adjacent, and the baseline is in the middle."""
+"""Adds the load at which state is loaded ahead, the sweep of the cycles (5.2.4), and Storm* (5.2.1) last: new executors are
+slow."""
+QUICK = BlockPlan((Arm("moves at full load", MAIN.ways, (7,), 2, 8.0),), 15.0)
+"""Shows that it works; two blocks decide nothing."""
 
 
-@dataclass(frozen=True)
-class NStormRun:
-    """Results of a case.
+@dataclass(frozen=True, slots=True)
+class MoveWindow:
+    """A re-deployment in one way. lost: seconds of baseline throughput that are missing until the last task had landed.
 
-    throughput: records in each second from its start. landing: seconds from a re-deployment until its last task ran on its
-    new host. traffic: bytes/s, by kind.
+    gap: longest time between two commits meanwhile, s. landed: seconds until the last task ran on its new host. warm: part
+    of the migrations whose state was loaded ahead. rate: the baseline, records/s.
     """
 
-    case: NStormCase
-    throughput: tuple[float, ...]
-    moved: int
-    landing: tuple[float, ...]
-    restarts: int
-    traffic: Mapping[str, float] = field(default_factory=dict)
+    arm: str
+    moves: int
+    block: int
+    way: str
+    lost: float
+    gap: float
+    landed: float
+    warm: float
+    rate: float
 
-    @property
-    def total(self) -> float:
-        return float(sum(self.throughput))
+
+@dataclass(frozen=True, slots=True)
+class Marks:
+    """Epoch seconds of a window: its begin, its re-deployment, when the last task had landed, its end."""
+
+    began: float
+    asked: float
+    landed: float
+    ended: float
 
 
-def per_second(batches: Sequence[CommittedBatch], since: float, seconds: int) -> tuple[float, ...]:
-    """Records in each of `seconds` seconds from `since`: those of a batch are spread evenly over its duration.
+def records_between(batches: Sequence[CommittedBatch], since: float, until: float) -> float:
+    """Records processed between two times: those of a batch are spread evenly over its duration.
 
     There are none between batches, nor in an aborted batch; its repetition counts them.
     """
-    edges = since + np.arange(seconds + 1)
-    times, done, count = [-np.inf], [0.0], 0.0
-    for batch in sorted(batches, key=lambda batch: batch.start):
-        times += [batch.start, batch.end]
-        done += [count, count + batch.rows]
-        count += batch.rows
-    return tuple(np.diff(np.interp(edges, times[1:] or [0.0], done[1:] or [0.0])).tolist())
+    shares = (
+        batch.rows * max(0.0, min(batch.end, until) - max(batch.start, since)) / max(batch.end - batch.start, 1e-9)
+        for batch in batches
+    )
+    return math.fsum(shares)
 
 
-def usual(none: NStormRun, rounds: int) -> tuple[float, ...]:
-    """Baseline records/s without migrations, for each second: the mean of its round, because machine speed varies."""
-    means = np.reshape(none.throughput, (rounds, -1)).mean(axis=1)
-    return tuple(np.repeat(means, len(none.throughput) // rounds).tolist())
+def measured(marks: Marks, batches: Sequence[CommittedBatch]) -> tuple[float, float, float]:
+    """(seconds lost, longest gap between commits, baseline records/s) of a window.
 
-
-def degraded(throughput: Sequence[float], baseline: Sequence[float]) -> dict[float, int]:
-    """Seconds with at least each level of degradation relative to `baseline`, records in each second (Fig. 9)."""
-    lost = 1 - np.asarray(throughput) / np.asarray(baseline)
-    return {level: int((lost >= level - 1e-9).sum()) for level in LEVELS}
+    The baseline is what was processed before the re-deployment and from the end of the first batch that began after the
+    last task had landed. Raises EnvironmentProblem where one of these had no time.
+    """
+    after = min((batch.end for batch in batches if batch.start >= marks.landed), default=math.inf)
+    calm = (marks.asked - marks.began) + (marks.ended - after)
+    done = records_between(batches, marks.began, marks.asked) + records_between(batches, after, marks.ended)
+    if not (math.isfinite(calm) and calm > 0 and done > 0):
+        raise EnvironmentProblem("no batch ended after the tasks had landed: the window has no baseline")
+    rate = done / calm
+    lost = (after - marks.asked) - records_between(batches, marks.asked, after) / rate
+    ends = sorted(batch.end for batch in batches if batch.end <= after)
+    known = [end for end in ends if end <= marks.asked][-1:] + [end for end in ends if end > marks.asked]
+    gap = float(np.diff(known).max()) if len(known) > 1 else math.nan
+    return lost, gap, rate
 
 
 def redeploy(at: Mapping[TaskId, str], hosts: Sequence[str], moves: int, chance: random.Random) -> dict[TaskId, str]:
@@ -195,97 +210,82 @@ def _spread(load: Counter[str], hosts: Sequence[str]) -> int:
     return max(load[host] for host in hosts) - min(load[host] for host in hosts)
 
 
-def bars(runs: Sequence[NStormRun], rounds: int, wrong: int = 0) -> tuple[Check, ...]:
-    """The project's bars (after section 5.2.1), as far as the cases that were run determine them.
+def run_setting(
+    setting: BlockPlan,
+    progress: Callable[[str, int, int], None],
+    tell: Callable[[Sequence[MoveWindow]], str] = lambda _: "",
+    seed: int = 1,
+) -> tuple[list[MoveWindow], dict[str, Any]]:
+    """Run all arms; returns their windows and further facts. tell: what a pilot's windows say, told as progress.
 
-    rounds: of each case. wrong: final counts that differ from a batch query's.
+    Arms with another load have a cluster of their own. Raises EnvironmentProblem if the query fails.
     """
-    by_case = {run.case: run for run in runs}
-    none = by_case[NStormCase(None)]
-    baseline = usual(none, rounds)
-    checks = [Check("counts that differ from a batch query's", wrong, "0", wrong == 0, "project's bar")]
-
-    restart = by_case.get(NStormCase(RESTART, 1))
-    for scheme in (ONLINE, LAZY):
-        run = by_case.get(NStormCase(scheme, 1))
-        if run is None or restart is None:
-            continue
-        lost, worst = degraded(run.throughput, baseline), degraded(restart.throughput, baseline)[0.6]
-        stopped, slow = lost[1.0] - degraded(none.throughput, baseline)[1.0], lost[0.6]
-        limit = f"<= {worst / 5:g}, a fifth of stop and restart's {worst}"
-        paper = "project's bar; paper: 20 of 279"
-        checks += [
-            Check(f"{scheme}, 1 task: seconds at 100 % added", stopped, "<= 0", stopped <= 0, "project's bar"),
-            Check(f"{scheme}, 1 task: seconds at >= 60 %", slow, limit, slow <= worst / 5, paper),
-        ]
-    for run in runs:
-        against = by_case.get(NStormCase(RESTART, run.case.moves))
-        if run.case.scheme in (ONLINE, LAZY) and run.case.cycles is None and against is not None:
-            ratio = run.total / against.total
-            what = f"{run.case.name}: total over stop and restart's"
-            checks.append(Check(what, round(ratio, 3), "> 1", ratio > 1, "project's bar"))
-    return tuple(checks)
-
-
-def run_cases(
-    setting: Schedule, progress: Callable[[str, int, int], None], seed: int = 1
-) -> tuple[list[NStormRun], dict[str, Any]]:
-    """Run all cases on one cluster and one query; returns the runs and further facts.
-
-    Raises EnvironmentProblem if the query fails.
-    """
-    with tempfile.TemporaryDirectory(prefix="nstorm-") as folder, contextlib.closing(Rig(Path(folder))) as rig:
-        order = setting.order
-        progress("starting four executors", 0, len(order) + 1)
-        rig.begin(setting.warm)
-        rounds, began = [], Used.now()
-        for number, case in enumerate(order):
-            progress(case.name, number + 1, len(order) + 1)
-            # The same re-deployments for all schemes, other ones in each round.
-            turn = order[:number].count(case)
-            rounds.append(_run_case(rig, case, setting, random.Random(f"{seed} {turn} {case.moves}")))
-        others = Used.now().others(began)
-        rig.settle()  # the batch that is under way at the end counts for the last case
-        progress("comparing counts", len(order) + 1, len(order) + 1)
-        batches, wrong = rig.finish()
-        by_case = {case: [(at, run) for at, run in rounds if run.case == case] for case in setting.cases}
-        runs = [_together(each, rig.batches, setting) for each in by_case.values()]
-        return runs, {"batches": batches, "hosts": rig.confinement, "wrong counts": wrong, "others": others}
+    began, windows, pilot = Used.now(), list[MoveWindow](), list[MoveWindow]()
+    arms = [*([setting.pilot] if setting.pilot else []), *setting.arms]
+    every = sum(arm.blocks * len(arm.moves) * len(arm.ways) for arm in arms)
+    facts: dict[str, Any] = {"batches": 0, "wrong counts": 0, "batch seconds": {}}
+    interval = 0.0
+    for load in dict.fromkeys(arm.load for arm in arms):
+        if load < 1:  # a batch takes as long as at full load, and the next one waits
+            interval = facts["batch seconds"]["full load"] / load
+        with (
+            tempfile.TemporaryDirectory(prefix="nstorm-") as folder,
+            contextlib.closing(Rig(Path(folder), interval=interval)) as rig,
+        ):
+            progress("starting four executors", len(windows) + len(pilot), every)
+            rig.begin(setting.warm)
+            for arm in (each for each in arms if each.load == load):
+                found = pilot if arm is setting.pilot else windows
+                for window in _run_arm(rig, arm, random.Random(f"{seed} {arm.name}")):
+                    found.append(window)
+                    progress(f"{arm.name}: {window.way}, {window.moves} of 16", len(windows) + len(pilot), every)
+                if arm is setting.pilot and (said := tell(pilot)):
+                    facts["power, by the pilot"] = said
+                    progress(said, len(pilot), every)
+            rig.settle()
+            progress("comparing counts", len(windows) + len(pilot), every)
+            lasted = float(np.median([batch.end - batch.start for batch in rig.batches]))
+            facts["batch seconds"]["full load" if load == 1 else f"{load:.0%} load"] = lasted
+            batches, wrong = rig.finish()
+            facts["batches"] += batches
+            facts["wrong counts"] += wrong
+            facts["hosts"] = rig.confinement
+    return windows, {**facts, "others": Used.now().others(began)}
 
 
-def _together(rounds: Sequence[tuple[float, NStormRun]], batches: Sequence[CommittedBatch], setting: Schedule) -> NStormRun:
-    """Combine the rounds of one case; each with its start, epoch seconds."""
-    runs = [run for _, run in rounds]
-    return NStormRun(
-        runs[0].case,
-        tuple(second for began, _ in rounds for second in per_second(batches, began, int(setting.seconds))),
-        sum(run.moved for run in runs),
-        tuple(seconds for run in runs for seconds in run.landing),
-        sum(run.restarts for run in runs),
-        {kind: sum(run.traffic[kind] for run in runs) / len(runs) for kind in runs[0].traffic},
-    )
+def _run_arm(rig: Rig, arm: Arm, chance: random.Random) -> Iterator[MoveWindow]:
+    """Run the blocks of an arm; yields its windows."""
+    for block, moves, ways in arm.order(chance):
+        before = rig.at
+        there = redeploy(before, rig.hosts, moves, chance)
+        for number, way in enumerate(ways):
+            if way.scheme is Scheme.EXECUTORS or not set(there.values()) <= set(rig.hosts):
+                before = rig.at  # hosts have other addresses now: what moves is drawn anew
+                there = redeploy(before, rig.hosts, moves, chance)
+            wanted = {task: before[task] for task in there} if number % 2 else there
+            marks, warm = _window(rig, way, wanted, arm.seconds)
+            lost, gap, rate = measured(marks, rig.batches)
+            yield MoveWindow(arm.name, moves, block, way.name, lost, gap, marks.landed - marks.asked, warm, rate)
 
 
-def _run_case(rig: Rig, case: NStormCase, setting: Schedule, chance: random.Random) -> tuple[float, NStormRun]:
-    """Run a round of `case`: its start, epoch seconds, and its results without the throughput."""
-    scheme = Scheme(case.scheme) if case.scheme else Scheme.LAZY
-    cycles = Cycles(*case.cycles) if case.cycles else CYCLES[scheme]
-    hurry = setting.hurry if scheme is not Scheme.LAZY else 1.0
+def _window(rig: Rig, way: WayToMove, wanted: Mapping[TaskId, str], seconds: float) -> tuple[Marks, float]:
+    """Re-deploy once; returns its times and the part of its migrations that were warm."""
     rig.settle()
-    rig.follower.switch(scheme, Cycles(cycles.plan / hurry, cycles.batches / hurry))
-    began, landing, asked = time.time(), [], 0.0
-    restarts, landed, before = rig.take()
-    times = iter(np.arange(setting.first, setting.seconds, setting.period).tolist() if case.moves else [])
-    due = next(times, None)
-    while (now := time.time() - began) < setting.seconds:
-        if due is not None and now >= due:
-            wanted = redeploy(rig.at, rig.hosts, case.moves, chance)
-            rig.plan.publish(wanted, at=time.time(), why=case.name)
-            asked, due = time.time(), next(times, None)
-        if asked and (arrived := rig.arrival(asked)) is not None:
-            landing.append(arrived)
-            asked = 0.0
+    rig.follower.switch(way.scheme, way.cycles, way.limits)
+    began = time.time()
+    time.sleep(BEFORE)
+    rig.plan.publish(wanted, at=time.time(), why=way.name)
+    asked = time.time()
+    while rig.arrival(asked) is None:
+        if time.time() - asked > LONGEST:
+            raise EnvironmentProblem(f"{way.name}: not all tasks were on their hosts within {LONGEST:g} s")
         time.sleep(0.05)
-    restarted, ended, after = rig.take()
-    traffic = {kind: (after[kind] - before[kind]) / setting.seconds for kind in after}
-    return began, NStormRun(case, (), ended - landed, tuple(landing), restarted - restarts, traffic)
+    landed = time.time()
+    rig.next_batch(LONGEST)
+    rig.next_batch(LONGEST)
+    time.sleep(max(AFTER, began + seconds - time.time()))
+    ended = time.time()
+    rig.note()
+    mine = [each for each in rig.follower.placing.landed if each.since >= asked]
+    warm = [any(state is MigrationState.WARM for _, state in each.history) for each in mine]
+    return Marks(began, asked, landed, ended), float(np.mean(warm)) if warm else 0.0

@@ -1,7 +1,7 @@
 """Test rig of the N-Storm experiment: the cluster, the query, and the measurements.
 
-All cases use one query; its checkpoint persists even through cases that stop it, so that the final counts prove that no
-case lost or duplicated a record.
+All windows of a rig use one query; its checkpoint persists even through windows that stop it, so that the final counts
+prove that none lost or duplicated a record.
 """
 
 import contextlib
@@ -37,13 +37,14 @@ HOSTS, PARTITIONS = 4, 16
 """Executors of one slot each, and state partitions, as in the project's bar."""
 SENTENCE, VOCABULARY = 8, 20_000
 """Words per record, and size of the vocabulary."""
-ROWS = 40_000
-"""Records per batch: about a second of work for four executors on two cores."""
+ROWS = 2_000
+"""Records per batch: few, so that a batch is as short as these hosts make it, most of it what any batch costs them."""
 OPERATOR = "count"
 START_LIMIT, SETTLE_LIMIT = 300.0, 300.0
 """Time limits, seconds, for the start of executors and for a placement to take effect, on a busy machine."""
-CORES = os.cpu_count() or 1
-WORKER = HostType("worker", cores=1.0, slots=1, memory=1200.0)
+MACHINE = os.cpu_count() or 1
+WORKER = HostType("worker", cores=0.35, slots=1, memory=1200.0)
+"""Four of them use 1.4 cores of two: the driver keeps its share, and what one host does more takes from no other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +57,10 @@ class CommittedBatch:
 
 
 class Rig:
-    """Four executors that run a word count at full speed; must be closed."""
+    """Four executors that run a word count; must be closed.
+
+    interval: least seconds from one batch to the next; 0: at full speed.
+    """
 
     def __init__(
         self,
@@ -65,9 +69,11 @@ class Rig:
         hosts: int = HOSTS,
         rows: int = ROWS,
         vocabulary: int = VOCABULARY,
+        interval: float = 0.0,
     ) -> None:
         self._size = hosts
-        self._folder, self._rows, self._vocabulary = folder, rows, vocabulary
+        self._folder, self._rows, self._vocabulary, self._interval = folder, rows, vocabulary, interval
+        self._confined: set[str] = set()
         self._cluster = LocalCluster(Local(WORKER, max_hosts=2 * self._size, min_hosts=self._size), folder / "cluster")
         self._names: dict[str, str] = {}
         self._leased = 0
@@ -88,7 +94,7 @@ class Rig:
     @property
     def confinement(self) -> str:
         """Description of how the hosts are limited."""
-        shared = f"one machine, sharing its {CORES} cores; no quota, no network limits"
+        shared = f"one machine of {MACHINE} cores, each held to {WORKER.cores:g} of them; no network limits"
         return f"{self._size} processes of one slot each on {shared}"
 
     @property
@@ -115,9 +121,9 @@ class Rig:
             executor_cores=WORKER.slots,
             state_partitions=PARTITIONS,
             state_store="memory",
-            small=self._size > CORES,
+            small=self._size > MACHINE,
         )
-        kept = {"spark.sql.streaming.numRecentProgressUpdates": "5000"}
+        kept = {"spark.sql.streaming.numRecentProgressUpdates": "400"}
         closed = self._cluster.secrets
         settings = {**settings, **kept, **closed.session_settings}
         self._spark = open_session(master, "nstorm", self._cluster.folder, settings, closed.shared)
@@ -150,7 +156,14 @@ class Rig:
     def settle(self) -> None:
         """Wait until every task is on its planned host and every executor is up, and for one more batch."""
         _until(lambda: self._there() and len(self.hosts) >= self._size, SETTLE_LIMIT, "the placement that was planned")
+        self._confine()
         self.next_batch(SETTLE_LIMIT)
+
+    def _confine(self) -> None:
+        """Hold hosts to their quota from when they run tasks on: they have none while they start."""
+        for name in set(self._names.values()) - self._confined:
+            self._cluster.confine(name, WORKER.cores)
+            self._confined.add(name)
 
     def next_batch(self, limit: float) -> None:
         """Wait for the end of a batch. Raises EnvironmentProblem after `limit` seconds, or if the query failed."""
@@ -164,6 +177,10 @@ class Rig:
     def arrival(self, asked: float) -> float | None:
         """Seconds since `asked` (epoch seconds) if all tasks are placed as planned, else None."""
         return time.time() - asked if self._there() else None
+
+    def note(self) -> None:
+        """Record the batches that ended since the last call; at most 400 of them are known."""
+        self._note()
 
     def take(self) -> tuple[int, int, Counter[str]]:
         """Restarts, landed migrations and bytes of control traffic so far; also records the batches."""
@@ -219,7 +236,7 @@ class Rig:
             .writeStream.outputMode("update")
             .format("noop")
             .option("checkpointLocation", str(self._folder / "checkpoint"))
-            .trigger(processingTime="0 seconds")
+            .trigger(processingTime=f"{1000 * self._interval:.0f} milliseconds")
             .start()
         )
 
@@ -269,7 +286,7 @@ class Used:
             with contextlib.suppress(psutil.NoSuchProcess):
                 mine += sum(process.cpu_times()[:4])
         times = psutil.cpu_times()
-        return Used(sum(times) - times.idle - times.iowait - times.guest - times.guest_nice, mine, time.time() * CORES)
+        return Used(sum(times) - times.idle - times.iowait - times.guest - times.guest_nice, mine, time.time() * MACHINE)
 
     def others(self, since: "Used") -> float:
         """Fraction of the machine's cores that other programs have used since `since`."""

@@ -9,12 +9,12 @@ from typing import Any
 from elastream.experiments.assumptions import assumption_table, values, variations
 from elastream.experiments.cases import ExperimentOptions, run_all
 from elastream.experiments.findings import Check, Findings, check_table, counted, environment, variation_table
+from elastream.experiments.otd.bars import METRICS, bars, gain, mean_of
 from elastream.experiments.otd.experiment import (
     APPLICATIONS,
     FEWER_SEEDS,
     FRESH_SEEDS,
     MAIN,
-    METRICS,
     PAPER,
     POLICIES,
     SEEDS,
@@ -23,9 +23,6 @@ from elastream.experiments.otd.experiment import (
     OtdAssumptions,
     OtdCase,
     OtdRun,
-    bars,
-    gain,
-    mean_of,
     run_case,
 )
 from elastream.experiments.page import Block, Heading, Page, Plot, Prose, Table, comparison_table, line
@@ -237,6 +234,21 @@ def _page(
     return Page("OTD: tasks moved one by one to where they talk, and off hosts that are full (simulated)", tuple(blocks))
 
 
+FIGURES: Mapping[str, Sequence[tuple[int, str, str, str]]] = {
+    "computation": (
+        (3, "throughput", "sentences/s", "12(a)"),
+        (1, "CPU use of workers", "part of their cores", "12(b)"),
+        (2, "traffic between nodes", "part of all", "12(c)"),
+    ),
+    "communication": (
+        (3, "throughput", "sentences/s", "13(a)"),
+        (4, "time to an answer", "s", "13(b)"),
+        (2, "traffic between nodes", "part of all", "13(c)"),
+    ),
+}
+"""Columns of a run's series that are drawn, with the paper's figure of each."""
+
+
 def _plots(runs: Sequence[OtdRun], application: str) -> list[Plot]:
     first = {
         run.case.policy: run
@@ -244,16 +256,17 @@ def _plots(runs: Sequence[OtdRun], application: str) -> list[Plot]:
         if run.case.application == application and run.case.cluster == MAIN and run.case.assumptions == OtdAssumptions()
     }
     plots = []
-    for column, what, y in ((1, "CPU use of workers", "part of their cores"), (2, "traffic between nodes", "part of all")):
+    for column, what, y, figure in FIGURES[application]:
         lines: list[dict[str, Any]] = [
             line(p, [row[0] for row in first[p].series], [row[column] for row in first[p].series], colour=n)
             for n, p in enumerate(POLICIES)
         ]
-        figure = "Figure 12" if application == "computation" else "Figure 13"
-        caption = f"{application}-intensive: {what} (simulated, compare {figure})"
+        caption = f"{application}-intensive: {what} (simulated, compare Figure {figure})"
         plots.append(Plot(caption, "s", y, tuple(lines)))
     return plots
 
 
 def _text(metric: str, value: float) -> str:
-    return percent(value) if "CPU" in metric or "traffic" in metric else f"{value:,.0f}"
+    if "CPU" in metric or "traffic" in metric:
+        return percent(value)
+    return f"{value:,.2f}" if "ms" in metric else f"{value:,.0f}"

@@ -42,7 +42,7 @@ POLICIES = ("btu", "text", "threshold")
 COLUMNS = tuple(f"{policy} {minutes}" for policy in POLICIES for minutes in BTUS)
 LEVELS: Mapping[str, float] = {"real-time": 1.0, "near-real-time": 2.0, "relaxed": 5.0}
 """Compliance levels: allowed duration as a multiple of the service level (paper, metrics)."""
-SEEDS = tuple(range(1, 7))
+SEEDS = tuple(range(1, 13))
 SENSITIVITY_SEEDS = SEEDS[:3]
 TIMES: Mapping[str, tuple[float, float]] = {"20 to 30": (20, 30), "50 to 60": (50, 60), "65 to 75": (65, 75)}
 """Minutes between which instances are counted: the paper's text on the two-level pattern says that they grow from minute 20

@@ -61,6 +61,8 @@ class ElasticAllocator:
             raise InputError(f"objective is {self.objective!r}; it must be {' or '.join(map(repr, map(str, Objective)))}")
 
     needs: ClassVar[Needs] = frozenset({(Rows.TASK, Metric.BUSY_CORES)})
+    exchanges: ClassVar = True
+    """It reads who sends whom how much, which a plant may have to measure for it."""
     name: ClassVar = "elastic_allocator"
 
     def plan(self, observation: Observation, memory: float | None = None) -> Plan:

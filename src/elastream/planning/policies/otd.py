@@ -61,15 +61,19 @@ class OtdRules:
     relief: an extension. As published, both algorithms consider communication alone: Algorithm 1 may move an idle task, or
     one so heavy that the receiver becomes as loaded as the giver was; Algorithm 2 may fill a worker that Algorithm 1 must
     then relieve, without end. With `relief` above 0, a move by Algorithm 1 must lower the higher of the two utilisations by
-    that fraction of their difference, and if the busiest worker has no such task the next one with high load is tried; a
-    move by Algorithm 2 must leave its receiver below high load. 0: as published.
+    that part of itself, and if the busiest worker has no such task the next one with high load is tried; a move by
+    Algorithm 2 must leave its receiver below high load. 0: as published.
+
+    It is what a move costs over the time in which it has to earn that: while all wait for a worker of utilisation u, relief
+    of b raises what is processed by b / u, and a move that stops processing for s seconds is worth it within T where
+    b / u >= s / T. The default is one second (the paper's stop is shorter, section 5.2.1) over a minute.
     """
 
     high: float = 0.9
     low: float = 0.7
     long_queue: float = 1000.0
     threshold: float = 0.01
-    relief: float = 0.1
+    relief: float = 1 / 60
 
     def __post_init__(self) -> None:
         if not 0 <= self.relief < 0.5:
@@ -193,7 +197,7 @@ def _balance(
     brings = np.minimum(weight[task], gap - weight[task])
     order = np.lexsort((worker, -np.where(np.isnan(brings), 0.0, brings), -change))
     for row in order.tolist():
-        if rules.relief > 0 and brings[row] < rules.relief * gap[row]:
+        if rules.relief > 0 and brings[row] < rules.relief * workers.utilisation[giver]:
             continue
         if (int(task[row]), int(worker[row])) not in without:
             return Pair(Case.BALANCE, int(task[row]), int(worker[row]), float(change[row]) if exchange.known else math.nan)
@@ -285,6 +289,8 @@ class Otd(OtdRules):
         super().__post_init__()
 
     needs: ClassVar[Needs] = frozenset({(Rows.TASK, Metric.BUSY_CORES), (Rows.HOST, Metric.CPU)})
+    exchanges: ClassVar = True
+    """It reads who sends whom how much, which a plant may have to measure for it."""
     name: ClassVar = "otd"
 
     def plan(self, observation: Observation, memory: OtdMemory | None = None) -> Plan:

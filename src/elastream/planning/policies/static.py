@@ -121,10 +121,15 @@ def _type_of(policy: Static, host_types: Sequence[HostType]) -> HostType:
 
 
 def missing_hosts(observation: Observation, hosts: int, host_type: str | None = None) -> list[Action]:
-    """Leases for the hosts missing of `hosts`, within `max_hosts`; host_type: None: the provider's first type."""
-    kind = host_type or next(iter(observation.context.host_types))
+    """Leases for the hosts missing of `hosts`, within `max_hosts`; none where no host type can be leased.
+
+    host_type: None: the provider's first type.
+    """
     wanted = min(hosts, observation.context.max_hosts)
     missing = wanted - len(observation.usable) - len(observation.coming)
+    if missing <= 0 or not observation.context.host_types:
+        return []
+    kind = host_type or next(iter(observation.context.host_types))
     kinds = spread(observation, observation.context.host_types[kind], missing)
     return [
         LeaseHost(observation.host_name(n), each.name, each.region, why=f"{counted(hosts, 'host')} at all times")

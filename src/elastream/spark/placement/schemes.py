@@ -99,10 +99,10 @@ class Follower:
         self.acted = plan.latest.version
         self._thread.start()
 
-    def switch(self, scheme: Scheme, cycles: Cycles | None = None) -> None:
-        """Continue with another scheme."""
+    def switch(self, scheme: Scheme, cycles: Cycles | None = None, limits: Limits | None = None) -> None:
+        """Continue with another scheme. limits: of its moves, by default those of the scheme."""
         self.scheme, self.cycles = scheme, cycles or CYCLES[scheme]
-        self.placing.limits = LIMITS[scheme]
+        self.placing.limits = limits or LIMITS[scheme]
 
     def close(self) -> None:
         """Stop the thread and the query; a running batch is aborted without effect."""

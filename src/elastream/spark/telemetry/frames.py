@@ -128,10 +128,12 @@ def task_frame(
     held: Mapping[TaskId, str],
     loads: Mapping[str, PartitionLoads],
     lags: Mapping[TaskId, float] = MappingProxyType({}),
+    waiting: Mapping[str, float] = MappingProxyType({}),
 ) -> TaskFrame:
     """A row per task that is on one of `hosts`, with what it takes a second by `loads` of its operator.
 
-    lags: of the copy of its state that is furthest ahead.
+    lags: of the copy of its state that is furthest ahead. waiting: by operator, see `seconds_waiting`: a task's backlog is
+    what it would take in so many seconds, its part of the records that wait for its query.
     """
     operators = tuple(graph.by_name)
     numbers, rows = {name: row for row, name in enumerate(operators)}, {name: row for row, name in enumerate(hosts)}
@@ -153,10 +155,35 @@ def task_frame(
             Metric.PROCESSED_RATE: column("records"),
             Metric.TRAFFIC: column("traffic"),
             Metric.STATE_SIZE: column("state"),
+            Metric.BACKLOG: column("records") * np.array([waiting.get(task.operator, NAN) for task, _ in placed]),
             Metric.STANDBY_LAG: [lags.get(task, NAN) for task, _ in placed],
         },
         ages=max(ages, default=0.0),
     )
+
+
+def seconds_waiting(graph: Graph, operators: Frame) -> dict[str, float]:
+    """By operator, for how many seconds its query has work waiting, at the rate of now; NaN where that is unknown.
+
+    What waits is at the entries of a query: its sources, and operators that durable edges lead to.
+    """
+    entries: dict[str, frozenset[str]] = {}
+
+    def entries_of(name: str) -> frozenset[str]:
+        if name not in entries:
+            before = graph.inputs[name]
+            durable = any(edge.durable is not None for edge in before)
+            above = (entries_of(edge.source) for edge in before)
+            entries[name] = frozenset([name]) if durable or not before else frozenset().union(*above)
+        return entries[name]
+
+    found = {}
+    for name in graph.by_name:
+        into = sorted(entries_of(name))
+        backlog = sum(operators.value(each, Metric.BACKLOG) for each in into)
+        rate = sum(operators.value(each, Metric.PROCESSED_RATE) for each in into)
+        found[name] = 0.0 if backlog == 0 else backlog / rate if rate > 0 else NAN
+    return found
 
 
 def weights(frame: TaskFrame) -> Mapping[TaskId, float]:

@@ -1,0 +1,57 @@
+"""benchmarks/drift.py: what it says where nothing was recorded, and when a prediction agrees."""
+
+import math
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from _drift_runs import QUICK, SCENARIOS
+from drift import Predicted
+
+SCRIPT = Path(__file__).parents[2] / "benchmarks" / "drift.py"
+
+
+def predicted(simulated, spread=0.0, measured=10.0):
+    return Predicted("a", "b", "latency p50", measured, simulated, spread)
+
+
+@pytest.mark.parametrize(
+    ("simulated", "spread", "agrees"),
+    [
+        (12.0, 0.0, True),
+        (12.1, 0.0, False),
+        (7.9, 0.0, False),
+        (12.9, 0.3, True),
+        (13.1, 0.3, False),
+        (12.5, math.nan, False),
+    ],
+)
+def test_a_prediction_agrees_within_the_bound_or_within_the_spread_of_twins(simulated, spread, agrees):
+    assert predicted(simulated, spread).agrees is agrees
+
+
+def test_what_is_unknown_does_not_agree():
+    assert not predicted(1.0, measured=0.0).agrees
+    assert not predicted(math.nan).agrees
+
+
+def test_twelve_runs_of_dataflows_that_have_several_differ_in_load_hosts_and_policy():
+    assert len(SCENARIOS) >= 12
+    assert set(QUICK) <= set(SCENARIOS)
+    for dataflow in {each.dataflow for each in SCENARIOS.values()}:
+        mine = [each for each in SCENARIOS.values() if each.dataflow is dataflow]
+        assert len(mine) >= 3
+        assert len({type(each.policy) for each in mine}) > 1
+        assert len({(each.host.name, each.hosts) for each in mine}) > 1
+    longest = sum(60 if each.load.seconds is None else each.load.seconds + 35 for each in SCENARIOS.values())
+    assert 2 * longest < 40 * 60
+
+
+def test_without_recordings_one_sentence_says_how_to_make_them(tmp_path):
+    done = subprocess.run(
+        [sys.executable, str(SCRIPT), "--read", str(tmp_path)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    assert "record them first" in done.stderr
+    assert "Traceback" not in done.stderr
