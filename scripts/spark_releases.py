@@ -1,6 +1,6 @@
 """Runs the Spark tests of placing, Autopilot and composition on each release of Spark; `make test-sparks`.
 
-Each release has an environment of its own in the user's cache folder: its PySpark, and the Py4J that it asks for, by pip; every
+Each release has an environment of its own in the user's cache folder: PySpark, and the Py4J that it asks for, by pip; every
 other library is the locked one, by a link into the environment that this runs in. The matrix that is printed can be written
 as JSON (`--json`). The exit status is 1 if a test failed on a release that is promised.
 """

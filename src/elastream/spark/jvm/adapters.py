@@ -2,7 +2,7 @@
 
 Java sources and settings are written for the newest release. On an older one, each name that it spells another way is
 replaced before the source is compiled or the setting is made; nothing else in the package asks for the release. What no
-spelling can bring back (a call that an older release lacks) is left to the probe: that mechanism is missing there, and says so.
+spelling brings back (a call that an older release lacks) is left to the probe: that mechanism is missing there and says so.
 """
 
 import re
