@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup demo demo-manufacturing demo-demand-response demo-linear-road demo-trending test test-all quick check unit docs figures measure clean
+.PHONY: setup demo demo-manufacturing demo-demand-response demo-linear-road demo-trending test test-all test-sparks quick check unit docs figures measure clean
 
 setup: $(READY)
 
@@ -48,6 +48,10 @@ check: setup
 test-all: test
 	$(BIN)/python -m pytest -m "not spark and not kafka and not slow" -n auto --dist loadfile --hypothesis-profile=full
 	$(BIN)/python -m pytest -m slow --hypothesis-profile=full
+
+# Each release of Spark in an environment of its own (450 MB each, fetched once); prints the matrix.
+test-sparks: setup
+	$(BIN)/python scripts/spark_releases.py
 
 unit: setup
 	$(BIN)/python -m pytest -m "not spark and not kafka and not slow" -n auto --dist loadfile

@@ -340,7 +340,7 @@ class TestLeased:
     def test_a_host_whose_executor_never_gets_warm_is_lost_for_that(self, provider, clock):
         session, never = FakeSession(), threading.Event()
         hosts = Hosts(Executors(session), provider, clock.now, fence=session.fence, warm=lambda _: never.wait(60) and None)
-        hosts.lease("h1", SMALL)
+        hosts.lease("h1", HostType("quick", cores=1, start=8.0))
         session.there["1"] = ("at h1", 1, 0, False)
         assert step(hosts) == {"h1": "starting"}
         clock.advance(module.START_LIMIT + 1)

@@ -14,8 +14,11 @@ import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 
+from pyspark import __version__ as SPARK
+
 from elastream.clouds.local.java import cache_folder, find_java, spark_home
 from elastream.model.errors import EnvironmentProblem, in_one_line
+from elastream.spark.jvm.adapters import CHANGES, for_release
 
 __all__ = ["PLUGIN", "copies_settings", "jar"]
 
@@ -59,6 +62,7 @@ def jar() -> Path:
 def _key() -> str:
     jars = sorted((spark_home() / "jars").glob("*.jar"))
     known = [FORMAT, *((each.name, each.read_text(encoding="utf-8")) for each in sorted(SOURCES.glob("*.java")))]
+    known += [[change.now, change.before] for change in CHANGES]
     known += [(each.name, each.stat().st_size) for each in jars]
     return hashlib.sha256(json.dumps(known).encode()).hexdigest()[:16]
 
@@ -66,12 +70,16 @@ def _key() -> str:
 def _compile(target: Path) -> None:
     jars = spark_home() / "jars"
     path = ":".join(map(str, sorted(jars.glob("*.jar"))))
-    sources = map(str, sorted(SOURCES.glob("*.java")))
+    spelled = target.with_name("sources")
+    spelled.mkdir()
+    sources = [spelled / each.name for each in sorted(SOURCES.glob("*.java"))]
+    for source in sources:
+        source.write_text(for_release((SOURCES / source.name).read_text(encoding="utf-8"), SPARK), encoding="utf-8")
     target.mkdir()
     command = [str(find_java()), "-XX:TieredStopAtLevel=1", "-cp", f"{jars}/*", COMPILER]
     try:
         done = subprocess.run(
-            [*command, "-d", str(target), "-classpath", path, *sources],
+            [*command, "-d", str(target), "-classpath", path, *map(str, sources)],
             capture_output=True,
             text=True,
             errors="replace",

@@ -13,6 +13,7 @@ from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
 from elastream.model.errors import EnvironmentProblem
+from elastream.spark.jvm.adapters import for_release
 from elastream.spark.jvm.gateway import Java, java_context, java_session, jvm_of, why_in_java
 
 __all__ = ["HERE", "DriverSide", "RunningQuery", "TaskLoads", "running_queries"]
@@ -38,7 +39,7 @@ class DriverSide:
             compiler.setParentClassLoader(loader)
             if extends:
                 compiler.setExtendedClass(loader.loadClass(extends))
-            compiler.cook(source.read_text(encoding="utf-8"))
+            compiler.cook(for_release(source.read_text(encoding="utf-8"), str(spark.version)))
             # Through an object, because the gateway finds a class by name only in Spark's class loader.
             self._object = compiler.getClazz().getDeclaredConstructor(None).newInstance(None)
         except (Py4JError, TypeError) as error:

@@ -19,12 +19,14 @@ from typing import Literal, TypeAlias
 import psutil
 from py4j.protocol import Py4JError
 from pyspark import SparkConf, SparkContext
+from pyspark import __version__ as SPARK
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from elastream.clouds.local.closed import POOL_TOKEN
 from elastream.clouds.local.java import DRIVER_OPTIONS, SCALA, linked_home, scala_version, spark_home
 from elastream.model.errors import EnvironmentProblem, InputError
+from elastream.spark.jvm.adapters import for_release
 from elastream.spark.jvm.gateway import jvm_of, why_in_java
 
 __all__ = ["StateStore", "holding", "open_session", "secret_of", "session_settings", "settings_for"]
@@ -48,6 +50,8 @@ STATE_STORES: Mapping[StateStore, Mapping[str, str]] = MappingProxyType(
         },
     }
 )
+
+FILES_OF_CHECKPOINTS = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 
 LOCALITY_WAIT = "1s"
 """How long a task waits for the executor that holds its state. A lost executor costs at most this once per batch; below
@@ -147,9 +151,7 @@ def session_settings(state_store: StateStore = "memory") -> Mapping[str, str]:
         # Hadoop's default ways with local files start a process (chmod, readlink) up to three times a file, and a batch
         # writes a file a state partition: this and the raw file system below took batches from 1.3 s to 0.5 s on a one-core
         # host. Files still come into being under another name and are renamed, which a crash leaves whole or not there.
-        "spark.sql.streaming.checkpointFileManagerClass": (
-            "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
-        ),
+        "spark.sql.streaming.checkpointFileManagerClass": for_release(FILES_OF_CHECKPOINTS, SPARK),
         # A partition that moves reads its last snapshot and every change since.
         "spark.sql.streaming.stateStore.maintenanceInterval": "15s",
         # State partitions are the unit that moves between hosts: nothing may merge them.

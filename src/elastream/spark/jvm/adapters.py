@@ -1,0 +1,59 @@
+"""What differs in Spark's internals between the releases that Elastream runs on: one table.
+
+Java sources and settings are written for the newest release. On an older one, each name that it spells another way is
+replaced before the source is compiled or the setting is made; nothing else in the package asks for the release. What no
+spelling brings back (a call that an older release lacks) is left to the probe: that mechanism is missing there and says so.
+"""
+
+import re
+from typing import NamedTuple
+
+__all__ = ["CHANGES", "NEWEST", "OLDEST", "Change", "for_release", "release_of"]
+
+OLDEST, NEWEST = (4, 0), (4, 3)
+"""The releases that the table covers."""
+
+
+class Change(NamedTuple):
+    """A spelling that came with release `since`. now: in that one and later; before: in earlier ones; what: it is."""
+
+    since: tuple[int, int]
+    now: str
+    before: str
+    what: str
+
+
+STREAMING = "org.apache.spark.sql.execution.streaming"
+
+JOIN = 'plan.nodeName().equals("StreamingSymmetricHashJoin")'
+FOUR = '"left-keyToNumValues,left-keyWithIndexToValue,right-keyToNumValues,right-keyWithIndexToValue"'
+ONE = '"default"'
+
+CHANGES: tuple[Change, ...] = (
+    Change((4, 1), f"{STREAMING}.runtime.", f"{STREAMING}.", "the execution of a query, and of its batches"),
+    Change((4, 1), f"{STREAMING}.operators.stateful.", f"{STREAMING}.", "operators with state"),
+    Change((4, 1), f"{STREAMING}.checkpointing.", f"{STREAMING}.", "how files of a checkpoint come into being"),
+    Change((4, 2), ", boolean reading, boolean empty)", ", boolean reading)", "RocksDB.load: whether it begins empty"),
+    Change((4, 2), "(version, id, reading, empty)", "(version, id, reading)", "the same"),
+    Change((4, 2), "(version, scala.Option.empty(), true, false)", "(version, scala.Option.empty(), true)", "the same"),
+    Change((4, 2), " && !empty", "", "the same"),
+    Change((4, 2), "scala.Option id, boolean snapshot, boolean empty)", "scala.Option id)", "getStore: how it begins"),
+    Change((4, 2), "(version, id, snapshot, empty)", "(version, id)", "the same"),
+    Change((4, 1), 'writer.stateStoreNames().mkString(",")', f"({JOIN} ? {FOUR} : {ONE})", "the stores of an operator"),
+)
+"""Each row is one difference; rows apply in this order."""
+
+
+def release_of(version: str) -> tuple[int, int]:
+    """The release of a version such as `4.1.4` or `4.3.0-SNAPSHOT`: (4, 1), (4, 3); (0, 0) if it is no version."""
+    found = re.match(r"(\d+)\.(\d+)", version)
+    return (int(found[1]), int(found[2])) if found else (0, 0)
+
+
+def for_release(text: str, version: str) -> str:
+    """`text`, written for the newest release, as Spark `version` spells it."""
+    release = release_of(version)
+    for change in CHANGES:
+        if release < change.since:
+            text = text.replace(change.now, change.before)
+    return text
