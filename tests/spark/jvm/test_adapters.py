@@ -2,7 +2,7 @@
 
 import pytest
 
-from elastream.spark.jvm.adapters import CHANGES, NEWEST, OLDEST, for_release, release_of
+from elastream.spark.jvm.adapters import NEWEST, OLDEST, SPELLINGS, for_release, release_of
 from elastream.spark.jvm.copies_jar import SOURCES
 from elastream.spark.jvm.driver_side import HERE
 from elastream.spark.jvm.session import FILES_OF_CHECKPOINTS
@@ -22,13 +22,13 @@ def test_the_newest_release_is_what_sources_are_written_for():
     assert for_release(WRITTEN, "4.3.0") == WRITTEN
 
 
-@pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.now)
+@pytest.mark.parametrize("change", SPELLINGS, ids=lambda change: change.now)
 def test_each_row_is_used_and_speaks_of_a_release_that_is_covered(change):
     assert change.now in WRITTEN
     assert OLDEST < change.since <= NEWEST
 
 
-@pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.now)
+@pytest.mark.parametrize("change", SPELLINGS, ids=lambda change: change.now)
 def test_an_older_release_meets_no_spelling_that_came_later(change):
     major, minor = change.since
     assert change.now not in for_release(WRITTEN, f"{major}.{minor - 1}.9")

@@ -8,13 +8,13 @@ spelling brings back (a call that an older release lacks) is left to the probe: 
 import re
 from typing import NamedTuple
 
-__all__ = ["CHANGES", "NEWEST", "OLDEST", "Change", "for_release", "release_of"]
+__all__ = ["NEWEST", "OLDEST", "SPELLINGS", "Spelling", "for_release", "release_of"]
 
 OLDEST, NEWEST = (4, 0), (4, 3)
 """The releases that the table covers."""
 
 
-class Change(NamedTuple):
+class Spelling(NamedTuple):
     """A spelling that came with release `since`. now: in that one and later; before: in earlier ones; what: it is."""
 
     since: tuple[int, int]
@@ -29,17 +29,17 @@ JOIN = 'plan.nodeName().equals("StreamingSymmetricHashJoin")'
 FOUR = '"left-keyToNumValues,left-keyWithIndexToValue,right-keyToNumValues,right-keyWithIndexToValue"'
 ONE = '"default"'
 
-CHANGES: tuple[Change, ...] = (
-    Change((4, 1), f"{STREAMING}.runtime.", f"{STREAMING}.", "the execution of a query, and of its batches"),
-    Change((4, 1), f"{STREAMING}.operators.stateful.", f"{STREAMING}.", "operators with state"),
-    Change((4, 1), f"{STREAMING}.checkpointing.", f"{STREAMING}.", "how files of a checkpoint come into being"),
-    Change((4, 2), ", boolean reading, boolean empty)", ", boolean reading)", "RocksDB.load: whether it begins empty"),
-    Change((4, 2), "(version, id, reading, empty)", "(version, id, reading)", "the same"),
-    Change((4, 2), "(version, scala.Option.empty(), true, false)", "(version, scala.Option.empty(), true)", "the same"),
-    Change((4, 2), " && !empty", "", "the same"),
-    Change((4, 2), "scala.Option id, boolean snapshot, boolean empty)", "scala.Option id)", "getStore: how it begins"),
-    Change((4, 2), "(version, id, snapshot, empty)", "(version, id)", "the same"),
-    Change((4, 1), 'writer.stateStoreNames().mkString(",")', f"({JOIN} ? {FOUR} : {ONE})", "the stores of an operator"),
+SPELLINGS: tuple[Spelling, ...] = (
+    Spelling((4, 1), f"{STREAMING}.runtime.", f"{STREAMING}.", "the execution of a query, and of its batches"),
+    Spelling((4, 1), f"{STREAMING}.operators.stateful.", f"{STREAMING}.", "operators with state"),
+    Spelling((4, 1), f"{STREAMING}.checkpointing.", f"{STREAMING}.", "how files of a checkpoint come into being"),
+    Spelling((4, 2), ", boolean reading, boolean empty)", ", boolean reading)", "RocksDB.load: whether it begins empty"),
+    Spelling((4, 2), "(version, id, reading, empty)", "(version, id, reading)", "the same"),
+    Spelling((4, 2), "(version, scala.Option.empty(), true, false)", "(version, scala.Option.empty(), true)", "the same"),
+    Spelling((4, 2), " && !empty", "", "the same"),
+    Spelling((4, 2), "scala.Option id, boolean snapshot, boolean empty)", "scala.Option id)", "getStore: how it begins"),
+    Spelling((4, 2), "(version, id, snapshot, empty)", "(version, id)", "the same"),
+    Spelling((4, 1), 'writer.stateStoreNames().mkString(",")', f"({JOIN} ? {FOUR} : {ONE})", "the stores of an operator"),
 )
 """Each row is one difference; rows apply in this order."""
 
@@ -53,7 +53,7 @@ def release_of(version: str) -> tuple[int, int]:
 def for_release(text: str, version: str) -> str:
     """`text`, written for the newest release, as Spark `version` spells it."""
     release = release_of(version)
-    for change in CHANGES:
+    for change in SPELLINGS:
         if release < change.since:
             text = text.replace(change.now, change.before)
     return text

@@ -18,7 +18,7 @@ from pyspark import __version__ as SPARK
 
 from elastream.clouds.local.java import cache_folder, find_java, spark_home
 from elastream.model.errors import EnvironmentProblem, in_one_line
-from elastream.spark.jvm.adapters import CHANGES, for_release
+from elastream.spark.jvm.adapters import SPELLINGS, for_release
 
 __all__ = ["PLUGIN", "copies_settings", "jar"]
 
@@ -62,7 +62,7 @@ def jar() -> Path:
 def _key() -> str:
     jars = sorted((spark_home() / "jars").glob("*.jar"))
     known = [FORMAT, *((each.name, each.read_text(encoding="utf-8")) for each in sorted(SOURCES.glob("*.java")))]
-    known += [[change.now, change.before] for change in CHANGES]
+    known += [[change.now, change.before] for change in SPELLINGS]
     known += [(each.name, each.stat().st_size) for each in jars]
     return hashlib.sha256(json.dumps(known).encode()).hexdigest()[:16]
 
