@@ -51,7 +51,7 @@ class Peak:
 
 
 def elastream(*arguments: object) -> Result:
-    return CliRunner().invoke(app, [str(each) for each in arguments])
+    return CliRunner(env={"COLUMNS": "300"}).invoke(app, [str(each) for each in arguments])
 
 
 def shown_as(result: Result) -> str:

@@ -53,7 +53,7 @@ def driver():
 def spark():
     context = SimpleNamespace(isStopped=lambda: False)
     return SimpleNamespace(
-        sparkContext=SimpleNamespace(_jsc=SimpleNamespace(sc=lambda: context), master="local[2]"),
+        sparkContext=SimpleNamespace(_jsc=SimpleNamespace(sc=lambda: context), master="local[2]", applicationId="app-1"),
         _jsparkSession=SimpleNamespace(streams=object),
     )
 

@@ -288,7 +288,7 @@ class GrantedExecutors:
     def _restore(self, granting: Granting) -> None:
         """Take over the hosts that an earlier provider leased in the same application."""
         kept = self._read_kept()
-        if kept.get("application") == granting.application:
+        if kept and kept.get("application") == granting.application:
             self._hosts = {each["host"]: _Host(each["type"], executor=each["executor"]) for each in kept["hosts"]}
             self._request()
 

@@ -17,10 +17,11 @@ EVERY = 10.0
 def progress_bar(console: Console) -> Iterator[Callable[[str, int, int], None]]:
     """Show a progress bar; yields its update function (description, runs done, total runs).
 
-    Where there is no terminal, a line at most every ten seconds says the same.
+    Where there is no terminal, a line at most every ten seconds says the same, on standard error: what a command found out
+    is read by others, and is the same however long it took.
     """
     if not console.is_terminal:
-        yield _lines(console)
+        yield _lines(Console(stderr=True))
         return
     columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
     with Progress(*columns, console=console, transient=True) as bar:
