@@ -2,8 +2,12 @@
 
 import pytest
 
+from conformance.fake_provider import SMALL, FakeProvider
 from elastream.model.errors import CloudError, EnvironmentProblem, HostsGone
+from elastream.recording.lease_log import LeaseLog
 from elastream.spark import start
+from elastream.spark.hosts import trying
+from elastream.spark.hosts.taking_over import begun
 
 
 class FirstHosts:
@@ -30,6 +34,7 @@ class FirstHosts:
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch):
     monkeypatch.setattr(start, "STEP", 0.0)
+    monkeypatch.setattr(trying, "PAUSE", 0.0)
 
 
 def test_a_provider_that_fails_now_and_then_ends_no_start(caplog):
@@ -41,7 +46,7 @@ def test_a_provider_that_fails_now_and_then_ends_no_start(caplog):
 
 
 def test_one_that_fails_for_good_is_one_sentence(monkeypatch):
-    monkeypatch.setattr(start, "TRIED", 0.0)
+    monkeypatch.setattr(trying, "TRIED", 0.0)
     with pytest.raises(EnvironmentProblem, match=r"^the first hosts cannot be looked at: RuntimeError: no such thing$"):
         start._await_first(FirstHosts(9, RuntimeError("no such thing")), 1)
     with pytest.raises(CloudError, match=r"^no rights$"):
@@ -51,3 +56,18 @@ def test_one_that_fails_for_good_is_one_sentence(monkeypatch):
 def test_where_the_hosts_are_gone_nothing_is_tried_again():
     with pytest.raises(HostsGone):
         start._await_first(FirstHosts(9, HostsGone("all gone")), 1)
+
+
+def test_first_hosts_are_requested_again_where_that_failed(tmp_path):
+    provider, lease = FakeProvider((SMALL,)), FakeProvider.lease
+    errors = [RuntimeError("try again"), RuntimeError("and again")]
+
+    def failing(hosts):
+        if errors:
+            raise errors.pop()
+        lease(provider, hosts)
+
+    provider.lease = failing
+    first = begun(LeaseLog(tmp_path / "leases.jsonl"), provider, None, 0.0).first
+    assert provider.hosts().keys() == first.keys()
+    assert not errors

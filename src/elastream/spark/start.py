@@ -1,7 +1,6 @@
 """Starts queries on hosts of a cloud: cluster, session, first hosts, queries - all of it, or nothing is left running."""
 
 import logging
-import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -17,7 +16,7 @@ from elastream.model.alarms import Alarms
 from elastream.model.compiling import refuse_uncompilable
 from elastream.model.composing import Consistency, refuse_inconsistent
 from elastream.model.endpoints import KafkaTopic
-from elastream.model.errors import CloudError, ElastreamError, EnvironmentProblem, HostsGone, in_one_line
+from elastream.model.errors import CloudError, EnvironmentProblem
 from elastream.model.fitting import doubts
 from elastream.model.graph import Graph
 from elastream.model.observation import Composition
@@ -29,6 +28,7 @@ from elastream.spark.dataflow.kafka import kafka_settings
 from elastream.spark.dataflow.key_tables import bringing_into_use
 from elastream.spark.hosts.hosts import Hosts
 from elastream.spark.hosts.taking_over import Resumed, begun
+from elastream.spark.hosts.trying import tried
 from elastream.spark.hosts.warmup import warm_up
 from elastream.spark.jvm.cluster_word import word_of
 from elastream.spark.jvm.copies import desk_of
@@ -61,9 +61,6 @@ DEFAULT_LATENCY = 2.0
 """Seconds that stand for a target latency where none is given."""
 CAUGHT_UP = 3
 """Batches of a query whose tasks one look reads, at most: they are shorter than a monitoring period, but seldom by more."""
-
-TRIED = 15.0
-"""Seconds for which looks at the first hosts may fail one after the other."""
 
 log = logging.getLogger(__name__)
 Q = TypeVar("Q", bound=CompiledQueries | WatchedQueries)
@@ -311,25 +308,15 @@ def _teardown(stop: Callable[[], object]) -> None:
 
 
 def _await_first(hosts: Hosts, least: int) -> None:
-    """Wait until `least` hosts take tasks; raises EnvironmentProblem with a provider's reason where so many do not come.
+    """Wait until `least` hosts take tasks; raises EnvironmentProblem with a provider's reason where so many do not come."""
+    before = hosts.leases.keys() - hosts.active.keys()
 
-    A provider that fails now and then ends no start, as it ends no run.
-    """
-    before, failing = hosts.leases.keys() - hosts.active.keys(), math.inf
+    def look() -> None:
+        hosts.look()
+        hosts.step(batch=-1, idle=True, holds=lambda host: False)
+
     while True:
-        try:
-            hosts.look()
-            hosts.step(batch=-1, idle=True, holds=lambda host: False)
-            failing = math.inf
-        except HostsGone:
-            raise
-        except Exception as error:
-            said = f"the first hosts cannot be looked at: {in_one_line(error)}"
-            if failing == math.inf:
-                failing = time.monotonic()
-                log.warning("%s", said, exc_info=log.isEnabledFor(logging.DEBUG))
-            if time.monotonic() - failing >= TRIED:
-                raise error if isinstance(error, ElastreamError) else EnvironmentProblem(said) from error
+        tried(look, "the first hosts cannot be looked at")
         if len(hosts.usable) >= least:
             return
         active = hosts.active

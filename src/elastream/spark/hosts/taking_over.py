@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from elastream.clouds.provider import Phase, Provider, Terms
 from elastream.model.cloud import HostState, HostType, Lease, by_zones
 from elastream.recording.lease_log import LeaseLog
+from elastream.spark.hosts.trying import tried
 
 __all__ = ["Begun", "Resumed", "TakenOver", "begun", "first_hosts", "take_over"]
 
@@ -55,14 +56,14 @@ def begun(leases: LeaseLog, provider: Provider, resumed: Resumed | None, now: fl
     first = first_hosts(provider.terms, before, replicas)
     for host, kind in first.items():
         leases.requested(host, kind, now)
-    provider.lease(first)
+    tried(lambda: provider.lease(first), "the first hosts cannot be leased")
     return Begun(before, first, now)
 
 
 def take_over(leases: LeaseLog, provider: Provider, seen: float) -> TakenOver:
     """Sort the leases in `leases` by what `provider` lists; those of hosts that are gone end at `seen`, when they were last
     seen."""
-    listed = provider.hosts()
+    listed = tried(provider.hosts, "hosts cannot be listed")
     adopted, gone, ended = {}, {}, {}
     for host, lease in leases.earlier.items():
         status = listed.get(host)
@@ -75,7 +76,8 @@ def take_over(leases: LeaseLog, provider: Provider, seen: float) -> TakenOver:
             gone[host] = lost = replace(lease.to(HostState.LOST, max(lease.since, seen)), note=why)
             leases.ended(lost, why)
             log.warning("host %s is lost: %s", host, why)
-    provider.release([host for host in (*gone, *ended) if host in listed])
+    over = [host for host in (*gone, *ended) if host in listed]
+    tried(lambda: provider.release(over), "hosts cannot be released")
     return TakenOver(adopted, gone, ended)
 
 
