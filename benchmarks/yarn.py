@@ -17,7 +17,6 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,16 +27,14 @@ from pyspark.sql.streaming.query import StreamingQuery
 from elastream import Autopilot, HostType, Yarn
 from elastream.clouds.executors import heap_and_rest
 from elastream.clouds.local.java import cache_folder
-from elastream.model.action import LeaseHost, MoveTask, ReleaseHost
 from elastream.model.cloud import HostState
-from elastream.model.observation import Observation
-from elastream.model.plant import Plan, Policy
 from elastream.spark.attach import AttachedPlant
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 os.environ.setdefault("JARS_OF_TESTS", str(cache_folder() / "tests"))
 
 from clusters import YARN_HERE, users_session, yarn  # the cluster of the tests is the cluster here
+from grows_and_shrinks import Wanted
 
 SOURCE = "the project's bar for Autopilot on YARN"
 KIND = HostType("container", cores=1, slots=1, memory=700.0, price=0.1)
@@ -48,34 +45,6 @@ EVERY = "2 seconds"
 """How often a batch begins while executors come and go; the share of it that batches take is a figure."""
 WARM = 15
 """Batches in which executors compile what they run."""
-
-
-@dataclass(eq=False)
-class Size(Policy):
-    """As many hosts as `wanted` says, state partitions in turn on them."""
-
-    wanted: int = FIRST
-
-    name = "size"
-
-    def plan(self, observation: Observation, memory: object = None) -> Plan:
-        leases = observation.leases
-        there = [name for name, lease in leases.items() if lease.active and lease.state is not HostState.RELEASING]
-        if len(there) < self.wanted:
-            (kind,) = observation.context.host_types
-            return Plan((LeaseHost(observation.host_name(), kind, why="the benchmark"),))
-        usable = observation.usable
-        if len(there) > self.wanted and len(usable) > self.wanted:
-            return Plan((ReleaseHost(usable[-1], why="the benchmark"),))
-        if len(usable) < self.wanted:
-            return Plan()
-        at = [observation.hosts.ids[row] if row >= 0 else "" for row in observation.tasks.host.tolist()]
-        moves = [
-            MoveTask(task, host, why="the benchmark")
-            for task, now in zip(observation.tasks.tasks, at, strict=True)
-            if now != (host := usable[task.index % len(usable)])
-        ]
-        return Plan(tuple(moves))
 
 
 @contextmanager
@@ -148,7 +117,7 @@ def measure_release(report: Report, quick: bool) -> None:
     found: list[dict[str, float]] = []
     with on_yarn() as (spark, cloud, root):
         query = start_work(spark, root, STEPS, trigger=EVERY)
-        policy = Size()
+        policy = Wanted(FIRST)
         with Autopilot(spark, cloud=cloud, max_hosts=GROWN, period=1.0, policy=policy).watch(query) as pilot:
             wait_until(lambda: pilot.plant is not None, 120)
             hosts = pilot.plant.hosts

@@ -5,7 +5,7 @@ The same for every cluster: what differs is the session, the cloud and how an ex
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,6 @@ class Wanted(Policy):
     """As many hosts as `wanted` says, state partitions in turn on them; hosts of which some have been lost are replaced."""
 
     wanted: int = 1
-    types: list[str] = field(default_factory=list)
 
     name = "wanted"
 
