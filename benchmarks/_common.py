@@ -22,6 +22,7 @@ from pyspark.sql import SparkSession
 
 from elastream.experiments import findings
 from elastream.experiments.findings import Check, as_json
+from elastream.model.errors import InputError
 from elastream.spark.jvm.session import session_settings
 
 FILES = ("--json", "--html", "--kept")
@@ -153,7 +154,8 @@ def main(
     line: Callable[[Report], str],
     more: Callable[[argparse.ArgumentParser], object] = lambda parser: None,
 ) -> None:
-    """Parse arguments, measure, print one line, write files; ends the process, with status 1 where a check fails.
+    """Parse arguments, measure, print one line, write files; ends the process, with status 1 where a check fails, and with
+    2 and a sentence where `measure` raises InputError.
 
     more: adds arguments of the benchmark's own.
     """
@@ -165,7 +167,11 @@ def main(
     arguments = parser.parse_args()
     about = environment(command=" ".join(("python", f"benchmarks/{name}.py", *_without_files(sys.argv[1:]))))
     began = time.monotonic()
-    report = measure(arguments)
+    try:
+        report = measure(arguments)
+    except InputError as error:
+        print(error, file=sys.stderr)
+        sys.exit(2)
     about["minutes"] = round((time.monotonic() - began) / 60, 1)
     report.environment = {**about, **report.environment}
     found = as_json(report.figures, report.paper, report.checks, report.environment, line(report))

@@ -116,7 +116,7 @@ class SoakPlant:
 
     def observe(self) -> Observation:
         now, rows = self.clock.now(), float(self._batch())
-        leases = dict(self.hosts.active)
+        leases = self.hosts.active
         names, hosts = self.context.graph.order, tuple(leases)
         where = [hosts.index(host) if (host := self.plan.latest.hosts.get(TaskId("count", n))) in hosts else 0
                  for n in range(PARTITIONS)]  # fmt: skip

@@ -127,17 +127,12 @@ def predictions(runs: Mapping[str, tuple[Recording, ...]], simulations: int) -> 
 def measure(arguments: argparse.Namespace) -> Report:
     names = QUICK if arguments.quick else tuple(SCENARIOS)
     folder = arguments.record or arguments.read
-    try:
-        if arguments.record:
-            record_all(names, folder)
-        runs = read_all(names, folder)
-        found = predictions(runs, simulations=3 if arguments.quick else 7)
-    except InputError as error:
-        print(error, file=sys.stderr)
-        sys.exit(2)
+    if arguments.record:
+        record_all(names, folder)
+    runs = read_all(names, folder)
+    found = predictions(runs, simulations=3 if arguments.quick else 7)
     if not found:
-        print("no two runs of one dataflow were recorded of which one tells constants", file=sys.stderr)
-        sys.exit(2)
+        raise InputError("no two runs of one dataflow were recorded of which one tells constants")
     report = Report()
     for figure in JUDGED:
         mine = [each for each in found if each.figure == figure]

@@ -278,7 +278,7 @@ class Driver(Process):
         plant, engine, now = self.plant, self.engine, self.now()
         if not self.alive or plant is None or engine is None or self.loop is None:
             return f"{self.name} does not run"
-        leases = dict(plant.hosts.active)
+        leases = plant.hosts.active
         restless = [f"{name} is {lease.state}" for name, lease in leases.items() if lease.state is not HostState.RUNNING]
         if restless:
             return f"hosts of {self.name}: {', '.join(restless)}"

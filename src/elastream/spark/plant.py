@@ -328,7 +328,7 @@ class SparkPlant(Generic[Q]):
         self, now: float, wall: float, live: Sequence[Query], loads: Mapping[str, Any], batches: Sequence[MicroBatch]
     ) -> Observation:
         context, held = self.context, self.mover.held()
-        leases = dict(self.hosts.active)
+        leases = self.hosts.active
         working = [name for name, lease in leases.items() if lease.state in (HostState.RUNNING, HostState.DRAINING)]
         cores = sum(lease.type.cores for lease in leases.values() if lease.state is HostState.RUNNING)
         traffic, host_of = self.instruments.traffic, self.hosts.host_of()
