@@ -118,7 +118,8 @@ def test_a_host_that_ignores_sigterm_is_killed_when_its_grace_is_over(supervised
     supervised.spawn("a", FAMILY, stubborn="yes")
     wait_until(lambda: len(supervised.living("a")) == 3)
     supervised.ask("end", name="a", grace=0.2)
-    wait_until(lambda: not supervised.living("a"))
+    wait_until(lambda: supervised.ask("status")["a"]["gone"])  # a process may be dead for a while before it is reaped
+    assert not supervised.living("a")
     assert supervised.ask("status")["a"]["exit"] == -signal.SIGKILL
 
 
