@@ -1,9 +1,13 @@
 """The wait for a run's first hosts: what fails now and then, and what fails for good."""
 
+import errno
+import os
+
 import pytest
 
 from conformance.fake_provider import SMALL, FakeProvider
 from elastream.model.errors import CloudError, EnvironmentProblem, HostsGone
+from elastream.recording import lines
 from elastream.recording.lease_log import LeaseLog
 from elastream.spark import start
 from elastream.spark.hosts import trying
@@ -51,6 +55,32 @@ def test_one_that_fails_for_good_is_one_sentence(monkeypatch):
         start._await_first(FirstHosts(9, RuntimeError("no such thing")), 1)
     with pytest.raises(CloudError, match=r"^no rights$"):
         start._await_first(FirstHosts(9, CloudError("no rights")), 1)
+
+
+def test_a_disk_that_is_full_for_a_moment_ends_no_start(tmp_path, monkeypatch):
+    ledger, provider = LeaseLog(tmp_path / "leases.jsonl"), FakeProvider((SMALL,))
+    full, as_it_is = iter([True, True]), lines.WRITE
+
+    def write(*given):
+        if next(full, False):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return as_it_is(*given)
+
+    monkeypatch.setattr(lines, "WRITE", write)
+    first = begun(ledger, provider, None, 0.0).first
+    ledger.close()
+    assert provider.hosts().keys() == first.keys() == LeaseLog(tmp_path / "leases.jsonl").earlier.keys()
+
+
+def test_one_that_stays_full_is_one_sentence(tmp_path, monkeypatch):
+    def write(*given):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    ledger = LeaseLog(tmp_path / "leases.jsonl")
+    monkeypatch.setattr(lines, "WRITE", write)
+    monkeypatch.setattr(trying, "TRIED", 0.0)
+    with pytest.raises(EnvironmentProblem, match=r"leases.jsonl cannot be written: No space left on device$"):
+        begun(ledger, FakeProvider((SMALL,)), None, 0.0)
 
 
 def test_where_the_hosts_are_gone_nothing_is_tried_again():

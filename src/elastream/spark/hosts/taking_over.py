@@ -7,6 +7,7 @@ many of their types are leased, so that the run goes on as wide as it was: the l
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from elastream.clouds.provider import Phase, Provider, Terms
 from elastream.model.cloud import HostState, HostType, Lease, by_zones
@@ -55,7 +56,7 @@ def begun(leases: LeaseLog, provider: Provider, resumed: Resumed | None, now: fl
     before = TakenOver() if resumed is None else take_over(leases, provider, resumed.seen)
     first = first_hosts(provider.terms, before, replicas)
     for host, kind in first.items():
-        leases.requested(host, kind, now)
+        tried(partial(leases.requested, host, kind, now), "the first hosts cannot be leased")
     tried(lambda: provider.lease(first), "the first hosts cannot be leased")
     return Begun(before, first, now)
 
@@ -74,7 +75,7 @@ def take_over(leases: LeaseLog, provider: Provider, seen: float) -> TakenOver:
         else:
             why = f"gone when it was to be taken over; last seen at {seen:.0f} s"
             gone[host] = lost = replace(lease.to(HostState.LOST, max(lease.since, seen)), note=why)
-            leases.ended(lost, why)
+            tried(partial(leases.ended, lost, why), "the end of a lease cannot be noted")
             log.warning("host %s is lost: %s", host, why)
     over = [host for host in (*gone, *ended) if host in listed]
     tried(lambda: provider.release(over), "hosts cannot be released")

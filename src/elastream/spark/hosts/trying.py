@@ -1,4 +1,5 @@
-"""Calls of a provider while a run starts: one that fails now and then ends no start, as it ends no run."""
+"""Calls of a provider, and notes of leases, while a run starts: one that fails now and then ends no start, as it ends no
+run."""
 
 import logging
 import time
@@ -6,6 +7,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from elastream.model.errors import ElastreamError, EnvironmentProblem, in_one_line
+from elastream.recording.lines import JournalProblem
 
 __all__ = ["tried"]
 
@@ -22,15 +24,16 @@ log = logging.getLogger(__name__)
 def tried(do: Callable[[], T], what: str) -> T:
     """What `do` returns, which may be called several times. what: cannot be done while it fails: "hosts cannot be leased".
 
-    An ElastreamError is what a provider has to say, and raised at once. Raises EnvironmentProblem once TRIED is over.
+    An ElastreamError is what a provider has to say, and raised at once; but a ledger that cannot be written may be on a
+    disk that is full for a moment. Raises EnvironmentProblem once TRIED is over.
     """
     began, warned = time.monotonic(), False
     while True:
         try:
             return do()
-        except ElastreamError:
-            raise
         except Exception as error:
+            if isinstance(error, ElastreamError) and not isinstance(error, JournalProblem):
+                raise
             said = f"{what}: {in_one_line(error)}"
             if time.monotonic() - began >= TRIED:
                 raise EnvironmentProblem(said) from error
