@@ -8,6 +8,8 @@ import pytest
 from typer.testing import CliRunner
 
 from elastream.cli.app import app
+from elastream.experiments.comparison import ExpectedError
+from elastream.simulation import Drift
 
 RECORDING = Path(__file__).parent.parent / "simulation" / "data" / "word_count.jsonl.gz"
 DOCUMENT = """
@@ -208,9 +210,29 @@ def test_the_constants_of_a_run_serve_to_compare_policies(measured, tmp_path):
         "static:hosts=4",
         "--target",
         0.5,
+        "--json",
+        tmp_path / "found.json",
     )
     assert found.exit_code == 0, found.output
     assert "static:hosts=4" in found.output
+    # What to expect of it is said: how far the simulator is off the run whose constants it used.
+    figures = json.loads((tmp_path / "found.json").read_text(encoding="utf-8"))["figures"]
+    assert set(figures["expected error"]) == {"latency p50", "latency p99", "backlog, mean", "host time"}
+    assert "expect no better of another load" in figures["verdict"]
+    assert f"latency p50 {figures['expected error']['latency p50']:+.1%}" in figures["verdict"]
+
+
+def test_constants_of_batches_of_one_size_are_said_to_tell_little():
+    drift = Drift("latency p50", "s", 2.0, 2.5)
+    assert str(ExpectedError("runs/x", (drift,), told=True)).endswith(
+        "latency p50 +25.0%: expect no better of another load."
+    )
+    assert "all of about one size" in str(ExpectedError("runs/x", (drift,), told=False))
+
+
+def test_a_simulation_without_a_run_has_no_error_to_expect(document):
+    found = invoke("simulate", document, "--policy", "static:hosts=1", "--load", "5/s", "--limit", "1min", "--target", 0)
+    assert "expect no better" not in found.output
 
 
 WORDS = """

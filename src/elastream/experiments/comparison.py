@@ -16,13 +16,13 @@ from elastream.experiments.worth import Merits
 from elastream.model.graph import Graph
 from elastream.model.plant import Unknown
 from elastream.model.units import format_duration, format_rate
-from elastream.model.wording import UNKNOWN, counted, money, percent
-from elastream.simulation import Result
+from elastream.model.wording import UNKNOWN, counted, money, percent, percent_off
+from elastream.simulation import Drift, Result
 
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["Comparison", "Peak", "Trial"]
+__all__ = ["Comparison", "ExpectedError", "Peak", "Trial"]
 
 PLOTTED = 2_000
 """Most points of a curve on the page; longer runs are subsampled."""
@@ -82,11 +82,36 @@ class Peak:
     bound: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class ExpectedError:
+    """How far the simulator is off the recorded run that its constants are from, under that run's decisions.
+
+    Whatever else it predicts by these constants, nobody should expect it to be nearer. run: where the recording is.
+    figures: measured and simulated. told: whether its batches tell what a batch costs from what its records do
+    (`Calibration.told`).
+    """
+
+    run: str
+    figures: tuple[Drift, ...]
+    told: bool
+
+    def __str__(self) -> str:
+        off = ", ".join(f"{each.metric} {percent_off(each.relative)}" for each in self.figures)
+        said = f"By its own constants {self.run} itself comes out with {off}: expect no better of another load."
+        if self.told:
+            return said
+        return (
+            f"{said} Its batches were all of about one size, so they do not tell what a batch costs from what its records "
+            "do: of a load much higher or lower these constants say little."
+        )
+
+
 @dataclass(frozen=True, slots=True, repr=False)
 class Comparison:
     """Trials of one load. target: fraction of records that must be in time.
 
     peak: what people compare with, the static provision for the load's peak; why it is not known where it is not.
+    error: what to expect of the simulator, where its constants are from a recorded run.
     """
 
     graph: Graph
@@ -96,6 +121,7 @@ class Comparison:
     trials: tuple[Trial, ...]
     peak: Peak | str = ""
     target_latency: float | None = None
+    error: ExpectedError | None = None
 
     def meets(self, trial: Trial) -> bool:
         """Whether a trial keeps the target; where nothing was promised, nothing can be missed."""
@@ -114,8 +140,10 @@ class Comparison:
 
     @property
     def verdict(self) -> str:
-        """The best policy and the reason, what cheaper policies miss, and the cost of the static peak provision."""
-        return " ".join((*self._judged(), *self._left(), self._peak_said()))
+        """The best policy and the reason, what cheaper policies miss, the cost of the static peak provision, and how far
+        the simulator is known to be off."""
+        error = [] if self.error is None else [str(self.error)]
+        return " ".join(filter(None, (*self._judged(), *self._left(), self._peak_said(), *error)))
 
     def _judged(self) -> list[str]:
         winner = self.winner
@@ -198,6 +226,10 @@ class Comparison:
             else {"hosts": self.peak.hosts, "type": self.peak.type, "cost": self.peak.cost},
             "policies": {trial.name: _figures(trial) | {"meets target": self.meets(trial)} for trial in self.trials},
         }
+        if self.error is not None:
+            figures["expected error"] = {
+                each.metric: None if math.isnan(each.relative) else each.relative for each in self.error.figures
+            }
         return Findings(figures, {}, (check,), self._page(), environment(plant="simulated"))
 
     def table(self) -> Table:

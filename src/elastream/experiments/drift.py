@@ -20,6 +20,7 @@ from elastream.model.cloud import HostState
 from elastream.model.errors import InputError
 from elastream.model.observation import Floats, Metric
 from elastream.model.plant import Policy
+from elastream.model.wording import percent_off
 from elastream.recording.guard_log import GuardVersion
 from elastream.recording.recorder import Recording
 from elastream.simulation import Calibration, Drift, drift_of
@@ -106,7 +107,7 @@ class Replayed:
             for way in self.ways:
                 drift = way.figure(number)
                 low, high = np.quantile(way.values(number), (0.25, 0.75))
-                row += [_short(drift.simulated), f"{_short(low)} to {_short(high)}", _percent(drift.relative)]
+                row += [_short(drift.simulated), f"{_short(low)} to {_short(high)}", percent_off(drift.relative)]
             rows.append(tuple(row))
             relative = self.ways[0].figure(number).relative
             good.append(abs(relative) <= BOUND if first.metric in JUDGED else None)
@@ -345,7 +346,3 @@ def _short(value: float) -> str:
     if math.isnan(value):
         return "unknown"
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.2f}"
-
-
-def _percent(relative: float) -> str:
-    return "unknown" if math.isnan(relative) else f"{relative:+.1%}"

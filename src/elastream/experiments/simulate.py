@@ -5,8 +5,9 @@ as Spark runs them; on a list of host types, a queue and instances for every ope
 """
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
@@ -17,7 +18,8 @@ from elastream.documents.guards import load_guards
 from elastream.documents.machines import links_from, speeds_from
 from elastream.experiments.calibrated import calibration_of
 from elastream.experiments.compare import compare
-from elastream.experiments.comparison import Comparison
+from elastream.experiments.comparison import Comparison, ExpectedError
+from elastream.experiments.drift import replayed
 from elastream.model.cloud import HostType
 from elastream.model.composing import consistency_of
 from elastream.model.endpoints import ArrivalPattern
@@ -42,6 +44,10 @@ APART = (15.0, 60.0)
 LARGEST_SEED = 2**32 - 1
 MOST_HOSTS = 1_000
 """Most hosts at once where no cloud says how many."""
+EXPECTED = ("latency p50", "latency p99", "backlog, mean", "host time")
+"""Figures of a recorded run that say how far the simulator is off."""
+REPLAYS = 3
+"""Simulations of it, of which the median counts."""
 
 log = logging.getLogger(__name__)
 
@@ -112,7 +118,7 @@ def simulate(
     as_spark = (calibrate is not None or not host_types) if fused is None else fused
     monitor, every = FUSED if as_spark else APART
     with progress_bar(Console()) if show else nullcontext(_unseen) as progress:
-        return compare(
+        found = compare(
             graph,
             _named(policies),
             types,
@@ -136,6 +142,19 @@ def simulate(
             scaling=scaling,
             progress=progress,
         )
+        if calibrate is None:
+            return found
+        return replace(found, error=expected_error(Path(calibrate), seed=seed, progress=progress))
+
+
+def expected_error(run: Path, seed: int = 1, progress: Callable[[str, int, int], None] = lambda *_: None) -> ExpectedError:
+    """Simulate a recorded run by its own constants and under its own decisions: how far is the simulator off?
+
+    Raises InputError as `calibration_of` does.
+    """
+    again = replayed(Recording.read(run), {}, place=str(run), seed=seed, runs=REPLAYS, progress=progress)
+    figures = [again.ways[0].figure(number) for number in range(len(again.ways[0].drifts[0]))]
+    return ExpectedError(str(run), tuple(each for each in figures if each.metric in EXPECTED), again.calibration.told)
 
 
 def _unseen(what: str, done: int, total: int) -> None:

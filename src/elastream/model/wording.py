@@ -79,6 +79,11 @@ def percent(fraction: float | None) -> str:
     return f"{fraction:.0%}"
 
 
+def percent_off(relative: float) -> str:
+    """A relative error as percent, with its sign."""
+    return UNKNOWN if math.isnan(relative) else f"{relative:+.1%}"
+
+
 def money(value: float | None) -> str:
     """An amount of money in the unit that prices are in: `"12.50"`, small ones with more digits."""
     if not _known(value):
