@@ -1,8 +1,11 @@
 """One table says what older releases of Spark spell another way; nothing else of the package asks for the release."""
 
+import pyarrow as pa
 import pytest
+from pyspark.sql.types import ArrayType, IntegerType, MapType, StringType, StructType, TimestampNTZType, TimestampType
 
-from elastream.spark.jvm.adapters import NEWEST, OLDEST, SPELLINGS, for_release, release_of
+from elastream.spark.jvm import adapters
+from elastream.spark.jvm.adapters import NEWEST, OLDEST, SPELLINGS, arrow_schema, for_release, in_zone, release_of
 from elastream.spark.jvm.copies_jar import SOURCES
 from elastream.spark.jvm.driver_side import HERE
 from elastream.spark.jvm.session import FILES_OF_CHECKPOINTS
@@ -37,3 +40,39 @@ def test_an_older_release_meets_no_spelling_that_came_later(change):
 def test_a_class_that_moved_is_found_where_it_was():
     assert for_release(FILES_OF_CHECKPOINTS, "4.0.5").endswith("execution.streaming.FileSystemBasedCheckpointFileManager")
     assert for_release(FILES_OF_CHECKPOINTS, "4.1.0") == FILES_OF_CHECKPOINTS
+
+
+TIME = TimestampType()
+TIMES = (
+    StructType()
+    .add("at", TIME)
+    .add("plain", TimestampNTZType())
+    .add("all", ArrayType(TIME))
+    .add("by", MapType(StringType(), TIME))
+    .add("both", StructType().add("a", TIME).add("b", IntegerType()))
+)
+
+
+def types_of(schema: pa.Schema) -> list[pa.DataType]:
+    """Types, without the names that containers give to their elements."""
+    return [pa.list_(each.value_type) if pa.types.is_list(each) else each for each in schema.types]
+
+
+@pytest.mark.parametrize("zone", ["UTC", "Europe/Vienna"])
+def test_a_release_that_knows_utc_only_gives_the_same_schema(zone, monkeypatch):
+    def utc_only(schema, **options):
+        assert "timezone" not in options
+        return newest(schema, timezone="UTC")
+
+    newest = adapters.to_arrow_schema
+    expected = arrow_schema(TIMES, zone)
+    monkeypatch.setattr(adapters, "to_arrow_schema", utc_only)
+    monkeypatch.setattr(adapters, "ZONED", False)
+    assert types_of(arrow_schema(TIMES, zone)) == types_of(expected)
+    assert arrow_schema(TIMES, zone).names == expected.names
+
+
+def test_times_may_leave_their_zone_unsaid():
+    found = in_zone(arrow_schema(TIMES), None)
+    assert found.field("at").type == found.field("plain").type == pa.timestamp("us")
+    assert found.field("both").type == pa.struct([("a", pa.timestamp("us")), ("b", pa.int32())])

@@ -15,13 +15,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, InputPartition
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from elastream.model.graph import Edge
 from elastream.spark.dataflow.edge_log import EdgeLog, FilePiece
 from elastream.spark.dataflow.pacing import RangeReader, shares
 from elastream.spark.dataflow.steering import Steering
+from elastream.spark.jvm.adapters import arrow_schema
 from elastream.spark.worker.composition import freeze_imports
 from elastream.spark.worker.records import conformed
 
@@ -94,7 +94,7 @@ class EdgeSource(DataSource):
             Path(options["records"]),
             int(options["rows_each"]),
             float(options["batch_seconds"]),
-            to_arrow_schema(schema, timezone="UTC"),
+            arrow_schema(schema),
             Path(options["commits"]),
         )
 

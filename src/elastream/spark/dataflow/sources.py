@@ -18,7 +18,6 @@ from pyspark import cloudpickle
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.datasource import DataSource, InputPartition
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.readwriter import DataStreamReader
 from pyspark.sql.types import StructType
 
@@ -30,6 +29,7 @@ from elastream.spark.dataflow.kafka import check_topic, source_options
 from elastream.spark.dataflow.pacing import RangeReader, shares
 from elastream.spark.dataflow.stamps import with_stamps
 from elastream.spark.dataflow.steering import Steering
+from elastream.spark.jvm.adapters import arrow_schema
 from elastream.spark.worker.composition import freeze_imports, write_atomically
 
 __all__ = ["HELD", "HOLD", "ShapedReader", "ShapedSource", "check_source", "open_source", "place_of", "timestamp_of"]
@@ -170,7 +170,7 @@ class ShapedSource(DataSource):
             Path(options["control"]),
             Steering.of(options["steering"]),
             float(options["batch_seconds"]),
-            to_arrow_schema(schema, timezone="UTC"),
+            arrow_schema(schema),
             Path(options["commits"]) if "commits" in options else None,
         )
 
@@ -266,9 +266,7 @@ def _file_reader(spark: SparkSession, path: str) -> tuple[DataStreamReader, str]
 
 
 def _arrow(schema: StructType | str) -> pa.Schema:
-    return to_arrow_schema(
-        cast(StructType, StructType.fromDDL(schema)) if isinstance(schema, str) else schema, timezone="UTC"
-    )
+    return arrow_schema(cast(StructType, StructType.fromDDL(schema)) if isinstance(schema, str) else schema)
 
 
 def _as_parquet(corpus: Path, folder: Path) -> None:

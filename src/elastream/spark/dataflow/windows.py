@@ -11,7 +11,6 @@ import pyarrow as pa
 from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructField, StructType
 
 from elastream.model.errors import DataflowError, first_line
@@ -19,6 +18,7 @@ from elastream.model.graph import Form, Operator
 from elastream.model.windows import Pairs, Window, WindowKind
 from elastream.spark.dataflow.channels import Outflow, selected
 from elastream.spark.dataflow.keyed import DELAY, Wiring, schema_from, stateful_frame, with_moments
+from elastream.spark.jvm.adapters import arrow_schema, in_zone
 from elastream.spark.worker.leaving import EXIT, ORDER
 from elastream.spark.worker.windows import END, START, UNTIL, Grouping
 
@@ -63,7 +63,7 @@ def _by_function(flows: Sequence[Outflow], operator: Operator, wiring: Wiring) -
     window, key = operator.window, operator.key
     frame, ports = _one_port(flows[0]) if len(flows) == 1 else _ports(flows, key)
     form = operator.alternates[0].form
-    grouping = Grouping(operator.name, form, window, tuple(_naive(to_arrow_schema(port, timezone="UTC")) for port in ports))
+    grouping = Grouping(operator.name, form, window, tuple(_naive(port) for port in ports))
     if form is Form.ZIP:
         groups: tuple[str, ...] = (ALL,)
         frame = frame.withColumn(ALL, F.lit(0))
@@ -141,18 +141,6 @@ def _seconds(seconds: float) -> str:
     return f"{round(seconds * 1e6)} microseconds"
 
 
-def _naive(schema: pa.Schema) -> pa.Schema:
+def _naive(schema: StructType) -> pa.Schema:
     """`schema` with times as Spark gives them to pandas: of the session's time zone, without saying so."""
-    return pa.schema([pa.field(field.name, _naive_type(field.type)) for field in schema])
-
-
-def _naive_type(kind: pa.DataType) -> pa.DataType:
-    if pa.types.is_timestamp(kind):
-        return pa.timestamp(kind.unit)
-    if pa.types.is_struct(kind):
-        return pa.struct([pa.field(each.name, _naive_type(each.type)) for each in kind])
-    if pa.types.is_list(kind):
-        return pa.list_(_naive_type(kind.value_type))
-    if pa.types.is_map(kind):
-        return pa.map_(_naive_type(kind.key_type), _naive_type(kind.item_type))
-    return kind
+    return in_zone(arrow_schema(schema), None)

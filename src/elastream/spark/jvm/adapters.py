@@ -3,12 +3,18 @@
 Java sources and settings are written for the newest release. On an older one, each name that it spells another way is
 replaced before the source is compiled or the setting is made; nothing else in the package asks for the release. What no
 spelling brings back (a call that an older release lacks) is left to the probe: that mechanism is missing there and says so.
+What PySpark's own functions take is here, too: `arrow_schema`.
 """
 
+import inspect
 import re
 from typing import NamedTuple
 
-__all__ = ["NEWEST", "OLDEST", "SPELLINGS", "Spelling", "for_release", "release_of"]
+import pyarrow as pa
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+__all__ = ["NEWEST", "OLDEST", "SPELLINGS", "Spelling", "arrow_schema", "for_release", "in_zone", "release_of"]
 
 OLDEST, NEWEST = (4, 0), (4, 3)
 """The releases that the table covers."""
@@ -57,3 +63,31 @@ def for_release(text: str, version: str) -> str:
         if release < change.since:
             text = text.replace(change.now, change.before)
     return text
+
+
+ZONED = "timezone" in inspect.signature(to_arrow_schema).parameters
+"""Whether PySpark's Arrow schemas take a time zone, since 4.2; before, times are in UTC."""
+
+
+def arrow_schema(schema: StructType, zone: str = "UTC") -> pa.Schema:
+    """`schema` as Arrow, with times (not those without a zone) in the time zone `zone`."""
+    if ZONED:
+        return to_arrow_schema(schema, timezone=zone)
+    return to_arrow_schema(schema) if zone == "UTC" else in_zone(to_arrow_schema(schema), zone)
+
+
+def in_zone(schema: pa.Schema, zone: str | None) -> pa.Schema:
+    """`schema` with all times that have a time zone in `zone`; None: without saying which. Any field may be null then."""
+    return pa.schema([pa.field(each.name, _type_in_zone(each.type, zone)) for each in schema])
+
+
+def _type_in_zone(kind: pa.DataType, zone: str | None) -> pa.DataType:
+    if pa.types.is_timestamp(kind):
+        return pa.timestamp(kind.unit, zone) if kind.tz else kind
+    if pa.types.is_struct(kind):
+        return pa.struct([pa.field(each.name, _type_in_zone(each.type, zone)) for each in kind])
+    if pa.types.is_list(kind):
+        return pa.list_(_type_in_zone(kind.value_type, zone))
+    if pa.types.is_map(kind):
+        return pa.map_(_type_in_zone(kind.key_type, zone), _type_in_zone(kind.item_type, zone))
+    return kind

@@ -14,7 +14,7 @@ from pathlib import Path
 import pyarrow as pa
 from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from elastream.model.compiling import refuse_uncompilable
@@ -36,6 +36,7 @@ from elastream.spark.dataflow.sleeping import awake
 from elastream.spark.dataflow.sources import HOLD, open_source, place_of
 from elastream.spark.dataflow.steering import Steering
 from elastream.spark.dataflow.windows import windowed_frame
+from elastream.spark.jvm.adapters import arrow_schema
 from elastream.spark.queries.segments import SHUFFLED_EACH, RunningSegment, log_of, ran_under, stage_behind, widths_of
 from elastream.spark.telemetry.left_out import forget_uncommitted
 from elastream.spark.worker.composition import (
@@ -324,7 +325,7 @@ class _Compiler:
 
     def _arrow(self, schema: StructType) -> pa.Schema:
         """`schema` as Spark gives it to Python: times are in the session's time zone."""
-        return to_arrow_schema(schema, timezone=self.spark.conf.get("spark.sql.session.timeZone"))
+        return arrow_schema(schema, self.spark.conf.get("spark.sql.session.timeZone") or "UTC")
 
     def _declared(self, ddl: str) -> pa.Schema:
         return self._arrow(schema_from(ddl, "what an operator returns"))
