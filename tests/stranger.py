@@ -46,7 +46,7 @@ def two_executors(root: Path, memory: int, **settings: str) -> Iterator[SparkSes
 
 
 @contextmanager
-def one_executor(root: Path, max_hosts: int = 1) -> Iterator[tuple[SparkSession, LocalCluster]]:
+def one_executor(root: Path, max_hosts: int = 1, state_partitions: int = 2) -> Iterator[tuple[SparkSession, LocalCluster]]:
     """A session on a Standalone cluster of its own, with an executor on a host that is just there."""
     with LocalCluster(Local(TINY, max_hosts=max_hosts), root) as cluster:
         cluster.spawn("stranger")
@@ -55,7 +55,7 @@ def one_executor(root: Path, max_hosts: int = 1) -> Iterator[tuple[SparkSession,
             driver_address=cluster.driver_address,
             executor_memory=cluster.executor_memory_mb,
             executor_cores=1,
-            state_partitions=2,
+            state_partitions=state_partitions,
         )
         session = open_session(
             cluster.url,

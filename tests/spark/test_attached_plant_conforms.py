@@ -20,7 +20,7 @@ OPENED = ExitStack()
 def start() -> AttachedPlant:
     """A session on a cluster of its own, one executor that is just there, and a count that runs."""
     root = Path(tempfile.mkdtemp(prefix="attached-"))
-    spark, cluster = OPENED.enter_context(one_executor(root / "cluster", max_hosts=5))
+    spark, cluster = OPENED.enter_context(one_executor(root / "cluster", max_hosts=5, state_partitions=4))
     rows = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 50).load()
     counts = rows.groupBy((F.col("value") % 20).alias("k")).count().writeStream.outputMode("update").format("noop")
     counts.option("checkpointLocation", str(root / "checkpoint")).trigger(processingTime="500 milliseconds").start()
