@@ -160,11 +160,13 @@ HEADLINES = (
     Headline(
         "300 faults on one cluster, driver and supervisor killed among them: rules broken", "faults-spark", "rules broken"
     ),
+    Headline("... starts of the driver that no kill explains", "faults-spark", "starts of the driver that no kill"),
     Headline(
         "thirty days by a clock that jumps, and 10,000 batches: CPU a batch, last tenth over first, the worse",
         "soak",
         "CPU a batch",
     ),
+    Headline("... bytes on disk of the batches on Spark, last tenth over first", "soak", "Spark: bytes on disk"),
     Headline("seconds from the kill of one of four hosts to a batch as before", "resilience-spark", "s from the kill of 1"),
     Headline("records/s with one copy of each state partition, over without", "resilience-spark", "records/s, r = 1"),
     Headline(
