@@ -18,6 +18,7 @@ from typing import Any
 
 import httpx
 import pytest
+from ruamel.yaml import YAML
 
 from clusters import HERE, HOST, SPARK_JARS, free_port, processes
 from elastream.clouds.local.processes import end_with_parent
@@ -25,8 +26,17 @@ from waiting import wait_until
 
 RELEASE = "33.3"
 """Of Kubernetes, without its 1."""
-TOKEN, STRANGER = "of-the-tests", "of-a-stranger"
-"""Tokens of one who may do everything, and of one who may do nothing."""
+TOKEN, STRANGER, DRIVER = "of-the-tests", "of-a-stranger", "of-a-driver"
+"""Tokens of one who may do everything, of one who may do nothing, and of the service account of `examples/kubernetes`."""
+ACCOUNT = "system:serviceaccount:streaming:elastream"
+MANIFEST = HERE.parent / "examples" / "kubernetes" / "job.yaml"
+RIGHTS = {
+    "Namespace": "/api/v1/namespaces",
+    "ServiceAccount": "/api/v1/namespaces/{}/serviceaccounts",
+    "Role": "/apis/rbac.authorization.k8s.io/v1/namespaces/{}/roles",
+    "RoleBinding": "/apis/rbac.authorization.k8s.io/v1/namespaces/{}/rolebindings",
+}
+"""Kinds of the manifest that say who may do what, and where they are created."""
 ENTRY_POINT = HERE.parent / "examples" / "kubernetes" / "entrypoint.sh"
 NO_SUCH_IMAGE = "registry.invalid/no-such-image:1"
 LOOK = 0.2
@@ -170,17 +180,30 @@ def _container(image: str, state: dict[str, Any], ready: bool = False) -> dict[s
 @dataclass(frozen=True)
 class KubernetesCluster:
     """An API server and a node. settings: by which a session is known there as one who may do everything; `stranger`: by
-    which it is one who may do nothing."""
+    which it is one who may do nothing; `driver`: by which it is the service account of `examples/kubernetes`."""
 
     master: str
     node: Node
     settings: dict[str, str]
     stranger: dict[str, str]
+    driver: dict[str, str]
+
+    def give_rights(self) -> None:
+        """Create the namespace of `examples/kubernetes`, and who may do what there, as its manifest has them."""
+        for each in YAML(typ="safe").load_all(MANIFEST):
+            if (place := RIGHTS.get(each["kind"])) is not None:
+                where = place.format(each["metadata"].get("namespace"))
+                self.node.api.post(where, json=each).raise_for_status()
+
+    def events(self) -> list[dict[str, Any]]:
+        """Events of the node's namespace that Elastream has sent."""
+        found = self.node.api.get(f"/api/v1/namespaces/{self.node.namespace}/events").json()["items"]
+        return [each for each in found if each["source"].get("component") == "elastream"]
 
 
 @contextlib.contextmanager
-def kubernetes(folder: Path, room: int = 10) -> Iterator[KubernetesCluster]:
-    """A real API server with etcd behind it, and a node of this machine that has room for so many executors."""
+def kubernetes(folder: Path, room: int = 10, namespace: str = "default") -> Iterator[KubernetesCluster]:
+    """A real API server with etcd behind it, and a node of this machine with room for so many executors of `namespace`."""
     program = api_server()
     with processes(folder) as started:
         data, peers, port = free_port(), free_port(), free_port()
@@ -189,7 +212,8 @@ def kubernetes(folder: Path, room: int = 10) -> Iterator[KubernetesCluster]:
         etcd = ["etcd", "--data-dir", str(folder / "etcd"), *listens, "--listen-peer-urls", f"http://{HOST}:{peers}"]
         started.start("etcd", etcd)
         _keys(folder)
-        (folder / "tokens.csv").write_text(f"{TOKEN},admin,1,system:masters\n{STRANGER},stranger,2,\n")
+        known = (f"{TOKEN},admin,1,system:masters", f"{STRANGER},stranger,2,", f"{DRIVER},{ACCOUNT},3,")
+        (folder / "tokens.csv").write_text("".join(f"{each}\n" for each in known))
         serving = [
             f"--etcd-servers={client}",
             f"--secure-port={port}",
@@ -213,11 +237,12 @@ def kubernetes(folder: Path, room: int = 10) -> Iterator[KubernetesCluster]:
                 return False
 
             wait_until(ready)
-            node = Node(api, folder, room=room)
+            node = Node(api, folder, namespace, room)
             thread = threading.Thread(target=node.run, daemon=True)
             thread.start()
             try:
-                yield KubernetesCluster(f"k8s://{server}", node, _known(folder, TOKEN), _known(folder, STRANGER))
+                settings = (_known(folder, token) for token in (TOKEN, STRANGER, DRIVER))
+                yield KubernetesCluster(f"k8s://{server}", node, *settings)
             finally:
                 node.close()
                 thread.join(10)

@@ -16,7 +16,13 @@ from elastream.model.extras import EXTRAS, missing
 
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-NAMES = {"protobuf": "google", "ruamel.yaml": "ruamel", "scikit-learn": "sklearn", "kafka-python": "kafka"}
+NAMES = {
+    "protobuf": "google",
+    "ruamel.yaml": "ruamel",
+    "scikit-learn": "sklearn",
+    "kafka-python": "kafka",
+    "opentelemetry-api": "opentelemetry",
+}
 """Import names that are not the distribution's."""
 USE = """
 from elastream import Autopilot, ByLoad, HostType, Local, PriceList, ScalingRules, Threshold

@@ -3,6 +3,7 @@
 import pytest
 
 from elastream.api.autopilot import Autopilot
+from elastream.model.endpoints import kafka
 from elastream.model.errors import ElastreamError
 from elastream.recording.directory import RunDirectory
 
@@ -24,3 +25,8 @@ def test_a_pilot_is_paused_by_the_program_and_by_the_folder(tmp_path):
     pilot.unpause()
     assert not pilot.paused
     assert not RunDirectory(tmp_path).is_paused
+
+
+def test_a_topic_whose_offsets_are_to_be_committed_has_a_group():
+    with pytest.raises(ElastreamError, match="commits: the topic 'orders' has no group to commit its offsets to"):
+        Autopilot(None, commits=[kafka("orders")])

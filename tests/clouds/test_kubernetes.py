@@ -8,6 +8,8 @@ from elastream import HostType, Kubernetes
 from elastream.clouds.executors import heap_and_rest
 from elastream.clouds.provider import ExistingSession, Phase
 from elastream.model.errors import CloudError, EnvironmentProblem
+from elastream.model.events import Reason, RunEvent
+from elastream.spark.jvm.cluster_events import event_sink
 from grows_and_shrinks import grows_loses_and_shrinks
 from killed_while_pending import killed_while_pending
 from kubernetes_cluster import NO_SUCH_IMAGE, PYTHON, kill_pod, kubernetes
@@ -118,6 +120,29 @@ class TestReal:
             provider.lease({"h2": LEAST})
             wait_until(lambda: phase("h2") is Phase.UP)
             wait_until(lambda: cluster.node.executors() == 1)
+
+    def test_the_rights_of_the_example_suffice_and_what_happens_are_events_of_its_namespace(self, tmp_path):
+        with kubernetes(tmp_path / "cluster", namespace="streaming") as cluster:
+            cluster.give_rights()
+            cloud = cloud_of(cluster, namespace="streaming", settings=cluster.driver)
+            with session_on(cloud, tmp_path / "session") as (spark, provider, client):
+
+                def phase(host):
+                    client.executors.look()
+                    return provider.hosts()[host].phase
+
+                provider.lease({"h1": LEAST})
+                wait_until(lambda: phase("h1") is Phase.UP)
+                tell = event_sink(spark)
+                tell(RunEvent(5.0, Reason.SCALED_UP, "1 host comes (h1)"))
+                tell(RunEvent(9.0, Reason.RUN_ENDED, "finished"))
+                wait_until(lambda: len(cluster.events()) == 2)
+                assert {(each["type"], each["reason"], each["message"]) for each in cluster.events()} == {
+                    ("Normal", "ScaledUp", "1 host comes (h1)"),
+                    ("Normal", "RunEnded", "finished"),
+                }
+                provider.release(["h1"])
+                wait_until(lambda: cluster.node.executors() == 0)
 
     def test_a_driver_that_is_killed_while_ten_requests_are_pending_leaves_nothing_behind_once_the_run_goes_on(
         self, tmp_path

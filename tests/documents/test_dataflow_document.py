@@ -118,7 +118,7 @@ def test_every_form_of_operator_and_edge_gives_the_graph_that_python_gives(folde
         dataflow: everything
         operators:
           plays: {source: {text_files: /books}, cores: 0.5}
-          orders: {source: {kafka: orders, servers: "broker:9092", options: {startingOffsets: earliest}}}
+          orders: {source: {kafka: orders, servers: "broker:9092", options: {startingOffsets: earliest}, group: app}}
           given: {source: {records: [{value: a}, {value: b}], schema: value string}}
           merged: {from: [plays, given], map: "builtins:str", returns: value string}
           light:
@@ -148,7 +148,7 @@ def test_every_form_of_operator_and_edge_gives_the_graph_that_python_gives(folde
     )
     flow = Dataflow("everything")
     plays = flow.source(text_files("/books"), name="plays", cores=0.5)
-    orders = flow.source(kafka("orders", "broker:9092", startingOffsets="earliest"), name="orders")
+    orders = flow.source(kafka("orders", "broker:9092", group="app", startingOffsets="earliest"), name="orders")
     given = flow.source(records([{"value": "a"}, {"value": "b"}], "value string"), name="given")
     merged = plays.merge(given).map(str, returns="value string", name="merged").deal()
     light = merged.map_arrow(list, returns="value string", name="light", memory="1 GB")

@@ -17,10 +17,12 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 from elastream.api.keeping import keeping
 from elastream.api.pilot_log import PilotLog
 from elastream.api.result import RunResult
+from elastream.api.showing import told_to_cluster
 from elastream.clouds.provider import Cloud, Provider
 from elastream.control.journal import Journal
 from elastream.control.loop import Loop
 from elastream.model.cloud import Billing, HostType
+from elastream.model.endpoints import KafkaTopic
 from elastream.model.errors import ElastreamError, EnvironmentProblem, InputError, in_one_line
 from elastream.model.fitting import refuse_replicas
 from elastream.model.plant import Policy
@@ -41,6 +43,7 @@ from elastream.spark.jvm.capabilities import probe
 from elastream.spark.jvm.cluster_word import word_of
 from elastream.spark.jvm.executors import AllocationClient, Executors
 from elastream.spark.jvm.gateway import java_context
+from elastream.spark.telemetry.kafka_offsets import committing
 from elastream.spark.telemetry.traffic import MapOutputs, Traffic
 
 if TYPE_CHECKING:
@@ -78,6 +81,9 @@ class Autopilot:
     events: file to which events are appended as JSON lines; `"-"`: standard error. restore: what becomes of the number of
     executors when Autopilot ends: they stay as they are, or those beyond the original number are given back, and missing
     ones requested. prices: what executors cost by the core and the gigabyte; hosts of a `cloud` have their own price.
+    commits: Kafka topics with a group, `kafka("orders", "broker:9092", group="orders-app")`: how far the queries of the
+    session have read them is committed to it, for tools that watch lag. observers: see every observation and decision, as
+    those of `run`.
 
     Queries and settings are not changed. It ends when all watched queries have ended, when the session is stopped, with
     `stop`, or with its `with` block. Raises ElastreamError for invalid arguments; later errors are only logged.
@@ -104,6 +110,8 @@ class Autopilot:
         events: Path | str | None = None,
         restore: Literal["leave", "original"] = "leave",
         prices: PriceList | None = None,
+        commits: Sequence[KafkaTopic] = (),
+        observers: Sequence[Observer] = (),
     ) -> None:
         if min_hosts < 1 or (max_hosts is not None and max_hosts < min_hosts):
             raise ElastreamError(f"min_hosts {min_hosts} and max_hosts {max_hosts}: 1 <= min_hosts <= max_hosts")
@@ -117,6 +125,9 @@ class Autopilot:
         if restore not in ("leave", "original"):
             raise InputError(f"restore is {restore!r}; it is 'leave' or 'original'")
         self._events, self._restore, self._prices = events, restore, prices
+        if nameless := [topic.topic for topic in commits if not topic.group]:
+            raise InputError(f"commits: the topic {nameless[0]!r} has no group to commit its offsets to")
+        self._commits, self._others = tuple(commits), tuple(observers)
         self._paused = threading.Event()
         self._retention = duration(retention)
         self._policy = policy or ByLoad()
@@ -329,7 +340,8 @@ class Autopilot:
             if self._stopped:
                 loop.stop()
         self._say("autopilot records to %s")
-        loop.run()
+        with committing(self._spark, self._commits):
+            loop.run()
         self._say("autopilot stopped; elastream report %s shows what it did")
 
     def _say(self, what: str) -> None:
@@ -351,4 +363,4 @@ class Autopilot:
                 log.warning("%s", error)
         if self._folder is not None:
             found.append(Recorder(self._folder, keep=kept_for(self._retention)))
-        return found
+        return [*found, *told_to_cluster(self._spark), *self._others]

@@ -19,7 +19,7 @@ from elastream.api.admission import admit
 from elastream.api.folder import opened, resumable
 from elastream.api.options import current_options
 from elastream.api.result import RunResult
-from elastream.api.showing import shown
+from elastream.api.showing import shown, told_to_cluster
 from elastream.clouds.provider import Cloud
 from elastream.control.guarding import Guarding
 from elastream.control.journal import Journal
@@ -27,7 +27,7 @@ from elastream.control.key_tables import KeyTabling
 from elastream.control.loop import Loop
 from elastream.documents.guards import load_guards
 from elastream.model.composing import consistency_of
-from elastream.model.endpoints import Collected, Files, TextFiles
+from elastream.model.endpoints import Collected, Files, KafkaTopic, TextFiles
 from elastream.model.errors import ElastreamError, InputError, in_one_line
 from elastream.model.fitting import refuse_rules
 from elastream.model.flow import Dataflow
@@ -50,6 +50,7 @@ from elastream.services.pollers import Pollers
 from elastream.spark.dataflow.sinks import replace_results, tables_collected
 from elastream.spark.jvm.session import StateStore
 from elastream.spark.start import pace_of, start_plant
+from elastream.spark.telemetry.kafka_offsets import committing
 
 __all__ = ["RunResult", "run"]
 
@@ -205,13 +206,14 @@ def run(
                     environment=environment,
                     resumed=folder.went_on(plant.hosts.taken_over, plant.clock.epoch),
                 )
-                with closing(Pollers(plant.clock.now)) as pollers:
+                topics = [each.reads for each in graph.sources if isinstance(each.reads, KafkaTopic)]
+                with closing(Pollers(plant.clock.now)) as pollers, committing(plant.spark, topics):
                     loop = Loop(
                         plant,
                         policy,
                         monitor=pause(monitor, "observation"),
                         period=pause(period, "plan"),
-                        observers=[*recorders, *views, *options.observers, *observers],
+                        observers=[*recorders, *views, *options.observers, *observers, *told_to_cluster(plant.spark)],
                         journal=Journal(directory.journal),
                         observe_only=options.observe_only,
                         paused=lambda: directory.is_paused,

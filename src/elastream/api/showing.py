@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from pyspark.sql import SparkSession
 from rich.console import Console
 
 from elastream.api.options import RunOptions
@@ -22,8 +23,10 @@ from elastream.recording.observer import Observer
 from elastream.recording.recorder import Recording
 from elastream.report.page import write_report
 from elastream.report.summary import summarise
+from elastream.services.events import EventLog
+from elastream.spark.jvm.cluster_events import event_sink
 
-__all__ = ["concluded", "length_of", "shown"]
+__all__ = ["concluded", "length_of", "shown", "told_to_cluster"]
 
 log = logging.getLogger("elastream")
 
@@ -34,6 +37,12 @@ def length_of(graph: Graph, limit: float | None) -> float | None:
     length = max(loads) if loads and len(loads) == len(graph.sources) else math.inf
     length = min(length, math.inf if limit is None else limit)
     return length if math.isfinite(length) else None
+
+
+def told_to_cluster(spark: SparkSession) -> list[Observer]:
+    """An observer that has events of a run told to the cluster manager of `spark`, where that takes any."""
+    sink = event_sink(spark)
+    return [] if sink is None else [EventLog(sinks=[sink], logged=False)]
 
 
 @contextmanager

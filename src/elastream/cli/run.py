@@ -73,6 +73,9 @@ Events = Annotated[
     str | None,
     typer.Option(metavar="FILE", help="Append events as JSON lines; -: to standard error."),
 ]
+Traces = Annotated[
+    bool, typer.Option("--traces", help="Make OpenTelemetry spans of rounds and actions, for what the program has set up.")
+]
 Report = Annotated[Path | None, typer.Option(metavar="FILE", help="File of the report; default: in the run's folder.")]
 Resume = Annotated[
     Path | None,
@@ -102,6 +105,7 @@ def run(
     scaling: Scaling = None,
     metrics_port: MetricsPort = None,
     events: Events = None,
+    traces: Traces = False,
 ) -> None:
     """Run a dataflow with a live view, and write a report."""
     from elastream.api.options import RunOptions
@@ -136,7 +140,7 @@ def run(
         runs=runs,
         record=record,
         limit=limit,
-        observers=(ends, *asked_for(metrics_port, events)),
+        observers=(ends, *asked_for(metrics_port, events, traces)),
         policy=decides,
         cloud=leases,
         live=live,
@@ -157,13 +161,19 @@ def run(
         raise KeyboardInterrupt
 
 
-def asked_for(metrics_port: int | None, events: str | None) -> "list[Observer]":
-    """Observers that serve metrics and write events. Raises EnvironmentProblem where the port or the file cannot be had."""
+def asked_for(metrics_port: int | None, events: str | None, traces: bool = False) -> "list[Observer]":
+    """Observers that serve metrics, write events and make spans.
+
+    Raises EnvironmentProblem where the port or the file cannot be had.
+    """
     from elastream.model.errors import EnvironmentProblem
     from elastream.services.events import EventLog
     from elastream.services.metrics import PrometheusObserver
+    from elastream.services.tracing import SpanObserver
 
     found: list[Observer] = [] if events is None else [EventLog(events)]
+    if traces:
+        found.append(SpanObserver())
     if metrics_port is not None:
         try:
             found.append(PrometheusObserver(port=metrics_port))

@@ -324,7 +324,7 @@ def _source(file: Located, place: Loc, keys: OperatorKeys, references: Reference
     if source.records is not None:
         return Records(tuple(_plain(row) for row in source.records), str(source.schema_), load)
     if source.kafka is not None:
-        return KafkaTopic(source.kafka, source.servers, source.options)
+        return KafkaTopic(source.kafka, source.servers, source.options, group=source.group)
     return None if load is None else Simulated(load)
 
 

@@ -193,13 +193,15 @@ class SourceKeys(EndpointKeys):
     format: Literal["parquet", "json", "csv"] = "parquet"
     records: list[dict[str, Any]] | None = None
     schema_: str | None = Field(None, alias="schema")
+    group: str = ""
 
     @model_validator(mode="after")
     def _one(self) -> "SourceKeys":
         if self.own is not None:
             return self
         kind = exactly_one(self, (*SOURCES, "simulated"), "source")
-        owners = {"format": ("files",), "servers": ("kafka",), "options": ("kafka",), "schema_": ("files", "records")}
+        of_kafka = {"servers": ("kafka",), "options": ("kafka",), "group": ("kafka",)}
+        owners = {"format": ("files",), "schema_": ("files", "records"), **of_kafka}
         belongs(self, owners, kind)
         if kind in ("files", "records") and self.schema_ is None:
             raise ValueError(f"a source of {kind} needs a schema, such as 'word string, n long'")

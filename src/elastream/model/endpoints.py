@@ -106,13 +106,18 @@ class Simulated:
 
 @dataclass(frozen=True, slots=True)
 class KafkaTopic:
-    """A Kafka topic, as source or sink. As a source it has the columns `key string, value string, timestamp timestamp`."""
+    """A Kafka topic, as source or sink. As a source it has the columns `key string, value string, timestamp timestamp`.
+
+    group: of a source, the consumer group that its offsets are committed to, for tools that show how far behind it is; a
+    run goes on from its checkpoint, whatever the group has.
+    """
 
     topic: str
     servers: str
     options: Mapping[str, str] = field(default_factory=dict)
     schema: str = "key string, value string, timestamp timestamp"
     load: None = None
+    group: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,9 +272,9 @@ def records(rows: object, schema: str) -> Records:
     return Records(tuple(dict(row) for row in rows), schema)  # type: ignore[attr-defined]
 
 
-def kafka(topic: str, servers: str = "127.0.0.1:9092", **options: str) -> KafkaTopic:
-    """A Kafka topic, as source or as sink."""
-    return KafkaTopic(topic, servers, dict(options))
+def kafka(topic: str, servers: str = "127.0.0.1:9092", *, group: str = "", **options: str) -> KafkaTopic:
+    """A Kafka topic, as source or as sink. group: of a source, the consumer group that its offsets are committed to."""
+    return KafkaTopic(topic, servers, dict(options), group=group)
 
 
 def parquet(path: object = "") -> ParquetSink:

@@ -19,6 +19,7 @@ EXTRAS = {
     "pygad": "search",
     "statsforecast": "forecast",
     "kafka": "kafka",
+    "opentelemetry": "tracing",
 }
 """The extra by the library's import name."""
 

@@ -171,12 +171,12 @@ def _kind(said: str) -> str:
 class EventLog:
     """An observer that logs events (logger "elastream.events"), and writes them to `path` as JSON lines.
 
-    path: `"-"` is standard error. sinks: are called with each event, too. Raises EnvironmentProblem where `path` cannot be
-    written.
+    path: `"-"` is standard error. sinks: are called with each event, too. logged: whether they are logged. Raises
+    EnvironmentProblem where `path` cannot be written.
     """
 
-    def __init__(self, path: Path | str | None = None, sinks: Iterable[Sink] = ()) -> None:
-        self._book, self._sinks = EventBook(), tuple(sinks)
+    def __init__(self, path: Path | str | None = None, sinks: Iterable[Sink] = (), logged: bool = True) -> None:
+        self._book, self._sinks, self._logged = EventBook(), tuple(sinks), logged
         self._epoch = 0.0
         self._file: IO[str] | None = None
         if path == "-":
@@ -211,8 +211,10 @@ class EventLog:
             self._file.close()
 
     def _send(self, event: RunEvent) -> None:
-        level = logging.WARNING if event.type == "Warning" else logging.INFO
-        log.log(level, "%s: %s", event.reason.value, event.message)
+        if self._logged:
+            log.log(
+                logging.WARNING if event.type == "Warning" else logging.INFO, "%s: %s", event.reason.value, event.message
+            )
         if self._file is not None:
             print(json.dumps(event.to_json(self._epoch)), file=self._file, flush=True)
         for sink in self._sinks:

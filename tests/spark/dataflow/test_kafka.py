@@ -6,6 +6,7 @@ jars is missing, the tests that need them are skipped and say so.
 
 import ctypes
 import json
+import logging
 import os
 import shutil
 import signal
@@ -32,6 +33,8 @@ from elastream.spark.dataflow.kafka import kafka_package, kafka_settings, sink_o
 from elastream.spark.dataflow.sources import check_source, open_source
 from elastream.spark.dataflow.steering import Steering
 from elastream.spark.jvm.capabilities import probe
+from elastream.spark.telemetry import kafka_offsets
+from elastream.spark.telemetry.kafka_offsets import OffsetCommits, committing, offsets_read
 from spark_jvm import forget_jvm
 from waiting import wait_until
 
@@ -269,6 +272,48 @@ def test_who_watches_a_query_over_a_topic_sees_its_partitions_and_what_it_is_beh
     finally:
         plant.close()
         query.stop()
+
+
+@pytest.mark.spark
+@pytest.mark.kafka
+def test_what_a_query_has_read_is_committed_to_a_group_and_no_group_is_a_warning_once(
+    spark: SparkSession, broker: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    from kafka import KafkaAdminClient
+
+    topic = kafka("grouped", broker, group="grouped-app")
+    write(spark, topic, 0, 700)
+    stream = spark.readStream.format("kafka").options(**source_options(topic)).load()
+    query = stream.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "checkpoint")).start()
+    refused = kafka("grouped", broker, group="")
+    with committing(spark, [topic, refused]):
+        wait_until(lambda: query.lastProgress is not None)
+        query.processAllAvailable()
+    with caplog.at_level(logging.WARNING, kafka_offsets.__name__):
+        soon = {f"kafka.{what}.timeout.ms": "50" for what in ("request", "default.api")}
+        commits = OffsetCommits(spark, [kafka("grouped", "127.0.0.1:1", group="nowhere", **soon)])
+        commits.commit()
+        commits.commit()
+    query.stop()
+    admin = KafkaAdminClient(bootstrap_servers=broker)
+    try:
+        found = admin.list_group_offsets("grouped-app")["grouped-app"]
+    finally:
+        admin.close()
+    assert sum(each.offset for each in found.values()) == 700
+    assert [record.getMessage().partition(": ")[0] for record in caplog.records] == [
+        "offsets of 'grouped' are not committed to the group 'nowhere'"
+    ]
+
+
+def test_of_several_queries_that_read_a_topic_the_least_counts() -> None:
+    def progress(end: object, description: str = "KafkaV2[Subscribe[lines]]") -> dict[str, object]:
+        return {"sources": [{"description": description, "endOffset": end}]}
+
+    assert offsets_read([progress({"lines": {"0": 7, "1": 3}}), progress({"lines": {"0": 5, "1": 9}})]) == {
+        "lines": {0: 5, 1: 3}
+    }
+    assert offsets_read([progress(None), progress({"n": 3}, "RateStreamV2"), {}]) == {}
 
 
 @pytest.mark.kafka

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from elastream.model.endpoints import Collected, ParquetSink
+from elastream.model.endpoints import Collected, ParquetSink, kafka
 from elastream.model.errors import EnvironmentProblem, InputError
 from elastream.recording.parts import DAY
 from elastream.spark.dataflow.change_log import write_changes
@@ -146,3 +146,8 @@ def test_collected_rows_are_those_of_each_batch_once():
     assert collected("rows of this test").column("count").to_pylist() == [1, 3]
     with pytest.raises(InputError, match="nothing has been collected under 'elsewhere'"):
         collected("elsewhere")
+
+
+def test_a_topic_that_is_written_has_no_group():
+    with pytest.raises(InputError, match="the Kafka topic 'counts' is written: only what is read has offsets for a group"):
+        check_sink(kafka("counts", group="app"), changes=False)

@@ -65,6 +65,8 @@ def check_sink(sink: SinkSpec | None, *, changes: bool, run: str | None = "") ->
                 raise EnvironmentProblem(f"cannot write results to {path}: {there} may not be written")
         case KafkaTopic() as topic:
             check_topic(topic)
+            if topic.group:
+                raise InputError(f"the Kafka topic {topic.topic!r} is written: only what is read has offsets for a group")
 
 
 def _refuse_occupied(path: Path, changes: bool, run: str | None) -> None:

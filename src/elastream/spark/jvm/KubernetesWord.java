@@ -1,5 +1,5 @@
-// What Kubernetes says of the executor pods that a session has requested and that do not run. Asked with the session's own
-// client.
+// What Kubernetes says of the executor pods that a session has requested and that do not run, and what it is told of a run.
+// Asked with the session's own client.
 
 /** "starting N", and "waits sentence" or "never sentence", by tabs. */
 public static String word(Object context, int registered) throws Exception {
@@ -76,6 +76,20 @@ public static String bury(Object context, String application) throws Exception {
     int pods = deleted((io.fabric8.kubernetes.client.dsl.Filterable) client.pods().inNamespace(namespace), application);
     deleted((io.fabric8.kubernetes.client.dsl.Filterable) client.configMaps().inNamespace(namespace), application);
     return pods == 0 ? "" : pods + (pods == 1 ? " pod" : " pods") + "\n";
+}
+
+/** Create an Event of the cluster, given as JSON: nothing, or "refused sentence". */
+public static String event(Object context, String json) throws Exception {
+    io.fabric8.kubernetes.api.model.Event event = (io.fabric8.kubernetes.api.model.Event)
+        io.fabric8.kubernetes.client.utils.Serialization.unmarshal(json, io.fabric8.kubernetes.api.model.Event.class);
+    io.fabric8.kubernetes.client.dsl.Resource made = client((org.apache.spark.SparkContext) context)
+        .resource(event).inNamespace(event.getMetadata().getNamespace());
+    try {
+        ((io.fabric8.kubernetes.client.dsl.CreateOrReplaceable) made).create();
+    } catch (io.fabric8.kubernetes.client.KubernetesClientException refused) {
+        return "refused\t" + line(refused.getMessage()) + "\n";
+    }
+    return "";
 }
 
 private static int deleted(io.fabric8.kubernetes.client.dsl.Filterable all, String application) {

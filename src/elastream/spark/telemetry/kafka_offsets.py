@@ -1,0 +1,127 @@
+"""Commits how far queries have read Kafka topics to consumer groups, so that tools that watch lag see it.
+
+Spark keeps offsets in its checkpoint and commits them nowhere. What is committed here is read by people: a query goes on
+from its checkpoint. It is what the newest ended batch had read, some seconds later; of several queries that read one topic,
+the least.
+"""
+
+import json
+import logging
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from py4j.protocol import Py4JError
+from pyspark.sql import SparkSession
+
+from elastream.model.endpoints import KafkaTopic
+from elastream.model.errors import in_one_line
+from elastream.spark.jvm.gateway import java_session, jvm_of, why_in_java
+from elastream.spark.jvm.session import session_stopped
+
+__all__ = ["OffsetCommits", "committing", "offsets_read"]
+
+log = logging.getLogger(__name__)
+
+EVERY = 5.0
+"""Seconds between two commits: Kafka's own `auto.commit.interval.ms`."""
+CLIENT = "kafka."
+"""Options of a topic that begin so are its client's."""
+PATIENCE_MS = 10_000
+"""Milliseconds that a broker is waited for."""
+
+
+def offsets_read(progresses: Iterable[Mapping[str, Any]]) -> dict[str, dict[int, int]]:
+    """By topic and partition, the offset up to which all queries have read it. progresses: the newest of each query."""
+    found: dict[str, dict[int, int]] = {}
+    for progress in progresses:
+        for source in progress.get("sources") or ():
+            end = source.get("endOffset")
+            if not str(source.get("description")).startswith("KafkaV2") or not isinstance(end, Mapping):
+                continue
+            for topic, partitions in end.items():
+                mine = found.setdefault(topic, {})
+                for partition, offset in partitions.items():
+                    mine[int(partition)] = min(int(offset), mine.get(int(partition), int(offset)))
+    return found
+
+
+class OffsetCommits:
+    """Commits to the groups of `topics` what has been read, where that has changed."""
+
+    def __init__(self, spark: SparkSession, topics: Sequence[KafkaTopic]) -> None:
+        self._spark, self._topics = spark, topics
+        self._committed: dict[tuple[str, str, str], dict[int, int]] = {}
+        self._failing: set[str] = set()
+        self._unread = False
+
+    def commit(self) -> None:
+        """Commit what is new. What cannot be read or written is a warning, and tried again next time."""
+        try:
+            read = offsets_read(self._progresses())
+        except Exception as error:
+            if not self._unread and not session_stopped(self._spark):
+                log.warning("how far topics have been read is unknown: %s", in_one_line(error), exc_info=True)
+                self._unread = True
+            return
+        for topic in self._topics:
+            offsets, key = read.get(topic.topic, {}), (topic.servers, topic.topic, topic.group)
+            if not offsets or self._committed.get(key) == offsets:
+                continue
+            try:
+                self._write(topic, offsets)
+            except Py4JError as error:
+                if topic.topic not in self._failing:
+                    why = why_in_java(error)
+                    log.warning("offsets of %r are not committed to the group %r: %s", topic.topic, topic.group, why)
+                self._failing.add(topic.topic)
+                continue
+            self._failing.discard(topic.topic)
+            self._committed[key] = offsets
+
+    def _progresses(self) -> list[Mapping[str, Any]]:
+        queries = java_session(self._spark).streams().active()
+        newest = [query.lastProgress() for query in queries]
+        return [json.loads(str(each.json())) for each in newest if each is not None]
+
+    def _write(self, topic: KafkaTopic, offsets: Mapping[int, int]) -> None:
+        jvm = jvm_of(self._spark)
+        clients = jvm.org.apache.kafka.clients
+        properties, wanted = jvm.java.util.Properties(), jvm.java.util.HashMap()
+        patience = {f"{CLIENT}{what}.timeout.ms": str(PATIENCE_MS) for what in ("request", "default.api")}
+        for name, value in {**patience, **topic.options}.items():
+            if name.startswith(CLIENT):
+                properties.put(name.removeprefix(CLIENT), value)
+        properties.put("bootstrap.servers", topic.servers)
+        for partition, offset in offsets.items():
+            where = jvm.org.apache.kafka.common.TopicPartition(topic.topic, partition)
+            wanted.put(where, clients.consumer.OffsetAndMetadata(offset))
+        admin = clients.admin.Admin.create(properties)
+        try:
+            admin.alterConsumerGroupOffsets(topic.group, wanted).all().get()
+        finally:
+            admin.close()
+
+
+@contextmanager
+def committing(spark: SparkSession, topics: Iterable[KafkaTopic]) -> Iterator[None]:
+    """Inside the context, and once at its end, commit what the queries of `spark` have read of topics with a group."""
+    grouped = [topic for topic in topics if topic.group]
+    if not grouped:
+        yield
+        return
+    commits, over = OffsetCommits(spark, grouped), threading.Event()
+
+    def work() -> None:
+        while not over.wait(EVERY):
+            commits.commit()
+
+    thread = threading.Thread(target=work, name="kafka-offsets", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join(2 * PATIENCE_MS / 1e3)
+        commits.commit()

@@ -1,0 +1,78 @@
+"""What a cluster manager is told of a run: in which form, in which order, and what becomes of it where it may not be."""
+
+import logging
+import threading
+
+import pytest
+
+from elastream.model.events import Reason, RunEvent
+from elastream.spark.jvm import cluster_events
+from elastream.spark.jvm.cluster_events import LONGEST, MOST, ClusterEvents, event_sink, kubernetes_event
+from spark_jvm import shared_session
+from waiting import wait_until
+
+LIMITED = RunEvent(90.0, Reason.SCALING_LIMITED, "budget: 4 hosts", about="budget", count=3, since=60.0)
+
+
+def event(message: str, reason: Reason = Reason.SWITCHED) -> RunEvent:
+    return RunEvent(1.0, reason, message)
+
+
+def test_an_event_is_about_the_drivers_pod_and_says_since_when():
+    found = kubernetes_event(LIMITED, "streaming", "word-count-0", "spark-1", now=1_700_000_090.0)
+    assert found["involvedObject"] == {"apiVersion": "v1", "namespace": "streaming", "kind": "Pod", "name": "word-count-0"}
+    assert (found["type"], found["reason"], found["message"]) == ("Warning", "ScalingLimited", "budget: 4 hosts")
+    assert (found["count"], found["firstTimestamp"], found["lastTimestamp"]) == (
+        3, "2023-11-14T22:14:20Z", "2023-11-14T22:14:50Z",
+    )  # fmt: skip
+
+
+def test_without_a_pod_of_the_driver_it_is_about_the_namespace():
+    found = kubernetes_event(LIMITED, "streaming", "", "spark-1", now=0.0)
+    assert (found["involvedObject"]["kind"], found["involvedObject"]["name"]) == ("Namespace", "streaming")
+
+
+def test_a_long_message_is_cut_to_what_a_cluster_keeps():
+    found = kubernetes_event(event("x" * 2_000), "n", "", "a", now=0.0)
+    assert len(found["message"]) == LONGEST
+
+
+def test_events_are_sent_in_order_and_the_end_of_a_run_is_waited_for():
+    sent = []
+    tell = ClusterEvents(lambda each: sent.append(each.message))
+    for number in range(5):
+        tell(event(str(number)))
+    tell(event("over", Reason.RUN_ENDED))
+    assert sent == ["0", "1", "2", "3", "4", "over"]
+
+
+def test_nobody_waits_for_a_cluster_that_does_not_answer_and_the_newest_events_are_kept():
+    sent, answers = [], threading.Event()
+
+    def send(each):
+        answers.wait()
+        sent.append(each.message)
+
+    tell = ClusterEvents(send)
+    for number in range(MOST + 10):
+        tell(event(str(number)))
+    answers.set()
+    wait_until(lambda: sent and sent[-1] == str(MOST + 9))
+    assert len(sent) in (MOST, MOST + 1)  # the first may have been under way
+
+
+def test_what_cannot_be_sent_is_one_warning(caplog):
+    def send(each):
+        raise ValueError("may not")
+
+    tell = ClusterEvents(send)
+    with caplog.at_level(logging.WARNING, cluster_events.__name__):
+        tell(event("a"))
+        tell(event("b"))
+        tell(event("over", Reason.RUN_ENDED))
+    assert [record.message for record in caplog.records] == ["events are not told to the cluster: ValueError: may not"]
+
+
+@pytest.mark.spark
+def test_a_session_on_another_cluster_manager_has_nothing_to_tell():
+    assert event_sink(shared_session()) is None
