@@ -359,13 +359,14 @@ def batches_of(run: Run, segment: int) -> Iterator[tuple[int, Any]]:
 
 def test_the_stage_behind_a_durable_edge_runs_as_wide_as_the_composition_says(spark, tmp_path):
     flow = Dataflow("wide")
-    lines(flow, 700, 140).durable().map(str.upper, returns="value string", name="shout").sink(collect("wide"))
+    lines(flow, 1400, 140).durable().map(str.upper, returns="value string", name="shout").sink(collect("wide"))
     start = Composition.default(flow.graph, {"source": 2, "shout": 1})
     run = Run.start(spark, flow, tmp_path, start)
-    run.until(lambda: run.taken() > 100)
+    behind = run.running[1].query
+    run.until(lambda: any(each["numInputRows"] >= 3 for each in behind.recentProgress))  # a batch that needs three tasks
     run.switch(Composition(1, start.alternates, start.choices, {"source": 2, "shout": 3}))
-    meter = run.finish(700)
-    assert collected("wide").num_rows == 700
+    meter = run.finish(1400)
+    assert collected("wide").num_rows == 1400
     widths = {batch: (offset["partitions"], offset["n"]) for batch, offset in batches_of(run, 1)}
     assert {width for width, _ in widths.values()} == {1, 3}
     tasks = {row.batch: row.tasks for row in meter if row.operator == "shout" and row.rows_in >= 3}
