@@ -103,9 +103,11 @@ def simulate(
     if not 0 <= seed <= LARGEST_SEED:
         raise InputError(f"the seed {seed} is out of range: it is a whole number from 0 to {LARGEST_SEED}")
     settings: Settings | None = None
+    recording: Recording | None = None
     types = tuple(host_types) or (() if cloud is None else tuple(cloud.types))
     if calibrate is not None:
-        settings, own = measured(Path(calibrate), graph)
+        recording = Recording.read(Path(calibrate))
+        settings, own = _taken(recording, str(calibrate), graph)
         types = tuple(host_types) or own
     if not types:
         raise CloudError("no host types to simulate: give a cloud, host types, or a recorded run to calibrate with")
@@ -142,19 +144,21 @@ def simulate(
             scaling=scaling,
             progress=progress,
         )
-        if calibrate is None:
+        if recording is None:
             return found
-        return replace(found, error=expected_error(Path(calibrate), seed=seed, progress=progress))
+        return replace(found, error=expected_error(recording, str(calibrate), seed, progress))
 
 
-def expected_error(run: Path, seed: int = 1, progress: Callable[[str, int, int], None] = lambda *_: None) -> ExpectedError:
+def expected_error(
+    recording: Recording, place: str, seed: int = 1, progress: Callable[[str, int, int], None] = lambda *_: None
+) -> ExpectedError:
     """Simulate a recorded run by its own constants and under its own decisions: how far is the simulator off?
 
     Raises InputError as `calibration_of` does.
     """
-    again = replayed(Recording.read(run), {}, place=str(run), seed=seed, runs=REPLAYS, progress=progress)
+    again = replayed(recording, {}, place=place, seed=seed, runs=REPLAYS, progress=progress)
     figures = [again.ways[0].figure(number) for number in range(len(again.ways[0].drifts[0]))]
-    return ExpectedError(str(run), tuple(each for each in figures if each.metric in EXPECTED), again.calibration.told)
+    return ExpectedError(place, tuple(each for each in figures if each.metric in EXPECTED), again.calibration.told)
 
 
 def _unseen(what: str, done: int, total: int) -> None:
@@ -177,8 +181,12 @@ def _named(policies: Policy | Iterable[Policy] | Mapping[str, Policy]) -> dict[s
 
 def measured(run: Path, graph: Graph) -> tuple[Settings, tuple[HostType, ...]]:
     """Settings and host types calibrated with a recorded run. Raises InputError if it lacks an operator of `graph`."""
-    found, _ = calibration_of(Recording.read(run), str(run))
+    return _taken(Recording.read(run), str(run), graph)
+
+
+def _taken(recording: Recording, place: str, graph: Graph) -> tuple[Settings, tuple[HostType, ...]]:
+    found, _ = calibration_of(recording, place)
     for operator in graph.operators:
         if operator.kind in (Kind.TRANSFORM, Kind.KEYED) and operator.name not in found.settings.services:
-            raise InputError(f"{run} is of another dataflow: it has no operator {operator.name!r}")
+            raise InputError(f"{place} is of another dataflow: it has no operator {operator.name!r}")
     return found.settings, found.host_types

@@ -25,7 +25,7 @@ from elastream.recording.manifest import run_id
 from elastream.recording.parts import RETENTION
 from elastream.spark.dataflow.change_log import write_changes
 from elastream.spark.dataflow.edges import edge_name
-from elastream.spark.dataflow.kafka import sink_options, source_options
+from elastream.spark.dataflow.kafka import kafka_admin, sink_options, source_options
 from elastream.spark.dataflow.sinks import (
     as_messages,
     as_records,
@@ -96,16 +96,11 @@ def read_edge(spark: SparkSession, graph: Graph, edge: Edge, schema: StructType)
 def _make_topic(spark: SparkSession, topic: KafkaTopic) -> None:
     """Create the topic of an edge, with the broker's defaults: a query cannot subscribe to a missing topic."""
     jvm = jvm_of(spark)
-    properties = jvm.java.util.Properties()
-    properties.put("bootstrap.servers", topic.servers)
     unset = jvm.java.util.Optional.empty()
     try:
-        admin = jvm.org.apache.kafka.clients.admin.Admin.create(properties)
-        try:
+        with kafka_admin(spark, topic) as admin:
             wanted = jvm.org.apache.kafka.clients.admin.NewTopic(topic.topic, unset, unset)
             admin.createTopics(jvm.java.util.Collections.singleton(wanted)).all().get()
-        finally:
-            admin.close()
     except Py4JError as error:
         if "TopicExistsException" not in str(error):
             raise EnvironmentProblem(f"Kafka at {topic.servers} did not create the topic {topic.topic!r}") from error

@@ -4,17 +4,22 @@ The connector is not part of PySpark; Spark downloads it when a session starts w
 """
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 import pyspark
+from pyspark.sql import SparkSession
 
 from elastream.model.endpoints import KafkaTopic
 from elastream.model.errors import InputError
+from elastream.spark.jvm.gateway import Java, jvm_of
 
-__all__ = ["check_topic", "kafka_package", "kafka_settings", "sink_options", "source_options"]
+__all__ = ["check_topic", "kafka_admin", "kafka_package", "kafka_settings", "sink_options", "source_options"]
 
 SCALA = "2.13"
+CLIENT = "kafka."
+"""Options of a topic that begin so are its client's."""
 
 
 def kafka_package(version: str = pyspark.__version__) -> str:
@@ -51,3 +56,21 @@ def check_topic(topic: KafkaTopic) -> None:
         host, _, port = server.strip().rpartition(":")
         if not host or not port.isdigit() or not 0 < int(port) < 65536:
             raise InputError(f"Kafka topic {topic.topic!r}: {server!r} is not host:port")
+
+
+@contextmanager
+def kafka_admin(spark: SparkSession, topic: KafkaTopic, defaults: Mapping[str, str] | None = None) -> Iterator[Java]:
+    """Kafka's own admin client in the JVM, for the servers of `topic` and with its client's options, or else `defaults`.
+
+    Raises Py4JError where it cannot be made.
+    """
+    jvm = jvm_of(spark)
+    properties = jvm.java.util.Properties()
+    own = {name.removeprefix(CLIENT): value for name, value in topic.options.items() if name.startswith(CLIENT)}
+    for name, value in {**(defaults or {}), **own, "bootstrap.servers": topic.servers}.items():
+        properties.put(name, value)
+    admin = jvm.org.apache.kafka.clients.admin.Admin.create(properties)
+    try:
+        yield admin
+    finally:
+        admin.close()

@@ -17,6 +17,7 @@ from pyspark.sql import SparkSession
 
 from elastream.model.endpoints import KafkaTopic
 from elastream.model.errors import in_one_line
+from elastream.spark.dataflow.kafka import kafka_admin
 from elastream.spark.jvm.gateway import java_session, jvm_of, why_in_java
 from elastream.spark.jvm.session import session_stopped
 
@@ -26,10 +27,9 @@ log = logging.getLogger(__name__)
 
 EVERY = 5.0
 """Seconds between two commits: Kafka's own `auto.commit.interval.ms`."""
-CLIENT = "kafka."
-"""Options of a topic that begin so are its client's."""
-PATIENCE_MS = 10_000
-"""Milliseconds that a broker is waited for."""
+PATIENCE = 10.0
+"""Seconds that a broker is waited for."""
+SOON = {f"{what}.timeout.ms": f"{1e3 * PATIENCE:.0f}" for what in ("request", "default.api")}
 
 
 def offsets_read(progresses: Iterable[Mapping[str, Any]]) -> dict[str, dict[int, int]]:
@@ -87,21 +87,12 @@ class OffsetCommits:
 
     def _write(self, topic: KafkaTopic, offsets: Mapping[int, int]) -> None:
         jvm = jvm_of(self._spark)
-        clients = jvm.org.apache.kafka.clients
-        properties, wanted = jvm.java.util.Properties(), jvm.java.util.HashMap()
-        patience = {f"{CLIENT}{what}.timeout.ms": str(PATIENCE_MS) for what in ("request", "default.api")}
-        for name, value in {**patience, **topic.options}.items():
-            if name.startswith(CLIENT):
-                properties.put(name.removeprefix(CLIENT), value)
-        properties.put("bootstrap.servers", topic.servers)
+        wanted = jvm.java.util.HashMap()
         for partition, offset in offsets.items():
             where = jvm.org.apache.kafka.common.TopicPartition(topic.topic, partition)
-            wanted.put(where, clients.consumer.OffsetAndMetadata(offset))
-        admin = clients.admin.Admin.create(properties)
-        try:
+            wanted.put(where, jvm.org.apache.kafka.clients.consumer.OffsetAndMetadata(offset))
+        with kafka_admin(self._spark, topic, SOON) as admin:
             admin.alterConsumerGroupOffsets(topic.group, wanted).all().get()
-        finally:
-            admin.close()
 
 
 @contextmanager
@@ -123,5 +114,5 @@ def committing(spark: SparkSession, topics: Iterable[KafkaTopic]) -> Iterator[No
         yield
     finally:
         over.set()
-        thread.join(2 * PATIENCE_MS / 1e3)
+        thread.join(2 * PATIENCE)
         commits.commit()
