@@ -305,22 +305,31 @@ def first_of(rows, bad):
     return found
 
 
-def main(machines=MACHINES) -> None:
-    """Run the line and check it."""
+def carry_out(policy, machines=MACHINES, results=None, host=HOST, period="6s", **options):
+    """Run the line under `policy` on two to four `host`s: its sensors' data, its results' folder, and what it came to.
+
+    results: the folder, by default a new one. options: others of `run`. The results are not checked yet.
+    """
     if missing := needs_tesseract():
         raise EnvironmentProblem(missing)
-    results = Path(tempfile.mkdtemp(prefix="manufacturing-"))
-    line = Line.of(machines)
+    results, line = results or Path(tempfile.mkdtemp(prefix="manufacturing-")), Line.of(machines)
     result = run(
         dataflow(line, results),
-        policy=Btu(scaling_threshold=5, period=6),
-        cloud=Local(HOST, min_hosts=2, max_hosts=4),
+        policy=policy,
+        cloud=Local(host, min_hosts=2, max_hosts=4),
         target_latency="7.5s",
         state_partitions=2,
-        period="6s",
+        period=period,
+        **options,
     )
     if result.ending.status != "finished":
         raise SystemExit("stopped before its load had ended: results are not checked")
+    return line, results, result
+
+
+def main(machines=MACHINES) -> None:
+    """Run the line and check it."""
+    line, results, _ = carry_out(Btu(scaling_threshold=5, period=6), machines)
     print(*check(line, results), sep="\n")
 
 

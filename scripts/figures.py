@@ -64,6 +64,7 @@ SOURCES = (
            "python benchmarks/autopilot.py --part cost", "how-to/autopilot.md"),
     Source("yarn", "Autopilot on YARN: what it costs, and executors given back", SPARK, "python benchmarks/yarn.py",
            "how-to/clusters.md"),
+    Source("visp-spark", "VISP on Spark", SPARK, "elastream experiment visp --plant spark", "explanation/visp.md"),
     Source("e2df-spark", "E2DF on Spark", SPARK, "elastream experiment e2df --plant spark", "explanation/e2df.md"),
     Source("otd-spark", "OTD on Spark", SPARK, "elastream experiment otd --plant spark", "explanation/otd.md"),
     Source("elastic-allocator-spark", "Elastic Allocator on Spark", SPARK,

@@ -115,7 +115,7 @@ def _numbers(text: str | None) -> tuple[int, ...] | None:
 
 
 PAGES: Mapping[str, Mapping[str, str]] = {
-    "visp": {"simulated": "visp.page:run_visp"},
+    "visp": {"simulated": "visp.page:run_visp", "spark": "visp.on_spark_page:run_visp_spark"},
     "e2df": {"simulated": "e2df.page:run_e2df", "spark": "e2df.on_spark_page:run_e2df_spark"},
     "otd": {"simulated": "otd.page:run_otd", "spark": "placing.page:run_otd_spark"},
     "elastic-allocator": {

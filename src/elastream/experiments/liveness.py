@@ -39,7 +39,7 @@ from elastream.model.plant import Plan, Policy
 from elastream.model.promises import PlantKind
 from elastream.model.qos import offered_rates
 from elastream.model.stages import Layout
-from elastream.planning.algorithms.queues import service_levels
+from elastream.planning.algorithms.queues import NO_INSTANCE, service_levels
 from elastream.planning.algorithms.reach import IN_VAIN, NO_HELP, ON_TRIAL, beyond_partitions
 from elastream.planning.provision import declared_cores
 from elastream.recording.observer import Ending, Header
@@ -250,7 +250,7 @@ class _Watch:
             math.nan if latency is None else latency,
             any(_grows(outcome.action, seen) for outcome in decision.done),
             next((o.action for o in decision.done if not isinstance(o.action, RenewHost)), None),
-            bool(decision.unknown) or vain or ON_TRIAL in decision.note,
+            bool(decision.unknown) or vain or ON_TRIAL in decision.note or NO_INSTANCE in decision.note,
             vain,
         )
 

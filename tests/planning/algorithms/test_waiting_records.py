@@ -12,6 +12,7 @@ from elastream.model.observation import Context, Frame, Observation, TaskFrame
 from elastream.model.stages import lay_out
 from elastream.planning.algorithms.queues import fixed_queue, measured_at, service_levels, waiting
 from elastream.planning.policies.btu import Btu
+from elastream.planning.policies.queue_threshold import QueueThreshold
 
 NAN = math.nan
 GRAPH = Graph(
@@ -66,6 +67,32 @@ def test_a_stage_that_only_reads_has_the_level_of_its_query_and_every_stage_its_
     assert [measured_at(seen, unit) for unit in seen.units if unit.scalable] == [("left",), ("right", "work", "left")]
     assert Btu().unfit(seen) == ""
     assert "the dataflow has none" in Btu().unfit(context(fused=True, target=None))
+
+
+TWO = Graph(
+    "one query that can be widened, and behind a durable edge one that has state alone",
+    (
+        Operator("left", Kind.SOURCE, cores=0),
+        Operator("work", Kind.TRANSFORM, (Alternate("work", cost=0.1),)),
+        Operator("report", Kind.KEYED, (Alternate("report", cost=0.1),), key=("k",)),
+        Operator("out", Kind.SINK, cores=0),
+    ),
+    (Edge("left", "work"), Edge("work", "report", durable="parquet"), Edge("report", "out")),
+)
+
+
+@pytest.mark.parametrize("policy", [Btu(), QueueThreshold()])
+@pytest.mark.parametrize(("waits", "said"), [(50.0, 0), (NAN, 0), (51.0, 1)])
+def test_of_a_query_that_cannot_be_widened_beside_one_that_can_the_plan_says_so_while_much_waits(policy, waits, said):
+    seen = Context(lay_out(TWO), KINDS, 6.0, 9, 1, scalable=frozenset({"left"}))
+    assert policy.unfit(seen) == ""
+    names = [operator.name for operator in TWO.operators]
+    queues = Frame(names, {Metric.BACKLOG: [waits if name == "report" else 0.0 for name in names]})
+    found = Observation(1.0, seen, queues, hosts=Frame(()), tasks=TaskFrame((), (), (), names))
+    found = replace(found, application=Frame((TWO.name,), {Metric.BATCH_DURATION: [NAN]}))
+    remarks = policy.plan(found).remarks
+    assert len(remarks) == said
+    assert all("no instance can be added where records wait: 51 wait for 'report'" in each for each in remarks)
 
 
 def test_instances_help_a_query_of_which_any_stage_can_have_more():

@@ -5,21 +5,17 @@ Accuracy of the selection is a matter of the methods and the data, which the sim
 whether what was chosen is what ran, on every record.
 """
 
-import sys
 import tempfile
 import time
-from importlib import import_module
 from pathlib import Path
-from types import ModuleType
 
+from elastream.experiments.applications import application
 from elastream.experiments.cases import ExperimentOptions
 from elastream.experiments.findings import Check, Findings, check_table, counted, environment
 from elastream.experiments.page import Page, Prose, Table
-from elastream.model.errors import EnvironmentProblem
 
 __all__ = ["run_dynamic_dataflow_spark"]
 
-EXAMPLES = Path(__file__).parents[4] / "examples"
 SHORT, FEWER = 16, 6
 """Hours and customers with `quick`."""
 SOURCE = "our bar: all of them"
@@ -28,7 +24,7 @@ SOURCE = "our bar: all of them"
 def run_dynamic_dataflow_spark(options: ExperimentOptions) -> Findings:
     """Run the application on a cluster of this machine and check all that it gave. quick: fewer hours and customers."""
     begun = time.monotonic()
-    example = application()
+    example = application("demand_response")
     options.progress("readings, methods, training", 0, 2)
     given = example.plan(SHORT, FEWER) if options.quick else example.plan()
     options.progress("on Spark", 1, 2)
@@ -65,12 +61,3 @@ def run_dynamic_dataflow_spark(options: ExperimentOptions) -> Findings:
     )
     page = Page("Dynamic dataflows: demand response on Spark", (prose, check_table(checks, "Spark"), table))
     return Findings(figures, {}, checks, page, environment(plant="spark", data="synthetic", seconds=seconds))
-
-
-def application() -> ModuleType:
-    """The example. Raises EnvironmentProblem where the package was installed without it."""
-    if not (EXAMPLES / "demand_response.py").exists():
-        raise EnvironmentProblem("the application is examples/demand_response.py: run this experiment in a checkout")
-    if str(EXAMPLES) not in sys.path:
-        sys.path.append(str(EXAMPLES))
-    return import_module("demand_response")

@@ -1,1 +1,1 @@
-"""VISP: cost-efficient enactment by billing time unit, simulated."""
+"""VISP: cost-efficient enactment by billing time unit, simulated and on Spark."""

@@ -218,7 +218,7 @@ def _page(
         caption = f"{pattern}: simulated beside the paper's {name}, mean (σ) over {len(seeds_of(runs))} seeds"
         paper = printed(pattern)
         paper |= {column.replace("btu", "text"): rows for column, rows in paper.items() if column.startswith("btu")}
-        blocks += [Heading(pattern), comparison_table(caption, columns, paper, name, _text)]
+        blocks += [Heading(pattern), comparison_table(caption, columns, paper, name, written)]
         blocks += [_plot(run) for run in runs if run.case.pattern == pattern and run.case.seed == runs[0].case.seed]
     blocks += [Heading("What is assumed"), assumption_table(VispAssumptions())]
     if varied:
@@ -258,10 +258,10 @@ def delays_table(without: Figures, held: Figures) -> Table:
     rows = []
     for pattern, columns in held.items():
         for metric in metrics:
-            rows.append((f"{pattern}: {metric}", *(_text(metric, columns[name][metric]) for name in columns)))
+            rows.append((f"{pattern}: {metric}", *(written(metric, columns[name][metric]) for name in columns)))
             beside = without.get(pattern)
             if beside:
-                rows.append(("   without delays", *(_text(metric, beside[name][metric]) for name in columns)))
+                rows.append(("   without delays", *(written(metric, beside[name][metric]) for name in columns)))
     names = next(iter(held.values()))
     what = f"Network delays of {HOLD_SECONDS:g} s about every {HOLD_EVERY:g} s that hold all arrivals up (simulated)"
     return Table(what, ("", *names), tuple(rows))
@@ -282,7 +282,7 @@ def _plot(run: VispRun) -> Plot:
     )
 
 
-def _text(metric: str, value: Statistic) -> str:
+def written(metric: str, value: Statistic) -> str:
     if math.isnan(value.mean):
         return "-"
     if "compliance" in metric:

@@ -12,7 +12,10 @@ from elastream.model.observation import Context, Observation, known_sum
 from elastream.model.stages import Segment, Unit
 from elastream.planning.algorithms.measures import total_of
 
-__all__ = ["entries", "fixed_queue", "measured_at", "service_levels", "waiting"]
+__all__ = ["NO_INSTANCE", "entries", "fixed_queue", "fixed_waits", "measured_at", "service_levels", "waiting"]
+
+NO_INSTANCE = "no instance can be added where records wait"
+"""How a policy says that what waits is beyond it."""
 
 TRANSIT = 0.05
 """Seconds within which records are on their way and do not wait: at thousands a second, a look at a queue finds some."""
@@ -89,16 +92,32 @@ def service_levels(context: Context) -> dict[str, float]:
 
 
 def fixed_queue(context: Context) -> str:
-    """Why adding instances where records wait does nothing, where they have a fixed number; empty where it does."""
+    """Why adding instances where records wait does nothing, as no query can have more; empty where it does for some."""
     if not context.scalable:
         return "no operator of the dataflow can have more instances, and it adds nothing else"
-    if context.layout.apart:
+    if context.layout.apart or len(fixed := _fixed(context)) < len(context.layout.segments):
         return ""
-    widens = {name for unit in context.units if unit.scalable for name in unit.operators}
-    for segment in context.layout.segments:
-        if not widens & set(segment.operators):
-            return (
-                f"it adds instances where records wait, and those that wait for {segment.name!r} wait for tasks with "
-                "state, or for those that its source gives it, which have a fixed number"
+    return (
+        f"it adds instances where records wait, and those that wait for {fixed[0].name!r} wait for tasks with state, or "
+        "for those that its source gives it, which have a fixed number"
+    )
+
+
+def fixed_waits(observation: Observation, above: float) -> tuple[str, ...]:
+    """A sentence for each query for which more than `above` records wait, and of which no stage can have more instances."""
+    context = observation.context
+    found = []
+    for segment in () if context.layout.apart else _fixed(context):
+        unit = next(each for each in context.units if each.operators[0] in segment.operators)
+        if (queue := waiting(observation, unit)) > above:
+            found.append(
+                f"{NO_INSTANCE}: {queue:,.0f} wait for {segment.name!r}, for tasks with state, or those that its source "
+                "gives it, which have a fixed number"
             )
-    return ""
+    return tuple(found)
+
+
+def _fixed(context: Context) -> tuple[Segment, ...]:
+    """Queries of which no stage can have more instances."""
+    widens = {name for unit in context.units if unit.scalable for name in unit.operators}
+    return tuple(each for each in context.layout.segments if not widens & set(each.operators))

@@ -29,7 +29,7 @@ from elastream.planning.algorithms.enactment import (
     last_duration,
     needs_upscaling,
 )
-from elastream.planning.algorithms.queues import fixed_queue, measured_at, service_levels, waiting
+from elastream.planning.algorithms.queues import fixed_queue, fixed_waits, measured_at, service_levels, waiting
 
 __all__ = ["Btu"]
 
@@ -107,6 +107,7 @@ class Btu:
         return Plan(
             tuple(draft.plan),
             Decided(now if scales else before.scaled, renewed),
+            remarks=fixed_waits(observation, self.scaling_threshold),
             unknown=tuple(self._lacking(observation, draft, levels)),
         )
 

@@ -17,7 +17,7 @@ from elastream.model.plant import Plan, Unknown
 from elastream.model.promises import Rows
 from elastream.model.stages import Unit
 from elastream.planning.algorithms.draft import Draft
-from elastream.planning.algorithms.queues import fixed_queue, waiting
+from elastream.planning.algorithms.queues import fixed_queue, fixed_waits, waiting
 
 __all__ = ["QueueThreshold"]
 
@@ -55,6 +55,7 @@ class QueueThreshold:
         draft.spread_state()
         return Plan(
             tuple(draft.plan),
+            remarks=fixed_waits(observation, self.upper),
             unknown=tuple(
                 Unknown(Metric.BACKLOG, Rows.OPERATOR, unit.operators[0])
                 for unit in draft.scalable
