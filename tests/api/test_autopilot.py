@@ -91,12 +91,6 @@ def test_a_number_of_hosts_that_makes_no_sense_is_said_at_once():
         Autopilot(None, period="often")
 
 
-def test_a_session_without_a_driver_is_left_alone_and_logged(caplog):
-    pilot = Autopilot(object()).watch()
-    assert pilot.join(10)
-    assert ["this one is Spark Connect" in record.message for record in caplog.records] == [True]
-
-
 def test_every_state_partition_of_every_query_is_found_where_it_runs(spark, queries):
     with Autopilot(spark, period=0.5, observe_only=True).watch() as pilot:
         names = [f"{stage}#{n}" for stage in ("counts/aggregate0", "joined/join0") for n in range(PARTITIONS)]

@@ -138,13 +138,13 @@ def started(spark, tmp_path):
     """Starts a query whose batches end in `out`, by way of foreachBatch, and stops it."""
     running = []
 
-    def start(build, out):
-        before = spark.conf.get(PROVIDER)
-        frame, stages = build(spark)
+    def start(build, out, session=spark):
+        before = session.conf.get(PROVIDER)
+        frame, stages = build(session)
         writer = frame.writeStream.queryName("q").outputMode("append" if build is joined_in_rocksdb else "update")
         writer = writer.option("checkpointLocation", str(tmp_path / "c")).trigger(processingTime="300 milliseconds")
         running.append(writer.foreachBatch(lambda batch, number: out.append((number, batch.collect()))).start())
-        spark.conf.set(PROVIDER, before)
+        session.conf.set(PROVIDER, before)
         return running[-1], stages
 
     yield start
@@ -165,9 +165,11 @@ def started(spark, tmp_path):
 )
 def test_every_partition_lands_where_it_is_wanted_and_what_is_counted_stays_right(spark, started, build, caplog):
     out, policy = [], Away()
-    query, stages = started(build, out)
+    # One of them in a session beside, as a notebook's or a Connect client's is: all of the application are watched.
+    beside = build is twice_in_one_task
+    query, stages = started(build, out, spark.newSession() if beside else spark)
     run = query.runId
-    with Autopilot(spark, period=0.5, policy=policy).watch(query) as pilot:
+    with Autopilot(spark, period=0.5, policy=policy).watch(*(() if beside else (query,))) as pilot:
         names = {TaskId(f"q/{stage}", n) for stage in stages for n in range(PARTITIONS)}
 
         def seen():

@@ -14,6 +14,7 @@ from elastream.model.action import LeaseHost, SetParallelism
 from elastream.model.plant import Plan
 from elastream.recording.directory import RunDirectory
 from elastream.recording.manifest import held
+from elastream.spark.jvm.capabilities import Capabilities
 
 
 class Plant(FakePlant):
@@ -39,7 +40,7 @@ def piloted(policy=None, *, plant=None, application="app-1", **options):
     pilot.ended, pilot.made = [], plant or Plant(hosts=2, time_limit=6.0)
     pilot.made.clock.epoch = 0.0
 
-    def attach(stack: ExitStack, leases):
+    def attach(can: Capabilities, driver, stack: ExitStack, leases):
         stack.callback(lambda: pilot.ended.append("every leased host"))
         close = pilot.made.close
 
@@ -50,6 +51,7 @@ def piloted(policy=None, *, plant=None, application="app-1", **options):
         pilot.made.close = leave
         return pilot.made
 
+    pilot._probed = lambda: Capabilities(driver=SimpleNamespace())
     pilot._attach = attach
     return pilot
 

@@ -22,6 +22,7 @@ from elastream.spark.plant import Scope, SparkPlant, is_critical
 from elastream.spark.queries.query import Instruments
 from elastream.spark.queries.watched import WatchedQueries
 from fake_clock import FakeClock
+from sessions import without_jvm
 from waiting import wait_until
 
 
@@ -52,9 +53,8 @@ def driver():
 @pytest.fixture
 def spark():
     context = SimpleNamespace(isStopped=lambda: False)
-    return SimpleNamespace(
-        sparkContext=SimpleNamespace(_jsc=SimpleNamespace(sc=lambda: context), master="local[2]", applicationId="app-1"),
-        _jsparkSession=SimpleNamespace(streams=object),
+    return without_jvm(
+        sparkContext=SimpleNamespace(_jsc=SimpleNamespace(sc=lambda: context), master="local[2]", applicationId="app-1")
     )
 
 

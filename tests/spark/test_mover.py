@@ -20,6 +20,7 @@ from elastream.spark.placement.allocation import VolatilePlan
 from elastream.spark.placement.placing import Limits, Placing
 from elastream.spark.placement.ring import Rings
 from fake_clock import FakeClock
+from sessions import without_jvm
 
 FIRST, SECOND, THIRD = (TaskId("q/count", number) for number in range(3))
 
@@ -87,10 +88,7 @@ class World:
         self.driver.queries = [("id", "run", 0, False, "q")]
         live = (SimpleNamespace(id="id", operators=("q/count",)),)
         context = SimpleNamespace(isStopped=lambda: False)
-        self.spark = SimpleNamespace(
-            sparkContext=SimpleNamespace(_jsc=SimpleNamespace(sc=lambda: context)),
-            _jsparkSession=SimpleNamespace(streams=object),
-        )
+        self.spark = without_jvm(sparkContext=SimpleNamespace(_jsc=SimpleNamespace(sc=lambda: context)))
         self.alarms = Alarms(self.clock.now)
         self.draining = False
         queries = SimpleNamespace(live=live, settle=lambda: self.draining)

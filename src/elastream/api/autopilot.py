@@ -18,9 +18,11 @@ from elastream.api.keeping import keeping
 from elastream.api.pilot_log import PilotLog
 from elastream.api.result import RunResult
 from elastream.api.showing import told_to_cluster
+from elastream.clouds.executors import STABILIZATION_DOWN
 from elastream.clouds.provider import Cloud, Provider
 from elastream.control.journal import Journal
 from elastream.control.loop import Loop
+from elastream.control.scaling import with_window
 from elastream.model.cloud import Billing, HostType
 from elastream.model.endpoints import KafkaTopic
 from elastream.model.errors import ElastreamError, EnvironmentProblem, InputError, in_one_line
@@ -39,8 +41,9 @@ from elastream.report.tally import kept_for
 from elastream.services.events import EventLog
 from elastream.services.metrics import PrometheusObserver
 from elastream.spark.attach import AttachedPlant, attach, join
-from elastream.spark.jvm.capabilities import probe
+from elastream.spark.jvm.capabilities import Capabilities, probe
 from elastream.spark.jvm.cluster_word import word_of
+from elastream.spark.jvm.driver_side import DriverSide
 from elastream.spark.jvm.executors import AllocationClient, Executors
 from elastream.spark.jvm.gateway import java_context
 from elastream.spark.telemetry.kafka_offsets import committing
@@ -121,7 +124,7 @@ class Autopilot:
         self._max_hosts, self._min_hosts = max_hosts, min_hosts
         self._cloud, self._type = cloud, host_type
         self._period = pause(period, "observation")
-        self._observe_only, self._replicas, self._scaling = observe_only, replicas, scaling
+        self._observe_only, self._replicas = observe_only, replicas
         if restore not in ("leave", "original"):
             raise InputError(f"restore is {restore!r}; it is 'leave' or 'original'")
         self._events, self._restore, self._prices = events, restore, prices
@@ -131,6 +134,8 @@ class Autopilot:
         self._paused = threading.Event()
         self._retention = duration(retention)
         self._policy = policy or ByLoad()
+        window = STABILIZATION_DOWN if cloud is None else getattr(cloud, "stabilization_down", 0.0)
+        self._scaling = with_window(scaling, self._policy, window)
         self._metrics = (registry, metrics_port) if registry is not None or metrics_port is not None else None
         self._folder = None if folder is None else RunDirectory(Path(folder)).root
         self._chosen: set[str] | None = set()
@@ -143,7 +148,7 @@ class Autopilot:
         self.kept: list[str] = []
 
     def watch(self, *queries: "StreamingQuery") -> "Autopilot":
-        """Start to manage `queries`, also after restarts from their checkpoints; without arguments, all of the session.
+        """Start to manage `queries`, also after restarts from their checkpoints; without arguments, all of the application.
 
         Returns at once. May be called again to add queries.
         """
@@ -225,10 +230,11 @@ class Autopilot:
             with ExitStack() as held_here:
                 plant = None
                 try:
-                    kept = keeping(self._folder, str(self._spark.sparkContext.applicationId), held_here)
-                    self._folder = kept.folder
-                    plant = self._attach(stack, kept.leases)
-                    if plant is not None:
+                    can = self._probed()
+                    if can.driver is not None:
+                        kept = keeping(self._folder, str(self._spark.sparkContext.applicationId), held_here)
+                        self._folder = kept.folder
+                        plant = self._attach(can, can.driver, stack, kept.leases)
                         self._steer(plant, kept.journal)
                 except Exception as error:
                     log.error("autopilot stopped after an error: %s", in_one_line(error), exc_info=True)
@@ -245,23 +251,30 @@ class Autopilot:
         except Exception as error:
             log.error("autopilot did not leave in order: %s", in_one_line(error), exc_info=True)
 
-    def _attach(self, stack: ExitStack, leases: LeaseLog) -> AttachedPlant | None:
-        cloud = self._cloud if callable(getattr(self._cloud, "open", None)) else None
-        running = None if cloud is not None else self._cloud
-        can = probe(self._spark, running)
+    def _probed(self) -> Capabilities:
+        """What can be done in the session; what cannot is logged. Asks nothing of a session that has no driver here."""
+        can = probe(self._spark, None if self._opens else self._cloud)
         for sentence in can.lacking:
             log.warning("%s", sentence)
-        if can.driver is None:
-            return None
+        return can
+
+    @property
+    def _opens(self) -> bool:
+        """Whether its cloud is a description of hosts, which is opened for it, and not a provider that runs."""
+        return callable(getattr(self._cloud, "open", None))
+
+    def _attach(self, can: Capabilities, driver: DriverSide, stack: ExitStack, leases: LeaseLog) -> AttachedPlant:
+        cloud = self._cloud if self._opens else None
+        running = None if self._opens else self._cloud
         asks = can.asks and self._max_hosts is not None and self._cloud is None
         provider = cast(Provider, running) if can.leases and self._max_hosts is not None else None
-        client = AllocationClient(self._spark, Executors(can.driver), word_of(self._spark))
+        client = AllocationClient(self._spark, Executors(driver), word_of(self._spark))
         if cloud is not None:
             provider = self._joined(cast(Cloud, cloud), stack, client if can.asks else None, can.allowed)
         terms = None if provider is None else provider.terms
         return attach(
             self._spark,
-            can.driver,
+            driver,
             can.task_loads,
             can.recovery,
             client=client,

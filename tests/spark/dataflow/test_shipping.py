@@ -67,3 +67,18 @@ def test_a_function_that_holds_a_lock_is_refused_by_name():
     lock = threading.Lock()
     with pytest.raises(DataflowError, match=r"operator 'f' cannot be sent to the workers: .*lock"):
         pickled(lambda n: lock and n, "operator 'f'")
+
+
+@pytest.mark.parametrize("place", ["lib/python3.11/site-packages", "dist-packages"])
+def test_a_library_that_is_installed_elsewhere_is_not_sent(tmp_path, monkeypatch, place):
+    """`pip install --user`, a `.pth` file, a folder of another environment: a library cannot always be taken to pieces."""
+    folder = tmp_path / place
+    folder.mkdir(parents=True)
+    (folder / "library_elsewhere.py").write_text("import threading\nLOCK = threading.Lock()\ndef f(n): return LOCK and n\n")
+    monkeypatch.syspath_prepend(str(folder))
+    from library_elsewhere import f
+
+    try:
+        assert b"library_elsewhere" in pickled(f, "operator 'f'")
+    finally:
+        sys.modules.pop("library_elsewhere")

@@ -2,6 +2,7 @@
 
 import logging
 import threading
+from types import SimpleNamespace
 
 import pytest
 
@@ -39,7 +40,7 @@ def test_a_long_message_is_cut_to_what_a_cluster_keeps():
 
 def test_events_are_sent_in_order_and_the_end_of_a_run_is_waited_for():
     sent = []
-    tell = ClusterEvents(lambda each: sent.append(each.message))
+    tell = ClusterEvents(lambda each, _: sent.append(each.message))
     for number in range(5):
         tell(event(str(number)))
     tell(event("over", Reason.RUN_ENDED))
@@ -49,7 +50,7 @@ def test_events_are_sent_in_order_and_the_end_of_a_run_is_waited_for():
 def test_nobody_waits_for_a_cluster_that_does_not_answer_and_the_newest_events_are_kept():
     sent, answers = [], threading.Event()
 
-    def send(each):
+    def send(each, _):
         answers.wait()
         sent.append(each.message)
 
@@ -61,8 +62,26 @@ def test_nobody_waits_for_a_cluster_that_does_not_answer_and_the_newest_events_a
     assert len(sent) in (MOST, MOST + 1)  # the first may have been under way
 
 
+def test_an_event_that_waited_is_told_with_the_time_at_which_it_came(monkeypatch):
+    sent, answers, now = [], threading.Event(), [100.0]
+    monkeypatch.setattr(cluster_events, "time", SimpleNamespace(time=lambda: now[0]))
+
+    def send(each, came):
+        answers.wait()
+        sent.append((each.message, came))
+
+    tell = ClusterEvents(send)
+    tell(event("first"))
+    now[0] = 160.0
+    tell(event("second"))
+    now[0] = 500.0
+    answers.set()
+    wait_until(lambda: len(sent) == 2)
+    assert sent == [("first", 100.0), ("second", 160.0)]
+
+
 def test_what_cannot_be_sent_is_one_warning(caplog):
-    def send(each):
+    def send(each, _):
         raise ValueError("may not")
 
     tell = ClusterEvents(send)

@@ -1,7 +1,6 @@
 """The clock of the machine is set while queries run, and batches hang: what is known of a query then, and what is done."""
 
 import math
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -21,6 +20,7 @@ from elastream.spark.queries.query import Instruments, Query, stalled
 from elastream.spark.queries.watched import application_frame, layout_of, operator_frame
 from elastream.spark.telemetry.frames import task_frame
 from elastream.spark.telemetry.stage_load import StageLoad
+from sessions import without_jvm
 from spark_progress import START as EPOCH
 from spark_progress import line, source
 
@@ -62,8 +62,7 @@ class Watched:
 
     def __init__(self, target):
         self.machine, self.target, self.planned = Machine(), target, []
-        streams = SimpleNamespace(get=lambda _: SimpleNamespace(streamingQuery=lambda: None))
-        spark = SimpleNamespace(_jsparkSession=SimpleNamespace(streams=lambda: streams))
+        spark = without_jvm(execution=object())
         clocks = {"wall": self.machine.wall, "steady": lambda: self.machine.now}
         self.query = Query(Instruments(spark, self.machine, Placing({}, lambda: 0.0, VolatilePlan()), **clocks), "id", "q")
         self.query.run("run")

@@ -15,6 +15,7 @@ from elastream.spark.queries.query import Instruments, Query
 from elastream.spark.queries.watched import RESTART, WatchedQueries, application_frame, layout_of, operator_frame
 from elastream.spark.telemetry.frames import task_frame
 from elastream.spark.telemetry.stage_load import PartitionLoads
+from sessions import without_jvm
 from spark_progress import START as EPOCH
 from spark_progress import line, source
 
@@ -54,8 +55,7 @@ def driver():
 @pytest.fixture
 def query(driver):
     execution = SimpleNamespace(lastExecution=lambda: None, lastProgress=lambda: None)
-    streams = SimpleNamespace(get=lambda _: SimpleNamespace(streamingQuery=lambda: execution))
-    spark = SimpleNamespace(_jsparkSession=SimpleNamespace(streams=lambda: streams))
+    spark = without_jvm(execution)
     placing = Placing({}, lambda: 0.0, VolatilePlan())
     found = Query(Instruments(spark, driver, placing), "an id", "q")
     found.run("run 1")

@@ -107,12 +107,11 @@ public static String ending(Object context, String executor) {
  * Streaming queries that run: "id run batch idle name" a line, by tabs; batch is the newest that ended, -1 before the first;
  * idle is 1 where none is under way and no data waits; the name is empty where a query has none.
  */
-public static String queries(Object streams) {
-    org.apache.spark.sql.streaming.StreamingQuery[] active =
-        ((org.apache.spark.sql.streaming.StreamingQueryManager) streams).active();
+public static String queries(Object all) {
+    java.util.Iterator queries = ((java.util.Map) all).values().iterator();
     StringBuilder out = new StringBuilder();
-    for (int i = 0; i < active.length; i++) {
-        org.apache.spark.sql.streaming.StreamingQuery each = active[i];
+    while (queries.hasNext()) {
+        org.apache.spark.sql.streaming.StreamingQuery each = (org.apache.spark.sql.streaming.StreamingQuery) queries.next();
         org.apache.spark.sql.streaming.StreamingQueryProgress last = each.lastProgress();
         boolean idle = !each.status().isTriggerActive() && !each.status().isDataAvailable();
         out.append(each.id()).append('\t').append(each.runId()).append('\t').append(last == null ? -1 : last.batchId())

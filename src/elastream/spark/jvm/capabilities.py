@@ -18,6 +18,11 @@ from elastream.spark.jvm.recovery import Recovery
 
 __all__ = ["Capabilities", "probe"]
 
+CONNECT = (
+    "it needs a classic session, whose driver is in its own process, and this one is Spark Connect: make the session with "
+    "SparkSession.builder.master(...) in place of remote(...), and without spark.api.mode=connect or SPARK_REMOTE"
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
@@ -44,9 +49,7 @@ def probe(spark: SparkSession, provider: object | None = None) -> Capabilities:
     lacking: list[str] = []
     session: Any = getattr(spark, "_jsparkSession", None)
     if session is None:
-        return Capabilities(
-            None, lacking=("autopilot does nothing: it needs a classic session, and this one is Spark Connect",)
-        )
+        return Capabilities(None, lacking=(f"autopilot does nothing: {CONNECT}",))
     try:
         driver = DriverSide(spark)
         session.streams().stateStoreCoordinator()

@@ -34,11 +34,12 @@ PATIENCE = 5.0
 
 
 class ClusterEvents:
-    """A sink of events. send: sends one, may take long, and raises where that fails: the first failure is a warning."""
+    """A sink of events. send: sends one that came at an epoch second, may take long, and raises where that fails: the first
+    failure is a warning."""
 
-    def __init__(self, send: Callable[[RunEvent], None]) -> None:
+    def __init__(self, send: Callable[[RunEvent, float], None]) -> None:
         self._send = send
-        self._waiting: deque[RunEvent] = deque(maxlen=MOST)
+        self._waiting: deque[tuple[RunEvent, float]] = deque(maxlen=MOST)
         self._thread: threading.Thread | None = None
         self._failed = False
         self._lock = threading.Lock()
@@ -46,7 +47,7 @@ class ClusterEvents:
     def __call__(self, event: RunEvent) -> None:
         """Have `event` sent; only the last one of a run is waited for."""
         with self._lock:
-            self._waiting.append(event)
+            self._waiting.append((event, time.time()))
             if self._thread is None:
                 self._thread = threading.Thread(target=self._work, name="cluster-events", daemon=True)
                 self._thread.start()
@@ -60,9 +61,9 @@ class ClusterEvents:
                 if not self._waiting:
                     self._thread = None
                     return
-                event = self._waiting.popleft()
+                event, came = self._waiting.popleft()
             try:
-                self._send(event)
+                self._send(event, came)
             except Exception as error:
                 if not self._failed:
                     log.warning("events are not told to the cluster: %s", in_one_line(error))
@@ -80,10 +81,10 @@ def event_sink(spark: SparkSession) -> ClusterEvents | None:
     driver = settings.get("spark.kubernetes.driver.pod.name", "") or ""
     senders: list[DriverSide] = []
 
-    def send(event: RunEvent) -> None:
+    def send(event: RunEvent, came: float) -> None:
         if not senders:
             senders.append(DriverSide(spark, HERE / SOURCES["k8s://"]))
-        told = kubernetes_event(event, namespace, driver, str(context.applicationId), time.time())
+        told = kubernetes_event(event, namespace, driver, str(context.applicationId), came)
         try:
             refused = dict(senders[0].ask("event", senders[0].context, json.dumps(told)))
         except Py4JError as error:

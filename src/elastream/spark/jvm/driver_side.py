@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 from elastream.model.errors import EnvironmentProblem
 from elastream.spark.jvm.adapters import for_release
-from elastream.spark.jvm.gateway import Java, java_context, java_session, jvm_of, why_in_java
+from elastream.spark.jvm.gateway import Java, java_context, java_queries, java_session, jvm_of, why_in_java
 
 __all__ = ["HERE", "DriverSide", "RunningQuery", "TaskLoads", "running_queries"]
 
@@ -82,6 +82,6 @@ class RunningQuery(NamedTuple):
 
 
 def running_queries(driver: DriverSide, spark: SparkSession) -> tuple[RunningQuery, ...]:
-    """All running queries of `spark`. Raises Py4JError if the session was stopped."""
-    rows = driver.ask("queries", java_session(spark).streams())
+    """All running queries of the application of `spark`, of whichever session. Raises Py4JError if it was stopped."""
+    rows = driver.ask("queries", java_queries(spark))
     return tuple(RunningQuery(query, run, int(batch), idle == "1", name) for query, run, batch, idle, name in rows)

@@ -11,7 +11,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from elastream.model.errors import first_line
 
-__all__ = ["Java", "gateway_of", "java_context", "java_query", "java_session", "jvm_of", "why_in_java"]
+__all__ = ["Java", "gateway_of", "java_context", "java_queries", "java_query", "java_session", "jvm_of", "why_in_java"]
 
 Java: TypeAlias = Any
 """An object, a class or a package of the JVM."""
@@ -35,6 +35,14 @@ def java_session(spark: SparkSession) -> Java:
 def java_context(spark: SparkSession) -> Java:
     """The JVM's SparkContext (the Scala object, not JavaSparkContext)."""
     return spark.sparkContext._jsc.sc()
+
+
+def java_queries(spark: SparkSession) -> Java:
+    """The JVM's streaming queries that run, a map by their ids: those of all sessions of the application.
+
+    They share its executors. A session lists its own alone: not those of a notebook beside it, nor of Connect's clients.
+    """
+    return java_session(spark).sharedState().activeStreamingQueries()
 
 
 def java_query(query: StreamingQuery) -> Java:

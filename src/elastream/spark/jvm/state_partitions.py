@@ -19,7 +19,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from elastream.model.errors import EnvironmentProblem
 from elastream.spark.jvm.driver_side import DriverSide
 from elastream.spark.jvm.executors import Location
-from elastream.spark.jvm.gateway import Java, java_session, jvm_of
+from elastream.spark.jvm.gateway import Java, java_queries, java_session, jvm_of
 from elastream.spark.jvm.preload import StateOpener, find_opener, store_rdd
 from elastream.spark.jvm.stateful import StatefulOperator, stateful_stages
 
@@ -66,14 +66,14 @@ class StatePartitions:
         self._jvm = jvm
         self._state = jvm.org.apache.spark.sql.execution.streaming.state
         self._nothing_else = jvm.PythonUtils.toSeq([])
-        self._streams = java_session(spark).streams()
+        self._queries = java_queries(spark)
         self._query_id = jvm.java.util.UUID.fromString(query.id)
         self._run, self._run_id = query.runId, jvm.java.util.UUID.fromString(query.runId)
         self._root: str | None = None
         self._opener: StateOpener | None = None
         self._looked_for_opener = False
         try:
-            self._coordinator = self._streams.stateStoreCoordinator()
+            self._coordinator = java_session(spark).streams().stateStoreCoordinator()
         except (Py4JError, TypeError) as error:
             raise EnvironmentProblem(f"this Spark does not support moving state partitions: {error}") from None
 
@@ -103,8 +103,8 @@ class StatePartitions:
         None while no plan of a batch can be read. Raises Py4JError.
         """
         execution = self._execution()
-        stream = self._streams.get(self._query_id)
-        if execution is None or stream is None or stateful_stages(self._driver, stream.streamingQuery()) is None:
+        stream = self._queries.get(self._query_id)
+        if execution is None or stream is None or stateful_stages(self._driver, stream) is None:
             return None
         return {each: store_rdd(self._spark, execution, each.id) for each in self._operators}
 
@@ -115,8 +115,8 @@ class StatePartitions:
 
     def idle(self) -> bool:
         """Whether no batch is running; True for an ended query."""
-        wrapper = self._streams.get(self._query_id)
-        return wrapper is None or not wrapper.status().isTriggerActive()
+        stream = self._queries.get(self._query_id)
+        return stream is None or not stream.status().isTriggerActive()
 
     def resume(self, before: "StatePartitions") -> None:
         """Take the locations from an earlier run of the query, so that partitions can be placed before its first batch."""
@@ -181,8 +181,8 @@ class StatePartitions:
 
         Spark creates a plan on first use; reading it earlier would create it in a thread without the query's settings.
         """
-        wrapper = self._streams.get(self._query_id)
-        progress = None if wrapper is None else wrapper.lastProgress()
+        stream = self._queries.get(self._query_id)
+        progress = None if stream is None else stream.lastProgress()
         return progress is not None and int(progress.batchId()) >= int(execution.currentBatchId())
 
     def _provider(self, operator: StatefulOperator, partition: int, store: str) -> Java:
@@ -203,8 +203,8 @@ class StatePartitions:
 
     def _execution(self) -> Java:
         """The newest execution of the query; None before its first batch and after its end."""
-        wrapper = self._streams.get(self._query_id)
-        return None if wrapper is None else wrapper.streamingQuery().lastExecution()
+        stream = self._queries.get(self._query_id)
+        return None if stream is None else stream.lastExecution()
 
 
 class _Opening(threading.Thread):

@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 from elastream.model.observation import Floats
 from elastream.spark.jvm.copies import CopiesDesk
 from elastream.spark.jvm.driver_side import DriverSide, TaskLoads
-from elastream.spark.jvm.gateway import Java, java_session
+from elastream.spark.jvm.gateway import Java, java_queries, jvm_of
 from elastream.spark.jvm.recovery import Recovery
 from elastream.spark.jvm.state_partitions import Run, StatePartitions
 from elastream.spark.jvm.stateful import StatefulStage, ranked_kinds, stateful_stages
@@ -168,10 +168,10 @@ class Query:
     def look(self) -> tuple[Batch, ...]:
         """Fetch what is new; the batches that ended since the last look."""
         if self._execution is None:
-            wrapper = java_session(self._with.spark).streams().get(self.id)
-            if wrapper is None:
+            id = jvm_of(self._with.spark).java.util.UUID.fromString(self.id)
+            self._execution = java_queries(self._with.spark).get(id)
+            if self._execution is None:
                 return ()
-            self._execution = wrapper.streamingQuery()
         if self.stages is None:
             self._find_stages()
         before, now = self.doing, self._with.wall()

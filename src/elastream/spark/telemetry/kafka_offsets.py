@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 from elastream.model.endpoints import KafkaTopic
 from elastream.model.errors import in_one_line
 from elastream.spark.dataflow.kafka import kafka_admin
-from elastream.spark.jvm.gateway import java_session, jvm_of, why_in_java
+from elastream.spark.jvm.gateway import java_queries, jvm_of, why_in_java
 from elastream.spark.jvm.session import session_stopped
 
 __all__ = ["OffsetCommits", "committing", "offsets_read"]
@@ -81,8 +81,7 @@ class OffsetCommits:
             self._committed[key] = offsets
 
     def _progresses(self) -> list[Mapping[str, Any]]:
-        queries = java_session(self._spark).streams().active()
-        newest = [query.lastProgress() for query in queries]
+        newest = [query.lastProgress() for query in java_queries(self._spark).values()]
         return [json.loads(str(each.json())) for each in newest if each is not None]
 
     def _write(self, topic: KafkaTopic, offsets: Mapping[int, int]) -> None:
