@@ -8,8 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conformance.fake_plant import SMALL, FakePlant
+from elastream.clouds.local.local import Local
+from elastream.clouds.standalone import Standalone
 from elastream.control.loop import Loop
-from elastream.control.scaling import Scaling, ScalingLimits
+from elastream.control.scaling import Scaling, ScalingLimits, with_window
 from elastream.model.action import CancelDrain, DrainHost, LeaseHost, ReleaseHost, SetParallelism
 from elastream.model.cloud import Billing, HostState, Lease
 from elastream.model.errors import InputError
@@ -17,6 +19,8 @@ from elastream.model.fitting import refuse_rules
 from elastream.model.plant import Plan
 from elastream.model.scaling import RULE_NAMES, ScalingRules, rule_of
 from elastream.planning.policies.by_load import ByLoad
+from elastream.planning.policies.highest_value import HighestValue
+from elastream.planning.policies.static import Static
 from elastream.planning.policies.threshold import Threshold
 from elastream.recording.recorder import Collector
 
@@ -378,3 +382,30 @@ def _spent(leases: list[Lease], begin: float, end: float) -> float:
         starts = [lease.since + max(0, n - early + 1) * lease.type.billing.unit for n in range(units)]
         total += lease.type.price * sum(begin <= at < end - 1e-9 for at in starts)
     return total
+
+
+class TestTheWindowOfACloud:
+    """Five minutes on a leased cluster, where neither rules nor policy say otherwise."""
+
+    @pytest.mark.parametrize("policy", [Threshold(), ByLoad(), HighestValue(sizing=Threshold())])
+    def test_a_default_policy_gets_it(self, policy):
+        assert with_window(ScalingRules(max_hosts=8), policy, 300.0) == ScalingRules(max_hosts=8, stabilization_down=300.0)
+
+    @pytest.mark.parametrize(
+        ("rules", "policy", "seconds"),
+        [
+            (ScalingRules(stabilization_down="20s"), Threshold(), 300.0),
+            (ScalingRules(stabilization_down="0s"), Threshold(), 300.0),
+            (ScalingRules(), Threshold(settle=20.0), 300.0),
+            (ScalingRules(), ByLoad(hosts=Threshold(settle=20.0)), 300.0),
+            (ScalingRules(), HighestValue(), 300.0),
+            (ScalingRules(), Static(2, {}), 300.0),
+            (ScalingRules(), Threshold(), 0.0),
+        ],
+    )
+    def test_what_somebody_chose_stays_and_other_policies_get_no_rule(self, rules, policy, seconds):
+        assert with_window(rules, policy, seconds) is rules
+
+    def test_clusters_have_it_and_processes_of_this_machine_have_not(self):
+        assert Standalone("spark://127.0.0.1:7077").stabilization_down == 300.0
+        assert getattr(Local(), "stabilization_down", 0.0) == 0.0

@@ -25,6 +25,7 @@ from elastream.control.guarding import Guarding
 from elastream.control.journal import Journal
 from elastream.control.key_tables import KeyTabling
 from elastream.control.loop import Loop
+from elastream.control.scaling import with_window
 from elastream.documents.guards import load_guards
 from elastream.model.composing import consistency_of
 from elastream.model.endpoints import Collected, Files, KafkaTopic, TextFiles
@@ -123,6 +124,7 @@ def run(
     target = None if target_latency is None else duration(target_latency)
     if options.before is not None:
         options.before(graph, policy, cloud, target, guards, consistency, tables, replicas, state_partitions, scaling)
+    scaling = with_window(scaling, policy, getattr(cloud, "stabilization_down", 0.0))
     mode = consistency_of(consistency)
     admit(
         graph,

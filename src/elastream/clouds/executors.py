@@ -22,6 +22,7 @@ from elastream.model.cloud import HostType
 from elastream.model.errors import CloudError, EnvironmentProblem
 
 __all__ = [
+    "STABILIZATION_DOWN",
     "SURVIVES_LOSSES",
     "ExecutorCloud",
     "address_of",
@@ -32,6 +33,8 @@ __all__ = [
 
 PATIENCE = 90.0
 """Seconds to wait for a requested executor; a cold one takes about 15."""
+STABILIZATION_DOWN = 300.0
+"""HPA's default: on a cluster that others use, too, what was given back may be long in coming again."""
 ANSWERS_WITHIN = 5.0
 """Seconds that a cluster manager has to accept a connection."""
 
@@ -74,6 +77,8 @@ class ExecutorCloud:
         """Whether anything was said of what an executor is."""
         return any(each is not None for each in (self.host_type, self.cores, self.memory))
 
+    stabilization_down: ClassVar[float] = STABILIZATION_DOWN
+    """Seconds for which the default policy keeps hosts that it no longer needs."""
     scheme: ClassVar[str] = ""
     """How the names of such masters begin."""
 

@@ -309,7 +309,11 @@ class ExistingSession:
 
 
 class Cloud(Protocol):
-    """Where hosts come from, as users write it: `elastream.Local`, `elastream.Pool`, or a class of their own."""
+    """Where hosts come from, as users write it: `elastream.Local`, `elastream.Pool`, or a class of their own.
+
+    One whose hosts take long to come again may have `stabilization_down`, seconds: for so long the default policy keeps
+    hosts that it no longer needs, where neither rules nor the policy say otherwise.
+    """
 
     @property
     def types(self) -> tuple[HostType, ...]:

@@ -20,13 +20,24 @@ from elastream.model.action import (
 from elastream.model.cloud import HostState, Lease
 from elastream.model.metrics import Metric
 from elastream.model.observation import Context, Observation, known_sum
+from elastream.model.plant import Policy
 from elastream.model.scaling import NO_RULES, ScalingRules
 from elastream.model.units import format_duration
 from elastream.model.wording import counted, money
 
-__all__ = ["Scaling", "ScalingLimits", "takes_away"]
+__all__ = ["Scaling", "ScalingLimits", "takes_away", "with_window"]
 
 NEARLY = 1e-9
+
+
+def with_window(rules: ScalingRules, policy: Policy, seconds: float) -> ScalingRules:
+    """`rules`, with a window of `seconds` for scaling down where the cloud has one and nobody chose another.
+
+    For policies with a window of their own that was left as it is; others get no rule that nobody set.
+    """
+    if not seconds > 0 or rules.stabilization_down is not None or not getattr(policy, "default_window", False):
+        return rules
+    return replace(rules, stabilization_down=seconds)
 
 
 @dataclass(frozen=True, slots=True)

@@ -115,6 +115,9 @@ class Policy(Protocol):
 
     One that takes something from a run to come (the sizes of `static:peak`, what an oracle tells) has a method
     `prepared(prospect: Prospect) -> Policy`: the policy for that run. See `elastream.model.prospect`.
+
+    One that keeps hosts which it no longer needs for some time has a property `default_window: bool`: whether that time is
+    nobody's choice, so that the cloud's takes its place. See `elastream.control.scaling.with_window`.
     """
 
     @property

@@ -41,7 +41,7 @@ def host(name, state=HostState.RUNNING, since=-996.5, changed=None):
     return lease
 
 
-def frame(arriving, processed=None, backlog=0.0, work=WORK):
+def frame(arriving, processed=None, backlog=0.0, work=WORK, on="words"):
     processed = arriving if processed is None else processed
     names = tuple(GRAPH.by_name)
     return Frame(
@@ -50,7 +50,7 @@ def frame(arriving, processed=None, backlog=0.0, work=WORK):
             Metric.ARRIVAL_RATE: [arriving if n == "source" else processed for n in names],
             Metric.PROCESSED_RATE: [processed for _ in names],
             Metric.BACKLOG: [backlog if n == "source" else math.nan for n in names],
-            Metric.BUSY_CORES: [processed * work if n == "words" else 0.0 for n in names],
+            Metric.BUSY_CORES: [processed * work if n == on else 0.0 for n in names],
         },
     )
 
@@ -116,6 +116,18 @@ def test_what_the_first_batches_of_a_run_work_leases_no_host_as_long_as_nothing_
 
     assert Threshold().plan(seen(6)).actions == ()
     assert LeaseHost in kinds(Threshold().plan(seen(30)).actions)
+
+
+def test_what_the_first_batches_of_a_run_work_does_not_say_that_state_partitions_are_too_few():
+    def seen(seconds):
+        early, dear = observe([host("h1")], 50.0, seen_for=seconds), frame(50.0, work=0.05, on="count")
+        context = replace(early.context, partitions={"count": 1})  # 2.5 cores of work, and it keeps one busy
+        history = tuple(replace(sample, operators=dear) for sample in early.history)
+        return replace(early, context=context, operators=dear, history=history)
+
+    assert Threshold().plan(seen(6)).remarks == ()
+    (said,) = Threshold().plan(seen(30)).remarks
+    assert said.startswith("more hosts cannot keep up with 50/s: count has 1 state partition")
 
 
 def test_what_the_first_batches_of_a_host_work_is_no_work_of_a_record():

@@ -120,6 +120,8 @@ def within_reach(
         bound = replace(heavy, cores=max(seen.reaches))
     if not base > bound.cores:
         return need, seen, ""
+    if load.cold and not load.declares:
+        return min(need, bound.cores), seen, ""  # the first records work far more than later ones: nothing is said by them
     return min(need, bound.cores), seen, bound.why
 
 

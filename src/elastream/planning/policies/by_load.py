@@ -4,7 +4,7 @@ Such a query's operators cannot be switched or scaled; the policy controls the p
 of hosts.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar
 
 from elastream.model.action import Action, DrainHost, MoveTask
@@ -16,6 +16,9 @@ from elastream.planning.policies.threshold import Threshold
 __all__ = ["ByLoad"]
 
 
+HOSTS = Threshold(window=30.0, settle=60.0, cool_down=60.0)
+
+
 @dataclass(frozen=True)
 class ByLoad:
     """Hosts by `Threshold`, if the plant can lease any; tasks by `balance_by_load`.
@@ -25,10 +28,15 @@ class ByLoad:
     host, so that idle tasks are not moved: a move delays its batch once, by some tens of milliseconds.
     """
 
-    hosts: Threshold = field(default_factory=lambda: Threshold(window=30.0, settle=60.0, cool_down=60.0))
+    hosts: Threshold = HOSTS
     gain: float = 0.03
     worth: float = 0.02
     name: ClassVar = "by load"
+
+    @property
+    def default_window(self) -> bool:
+        """Whether nobody said for how long hosts that are not needed are kept."""
+        return self.hosts.settle == HOSTS.settle
 
     def plan(self, observation: Observation, memory: object = None) -> Plan:
         """Host actions, then moves; no moves in a round that drains a host, because the drain moves tasks itself."""

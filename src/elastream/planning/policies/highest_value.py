@@ -73,6 +73,11 @@ class HighestValue:
         return "highest_value" if self.sizing is None else f"highest_value + {self.sizing.name}"
 
     @property
+    def default_window(self) -> bool:
+        """That of the sizing."""
+        return bool(getattr(self.sizing, "default_window", False))
+
+    @property
     def needs(self) -> Needs:
         """Arrival rates, and what the sizing needs."""
         own: Needs = frozenset({(Rows.OPERATOR, Metric.ARRIVAL_RATE)})

@@ -101,6 +101,11 @@ class Threshold:
     )
     name: ClassVar = "threshold"
 
+    @property
+    def default_window(self) -> bool:
+        """Whether nobody said for how long hosts that are not needed are kept."""
+        return self.settle is None
+
     def plan(self, observation: Observation, memory: object = None) -> Plan:
         """Host actions, then parallelism, then moves. memory: a `Seen`."""
         scaled = self.scale(observation, memory)

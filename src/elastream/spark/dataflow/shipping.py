@@ -53,7 +53,13 @@ def _is_local(module: ModuleType) -> bool:
     if not file or name == "__main__" or name.partition(".")[0] == __package__.partition(".")[0]:
         return False
     # A script executed by `runpy` is in sys.modules only while it runs, and cloudpickle requires the name there.
-    return sys.modules.get(name) is module and not any(Path(file).is_relative_to(place) for place in _INSTALLED)
+    return sys.modules.get(name) is module and not _is_installed(Path(file))
 
 
+def _is_installed(file: Path) -> bool:
+    """Whether a module's file is of this Python or of a library, be that a user's or another environment's (`.pth`)."""
+    return not _LIBRARIES.isdisjoint(file.parts) or any(file.is_relative_to(place) for place in _INSTALLED)
+
+
+_LIBRARIES = {"site-packages", "dist-packages"}
 _INSTALLED = tuple({Path(path) for path in (*sysconfig.get_paths().values(), sys.prefix, sys.base_prefix) if path})
