@@ -151,17 +151,18 @@ def summed_up(
     recording = result.recording
     assert recording.ending is not None
     slack = _slack(recording.header.operators)
+    begun = {sensor: began(result.directory, sensor) - recording.header.started for sensor in loads}
     took = np.concatenate([
         times_over(
             [batch for batch in recording.batches if batch.segment == query],
             loads[sensor],
-            began(result.directory, sensor) - recording.header.started,
+            begun[sensor],
             slack * sum(TABLE_2[operator].duration / 1000 for operator in operators),
         )
         for query, (sensor, operators) in JUDGED.items()
     ])  # fmt: skip
     ended, leases, facts = recording.ending.time, recording.hosts, recording.ending.facts
-    offered = [load.rate(max(0.0, time)) for time in recording.times]
+    offered = [load.rate(time - min(begun.values())) for time in recording.times]
     return VispSparkRun(
         name,
         len(took),
