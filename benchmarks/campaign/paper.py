@@ -377,14 +377,12 @@ class Engine:
                 currentBatchId=lambda: self.batch[0] if self.batch else self.progress[-1].number,
             ),
             lastProgress=lambda: None,
-        )  # fmt: skip
-        wrapper = SimpleNamespace(
-            streamingQuery=lambda: execution,
             status=lambda: SimpleNamespace(isTriggerActive=lambda: self.batch is not None),
-            lastProgress=lambda: None,
-        )
+        )  # fmt: skip
+        queries = SimpleNamespace(get=lambda _: execution)
+        shared = SimpleNamespace(activeStreamingQueries=lambda: queries)
         coordinator = SimpleNamespace(reportActiveInstance=self._reported)
-        streams = SimpleNamespace(get=lambda _: wrapper, stateStoreCoordinator=lambda: coordinator)
+        streams = SimpleNamespace(stateStoreCoordinator=lambda: coordinator)
         state = SimpleNamespace(
             StateStoreId=lambda root, operator, partition, store: partition,
             StateStoreProviderId=lambda store, run: store,
@@ -400,7 +398,7 @@ class Engine:
         context = SimpleNamespace(isStopped=lambda: self.stopped)
         return SimpleNamespace(
             _jvm=jvm,
-            _jsparkSession=SimpleNamespace(streams=lambda: streams),
+            _jsparkSession=SimpleNamespace(streams=lambda: streams, sharedState=lambda: shared),
             sparkContext=SimpleNamespace(_jsc=SimpleNamespace(sc=lambda: context)),
         )
 

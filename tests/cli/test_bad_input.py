@@ -139,7 +139,7 @@ def _written(text: str) -> Path:
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
-        (["visp", "--plant", "spark"], ("visp", "spark", "simulated")),
+        (["reactive", "--plant", "spark"], ("reactive", "spark", "simulated")),
         (["nothing"], ("nothing", "visp")),
         (["visp", "--moves", "1,4"], ("visp", "moves")),
         (["nstorm", "--moves", "1,17"], ("1 to 16", "1,17")),

@@ -39,7 +39,7 @@ from elastream.model.plant import Plan, Policy
 from elastream.model.promises import PlantKind
 from elastream.model.qos import offered_rates
 from elastream.model.stages import Layout
-from elastream.planning.algorithms.queues import NO_INSTANCE, service_levels
+from elastream.planning.algorithms.queues import NO_INSTANCE, service_levels, widened_queries
 from elastream.planning.algorithms.reach import IN_VAIN, NO_HELP, ON_TRIAL, beyond_partitions
 from elastream.planning.provision import declared_cores
 from elastream.recording.observer import Ending, Header
@@ -71,8 +71,9 @@ class RoundSeen:
     offered: records due so far. batch: seconds of the longest micro-batch, of any query, that ended since the last round or
     still runs.
     moving: whether hosts or instances asked for are still to come. grew: whether the round asked for any. acted: its first
-    action but renewals. vain: whether it said that more hosts are of no use. lacks: whether it did, or waits for what the
-    last ones bring, or named a metric that it lacks.
+    action but renewals. vain: whether it said that more hosts are of no use. fixed: whether it said that what waits for a
+    query which cannot have more instances is beyond it; that is no part of `waiting` then. lacks: whether it said any of
+    these, or waits for what the last ones bring, or named a metric that it lacks.
     """
 
     time: float
@@ -89,6 +90,7 @@ class RoundSeen:
     acted: Action | None
     lacks: bool
     vain: bool = False
+    fixed: bool = False
 
 
 @dataclass(frozen=True)
@@ -227,6 +229,13 @@ class _Watch:
         seen, stations = self.seen, self.plant.network.stations
         # Fused, what is in work is so in every stage of its query: it counts where it waited.
         waits = [station.queued + station.in_service if self.entries[station.name] else 0.0 for station in stations]
+        if fixed := NO_INSTANCE in decision.note:
+            widened = widened_queries(seen.context)
+            stage_of = self.given.layout.stage_of
+            waits = [
+                wait if stage_of[station.name].segment in widened else 0.0
+                for station, wait in zip(stations, waits, strict=True)
+            ]
         starting = any(
             free > seen.time and not math.isfinite(done)
             for station in stations
@@ -250,8 +259,9 @@ class _Watch:
             math.nan if latency is None else latency,
             any(_grows(outcome.action, seen) for outcome in decision.done),
             next((o.action for o in decision.done if not isinstance(o.action, RenewHost)), None),
-            bool(decision.unknown) or vain or ON_TRIAL in decision.note or NO_INSTANCE in decision.note,
+            bool(decision.unknown) or vain or fixed or ON_TRIAL in decision.note,
             vain,
+            fixed,
         )
 
     def _longest_batch(self, seen: Observation, waits: Sequence[float]) -> float:
@@ -359,7 +369,7 @@ def _provided(
             f"at the end of the {name} load {tail[-1].waiting:,.0f} records wait, and no fewer than {len(tail)} rounds "
             f"before: {tail[-1].usable} hosts"
         )
-    if given.target is None:
+    if given.target is None or any(each.fixed for each in rounds[-QUIET:]):
         return
     if all(each.latency > given.target and each.waiting <= rate * given.target / 4 for each in judged):
         yield f"at the end of the {name} load latency is {tail[-1].latency:.1f} s, the target {given.target:.1f} s"

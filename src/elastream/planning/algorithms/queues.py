@@ -12,7 +12,16 @@ from elastream.model.observation import Context, Observation, known_sum
 from elastream.model.stages import Segment, Unit
 from elastream.planning.algorithms.measures import total_of
 
-__all__ = ["NO_INSTANCE", "entries", "fixed_queue", "fixed_waits", "measured_at", "service_levels", "waiting"]
+__all__ = [
+    "NO_INSTANCE",
+    "entries",
+    "fixed_queue",
+    "fixed_waits",
+    "measured_at",
+    "service_levels",
+    "waiting",
+    "widened_queries",
+]
 
 NO_INSTANCE = "no instance can be added where records wait"
 """How a policy says that what waits is beyond it."""
@@ -117,7 +126,13 @@ def fixed_waits(observation: Observation, above: float) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _fixed(context: Context) -> tuple[Segment, ...]:
-    """Queries of which no stage can have more instances."""
+def widened_queries(context: Context) -> frozenset[str]:
+    """Names of the queries of which a stage can have more instances."""
     widens = {name for unit in context.units if unit.scalable for name in unit.operators}
-    return tuple(each for each in context.layout.segments if not widens & set(each.operators))
+    return frozenset(each.name for each in context.layout.segments if widens & set(each.operators))
+
+
+def _fixed(context: Context) -> tuple[Segment, ...]:
+    """The other queries."""
+    widened = widened_queries(context)
+    return tuple(each for each in context.layout.segments if each.name not in widened)
