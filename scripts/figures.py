@@ -168,6 +168,11 @@ HEADLINES = (
         "CPU a batch",
     ),
     Headline("... bytes on disk of the batches on Spark, last tenth over first", "soak", "Spark: bytes on disk"),
+    Headline(
+        "VISP's policy on Spark: near-real-time compliance over its baseline's, points, under one short load",
+        "visp-spark",
+        "near-real-time compliance over",
+    ),
     Headline("seconds from the kill of one of four hosts to a batch as before", "resilience-spark", "s from the kill of 1"),
     Headline("records/s with one copy of each state partition, over without", "resilience-spark", "records/s, r = 1"),
     Headline(
