@@ -387,7 +387,7 @@ def _spent(leases: list[Lease], begin: float, end: float) -> float:
 class TestTheWindowOfACloud:
     """Five minutes on a leased cluster, where neither rules nor policy say otherwise."""
 
-    @pytest.mark.parametrize("policy", [Threshold(), ByLoad(), HighestValue(sizing=Threshold())])
+    @pytest.mark.parametrize("policy", [Threshold(), ByLoad(), ByLoad(hosts=Threshold()), HighestValue(sizing=Threshold())])
     def test_a_default_policy_gets_it(self, policy):
         assert with_window(ScalingRules(max_hosts=8), policy, 300.0) == ScalingRules(max_hosts=8, stabilization_down=300.0)
 

@@ -36,7 +36,7 @@ class ByLoad:
     @property
     def default_window(self) -> bool:
         """Whether nobody said for how long hosts that are not needed are kept."""
-        return self.hosts.settle == HOSTS.settle
+        return self.hosts.default_window or self.hosts.settle == HOSTS.settle
 
     def plan(self, observation: Observation, memory: object = None) -> Plan:
         """Host actions, then moves; no moves in a round that drains a host, because the drain moves tasks itself."""
