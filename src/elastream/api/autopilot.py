@@ -85,8 +85,8 @@ class Autopilot:
     executors when Autopilot ends: they stay as they are, or those beyond the original number are given back, and missing
     ones requested. prices: what executors cost by the core and the gigabyte; hosts of a `cloud` have their own price.
     commits: Kafka topics with a group, `kafka("orders", "broker:9092", group="orders-app")`: how far the queries of the
-    session have read them is committed to it, for tools that watch lag. observers: see every observation and decision, as
-    those of `run`.
+    application have read them is committed to it, for tools that watch lag. observers: see every observation and decision,
+    as those of `run`.
 
     Queries and settings are not changed. It ends when all watched queries have ended, when the session is stopped, with
     `stop`, or with its `with` block. Raises ElastreamError for invalid arguments; later errors are only logged.
@@ -265,9 +265,8 @@ class Autopilot:
 
     def _attach(self, can: Capabilities, driver: DriverSide, stack: ExitStack, leases: LeaseLog) -> AttachedPlant:
         cloud = self._cloud if self._opens else None
-        running = None if self._opens else self._cloud
         asks = can.asks and self._max_hosts is not None and self._cloud is None
-        provider = cast(Provider, running) if can.leases and self._max_hosts is not None else None
+        provider = cast(Provider, self._cloud) if can.leases and self._max_hosts is not None else None
         client = AllocationClient(self._spark, Executors(driver), word_of(self._spark))
         if cloud is not None:
             provider = self._joined(cast(Cloud, cloud), stack, client if can.asks else None, can.allowed)

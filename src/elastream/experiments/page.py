@@ -114,11 +114,12 @@ def comparison_table(
     paper: Mapping[str, Mapping[str, V]],
     source: str,
     text: Callable[[str, V], str],
+    plant: str = "simulated",
 ) -> Table:
-    """A column per key of `ours`; per metric a row of ours (simulated), followed by the paper's if it gives one."""
+    """A column per key of `ours`; per metric a row of ours, from `plant`, followed by the paper's if it gives one."""
     rows: list[tuple[str, ...]] = []
     for metric in next(iter(ours.values())):
-        rows.append((f"{metric} (simulated)", *(text(metric, figures[metric]) for figures in ours.values())))
+        rows.append((f"{metric} ({plant})", *(text(metric, figures[metric]) for figures in ours.values())))
         printed = [paper.get(column, {}).get(metric) for column in ours]
         if any(value is not None for value in printed):
             rows.append((f"   paper, {source}", *("-" if value is None else text(metric, value) for value in printed)))

@@ -28,6 +28,7 @@ from elastream.model.plant import Policy
 from elastream.planning.policies.btu import Btu
 from elastream.planning.policies.queue_threshold import QueueThreshold
 from elastream.recording.directory import RunDirectory
+from elastream.simulation import Settings
 from elastream.simulation.result import released_early
 from elastream.spark.worker.composition import latest_batch, offsets_of
 from elastream.workload import steps
@@ -36,8 +37,6 @@ from elastream.workload.pattern import Pattern, dues
 UNIT, PAPERS_UNIT = 60.0, 600.0
 """Seconds of a billing time unit here, and of the paper's BTU10: its times are a tenth here, where they can be."""
 MONITORING, PROVISIONING = 1.5, 6.0
-EARLY = 0.05
-"""Part of a unit; with more of it left, a host that is given back is given back early."""
 QUEUE, SECOND_QUEUE = 5.0, 25.0
 """Items waiting that call for an instance, and for two (the paper: 50 and 250): the rate is an eighth of the paper's."""
 STEP, QUICK_STEP = 24.0, 16.0
@@ -132,7 +131,7 @@ def run_one(example: ModuleType, name: str, load: Pattern) -> VispSparkRun:
         except SystemExit as error:
             raise ElastreamError(f"the run of {name}: {error}") from error
         loads = {sensor: line.load(sensor) for sensor, _ in JUDGED.values()}
-        return summed_up(name, result, loads, load, wrong=difference(example, line, results))
+        return summed_up(name, result, loads, load, example.SLACK, difference(example, line, results))
 
 
 def difference(example: ModuleType, line: Any, results: Path) -> str:
@@ -145,12 +144,14 @@ def difference(example: ModuleType, line: Any, results: Path) -> str:
 
 
 def summed_up(
-    name: str, result: RunResult, loads: Mapping[str, ArrivalPattern], load: Pattern, wrong: str = ""
+    name: str, result: RunResult, loads: Mapping[str, ArrivalPattern], load: Pattern, slack: float, wrong: str = ""
 ) -> VispSparkRun:
-    """The figures of a run under the `loads` of its sensors, of which `load` is the number of machines."""
+    """The figures of a run under the `loads` of its sensors, of which `load` is the number of machines.
+
+    slack: what the example multiplies Table 2's durations by.
+    """
     recording = result.recording
     assert recording.ending is not None
-    slack = _slack(recording.header.operators)
     begun = {sensor: began(result.directory, sensor) - recording.header.started for sensor in loads}
     took = np.concatenate([
         times_over(
@@ -182,14 +183,14 @@ def summed_up(
     )
 
 
-def times_over(batches: Sequence[MicroBatch], load: ArrivalPattern, began: float, level: float) -> Floats:
+def times_over(batches: Sequence[MicroBatch], load: ArrivalPattern, begun: float, level: float) -> Floats:
     """Of each item, in the order of coming, its time from being due to the commit of the batch that took it, over `level`.
 
-    began: second of the run at which the load began. A batch takes items in order: their numbers tell when they were due.
+    begun: second of the run at which the load began. A batch takes items in order: their numbers tell when they were due.
     """
     counts = np.array([batch.records for batch in batches], dtype=np.int64)
     ends = np.repeat([batch.end for batch in batches], counts)
-    return np.asarray((ends - began - dues(load, np.arange(len(ends)))) / level, dtype=np.float64)
+    return np.asarray((ends - begun - dues(load, np.arange(len(ends)))) / level, dtype=np.float64)
 
 
 def began(folder: Path, sensor: str) -> float:
@@ -206,13 +207,7 @@ def penalty(items: int, seconds: float) -> float:
 
 def early(lease: Lease, ended: float) -> bool:
     """Whether a host was given back early, and not because the run ended."""
-    return lease.until is not None and lease.until < ended and released_early(lease, EARLY)
-
-
-def _slack(operators: Sequence[Mapping[str, Any]]) -> float:
-    """What the example multiplies Table 2's durations by."""
-    level = next(each["max_duration"] for each in operators if each["name"] == "parse")
-    return float(level) / (TABLE_2["parse"].duration / 1000)
+    return lease.until is not None and lease.until < ended and released_early(lease, Settings().early_margin)
 
 
 def tabulate(runs: Sequence[VispSparkRun]) -> dict[str, dict[str, Statistic]]:

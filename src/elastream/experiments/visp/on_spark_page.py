@@ -9,7 +9,7 @@ from importlib.metadata import version
 
 from elastream.experiments.cases import ExperimentOptions
 from elastream.experiments.findings import Check, Findings, check_table, counted, environment
-from elastream.experiments.page import Block, Heading, Page, Plot, Prose, Table, hosts_plot, load_line
+from elastream.experiments.page import Block, Heading, Page, Plot, Prose, Table, comparison_table, hosts_plot, load_line
 from elastream.experiments.visp.bars import Statistic
 from elastream.experiments.visp.on_spark import (
     JUDGED,
@@ -107,23 +107,19 @@ def _page(runs: Sequence[VispSparkRun], checks: Sequence[Check], table: Mapping[
         ),
         Prose(f"{counted(checks)}."),
         check_table(checks, "Spark"),
-        _comparison(runs, table),
+        comparison_table(
+            f"Costs and compliance side by side, mean (σ) of {len(runs) // len(POLICIES)} runs each",
+            table,
+            {name: {metric: row[f"{name} 10"] for metric, row in PAPER.rows.items()} for name in POLICIES},
+            PAPER.name,
+            written,
+            "Spark",
+        ),
         Table("What was scaled to this machine", ("what", "paper", "here", "why"), SCALE),
         Heading("Over time"),
         *(_plot(run) for run in runs[: len(POLICIES)]),
     ]
     return Page("VISP on Spark: provisioning by billing time unit", tuple(blocks))
-
-
-def _comparison(runs: Sequence[VispSparkRun], table: Mapping[str, Mapping[str, Statistic]]) -> Table:
-    """A column a policy; compliance and costs with the paper's below."""
-    rows: list[tuple[str, ...]] = []
-    for metric in runs[0].metrics:
-        rows.append((f"{metric} (Spark)", *(written(metric, table[name][metric]) for name in POLICIES)))
-        if printed := PAPER.rows.get(metric):
-            rows.append((f"   paper, {PAPER.name}", *(written(metric, printed[f"{name} 10"]) for name in POLICIES)))
-    caption = f"Costs and compliance side by side, mean (σ) of {len(runs) // len(POLICIES)} runs each"
-    return Table(caption, ("", *POLICIES), tuple(rows))
 
 
 def _plot(run: VispSparkRun) -> Plot:
