@@ -32,7 +32,7 @@ from elastream.model.prices import PriceList
 from elastream.model.scaling import NO_RULES, ScalingRules
 from elastream.model.units import duration, pause
 from elastream.planning.policies.by_load import ByLoad
-from elastream.recording.directory import RunDirectory
+from elastream.recording.directory import RunDirectory, local_folder
 from elastream.recording.lease_log import LeaseLog
 from elastream.recording.observer import Observer, describe_run
 from elastream.recording.parts import RETENTION
@@ -137,7 +137,7 @@ class Autopilot:
         window = STABILIZATION_DOWN if cloud is None else getattr(cloud, "stabilization_down", 0.0)
         self._scaling = with_window(scaling, self._policy, window)
         self._metrics = (registry, metrics_port) if registry is not None or metrics_port is not None else None
-        self._folder = None if folder is None else RunDirectory(Path(folder)).root
+        self._folder = None if folder is None else local_folder(folder, "the folder of an Autopilot")
         self._chosen: set[str] | None = set()
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None

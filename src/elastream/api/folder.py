@@ -1,7 +1,7 @@
 """The folder that a run goes into: a new one, or that of one that goes on; `recording.manifest` has the states of one."""
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -13,14 +13,16 @@ from elastream.model.graph import Graph
 from elastream.model.identity import identity_of, refuse_changed
 from elastream.model.stages import lay_out
 from elastream.recording.directory import RunDirectory
-from elastream.recording.manifest import Manifest, held, read_manifest, write_manifest
+from elastream.recording.manifest import Manifest, directory_of, held, read_manifest, write_manifest
+from elastream.recording.mirror import fetched, mirrored, refuse_overtaken
 from elastream.recording.observer import Json
+from elastream.recording.places import Place, RemotePath, place_of
 from elastream.recording.recorder import Recording
 from elastream.recording.tail import last_time, whole_length
 from elastream.spark.hosts.taking_over import Resumed, TakenOver
 from elastream.spark.worker.composition import latest_batch
 
-__all__ = ["RunFolder", "opened", "resumable"]
+__all__ = ["RunFolder", "on_this_machine", "opened", "resumable"]
 
 PARTITIONS = "the number of state partitions"
 
@@ -29,13 +31,15 @@ PARTITIONS = "the number of state partitions"
 class RunFolder:
     """A run's folder, held by this process.
 
-    resumed: None for a new run. batches: the last one that an earlier driver committed, by query.
+    resumed: None for a new run. batches: the last one that an earlier driver committed, by query. if_lost: takes what is to
+    be done if another driver goes on with the run.
     """
 
     directory: RunDirectory
     manifest: Manifest
     resumed: Resumed | None = None
     batches: Mapping[str, int] = field(default_factory=dict)
+    if_lost: Callable[[Callable[[], object]], None] = lambda action: None
 
     def begins(
         self, graph: Graph, *, partitions: int | None, default: int, store: str, program: Mapping[str, Any]
@@ -75,28 +79,38 @@ class RunFolder:
 
 
 @contextmanager
-def opened(graph: Graph, options: RunOptions, runs: Path, resume: Path | None) -> Iterator[RunFolder]:
+def opened(graph: Graph, options: RunOptions, runs: Place, resume: Path | None) -> Iterator[RunFolder]:
     """The folder of a run of `graph`, below `runs`, or `resume`; held until the end of the context.
 
     Raises InputError where `resume` is no run of this dataflow that can go on, EnvironmentProblem where it is held.
     """
     if resume is None:
-        directory = RunDirectory.create(options.runs or runs, graph.name)
+        directory = RunDirectory.create(runs if options.runs is None else place_of(options.runs), graph.name)
         with held(directory):
-            manifest = Manifest(graph.name, time.time())
+            manifest = Manifest(graph.name, time.time(), files="" if directory.files is None else str(directory.files))
             write_manifest(directory, manifest)
-            yield RunFolder(directory, manifest)
+            with mirrored(directory) as if_lost:
+                yield RunFolder(directory, manifest, if_lost=if_lost)
         return
-    directory = RunDirectory(resume.resolve())
+    directory = directory_of(resume.resolve())
     manifest = resumable(directory)
     if manifest.flow != graph.name:
         raise InputError(f"{resume} is a run of dataflow {manifest.flow!r}, not of {graph.name!r}")
-    with held(directory):
+    refuse_overtaken(directory)
+    with held(directory), mirrored(directory) as if_lost:
         seen = last_time(directory.recording)
         # By the clock of the wall, as loads are; it may have been set back meanwhile.
         resumed = Resumed(max(seen, time.time() - manifest.started), seen)
         commits = {each.name: latest_batch(directory.checkpoint(each.name), "commits") for each in lay_out(graph).segments}
-        yield RunFolder(directory, manifest, resumed, {name: number for name, number in commits.items() if number >= 0})
+        yield RunFolder(
+            directory, manifest, resumed, {name: number for name, number in commits.items() if number >= 0}, if_lost
+        )
+
+
+def on_this_machine(run: Path | str) -> Path:
+    """The folder of an earlier run, brought here where `run` is an address. Raises InputError and EnvironmentProblem."""
+    place = place_of(run)
+    return fetched(place) if isinstance(place, RemotePath) else place
 
 
 def resumable(directory: RunDirectory) -> Manifest:

@@ -10,7 +10,9 @@ from elastream.model.errors import InputError
 from elastream.recording.dead_letters import letters
 from elastream.recording.directory import RunDirectory
 from elastream.recording.frames import Frames
+from elastream.recording.manifest import directory_of
 from elastream.recording.observer import Ending
+from elastream.recording.places import Place, names_in
 from elastream.recording.recorder import Recording
 from elastream.report.fragment import fragment, sentence
 from elastream.report.page import write_report
@@ -104,10 +106,11 @@ class RunResult:
         control, count = self.taken[source]
         return replayed(control / CORPUS, count)
 
-    def output(self, sink: str = "") -> Path:
+    def output(self, sink: str = "") -> Place:
         """Folder of the results that `sink` wrote into the run's own, for `latest` and readers of Parquet; by default its
         only such sink. Raises InputError where there is none."""
-        found = {each.name: each for each in sorted(RunDirectory(self.directory).all_results.glob("*")) if each.is_dir()}
+        results = directory_of(self.directory).all_results
+        found = {name: results / name for name in sorted(names_in(results) if results.is_dir() else ())}
         if sink in found or (not sink and len(found) == 1):
             return found[sink or next(iter(found))]
         names = ", ".join(found) or "none"

@@ -16,7 +16,7 @@ from types import FrameType
 from typing import Any
 
 from elastream.api.admission import admit
-from elastream.api.folder import opened, resumable
+from elastream.api.folder import on_this_machine, opened, resumable
 from elastream.api.options import current_options
 from elastream.api.result import RunResult
 from elastream.api.showing import shown, told_to_cluster
@@ -40,10 +40,12 @@ from elastream.model.scaling import NO_RULES, ScalingRules
 from elastream.model.stages import lay_out, state_partitions_of
 from elastream.model.units import duration, format_duration, pause
 from elastream.recording.directory import RunDirectory
+from elastream.recording.file_systems import FILES_REACHED_BY, reached_by
 from elastream.recording.guard_log import GuardLog
 from elastream.recording.key_tables import KeyTableLog
 from elastream.recording.observer import Ending, Observer, describe_run
 from elastream.recording.parts import RETENTION
+from elastream.recording.places import place_of
 from elastream.recording.recorder import Recorder
 from elastream.report.tally import kept_for
 from elastream.services.external import pollable
@@ -105,9 +107,10 @@ def run(
     that a lost host costs a pause of the length of a batch and not the loading of its state. retention: how long details
     are kept on disk: observations, decisions, changes of updated results, which `latest` reads all the same; figures of
     the whole run stay. scaling: rules for the number of hosts, which hold for any policy. currency: of all prices, such as
-    `"EUR"`. runs: folder in which the run's own is made. resume: folder of a run that was stopped, failed or killed, and
-    now goes on: with its state, offsets, composition, results and leases. fresh: whether results of an earlier run, where
-    sinks write, are replaced; otherwise they are a reason to refuse.
+    `"EUR"`. runs: folder in which the run's own is made; or an address (`hdfs://...`), where executors then read and write,
+    while the driver's own files are below `runs` here and copied there. resume: folder, or address, of a run that was
+    stopped, failed or killed, and now goes on: with its state, offsets, composition, results and leases. fresh: whether
+    results of an earlier run, where sinks write, are replaced; otherwise they are a reason to refuse.
 
     Raises ElastreamError for errors that a user can correct, with nothing left running; Ctrl-C and SIGTERM end the run in
     order.
@@ -120,6 +123,7 @@ def run(
     state_partitions = options.state_partitions or state_partitions
     scaling = options.scaled(scaling)
     graph = _with_input(flow.graph if isinstance(flow, Dataflow) else flow, options.input)
+    os.environ[FILES_REACHED_BY] = reached_by(settings or {})
     earlier, fresh = _what_becomes_of_earlier(options.resume or resume, options.fresh or fresh)
     target = None if target_latency is None else duration(target_latency)
     if options.before is not None:
@@ -143,7 +147,7 @@ def run(
     for table in tables:
         table.check(selection_of(graph, table.operator))
     pace = pace_of(target, lay_out(graph)) if batch is None else duration(batch)
-    with opened(graph, options, Path(runs), earlier) as folder:
+    with opened(graph, options, place_of(runs), earlier) as folder:
         folder = folder.begins(
             graph,
             partitions=state_partitions,
@@ -227,6 +231,8 @@ def run(
                         scaling=scaling,
                     )
                     stop.then(loop.stop, plant.clock.wake)
+                    folder.if_lost(lambda: loop.stop("another driver goes on with the run"))
+                    folder.if_lost(plant.clock.wake)
                     ending = loop.run()
             finally:
                 plant.close()
@@ -241,7 +247,7 @@ def run(
 def _what_becomes_of_earlier(resume: Path | str | None, fresh: bool) -> tuple[Path | None, bool]:
     if resume is not None and fresh:
         raise InputError("a run that goes on (resume) keeps its results, so that it cannot begin afresh (fresh)")
-    return (None if resume is None else Path(resume)), fresh
+    return (None if resume is None else on_this_machine(resume)), fresh
 
 
 @contextmanager

@@ -127,7 +127,11 @@ def run(
         if file is None:
             raise InputError("name a program or a document: elastream run FILE; or a run to go on with: --resume RUN")
     else:
-        resume = resume.resolve()
+        from elastream.api.folder import on_this_machine
+        from elastream.recording.file_systems import FILES_REACHED_BY, reached_by
+
+        os.environ[FILES_REACHED_BY] = reached_by({})
+        resume = on_this_machine(resume).resolve()
         record, report = (None if each is None else each.resolve() for each in (record, report))
         file, before = _of_earlier(resume, file)
         kept = {**before, **kept}

@@ -19,6 +19,8 @@ EXTRAS = {
     "pygad": "search",
     "statsforecast": "forecast",
     "kafka": "kafka",
+    "fsspec": "remote",
+    "requests": "remote",
     "opentelemetry": "tracing",
 }
 """The extra by the library's import name."""

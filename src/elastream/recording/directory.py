@@ -1,7 +1,9 @@
 """Defines the paths of a run's files, so that no other module joins paths.
 
 Each run has one folder: state for Spark's recovery (checkpoints, durable edges), settings from the control plane (control),
-results for users (journal, recording, report), and logs of hosts (cluster).
+results for users (journal, recording, report), and logs of hosts (cluster). Where executors reach no folder of this
+machine, what they read and write is in another one, on a file system that all machines reach; what only the driver needs
+stays here, with a copy there (`recording.mirror`).
 """
 
 import os
@@ -11,67 +13,67 @@ import stat
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 from elastream.model.errors import EnvironmentProblem, InputError
+from elastream.recording.places import Place, RemotePath, is_address, place_of
 
-__all__ = ["PRIVATE", "RunDirectory", "create_private", "write_text"]
+__all__ = ["PRIVATE", "RunDirectory", "create_private", "fresh_folder", "local_folder", "write_text"]
 
 LEAST_FREE_MEGABYTES = 64
 """Least free disk space to start a run; checkpoints of a few minutes and executor logs need about a third of it."""
-SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
-"""What a URL leaves of its scheme as part of a path, such as `hdfs:` or `s3a:`."""
+HERE = Path("runs")
+"""Where the driver's half of a run is that has its files elsewhere."""
 PRIVATE = 0o700
 """Mode of a run's folder: what is in it, results too, is its owner's alone."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunDirectory:
-    """Paths of one run under `root`. Raises InputError where that is on a file system that is not mounted here."""
+    """Paths of one run under `root`, a folder of this machine.
+
+    files: the folder of what executors read and write, where that is another one.
+    """
 
     root: Path
-
-    def __post_init__(self) -> None:
-        scheme = next((part for part in self.root.parts if SCHEME.fullmatch(part)), None)
-        if scheme is not None:
-            rest = "/".join(self.root.parts[self.root.parts.index(scheme) + 1 :])
-            raise InputError(
-                f"{scheme}//{rest} cannot be a run's folder: its logs and control files are written as files, so it must be"
-                " a path that this machine has mounted, on all machines the same (NFS, a shared volume)"
-            )
+    files: RemotePath | None = None
 
     @classmethod
-    def create(cls, runs: Path, flow: str) -> "RunDirectory":
-        """Create a folder `runs/<flow>-<time>`. Raises EnvironmentProblem if it is not writable or has too little space."""
-        runs = cls(runs).root
+    def create(cls, runs: Place, flow: str) -> "RunDirectory":
+        """Create a folder `runs/<flow>-<time>`, and one of that name in HERE where `runs` is on no file system of this
+        machine. Raises EnvironmentProblem if it is not writable or has too little space.
+        """
         slug = re.sub(r"[^\w.-]+", "-", flow).strip("-") or "run"
-        wanted = runs / f"{slug}-{time.strftime('%Y%m%d-%H%M%S')}"
-        root = wanted
-        try:
-            runs.mkdir(parents=True, exist_ok=True)
-            for attempt in range(2, 100):
-                try:
-                    root.mkdir(mode=PRIVATE)
-                    break
-                except FileExistsError:
-                    root = wanted.with_name(f"{wanted.name}-{attempt}")
-            for folder in ("checkpoint", "control", "cluster", "edges"):
-                (root / folder).mkdir()
-        except OSError as error:
-            raise EnvironmentProblem(f"cannot create the run's folder {root}: {error.strerror or error}") from None
+        name = f"{slug}-{time.strftime('%Y%m%d-%H%M%S')}"
+        files = None
+        if isinstance(runs, RemotePath):
+            files = cast(RemotePath, fresh_folder(runs, name))
+            runs, name = HERE, files.name
+        root = cast(Path, fresh_folder(runs, name)).resolve()
         free = shutil.disk_usage(root).free / 1e6
         if free < LEAST_FREE_MEGABYTES or not os.access(root, os.W_OK):
             raise EnvironmentProblem(
                 f"no room for the checkpoint: {root} has {free:.0f} MB free and a run needs {LEAST_FREE_MEGABYTES} MB"
             )
-        return cls(root.resolve())
+        return cls(root, files)
 
-    def checkpoint(self, segment: str) -> Path:
+    @property
+    def reached(self) -> Place:
+        """The folder of what executors read and write."""
+        return self.root if self.files is None else self.files
+
+    def checkpoint(self, segment: str) -> Place:
         """Checkpoint of the query of `segment`."""
-        return self.root / "checkpoint" / segment
+        return self.reached / "checkpoint" / segment
 
     def control(self, segment: str) -> Path:
-        """What the sources of `segment` keep, and its composition by batch where they do not carry it."""
+        """What the sources of `segment` keep for themselves: they are planned on this machine."""
         return self.root / "control" / segment
+
+    def inputs(self, segment: str) -> Place:
+        """What tasks of `segment` read: the records of its sources, and its composition by batch where no source carries
+        it."""
+        return self.reached / "control" / segment
 
     @property
     def wanted(self) -> Path:
@@ -107,9 +109,9 @@ class RunDirectory:
             raise EnvironmentProblem(f"the run cannot be unpaused: {error.strerror or error}") from None
         return was
 
-    def edge(self, source: str, target: str) -> Path:
+    def edge(self, source: str, target: str) -> Place:
         """Records in transit over a durable edge."""
-        return self.root / "edges" / f"{source}-{target}"
+        return self.reached / "edges" / f"{source}-{target}"
 
     @property
     def cluster(self) -> Path:
@@ -137,11 +139,11 @@ class RunDirectory:
         return self.root / "leases.jsonl"
 
     @property
-    def all_results(self) -> Path:
+    def all_results(self) -> Place:
         """What sinks write that name no folder of their own."""
-        return self.root / "results"
+        return self.reached / "results"
 
-    def results(self, sink: str) -> Path:
+    def results(self, sink: str) -> Place:
         """What `sink` writes there."""
         return self.all_results / sink
 
@@ -165,9 +167,9 @@ class RunDirectory:
         """What operators left out, batch by batch; absent while they left out nothing."""
         return self.root / "dead-letters.jsonl"
 
-    def left_out(self, segment: str) -> Path:
+    def left_out(self, segment: str) -> Place:
         """What tasks of `segment` leave out, a folder for each batch, until the driver takes it in."""
-        return self.root / "left-out" / segment
+        return self.reached / "left-out" / segment
 
     @property
     def key_table_log(self) -> Path:
@@ -179,9 +181,9 @@ class RunDirectory:
         return self.root / "tables" / "versions" / operator
 
     @property
-    def tables_in_use(self) -> Path:
+    def tables_in_use(self) -> Place:
         """Key tables that batches may run under, where workers find them by operator and digit of the composition."""
-        return self.root / "tables" / "in-use"
+        return self.reached / "tables" / "in-use"
 
     @property
     def log(self) -> Path:
@@ -197,6 +199,31 @@ class RunDirectory:
     def report(self) -> Path:
         """The report, unless it was wanted elsewhere."""
         return self.root / "report.html"
+
+
+def fresh_folder(runs: Place, name: str) -> Place:
+    """A new folder `runs/name`, or of a like name, with its owner's rights alone. Raises EnvironmentProblem."""
+    root = runs / name
+    try:
+        runs.mkdir(parents=True, exist_ok=True)
+        for attempt in range(2, 100):
+            try:
+                root.mkdir(mode=PRIVATE)
+                break
+            except FileExistsError:
+                root = runs / f"{name}-{attempt}"
+        for folder in ("checkpoint", "control", "cluster", "edges") if isinstance(root, Path) else ():
+            (root / folder).mkdir()
+    except OSError as error:
+        raise EnvironmentProblem(f"cannot create the run's folder {root}: {error.strerror or error}") from None
+    return root
+
+
+def local_folder(path: Path | str, what: str) -> Path:
+    """The folder at `path`. Raises InputError where that is the address of one that is not on this machine."""
+    if is_address(path):
+        raise InputError(f"{place_of(path)} cannot be {what}: that is written as files of this machine; name a path of it")
+    return Path(path)
 
 
 def create_private(path: Path) -> Path:

@@ -6,7 +6,6 @@ of the run, in `run.json`.
 """
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from elastream.model.errors import InputError
@@ -22,7 +21,7 @@ def marked(fields: Mapping[str, Any]) -> dict[str, Any]:
     return {"format": FORMAT, **fields}
 
 
-def unmarked(fields: dict[str, Any], place: Path | str) -> dict[str, Any]:
+def unmarked(fields: dict[str, Any], place: object) -> dict[str, Any]:
     """`fields` without the format version; raises InputError, about the file at `place`, for one that is not known here."""
     version = fields.pop("format", 0)
     if not isinstance(version, int) or version > FORMAT:

@@ -22,6 +22,7 @@ import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from elastream.model.errors import EnvironmentProblem, InputError
@@ -29,8 +30,9 @@ from elastream.recording.directory import RunDirectory
 from elastream.recording.formats import marked, unmarked
 from elastream.recording.lines import replace_whole
 from elastream.recording.observer import Json
+from elastream.recording.places import RemotePath
 
-__all__ = ["Manifest", "held", "read_manifest", "run_id", "write_manifest"]
+__all__ = ["Manifest", "directory_of", "held", "read_manifest", "run_id", "write_manifest"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +41,8 @@ class Manifest:
 
     identity: what must stay as it is (`model.identity`); empty until the run has begun. program: the file that was
     executed, the folder that it was started in and its options; empty where a program called `run` by itself. resumed: one
-    entry for each time that it went on.
+    entry for each time that it went on. files: address of what executors read and write; empty where that is in the run's
+    folder.
     """
 
     flow: str
@@ -48,6 +51,7 @@ class Manifest:
     identity: Json = field(default_factory=dict)
     program: Json = field(default_factory=dict)
     resumed: tuple[Json, ...] = ()
+    files: str = ""
 
     def after(self, resumption: Json) -> "Manifest":
         """The same run, resumed once more."""
@@ -67,6 +71,13 @@ def read_manifest(directory: RunDirectory) -> Manifest:
         raise InputError(f"{path} cannot be read: {error.strerror or error}") from error
     except (ValueError, TypeError, AttributeError) as error:
         raise InputError(f"{path} does not describe a run ({error})") from error
+
+
+def directory_of(root: Path) -> RunDirectory:
+    """The run in the folder `root`, with the place of its files."""
+    directory = RunDirectory(root)
+    files = read_manifest(directory).files if directory.manifest.exists() else ""
+    return replace(directory, files=RemotePath(files)) if files else directory
 
 
 def run_id(directory: RunDirectory) -> str:

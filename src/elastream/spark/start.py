@@ -1,6 +1,7 @@
 """Starts queries on hosts of a cloud: cluster, session, first hosts, queries - all of it, or nothing is left running."""
 
 import logging
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -11,6 +12,7 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from elastream.clouds.executors import ExecutorCloud
 from elastream.clouds.provider import Cloud, Provider, SessionHosts
 from elastream.model.alarms import Alarms
 from elastream.model.compiling import refuse_uncompilable
@@ -22,6 +24,7 @@ from elastream.model.graph import Graph
 from elastream.model.observation import Composition
 from elastream.model.stages import Layout, lay_out, state_partitions_of
 from elastream.recording.directory import RunDirectory
+from elastream.recording.file_systems import FILES_REACHED_BY
 from elastream.recording.lease_log import LeaseLog
 from elastream.recording.parts import RETENTION
 from elastream.spark.dataflow.kafka import kafka_settings
@@ -36,7 +39,7 @@ from elastream.spark.jvm.copies_jar import copies_settings
 from elastream.spark.jvm.driver_side import DriverSide, TaskLoads
 from elastream.spark.jvm.executors import AllocationClient, Executors
 from elastream.spark.jvm.recovery import Recovery
-from elastream.spark.jvm.session import StateStore, holding, open_session, settings_for
+from elastream.spark.jvm.session import OF_LOCAL_FILES, StateStore, holding, open_session, settings_for
 from elastream.spark.mover import STEP
 from elastream.spark.placement.allocation import AllocationStore
 from elastream.spark.placement.placing import Placing
@@ -209,6 +212,8 @@ def _on_hosts(
     alarms = Alarms(clock.now)
     provider = spark = hosts = None
     try:
+        if directory.files is not None and isinstance(cloud, ExecutorCloud):
+            cloud = replace(cloud, shared=True)
         provider = cloud.open(directory.cluster, ports=ports, alarms=alarms)
         terms, reach = provider.terms, provider.terms.reach
         if reach is None:
@@ -229,6 +234,9 @@ def _on_hosts(
         readings = directory.cluster / "speeds"
         readings.mkdir(exist_ok=True)
         told = {f"spark.executorEnv.{probe.FOLDER}": str(readings)}
+        if directory.files is not None:
+            told[f"spark.executorEnv.{FILES_REACHED_BY}"] = os.environ.get(FILES_REACHED_BY, "{}")
+            wanted = {name: value for name, value in wanted.items() if name not in OF_LOCAL_FILES}
         wanted = {**wanted, **told, **reach.settings, **settings}
         if replicas:
             wanted |= _copies(wanted)

@@ -7,9 +7,7 @@ folder itself sees the newest row of every key, and each change of the time that
 """
 
 import logging
-import os
 import re
-import shutil
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -22,6 +20,7 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame
 
 from elastream.model.errors import InputError
+from elastream.recording.places import Entry, Place, names_in, readable, remove_tree, scanned, write_whole
 
 __all__ = ["BATCH", "MERGED", "newest_rows", "tidy", "write_changes"]
 
@@ -45,10 +44,10 @@ class _Run(NamedTuple):
 
     first: int
     last: int
-    file: Path
+    file: Place
 
 
-def write_changes(frame: DataFrame, path: Path, batch: int, key: Sequence[str], retention: float) -> None:
+def write_changes(frame: DataFrame, path: Place, batch: int, key: Sequence[str], retention: float) -> None:
     """Write the changes of one batch to the single file `path/batch=N/changes.parquet`, through the driver.
 
     A batch changes one row per key in it, and one small file per batch keeps the log fast to read; a replay replaces the
@@ -62,7 +61,7 @@ def write_changes(frame: DataFrame, path: Path, batch: int, key: Sequence[str], 
             log.warning("the change log %s was not tidied up", path, exc_info=True)
 
 
-def tidy(path: Path, batch: int, key: Sequence[str], before: float) -> None:
+def tidy(path: Place, batch: int, key: Sequence[str], before: float) -> None:
     """Merge batches up to SPARE before `batch`, and put those together that were written before epoch second `before`."""
     folders, runs = _batches(path), _runs(path)
     upto = runs[-1].last if runs else -1
@@ -70,16 +69,16 @@ def tidy(path: Path, batch: int, key: Sequence[str], before: float) -> None:
     if parts := _read(fresh):
         run = _Run(fresh[0][0], upto := fresh[-1][0], path / MERGED)
         runs.append(_merged(run, newest(parts, key), path))
-    while len(runs) > 1 and runs[-2].file.stat().st_size < 2 * runs[-1].file.stat().st_size:
+    while len(runs) > 1 and _bytes(runs[-2].file) < 2 * _bytes(runs[-1].file):
         younger, older = runs.pop(), runs.pop()
-        parts = [(each.first, pq.ParquetFile(each.file).read()) for each in (older, younger)]
+        parts = [(each.first, pq.ParquetFile(readable(each.file)).read()) for each in (older, younger)]
         runs.append(_merged(_Run(older.first, younger.last, path / MERGED), newest(parts, key), path))
         for each in (older, younger):
             each.file.unlink()
     _put_together([each for each in folders if each[0] <= upto], key, before)
 
 
-def newest_rows(path: Path, key: Sequence[str]) -> pd.DataFrame | None:
+def newest_rows(path: Place, key: Sequence[str]) -> pd.DataFrame | None:
     """The newest row of each key, keys in order of first appearance; None where the log has no row.
 
     Raises InputError where there is no such column.
@@ -88,7 +87,7 @@ def newest_rows(path: Path, key: Sequence[str]) -> pd.DataFrame | None:
         runs = _runs(path)
         upto = runs[-1].last if runs else -1
         try:
-            parts = [(run.first, pq.ParquetFile(run.file).read()) for run in runs]
+            parts = [(run.first, pq.ParquetFile(readable(run.file)).read()) for run in runs]
             parts += _read((number, folder) for number, folder in _batches(path) if number > upto)
         except FileNotFoundError:
             continue  # merged meanwhile
@@ -118,22 +117,22 @@ def _dated(table: pa.Table, batch: int) -> pa.Table:
     return table.append_column(FIRST, pa.array(range(batch << 32, (batch << 32) + table.num_rows), pa.int64()))
 
 
-def _batches(path: Path) -> list[tuple[int, Path]]:
+def _batches(path: Place) -> list[tuple[int, Place]]:
     """Number and folder of each batch that is there."""
-    found = ((match, each) for each in os.scandir(path) if (match := BATCH.match(each.name))) if path.is_dir() else ()
-    return sorted((int(match[1]), Path(each.path)) for match, each in found)
+    names = names_in(path) if path.is_dir() else ()
+    return [(number, path / f"batch={number}") for number in sorted(int(m[1]) for m in map(BATCH.match, names) if m)]
 
 
-def _read(folders: Iterable[tuple[int, Path]]) -> list[tuple[int, pa.Table]]:
-    files = ((number, file) for number, folder in folders for file in sorted(folder.glob("[!.]*.parquet")))
-    return [(number, pq.ParquetFile(file).read()) for number, file in files]
+def _read(folders: Iterable[tuple[int, Place]]) -> list[tuple[int, pa.Table]]:
+    files = ((number, folder / each.name) for number, folder in folders for each in _files(folder))
+    return [(number, pq.ParquetFile(readable(file)).read()) for number, file in files]
 
 
-def _runs(path: Path) -> list[_Run]:
+def _runs(path: Place) -> list[_Run]:
     """The merged files, oldest first; of one that others were merged into, these are left out."""
     found = []
     for file in path.joinpath(MERGED).glob("[0-9]*-*.parquet"):
-        first, last = file.stem.split("-")
+        first, last = file.name.removesuffix(".parquet").split("-")
         found.append(_Run(int(first), int(last), file))
     kept: list[_Run] = []
     for run in sorted(found, key=lambda run: (run.first, -run.last)):
@@ -142,32 +141,46 @@ def _runs(path: Path) -> list[_Run]:
     return kept
 
 
-def _merged(run: _Run, table: pa.Table, path: Path) -> _Run:
+def _merged(run: _Run, table: pa.Table, path: Place) -> _Run:
     return run._replace(file=_write(table, path / MERGED / f"{run.first:012d}-{run.last:012d}.parquet"))
 
 
-def _write(table: pa.Table, file: Path) -> Path:
+def _write(table: pa.Table, file: Place) -> Place:
     """Write a file that is there as a whole or not at all."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    temporary = file.with_name(f".{file.name}")
-    pq.write_table(table, temporary)
-    os.replace(temporary, file)
+    out = pa.BufferOutputStream()
+    pq.write_table(table, out)
+    write_whole(file, out.getvalue().to_pybytes())
     return file
 
 
-def _put_together(folders: Sequence[tuple[int, Path]], key: Sequence[str], before: float) -> None:
+def _bytes(file: Place) -> int:
+    return file.stat().st_size if isinstance(file, Path) else file.entry().bytes
+
+
+def _written(folder: Place) -> float:
+    """Epoch second at which the changes in `folder` were written."""
+    if isinstance(folder, Path):
+        return folder.stat().st_mtime
+    return max((entry.modified for entry in scanned(folder)), default=0.0)
+
+
+def _files(folder: Place) -> list[Entry]:
+    return sorted(each for each in scanned(folder) if each.name.endswith(".parquet") and each.name[0] != ".")
+
+
+def _put_together(folders: Sequence[tuple[int, Place]], key: Sequence[str], before: float) -> None:
     """Let the youngest of the batches that were written before epoch second `before` hold the newest rows of them all.
 
     Where earlier ones were put together, the first holds them. All is written anew only once as much has come as it has.
     """
     past = list(folders[:1])
     for each in folders[1:]:
-        if each[1].stat().st_mtime >= before:
+        if _written(each[1]) >= before:
             break
         past.append(each)
-    sizes = [sum(file.stat().st_size for file in folder.glob("[!.]*.parquet")) for _, folder in past]
+    sizes = [sum(each.bytes for each in _files(folder)) for _, folder in past]
     if len(past) <= RUN or (sum(sizes[1:]) < sizes[0] and len(past) < MOST):
         return
     _write(newest(_read(past), key).drop_columns([FIRST]), past[-1][1] / "changes.parquet")
     for _, folder in past[:-1]:
-        shutil.rmtree(folder)
+        remove_tree(folder)

@@ -6,7 +6,6 @@ A single append-only flow uses Spark's own sink. Several flows, updated results,
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from py4j.protocol import Py4JError
 from pyspark.errors import AnalysisException, ParseException
@@ -23,6 +22,7 @@ from elastream.model.graph import Edge, Graph, Operator
 from elastream.recording.directory import RunDirectory
 from elastream.recording.manifest import run_id
 from elastream.recording.parts import RETENTION
+from elastream.recording.places import Place, is_address, place_of
 from elastream.spark.dataflow.change_log import write_changes
 from elastream.spark.dataflow.edges import edge_name
 from elastream.spark.dataflow.kafka import kafka_admin, sink_options, source_options
@@ -140,7 +140,7 @@ def start_writing(
         if isinstance(target, Operator):
             _begin(sink, key, run_id(directory), fresh)
         if isinstance(target, Edge) and isinstance(sink, ParquetSink):
-            parts.append(_edge_part(group, Path(sink.path), ran if noted else lambda batch: None))
+            parts.append(_edge_part(group, place_of(sink.path), ran if noted else lambda batch: None))
         else:
             parts.append(_Part(tuple(group), _batch_writer(target, sink, key, retention)))
     frame = flows[0].frame
@@ -168,8 +168,8 @@ def _destination(graph: Graph, target: Operator | Edge, directory: RunDirectory)
 
 def _begin(sink: SinkSpec, key: tuple[str, ...], run: str, fresh: bool) -> None:
     match sink:
-        case ParquetSink(path) if "://" not in path:
-            begin_results(Path(path), key, run=run, fresh=fresh)
+        case ParquetSink(path) if not is_address(path) or key:
+            begin_results(place_of(path), key, run=run, fresh=fresh)
         case Collected(name) if fresh:
             forget_collected(name)
 
@@ -198,7 +198,7 @@ class _Part:
     rest: Callable[[int], None] = lambda batch: None
 
 
-def _edge_part(flows: Sequence[Outflow], records: Path, noted: Callable[[int], Ran | None]) -> _Part:
+def _edge_part(flows: Sequence[Outflow], records: Place, noted: Callable[[int], Ran | None]) -> _Part:
     """Records on a durable edge of files. Readers find batches by their number, so that one that sleeps is there, too."""
     return _Part(
         tuple(flows),
@@ -212,8 +212,8 @@ def _batch_writer(target: Operator | Edge, sink: SinkSpec, key: tuple[str, ...],
     match sink:
         case ParquetSink(path):
             if key:
-                return lambda frame, batch: write_changes(frame, Path(path), batch, key, retention)
-            return lambda frame, batch: write_batch(frame, Path(path), batch)
+                return lambda frame, batch: write_changes(frame, place_of(path), batch, key, retention)
+            return lambda frame, batch: write_batch(frame, place_of(path), batch)
         case Collected(name):
             return lambda frame, batch: collect_batch(frame, name, batch)
         case KafkaTopic():

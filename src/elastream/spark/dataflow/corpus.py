@@ -24,6 +24,7 @@ import pyarrow.parquet
 
 from elastream.model.endpoints import Files, Records, TextFiles
 from elastream.model.errors import EnvironmentProblem, InputError, first_line
+from elastream.recording.places import Place, stamp_of
 
 __all__ = ["check_files", "check_text", "freeze", "frozen", "input_files", "read_records", "replayed", "slices"]
 
@@ -133,10 +134,9 @@ def freeze(spec: TextFiles | Files | Records, schema: pa.Schema, file: Path) -> 
         raise EnvironmentProblem(f"cannot write {file}: {error.strerror or error}") from None
 
 
-def frozen(file: Path) -> pa.Table:
-    """The records in `file`, memory-mapped; opened once per process."""
-    status = file.stat()
-    return _mapped(str(file), status.st_mtime_ns, status.st_size)
+def frozen(file: Place) -> pa.Table:
+    """The records in `file`, memory-mapped where it is on this machine; opened once per process."""
+    return _mapped(file, stamp_of(file))
 
 
 def slices(table: pa.Table, first: int, last: int) -> Iterator[pa.RecordBatch]:
@@ -155,8 +155,8 @@ def slices(table: pa.Table, first: int, last: int) -> Iterator[pa.RecordBatch]:
 
 
 @lru_cache(maxsize=4)
-def _mapped(path: str, modified: int, size: int) -> pa.Table:
-    return pa.ipc.open_file(pa.memory_map(path)).read_all()
+def _mapped(file: Place, stamp: tuple[int, int]) -> pa.Table:
+    return pa.ipc.open_file(pa.memory_map(str(file)) if isinstance(file, Path) else file.read_bytes()).read_all()
 
 
 def _opened(file: Path) -> IO[bytes]:

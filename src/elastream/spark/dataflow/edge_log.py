@@ -5,16 +5,15 @@ Used by all who look at an edge: its reader, readers beside it, telemetry. Nothi
 
 import contextlib
 import json
-import shutil
 from array import array
 from bisect import bisect_right
 from dataclasses import dataclass
-from pathlib import Path
 
 import pyarrow.parquet as pq
 
 from elastream.recording.formats import marked, unmarked
-from elastream.spark.worker.composition import Ran, write_atomically
+from elastream.recording.places import Place, names_in, readable, remove_tree, there_as_a_whole, write_whole, written_at
+from elastream.spark.worker.composition import Ran
 
 __all__ = ["EdgeLog", "FilePiece", "note_composition"]
 
@@ -32,14 +31,14 @@ EACH = 100
 class FilePiece:
     """Records `first` to `first + rows` (exclusive) of the file at `path`."""
 
-    path: str
+    path: Place
     first: int
     rows: int
 
 
-def note_composition(folder: Path, ran: Ran) -> None:
+def note_composition(folder: Place, ran: Ran) -> None:
     """Note in a batch's folder, before it appears under its name, what the batch ran under."""
-    write_atomically(folder / COMPOSITION, json.dumps(ran))
+    write_whole(folder / COMPOSITION, json.dumps(ran).encode())
 
 
 class EdgeLog:
@@ -52,10 +51,10 @@ class EdgeLog:
     versions: whether to read what each batch ran under, which is noted where records keep their version.
     """
 
-    def __init__(self, folder: Path, *, versions: bool = False) -> None:
+    def __init__(self, folder: Place, *, versions: bool = False) -> None:
         self._folder, self._versions = folder, versions
         self._batches = 0
-        self._files: list[str] = []
+        self._files: list[Place] = []
         self._ends: list[int] = []
         self._written: list[float] = []
         self._batch: list[int] = []
@@ -67,16 +66,16 @@ class EdgeLog:
 
     def refresh(self) -> int:
         """Register newly written files; returns the number of records written so far."""
-        if not (self._folder / f"batch={self._batches}").is_dir():
+        if not there_as_a_whole(self._folder / f"batch={self._batches}"):
             self._skip_removed()
-        while (batch := self._folder / f"batch={self._batches}").is_dir():
-            written = batch.stat().st_mtime
+        while there_as_a_whole(batch := self._folder / f"batch={self._batches}"):
+            written = written_at(batch)
             if self._versions:
                 self._newest = _noted(batch) or self._newest
-            for file in sorted(batch.glob("[!._]*.parquet")):
-                if rows := pq.read_metadata(file).num_rows:
+            for name in sorted(each for each in names_in(batch) if each.endswith(".parquet") and each[0] not in "._"):
+                if rows := pq.read_metadata(readable(file := batch / name)).num_rows:
                     self._ends.append(self.total + rows)
-                    self._files.append(str(file))
+                    self._files.append(file)
                     self._written.append(written)
                     self._batch.append(self._batches)
                     self._under.append(self._newest)
@@ -105,9 +104,10 @@ class EdgeLog:
         if count < EACH:
             return
         first, records = self._first + count, self._batch_ends[count - 1]
-        write_atomically(self._folder / FIRST, json.dumps(marked({"batch": first, "records": records})))
+        write_whole(self._folder / FIRST, json.dumps(marked({"batch": first, "records": records})).encode())
         for number in range(self._first, first):
-            shutil.rmtree(self._folder / f"batch={number}", ignore_errors=True)
+            with contextlib.suppress(OSError):
+                remove_tree(self._folder / f"batch={number}")
         self._first = first
         del self._batch_ends[:count], self._batch_written[:count]
 
@@ -172,7 +172,7 @@ class EdgeLog:
         return tuple(found)
 
 
-def _noted(folder: Path) -> Ran | None:
+def _noted(folder: Place) -> Ran | None:
     try:
         return Ran(*json.loads((folder / COMPOSITION).read_text()))
     except FileNotFoundError:

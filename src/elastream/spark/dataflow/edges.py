@@ -8,7 +8,6 @@ the edge's backlog, and the offset carries composition and parallelism, as that 
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -18,6 +17,7 @@ from pyspark.sql.datasource import DataSource, InputPartition
 from pyspark.sql.types import StructType
 
 from elastream.model.graph import Edge
+from elastream.recording.places import Place, place_of, readable
 from elastream.spark.dataflow.edge_log import EdgeLog, FilePiece
 from elastream.spark.dataflow.pacing import RangeReader, shares
 from elastream.spark.dataflow.steering import Steering
@@ -51,10 +51,10 @@ def open_edge(
     schema: StructType,
     steering: Steering,
     *,
-    records: Path,
+    records: Place,
     rows_each: int,
     batch_seconds: float,
-    checkpoint: Path,
+    checkpoint: Place,
 ) -> DataFrame:
     """Open the stream of the records in a folder.
 
@@ -91,11 +91,11 @@ class EdgeSource(DataSource):
         options = self.options
         return EdgeReader(
             Steering.of(options["steering"]),
-            Path(options["records"]),
+            place_of(options["records"]),
             int(options["rows_each"]),
             float(options["batch_seconds"]),
             arrow_schema(schema),
-            Path(options["commits"]),
+            place_of(options["commits"]),
         )
 
 
@@ -105,11 +105,11 @@ class EdgeReader(RangeReader):
     def __init__(
         self,
         steering: Steering,
-        records: Path,
+        records: Place,
         rows_each: int,
         batch_seconds: float,
         schema: pa.Schema,
-        commits: Path | None,
+        commits: Place | None,
     ) -> None:
         self._log = EdgeLog(records, versions=steering.wave)
         super().__init__(steering, batch_seconds, schema, commits, self._log)
@@ -151,7 +151,7 @@ class EdgeReader(RangeReader):
         freeze_imports()
         for piece in partition.pieces:
             # Read as a single file: as a dataset, the folder's `batch=N` would become a column.
-            table = pq.ParquetFile(piece.path).read().slice(piece.first, piece.rows)
+            table = pq.ParquetFile(readable(piece.path)).read().slice(piece.first, piece.rows)
             for batch in table.to_batches(max_chunksize=ROWS):
                 yield conformed(batch, self._schema)
 

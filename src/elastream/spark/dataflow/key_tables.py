@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterable
 from functools import partial
-from pathlib import Path
 
 from elastream.model.errors import DataflowError
 from elastream.model.graph import Graph
@@ -10,6 +9,7 @@ from elastream.model.key_table import selections_of
 from elastream.model.observation import Composition
 from elastream.recording.directory import RunDirectory
 from elastream.recording.key_tables import KeyTableLog
+from elastream.recording.places import Place
 from elastream.spark.worker.composition import LIVE_TABLES, table_digit
 from elastream.spark.worker.key_table import put_in_use
 
@@ -28,7 +28,7 @@ def bringing_into_use(graph: Graph, directory: RunDirectory) -> Callable[[str, i
     return partial(_bring, KeyTableLog(directory, selections), directory.tables_in_use)
 
 
-def _bring(tables: KeyTableLog, folder: Path, operator: str, version: int, live: Iterable[Composition]) -> str:
+def _bring(tables: KeyTableLog, folder: Place, operator: str, version: int, live: Iterable[Composition]) -> str:
     try:
         tables.find(operator, version)  # which its content is checked by
     except DataflowError as error:

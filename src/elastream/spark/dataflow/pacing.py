@@ -1,15 +1,14 @@
 """Shared by Elastream's sources: offsets, batch sizes by the durations of earlier batches, and the division of batches."""
 
-import os
 from dataclasses import replace
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader
 
 from elastream.planning.algorithms.governor import Governor
+from elastream.recording.places import Place, scanned
 from elastream.spark.dataflow.edge_log import EdgeLog
 from elastream.spark.dataflow.steering import Course, Steering
 
@@ -22,7 +21,7 @@ class Pacing:
     batch_seconds: target duration of a batch. commits: folder of the log; None: a batch lasts until the next is planned.
     """
 
-    def __init__(self, batch_seconds: float, commits: Path | None) -> None:
+    def __init__(self, batch_seconds: float, commits: Place | None) -> None:
         self._governor = Governor(batch_seconds)
         self._commits = commits
         self._under_way: tuple[int, float] | None = None
@@ -64,7 +63,7 @@ class RangeReader(DataSourceStreamReader):
         steering: Steering,
         batch_seconds: float,
         schema: pa.Schema,
-        commits: Path | None = None,
+        commits: Place | None = None,
         log: EdgeLog | None = None,
     ) -> None:
         self._schema = schema
@@ -77,14 +76,14 @@ class RangeReader(DataSourceStreamReader):
         return {**position, "version": course.next.version, "code": course.next.code, "partitions": course.partitions}
 
 
-def committed(commits: Path | None, since: float, now: float) -> float:
+def committed(commits: Place | None, since: float, now: float) -> float:
     """Commit time (epoch seconds) of the batch planned at `since`: that of the newest entry of the commit log.
 
     It excludes the wait for the next trigger. Falls back to `now`, when the next batch is planned, if the log has no entry
     after `since`.
     """
     try:
-        entries = [entry.stat().st_mtime for entry in os.scandir(commits) if entry.name.isdecimal()] if commits else []
+        entries = [entry.modified for entry in scanned(commits) if entry.name.isdecimal()] if commits else []
     except OSError:
         entries = []  # an entry was purged between the two calls
     newest = max(entries, default=now)

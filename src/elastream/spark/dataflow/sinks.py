@@ -7,7 +7,6 @@ newest row of each key from it, without a Spark session. `channels` selects the 
 import json
 import os
 import re
-import shutil
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from threading import Lock
@@ -21,6 +20,17 @@ from pyspark.sql import functions as F
 from elastream.model.endpoints import KafkaTopic, ParquetSink, SinkSpec
 from elastream.model.errors import EnvironmentProblem, InputError
 from elastream.recording.formats import marked, unmarked
+from elastream.recording.places import (
+    Place,
+    RemotePath,
+    is_address,
+    mark_whole,
+    names_in,
+    place_of,
+    remove_tree,
+    there_as_a_whole,
+    write_whole,
+)
 from elastream.spark.dataflow.change_log import BATCH, MERGED, newest_rows
 from elastream.spark.dataflow.edge_log import note_composition
 from elastream.spark.dataflow.kafka import check_topic
@@ -55,7 +65,13 @@ def check_sink(sink: SinkSpec | None, *, changes: bool, run: str | None = "") ->
     already; None: anybody's, they are to be replaced.
     """
     match sink:
-        case ParquetSink(path) if path and "://" not in path:
+        case ParquetSink(path) if path and is_address(path):
+            if changes:  # what only Spark writes, only Spark has to reach
+                try:
+                    _refuse_occupied(place_of(path), changes, run)
+                except OSError as error:
+                    raise EnvironmentProblem(f"cannot write results to {path}: {error.strerror or error}") from None
+        case ParquetSink(path) if path:
             place = Path(path)
             _refuse_occupied(place, changes, run)
             there = next(each for each in (place, *place.absolute().parents) if each.exists())
@@ -69,16 +85,16 @@ def check_sink(sink: SinkSpec | None, *, changes: bool, run: str | None = "") ->
                 raise InputError(f"the Kafka topic {topic.topic!r} is written: only what is read has offsets for a group")
 
 
-def _refuse_occupied(path: Path, changes: bool, run: str | None) -> None:
+def _refuse_occupied(path: Place, changes: bool, run: str | None) -> None:
     """Raise EnvironmentProblem if `path` holds what a run must not touch: other files, or results of another run.
 
     Both runs number their batches from 0: Spark would take new batches for written, and a reader the old ones for new.
     """
-    entries = sorted(path.iterdir()) if path.is_dir() else []
-    others = [each.name for each in entries if not _in_change_log(each)]
+    entries = sorted(names_in(path)) if path.is_dir() else []
+    others = [name for name in entries if not _in_change_log(name)]
     if changes and others:
         raise EnvironmentProblem(f"{path} holds other files ({others[0]}): write the results to a separate folder")
-    earlier = [each.name for each in entries if each.name == "_spark_metadata" or BATCH.match(each.name)]
+    earlier = [name for name in entries if name == "_spark_metadata" or BATCH.match(name)]
     if earlier and run is not None and not (run and run == _about(path).get("run")):
         raise EnvironmentProblem(
             f"{path} holds the results of an earlier run ({earlier[0]}): --resume RUN goes on with it, --fresh replaces"
@@ -86,7 +102,7 @@ def _refuse_occupied(path: Path, changes: bool, run: str | None) -> None:
         )
 
 
-def _about(path: Path) -> dict[str, Any]:
+def _about(path: Place) -> dict[str, Any]:
     """What the folder of a sink says of itself; nothing where it does not."""
     try:
         return unmarked(dict(json.loads((path / KEY_FILE).read_text())), path / KEY_FILE)
@@ -96,16 +112,16 @@ def _about(path: Path) -> dict[str, Any]:
 
 def replace_results(sinks: Iterable[SinkSpec | None]) -> None:
     """Remove the results of earlier runs from the folders of `sinks`, and nothing else. Raises EnvironmentProblem."""
-    for path in {Path(sink.path) for sink in sinks if isinstance(sink, ParquetSink) and sink.path}:
+    for path in {place_of(sink.path) for sink in sinks if isinstance(sink, ParquetSink) and sink.path}:
         try:
-            for each in path.iterdir() if path.is_dir() else ():
-                if _in_change_log(each) or each.name == "_spark_metadata" or _PART.match(each.name):
-                    shutil.rmtree(each) if each.is_dir() else each.unlink()
+            for name in names_in(path) if path.is_dir() else ():
+                if _in_change_log(name) or name == "_spark_metadata" or _PART.match(name):
+                    remove_tree(path / name)
         except OSError as error:
             raise EnvironmentProblem(f"the results in {path} cannot be replaced: {error.strerror or error}") from None
 
 
-def begin_results(path: Path, key: Sequence[str] = (), *, run: str = "", fresh: bool = True) -> None:
+def begin_results(path: Place, key: Sequence[str] = (), *, run: str = "", fresh: bool = True) -> None:
     """Prepare `path` for the results of `run`: a change log keyed by `key`, or appended rows.
 
     fresh: whether none of its batches was planned yet. Raises EnvironmentProblem if the folder holds other files or the
@@ -115,45 +131,45 @@ def begin_results(path: Path, key: Sequence[str] = (), *, run: str = "", fresh: 
         path.mkdir(parents=True, exist_ok=True)
         if fresh or run:
             _refuse_occupied(path, bool(key), run)
-        temporary = path / f".{KEY_FILE}"
-        temporary.write_text(json.dumps(marked({"run": run, "key": list(key)})))
-        os.replace(temporary, path / KEY_FILE)
+        write_whole(path / KEY_FILE, json.dumps(marked({"run": run, "key": list(key)})).encode())
     except OSError as error:
         raise EnvironmentProblem(f"cannot write results to {path}: {error.strerror or error}") from None
 
 
-def _in_change_log(entry: Path) -> bool:
-    return (
-        bool(BATCH.match(entry.name))
-        or entry.name in (KEY_FILE, f".{KEY_FILE}", MERGED)
-        or entry.name.startswith(".batch=")
-    )
+def _in_change_log(name: str) -> bool:
+    return bool(BATCH.match(name)) or name in (KEY_FILE, MERGED) or name.startswith((".batch=", f".{KEY_FILE}"))
 
 
-def write_batch(frame: DataFrame, path: Path, batch: int, ran: Ran | None = None) -> None:
+def write_batch(frame: DataFrame, path: Place, batch: int, ran: Ran | None = None) -> None:
     """Write the rows of one batch to the folder `path/batch=N`, by the workers, and rename it into place.
 
     An existing batch was written before a crash and is kept: the reading query may have read it. ran: what the batch ran
     under, to be noted with its records.
     """
-    folder, temporary = path / f"batch={batch}", path / f".batch={batch}"
-    if not folder.exists():
-        frame.write.mode("overwrite").parquet(str(temporary))
-        _appear(temporary, folder, ran)
+    folder, written = _batch_folder(path, batch)
+    if not there_as_a_whole(folder):
+        frame.write.mode("overwrite").parquet(str(written))
+        _appear(written, folder, ran)
 
 
-def skip_batch(path: Path, batch: int, ran: Ran | None = None) -> None:
+def skip_batch(path: Place, batch: int, ran: Ran | None = None) -> None:
     """Write a batch without rows as `write_batch` would, at the cost of a folder."""
-    folder, temporary = path / f"batch={batch}", path / f".batch={batch}"
-    if not folder.exists():
-        temporary.mkdir(parents=True, exist_ok=True)
-        _appear(temporary, folder, ran)
+    folder, written = _batch_folder(path, batch)
+    if not there_as_a_whole(folder):
+        written.mkdir(parents=True, exist_ok=True)
+        _appear(written, folder, ran)
 
 
-def _appear(temporary: Path, folder: Path, ran: Ran | None) -> None:
+def _batch_folder(path: Place, batch: int) -> tuple[Place, Place]:
+    """The folder of a batch, and the one that it is written to: the same where folders are not renamed."""
+    folder = path / f"batch={batch}"
+    return folder, folder if isinstance(path, RemotePath) and not path.renames else path / f".batch={batch}"
+
+
+def _appear(written: Place, folder: Place, ran: Ran | None) -> None:
     if ran is not None:
-        note_composition(temporary, ran)
-    os.replace(temporary, folder)
+        note_composition(written, ran)
+    mark_whole(written, folder)
 
 
 def latest(path: str | os.PathLike[str], key: str | Sequence[str] | None = None) -> pd.DataFrame:
@@ -162,7 +178,7 @@ def latest(path: str | os.PathLike[str], key: str | Sequence[str] | None = None)
     key: the key columns, by default those that the log was written with. Raises InputError if there is no change log, or
     it has no such column.
     """
-    root = Path(path)
+    root = place_of(path)
     if not (root / KEY_FILE).exists() and not any(BATCH.match(each.name) for each in root.glob("batch=*")):
         raise InputError(f"{root} holds no change log: it has no folder batch=0")
     columns = _key_columns(root, key)
@@ -173,7 +189,7 @@ def latest(path: str | os.PathLike[str], key: str | Sequence[str] | None = None)
     return pd.DataFrame(columns=columns) if found is None else found
 
 
-def _key_columns(root: Path, key: str | Sequence[str] | None) -> list[str]:
+def _key_columns(root: Place, key: str | Sequence[str] | None) -> list[str]:
     if key is not None:
         return [key] if isinstance(key, str) else list(key)
     if not (columns := _about(root).get("key")):

@@ -24,15 +24,16 @@ from pyspark.sql.types import StructType
 from elastream.model.endpoints import ArrivalPattern, Files, KafkaTopic, Records, SourceSpec, StreamReader, TextFiles
 from elastream.model.errors import InputError, first_line
 from elastream.model.graph import Operator
+from elastream.recording.places import Place, is_address, place_of, write_whole
 from elastream.spark.dataflow.corpus import check_files, check_text, freeze, frozen, input_files, slices
 from elastream.spark.dataflow.kafka import check_topic, source_options
 from elastream.spark.dataflow.pacing import RangeReader, shares
 from elastream.spark.dataflow.stamps import with_stamps
 from elastream.spark.dataflow.steering import Steering
 from elastream.spark.jvm.adapters import arrow_schema
-from elastream.spark.worker.composition import freeze_imports, write_atomically
+from elastream.spark.worker.composition import freeze_imports
 
-__all__ = ["HELD", "HOLD", "ShapedReader", "ShapedSource", "check_source", "open_source", "place_of", "timestamp_of"]
+__all__ = ["HELD", "HOLD", "ShapedReader", "ShapedSource", "check_source", "files_read", "open_source", "timestamp_of"]
 
 FORMAT = "elastream_load"
 CORPUS, LOAD, RECORDS, HOLD, HELD = "corpus.arrow", "load.pickle", "records", "hold", "held"
@@ -55,14 +56,16 @@ def open_source(
     control: Path,
     steering: Steering,
     batch_seconds: float,
-    checkpoint: Path | None = None,
+    checkpoint: Place | None = None,
+    inputs: Place | None = None,
 ) -> DataFrame:
     """Open the stream of a source operator.
 
     With a load: Elastream's source. Composition and number of tasks are what `steering` says; batches are limited to about
     `batch_seconds`, from commit times in the log of `checkpoint`, if given. In the folder `control` the source keeps its
-    records. The load begins after the query's first, empty batch has started the workers, and continues by the clock, also
-    across restarts. Without a load: Spark's readers. Raises InputError for records that cannot be read.
+    records, which tasks read in the folder `inputs`, by default the same. The load begins after the query's first, empty
+    batch has started the workers, and continues by the clock, also across restarts. Without a load: Spark's readers. Raises
+    InputError for records that cannot be read.
     """
     match operator.reads:
         case KafkaTopic() as topic:
@@ -76,7 +79,7 @@ def open_source(
             reader, place = _file_reader(spark, path)
             return reader.schema(schema).format(format).options(header=True).load(place)
         case Records(_, schema, None) as spec:
-            folder = control / RECORDS
+            folder = (inputs or control) / RECORDS
             freeze(spec, _arrow(spec.schema), control / CORPUS)
             _as_parquet(control / CORPUS, folder)
             return spark.readStream.schema(schema).parquet(str(folder))
@@ -84,11 +87,15 @@ def open_source(
             control.mkdir(parents=True, exist_ok=True)
             freeze(spec, _arrow(spec.schema), control / CORPUS)
             (control / LOAD).write_bytes(cloudpickle.dumps(spec.load))
+            corpus = (inputs or control) / CORPUS
+            if not corpus.exists():
+                write_whole(corpus, (control / CORPUS).read_bytes())
             spark.dataSource.register(ShapedSource)
             return (
                 spark.readStream.format(FORMAT)
                 .schema(spec.schema)
-                .options(control=str(control.resolve()), steering=steering.option(), batch_seconds=batch_seconds)
+                .options(control=str(control.resolve()), corpus=str(corpus.resolve()), steering=steering.option())
+                .options(batch_seconds=batch_seconds)
                 .options(**({} if checkpoint is None else {"commits": str(checkpoint.resolve() / "commits")}))
                 .load()
             )
@@ -121,13 +128,13 @@ def timestamp_of(reads: SourceSpec | None) -> str | None:
     return "timestamp" if isinstance(reads, KafkaTopic) else getattr(reads, "timestamp", None)
 
 
-def place_of(operator: Operator, control: Path) -> str | None:
+def files_read(operator: Operator, inputs: Place) -> str | None:
     """The local file, folder or glob whose files Spark's file source reads for a source; None for any other."""
     match operator.reads:
-        case TextFiles(path, None) | Files(path, load=None) if "://" not in path:
+        case TextFiles(path, None) | Files(path, load=None) if not is_address(path):
             return str(Path(path).expanduser())
-        case Records(load=None):
-            return str(control / RECORDS)
+        case Records(load=None) if isinstance(inputs, Path):
+            return str(inputs / RECORDS)
     return None
 
 
@@ -138,7 +145,7 @@ def check_source(operator: Operator) -> None:
     without name or servers. Paths with a scheme (`s3a://...`) without a load are checked by Spark.
     """
     match operator.reads:
-        case TextFiles(path, load) | Files(path, load=load) if "://" in path:
+        case TextFiles(path, load) | Files(path, load=load) if is_address(path):
             if load is not None:
                 raise InputError(f"source {operator.name!r}: a load needs local files, not {path}")
         case TextFiles(path):
@@ -156,7 +163,7 @@ def check_source(operator: Operator) -> None:
 
 
 class ShapedSource(DataSource):
-    """Spark data source of a load; options `control`, `steering`, `batch_seconds`, `commits` (see `open_source`)."""
+    """Spark data source of a load. Its options are those of `open_source`, and `commits`."""
 
     @classmethod
     def name(cls) -> str:
@@ -171,7 +178,8 @@ class ShapedSource(DataSource):
             Steering.of(options["steering"]),
             float(options["batch_seconds"]),
             arrow_schema(schema),
-            Path(options["commits"]) if "commits" in options else None,
+            place_of(options["commits"]) if "commits" in options else None,
+            place_of(options["corpus"]) if "corpus" in options else None,
         )
 
 
@@ -182,10 +190,16 @@ class ShapedReader(RangeReader):
     """
 
     def __init__(
-        self, control: Path, steering: Steering, batch_seconds: float, schema: pa.Schema, commits: Path | None = None
+        self,
+        control: Path,
+        steering: Steering,
+        batch_seconds: float,
+        schema: pa.Schema,
+        commits: Place | None = None,
+        corpus: Place | None = None,
     ) -> None:
         super().__init__(steering, batch_seconds, schema, commits)
-        self._control = control
+        self._control, self._corpus = control, corpus or control / CORPUS
         self._planned: dict[str, Any] | None = None
         self._held: int | None = None
         self._began: float | None = None
@@ -244,7 +258,7 @@ class ShapedReader(RangeReader):
     def read(self, partition: Slice) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
         """Arrow batches of a slice."""
         freeze_imports()
-        for batch in slices(frozen(self._control / CORPUS), partition.first, partition.last):
+        for batch in slices(frozen(self._corpus), partition.first, partition.last):
             yield pa.RecordBatch.from_arrays(batch.columns, schema=self._schema)
 
     def commit(self, end: dict[str, Any]) -> None:
@@ -253,7 +267,7 @@ class ShapedReader(RangeReader):
     def _acknowledge(self, version: int) -> None:
         """Say that no batch that is planned from now on takes records. The one before has been committed by now."""
         if self._held != version:
-            write_atomically(self._control / HELD, str(version))
+            write_whole(self._control / HELD, str(version).encode())
             self._held = version
 
 
@@ -262,18 +276,17 @@ def _file_reader(spark: SparkSession, path: str) -> tuple[DataStreamReader, str]
     place = Path(path).expanduser()
     if place.is_file():
         return spark.readStream.option("pathGlobFilter", place.name), str(place.parent)
-    return spark.readStream, path if "://" in path else str(place)
+    return spark.readStream, path if is_address(path) else str(place)
 
 
 def _arrow(schema: StructType | str) -> pa.Schema:
     return arrow_schema(cast(StructType, StructType.fromDDL(schema)) if isinstance(schema, str) else schema)
 
 
-def _as_parquet(corpus: Path, folder: Path) -> None:
+def _as_parquet(corpus: Path, folder: Place) -> None:
     """Write the stored records to a folder that Spark's file source reads once."""
-    folder.mkdir(parents=True, exist_ok=True)
     target = folder / "records.parquet"
     if not target.exists():
-        hidden = folder / ".records.parquet"
-        pa.parquet.write_table(frozen(corpus), hidden)
-        hidden.rename(target)
+        out = pa.BufferOutputStream()
+        pa.parquet.write_table(frozen(corpus), out)
+        write_whole(target, out.getvalue().to_pybytes())

@@ -21,6 +21,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from elastream.recording.places import Place, place_of
 from elastream.spark.dataflow.edge_log import EdgeLog
 from elastream.spark.worker.composition import Ran, Wanted, latest_batch, newest_ran, offsets_of, read_wanted
 
@@ -42,8 +43,8 @@ class Steering:
     wanted: Path
     partitions: int = 1
     wave: bool = False
-    checkpoint: Path | None = None
-    edges: Mapping[str, Path] = field(default_factory=dict)
+    checkpoint: Place | None = None
+    edges: Mapping[str, Place] = field(default_factory=dict)
     before: Ran = BEGINNING
 
     def option(self) -> str:
@@ -69,8 +70,8 @@ class Steering:
             Path(wanted),
             partitions,
             wave,
-            None if checkpoint is None else Path(checkpoint),
-            {each: Path(path) for each, path in edges.items()},
+            None if checkpoint is None else place_of(checkpoint),
+            {each: place_of(path) for each, path in edges.items()},
             Ran(*before),
         )
 

@@ -71,6 +71,9 @@ COOKIE = "sparkCookie"
 ELSEWHERE = "in the credentials of the driver"
 """Stands where Spark wants the secret to be among the settings; it takes the one in the credentials."""
 
+OF_LOCAL_FILES = ("spark.sql.streaming.checkpointFileManagerClass",)
+"""Settings that are best for checkpoints on a disk of this machine; elsewhere Spark knows better."""
+
 REMAINS = 60.0
 """Seconds for which the JVM of a killed driver is waited for; it ends when it notices that its input has ended."""
 

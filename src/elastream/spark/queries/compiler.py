@@ -26,6 +26,7 @@ from elastream.model.regions import FusedRegion, Inlet, SegmentPlan, emits_once
 from elastream.model.stages import Layout, Segment
 from elastream.recording.directory import RunDirectory
 from elastream.recording.parts import RETENTION
+from elastream.recording.places import Place
 from elastream.spark.dataflow.channels import Outflow, read_edge, start_writing
 from elastream.spark.dataflow.edges import edge_name, open_edge
 from elastream.spark.dataflow.fusing import wire
@@ -33,7 +34,7 @@ from elastream.spark.dataflow.inlets import entering, together
 from elastream.spark.dataflow.keyed import Wiring, keyed_frame, schema_from
 from elastream.spark.dataflow.shipping import pickled
 from elastream.spark.dataflow.sleeping import awake
-from elastream.spark.dataflow.sources import HOLD, open_source, place_of
+from elastream.spark.dataflow.sources import HOLD, files_read, open_source
 from elastream.spark.dataflow.steering import Steering
 from elastream.spark.dataflow.windows import windowed_frame
 from elastream.spark.jvm.adapters import arrow_schema
@@ -174,6 +175,7 @@ class _Compiler:
         self.composition, self.wave = common.composition, common.consistency is Consistency.WAVE
         directory, graph = common.directory, common.graph
         self.checkpoint, self.control = directory.checkpoint(segment.name), directory.control(segment.name)
+        self.inputs = directory.inputs(segment.name)
         members = [graph.operator(name) for name in segment.operators]
         self.sources = [operator for operator in members if operator.kind is Kind.SOURCE]
         self.keyed = [operator for operator in members if operator.kind is Kind.KEYED]
@@ -199,7 +201,7 @@ class _Compiler:
             plan.updates,
             self.common.directory,
             interval,
-            ran=partial(ran_under, self.checkpoint, self.control, self.own),
+            ran=partial(ran_under, self.checkpoint, self.inputs, self.own),
             noted=self.wave,
             retention=self.common.retention,
         )
@@ -207,7 +209,7 @@ class _Compiler:
             self.segment,
             query,
             self.checkpoint,
-            self.control,
+            self.inputs,
             self.common.directory.wanted,
             self.own,
             self.composition,
@@ -217,7 +219,7 @@ class _Compiler:
             {operator.name: self._control_of(operator) for operator in self.shaped},
             {edge: self._records(edge) for edge in self.edges},
             tuple(inlet.edge or inlet.origin for inlet in part.inlets),
-            {o.name: place for o in self.sources if (place := place_of(o, self._control_of(o))) is not None},
+            {o.name: place for o in self.sources if (place := files_read(o, self._inputs_of(o))) is not None},
             interval,
         )
 
@@ -230,13 +232,17 @@ class _Compiler:
             self._control_of(source).mkdir(parents=True, exist_ok=True)
             (self._control_of(source) / HOLD).touch()
         if not self.own and self.codec.size > 1:
-            log_of(self.control).append(latest_batch(self.checkpoint) + 1, version, code)
+            log_of(self.inputs).append(latest_batch(self.checkpoint) + 1, version, code)
 
     def _control_of(self, source: Operator) -> Path:
         """The control folder of a source: the segment's, or one of its own where there are several."""
         return self.control if len(self.sources) == 1 else self.control / source.name
 
-    def _records(self, edge: Edge) -> Path:
+    def _inputs_of(self, source: Operator) -> Place:
+        """What tasks read of a source, likewise."""
+        return self.inputs if len(self.sources) == 1 else self.inputs / source.name
+
+    def _records(self, edge: Edge) -> Place:
         return self.common.directory.edge(edge.source, edge.target)
 
     def _steering(self, name: str) -> Steering:
@@ -261,7 +267,7 @@ class _Compiler:
         carrier = replace(carrier, tables=self.common.directory.tables_in_use if self.codec.tables else None)
         if self.own:
             return replace(carrier, offsets=self.checkpoint)
-        return replace(carrier, log=log_of(self.control).directory)
+        return replace(carrier, log=log_of(self.inputs).directory)
 
     # -- frames --------------------------------------------------------------------------------------------------------
 
@@ -289,6 +295,7 @@ class _Compiler:
             self.spark,
             source,
             control=self._control_of(source),
+            inputs=self._inputs_of(source),
             steering=self._steering(source.name),
             batch_seconds=self.common.batch_seconds,
             checkpoint=self.checkpoint,

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from elastream.model.graph import Edge
 from elastream.model.latency import Basis
 from elastream.model.stages import Layout
+from elastream.recording.places import modified_at
 from elastream.spark.dataflow.edge_log import EdgeLog
 from elastream.spark.dataflow.edges import edge_name
 from elastream.spark.dataflow.sources import timestamp_of
@@ -143,7 +144,7 @@ class Latencies:
                 self.origins[inlet].basis = Basis.BOUND
         for number in (by - 1, by):
             try:
-                return min(at, (running.checkpoint / "offsets" / str(number)).stat().st_mtime)
+                return min(at, modified_at(running.checkpoint / "offsets" / str(number)))
             except OSError:  # cleaned up
                 continue
         return at

@@ -13,6 +13,7 @@ from elastream.model.observation import Composition
 from elastream.model.stages import Layout, Segment, Stage
 from elastream.recording.directory import RunDirectory
 from elastream.recording.key_tables import KeyTableLog
+from elastream.recording.places import Place
 from elastream.spark.dataflow.edges import edge_name
 from elastream.spark.worker.composition import (
     CompositionCodec,
@@ -48,18 +49,19 @@ task costs about 16 ms."""
 class RunningSegment:
     """A segment and the query that runs it.
 
-    checkpoint, control: its folders. wanted: file of what is wanted of all segments, which sources and edges of ours read.
-    own_source: whether it reads any, so that its offsets carry the composition, else `log` does. began: the composition
-    that all segments started under. keyed: its keyed operators, by name. meter: counts of all segments together. sources:
-    control folders of its sources of ours, by name. edges: folders of the durable edges of files that it reads. reads:
-    sources, by name, and durable edges, in the order in which the query reads them. places: what sources without a load
-    read, if local files. interval: seconds from one batch to the next, at least.
+    checkpoint, inputs: its folders, of what Spark keeps and of what tasks read. wanted: file of what is wanted of all
+    segments, which sources and edges of ours read. own_source: whether it reads any, so that its offsets carry the
+    composition, else `log` does. began: the composition that all segments started under. keyed: its keyed operators, by
+    name. meter: counts of all segments together. sources: control folders of its sources of ours, by name. edges: folders
+    of the durable edges of files that it reads. reads: sources, by name, and durable edges, in the order in which the query
+    reads them. places: what sources without a load read, if local files. interval: seconds from one batch to the next, at
+    least.
     """
 
     segment: Segment
     query: StreamingQuery
-    checkpoint: Path
-    control: Path
+    checkpoint: Place
+    inputs: Place
     wanted: Path
     own_source: bool
     began: Composition
@@ -67,7 +69,7 @@ class RunningSegment:
     meter: Meter
     codec: CompositionCodec
     sources: Mapping[str, Path]
-    edges: Mapping[Edge, Path]
+    edges: Mapping[Edge, Place]
     reads: tuple[str | Edge, ...]
     places: Mapping[str, str]
     interval: float
@@ -75,17 +77,17 @@ class RunningSegment:
     @property
     def log(self) -> CompositionLog:
         """The composition by batch, where no source of ours carries it."""
-        return log_of(self.control)
+        return log_of(self.inputs)
 
     def ran(self, batch: int) -> Ran | None:
         """What a batch ran under; None where Spark has deleted its offsets."""
         try:
-            return ran_under(self.checkpoint, self.control, self.own_source, batch)
+            return ran_under(self.checkpoint, self.inputs, self.own_source, batch)
         except FileNotFoundError:
             return None
 
 
-def committed_offsets(checkpoint: Path) -> Sequence[Mapping[str, Any]]:
+def committed_offsets(checkpoint: Place) -> Sequence[Mapping[str, Any]]:
     """The offsets up to which a query has committed, one a source in the order in which it reads them; none before that."""
     committed = latest_batch(checkpoint, "commits")
     return offsets_of(checkpoint, committed) if committed >= 0 else ()
@@ -147,11 +149,11 @@ def stage_behind(segment: Segment, edge: Edge) -> Stage:
     return stage
 
 
-def log_of(control: Path) -> CompositionLog:
-    """The composition by batch of a segment with that control folder, where no source of ours carries it."""
-    return CompositionLog(control / "composition")
+def log_of(inputs: Place) -> CompositionLog:
+    """The composition by batch of a segment whose tasks read that folder, where no source of ours carries it."""
+    return CompositionLog(inputs / "composition")
 
 
-def ran_under(checkpoint: Path, control: Path, own: bool, batch: int) -> Ran:
+def ran_under(checkpoint: Place, inputs: Place, own: bool, batch: int) -> Ran:
     """What a batch of a segment runs under, by its folders. own: whether it has a source or an edge of ours."""
-    return (ran_in_offsets(checkpoint, batch) if own else log_of(control).ran(batch)) or Ran()
+    return (ran_in_offsets(checkpoint, batch) if own else log_of(inputs).ran(batch)) or Ran()

@@ -6,13 +6,13 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 from urllib.parse import unquote
 
 import numpy as np
 
 from elastream.model.observation import Floats
+from elastream.recording.places import Place, modified_at
 from elastream.spark.dataflow.stamps import OBSERVED
 from elastream.spark.worker.composition import latest_batch, offsets_of
 
@@ -253,7 +253,7 @@ def _offset(value: object) -> Mapping[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def planned_offsets(checkpoint: Path, at_least: int) -> Sequence[Mapping[str, Any]]:
+def planned_offsets(checkpoint: Place, at_least: int) -> Sequence[Mapping[str, Any]]:
     """The sources' offsets in the newest entry of the offset log, which is written when a batch is planned."""
     for batch in (at_least + 1, at_least):
         with contextlib.suppress(OSError):  # no such batch was planned yet, or its entry was cleaned up
@@ -261,11 +261,11 @@ def planned_offsets(checkpoint: Path, at_least: int) -> Sequence[Mapping[str, An
     return ()
 
 
-def planned_at(checkpoint: Path, last: int | None) -> float:
+def planned_at(checkpoint: Place, last: int | None) -> float:
     """Epoch second at which the batch under way was planned; NaN where none is. last: the newest batch seen committed."""
     number = last + 1 if last is not None else latest_batch(checkpoint)
     try:
-        planned = (checkpoint / "offsets" / str(number)).stat().st_mtime
+        planned = modified_at(checkpoint / "offsets" / str(number))
     except OSError:  # none was planned since
         return NAN
     return NAN if (checkpoint / "commits" / str(number)).exists() else planned

@@ -9,9 +9,10 @@ import json
 import math
 import os
 from collections.abc import Iterator
-from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import unquote, urlsplit
+
+from elastream.recording.places import Place, names_in
 
 __all__ = ["FileLog", "TakenFile", "files_in"]
 
@@ -32,7 +33,7 @@ class FileLog:
     place: the local file, folder or glob that the source reads; None where it is not known or not local.
     """
 
-    def __init__(self, folder: Path, place: str | None = None) -> None:
+    def __init__(self, folder: Place, place: str | None = None) -> None:
         self._folder, self._place = folder, place
         self._entries: dict[int, tuple[TakenFile, ...]] = {}
         self._seen: set[str] = set()
@@ -58,6 +59,12 @@ class FileLog:
         except OSError:  # a folder is removed while it is listed
             return None
 
+    def _names(self) -> list[str]:
+        try:
+            return names_in(self._folder)
+        except OSError:
+            return []
+
     def _read(self, number: int) -> tuple[TakenFile, ...] | None:
         """Files of one entry; every tenth repeats all files before it, its own last."""
         for name in (str(number), f"{number}.compact"):
@@ -75,7 +82,7 @@ class FileLog:
                 if entry["batchId"] == number:
                     files.append(TakenFile(entry["timestamp"] / 1e3, _status(path)[1]))
             return tuple(files)
-        later = sorted(int(each.name.partition(".")[0]) for each in self._folder.glob("[0-9]*.compact"))
+        later = sorted(int(name.partition(".")[0]) for name in self._names() if name.endswith(".compact"))
         if later and later[-1] > number:  # entries of an earlier run, of which only the compact ones are left
             self._next = later[-1]
             return self._read(later[-1])

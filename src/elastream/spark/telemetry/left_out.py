@@ -4,18 +4,18 @@ A batch counts once: its tasks' files are there when it is committed, and stay u
 batch that was not committed is planned again, by whoever goes on with the run, and leaves out anew what it leaves out.
 """
 
+import contextlib
 import json
 import logging
-import shutil
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from elastream.model.errors import ElastreamError, in_one_line
 from elastream.model.stages import Layout
 from elastream.recording.dead_letters import DeadLetters, LeftOutBatch
 from elastream.recording.directory import RunDirectory
+from elastream.recording.places import Place, names_in, remove_tree
 from elastream.spark.worker.composition import latest_batch
 
 __all__ = ["LeftOutWatch", "forget_uncommitted"]
@@ -74,7 +74,8 @@ class LeftOutWatch:
                     log.warning("records left out of batch %d of %s are not in the log yet: %s", batch, segment, said)
                 self._failed = said
                 return
-            shutil.rmtree(folder, ignore_errors=True)
+            with contextlib.suppress(OSError):
+                remove_tree(folder)
 
     def _say(self, found: LeftOutBatch) -> None:
         """Log the first that each operator leaves out."""
@@ -86,18 +87,19 @@ class LeftOutWatch:
                 log.warning("operator %r left out %d records of batch %d%s", name, count, found.batch, why)
 
 
-def forget_uncommitted(folder: Path, newest: int) -> None:
+def forget_uncommitted(folder: Place, newest: int) -> None:
     """Remove what tasks left out of batches behind the `newest` committed one: those are to run again."""
     for batch, each in _batches(folder):
         if batch > newest:
-            shutil.rmtree(each)
+            remove_tree(each)
 
 
-def read_left_out(segment: str, batch: int, folder: Path) -> LeftOutBatch:
+def read_left_out(segment: str, batch: int, folder: Place) -> LeftOutBatch:
     """What the tasks of a batch left out: of each task what its newest attempt says."""
-    newest: dict[str, tuple[int, Path]] = {}
-    for path in folder.iterdir():
-        task, _, attempt = path.name.rpartition(".")
+    newest: dict[str, tuple[int, Place]] = {}
+    for name in names_in(folder):
+        path = folder / name
+        task, _, attempt = name.rpartition(".")
         if attempt.isdigit() and (task not in newest or int(attempt) > newest[task][0]):
             newest[task] = int(attempt), path
     counts: Counter[str] = Counter()
@@ -113,9 +115,9 @@ def read_left_out(segment: str, batch: int, folder: Path) -> LeftOutBatch:
     return LeftOutBatch(segment, batch, dict(counts), letters)
 
 
-def _batches(folder: Path) -> Iterator[tuple[int, Path]]:
+def _batches(folder: Place) -> Iterator[tuple[int, Place]]:
     try:
-        names: Sequence[str] = [each.name for each in folder.iterdir()]
+        names: Sequence[str] = names_in(folder)
     except FileNotFoundError:
         names = ()
     yield from ((number, folder / str(number)) for number in sorted(int(name) for name in names if name.isdigit()))

@@ -6,13 +6,13 @@ source bound it. One `Origin` a source and query; what it does not know is NaN.
 
 from collections import deque
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TypeAlias
 
 import numpy as np
 
 from elastream.model.endpoints import ArrivalPattern
 from elastream.model.latency import Basis
+from elastream.recording.places import Place, modified_at
 from elastream.spark.dataflow.stamps import POINTS
 from elastream.spark.telemetry.batches import Batch, Taken
 from elastream.spark.telemetry.file_log import FileLog, TakenFile
@@ -36,7 +36,7 @@ class Origin:
     def __init__(
         self,
         number: int,
-        checkpoint: Path,
+        checkpoint: Place,
         pattern: ArrivalPattern | None = None,
         stamped: str | None = None,
         place: str | None = None,
@@ -140,7 +140,7 @@ class Origin:
     def _begun(self, batch: Batch) -> float:
         """When the query began, at its first start: later ones continue from the same checkpoint."""
         try:
-            return min(batch.start, (self._checkpoint / "metadata").stat().st_mtime)
+            return min(batch.start, modified_at(self._checkpoint / "metadata"))
         except OSError:
             return batch.start
 

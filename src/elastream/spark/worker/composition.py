@@ -8,16 +8,15 @@ checkpoint maps batch ids to codes. The control plane chooses compositions.
 import functools
 import gc
 import json
-import os
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from elastream.model.errors import DataflowError, EnvironmentProblem
 from elastream.model.graph import Graph, Kind
 from elastream.model.observation import Composition
 from elastream.recording.formats import marked, unmarked
+from elastream.recording.places import Place, names_in, write_whole
 
 __all__ = [
     "WIDEST_POOL",
@@ -35,7 +34,6 @@ __all__ = [
     "read_wanted",
     "table_digit",
     "table_version",
-    "write_atomically",
     "write_wanted",
 ]
 
@@ -179,12 +177,12 @@ class Wanted:
         return Ran(self.version, self.code)
 
 
-def write_wanted(path: Path, wanted: Wanted) -> None:
+def write_wanted(path: Place, wanted: Wanted) -> None:
     """Replace, atomically and for all queries, the file that Elastream's sources and edges read before each batch."""
-    write_atomically(path, json.dumps(marked(asdict(wanted))))
+    write_whole(path, json.dumps(marked(asdict(wanted))).encode())
 
 
-def read_wanted(path: Path) -> Wanted:
+def read_wanted(path: Place) -> Wanted:
     """Read what `write_wanted` wrote last; the default composition if nothing was written."""
     try:
         return Wanted(**unmarked(json.loads(path.read_text()), path))
@@ -199,15 +197,14 @@ class CompositionLog:
     and also when the batch is replayed. Entries that no replay can need are deleted.
     """
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Place) -> None:
         self.directory = directory
 
     def append(self, batch: int, version: int, code: int) -> None:
         """Set the code of batches from `batch` on, up to a later entry. `batch` must not be planned yet."""
-        self.directory.mkdir(parents=True, exist_ok=True)
         entry = {"batch": batch, "version": version, "code": code}
         # Versions increase: of two entries for one batch, both written before it began, the newer one applies.
-        write_atomically(self.directory / f"{batch:012d}-{version:012d}.json", json.dumps(entry))
+        write_whole(self.directory / f"{batch:012d}-{version:012d}.json", json.dumps(entry).encode())
 
     def ran(self, batch: int) -> Ran:
         """What `batch` runs under."""
@@ -221,7 +218,7 @@ class CompositionLog:
         """What batches run under once all entries are reached."""
         return self.ran(10**12)
 
-    def switch(self, checkpoint: Path, version: int, code: int) -> int:
+    def switch(self, checkpoint: Place, version: int, code: int) -> int:
         """Switch a running query to `code`; returns the first batch under it, MARGIN after the newest planned one.
 
         Raises EnvironmentProblem if the query planned that batch while the entry was being written (this process was
@@ -245,20 +242,20 @@ class CompositionLog:
 
     def _names(self) -> list[str]:
         try:
-            return [name for name in os.listdir(self.directory) if name.endswith(".json")]
+            return [name for name in names_in(self.directory) if name.endswith(".json")]
         except FileNotFoundError:
             return []
 
 
-def latest_batch(checkpoint: Path, log: str = "offsets") -> int:
+def latest_batch(checkpoint: Place, log: str = "offsets") -> int:
     """Number of the newest batch planned by the query with this checkpoint; -1 before the first. log: or `commits`."""
     try:
-        return max((int(name) for name in os.listdir(checkpoint / log) if name.isdigit()), default=-1)
+        return max((int(name) for name in names_in(checkpoint / log) if name.isdigit()), default=-1)
     except FileNotFoundError:
         return -1
 
 
-def offsets_of(checkpoint: Path, batch: int) -> list[Mapping[str, Any]]:
+def offsets_of(checkpoint: Place, batch: int) -> list[Mapping[str, Any]]:
     """The offsets of `batch`, one a source; of a source that writes them in another form than ours, nothing.
 
     Spark writes the offset log before it runs a batch, and replays a batch from it. Raises FileNotFoundError where it has
@@ -283,23 +280,15 @@ def newest_ran(offsets: Iterable[Mapping[str, Any]]) -> Ran | None:
     return max((Ran(int(o["version"]), int(o["code"])) for o in offsets if "version" in o and "code" in o), default=None)
 
 
-def ran_in_offsets(checkpoint: Path, batch: int) -> Ran | None:
+def ran_in_offsets(checkpoint: Place, batch: int) -> Ran | None:
     """What `batch` runs under, as Elastream's sources put it into its offset; None if the query has no such source."""
     return newest_ran(offsets_of(checkpoint, batch))
 
 
-def code_in_offsets(checkpoint: Path, batch: int) -> int | None:
+def code_in_offsets(checkpoint: Place, batch: int) -> int | None:
     """The code in the offset of `batch`; None if the query has no source of Elastream."""
     ran = ran_in_offsets(checkpoint, batch)
     return None if ran is None else ran.code
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """Write a small file atomically: readers see all of it or none. Creates parent folders."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_text(text)
-    os.replace(temporary, path)
 
 
 @functools.cache

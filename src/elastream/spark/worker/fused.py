@@ -11,13 +11,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 from pyspark import Accumulator, TaskContext, cloudpickle
 
 from elastream.model.graph import Form, OnError
+from elastream.recording.places import Place
 from elastream.spark.worker.by_key import ByKey, Metered
 from elastream.spark.worker.composition import CompositionLog, Digit, code_in_offsets, freeze_imports
 from elastream.spark.worker.key_table import lookup
@@ -127,10 +127,10 @@ class Carrier:
     leave out; None: nothing may be left out.
     """
 
-    offsets: Path | None = None
-    log: Path | None = None
-    tables: Path | None = None
-    left_out: Path | None = None
+    offsets: Place | None = None
+    log: Place | None = None
+    tables: Place | None = None
+    left_out: Place | None = None
 
     def code(self, batch: int) -> int:
         """The code of `batch`."""
@@ -160,7 +160,7 @@ class Walker:
         self,
         walk: Walk,
         code: int,
-        tables: Path | None = None,
+        tables: Place | None = None,
         foldings: Sequence[Folding] = (),
         left_out: LeftOut | None = None,
     ) -> None:
@@ -181,7 +181,7 @@ class Walker:
         self.turns = [0] * len(nodes)
         self.lead = Tally()
 
-    def _step(self, number: int, step: Step, tables: Path | None) -> Metered | ByKey:
+    def _step(self, number: int, step: Step, tables: Place | None) -> Metered | ByKey:
         as_arrow, width = self._needs_arrow(number, step.schema), step.wide(self.code)
 
         def made(alternate: int) -> Runner:
@@ -363,6 +363,7 @@ def walked(
                     yield leaving(exit, result)
         for exit, result in walker.finish():
             yield leaving(exit, result)
+        left_out.flush()
         lead = walker.lead
         lead.busy = max(0.0, cpu_seconds() - started - sum(run.busy for run in walker.metered()))
         lead.first, lead.last = begun, time.time()

@@ -4,12 +4,10 @@ The driver puts a version in place before it requests a composition with it; wor
 and keep it, indexed, for as long as the process lives. What a digit leads to changes only after 255 more versions.
 """
 
-import os
 from collections.abc import Mapping, Sequence
 from functools import cached_property, lru_cache
 from itertools import repeat
 from operator import itemgetter
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,6 +17,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from elastream.recording.key_tables import read_rows
+from elastream.recording.places import Place, stamp_of, write_whole
 from elastream.spark.worker.composition import table_digit
 
 __all__ = ["Lookup", "Numbers", "lookup", "put_in_use"]
@@ -31,28 +30,23 @@ NEAR = 8
 """Times as many whole numbers as keys, from the least to the greatest, for which an array is kept: two bytes for each."""
 
 
-def put_in_use(folder: Path, operator: str, version: int, file: Path) -> None:
+def put_in_use(folder: Place, operator: str, version: int, file: Place) -> None:
     """Let the digit of `version` lead to the table in `file`; on disk when this returns."""
-    place = _place(folder, operator, table_digit(version))
-    place.parent.mkdir(parents=True, exist_ok=True)
-    temporary = place.with_name(f".{place.name}.{os.getpid()}")
-    temporary.write_bytes(file.read_bytes())
-    os.replace(temporary, place)
+    write_whole(_place(folder, operator, table_digit(version)), file.read_bytes())
 
 
-def lookup(folder: Path, operator: str, digit: int, alternates: Sequence[str]) -> "Lookup":
+def lookup(folder: Place, operator: str, digit: int, alternates: Sequence[str]) -> "Lookup":
     """The table that `digit` leads to. alternates: of the operator, by whose numbers it answers."""
     place = _place(folder, operator, digit)
-    stat = place.stat()
-    return _kept(place, stat.st_ino, stat.st_mtime_ns, tuple(alternates))
+    return _kept(place, *stamp_of(place), tuple(alternates))
 
 
-def _place(folder: Path, operator: str, digit: int) -> Path:
+def _place(folder: Place, operator: str, digit: int) -> Place:
     return folder / operator / f"{digit:03d}.arrow"
 
 
 @lru_cache(maxsize=64)
-def _kept(place: Path, inode: int, written: int, alternates: tuple[str, ...]) -> "Lookup":
+def _kept(place: Place, inode: int, written: int, alternates: tuple[str, ...]) -> "Lookup":
     columns, rows = read_rows(place.read_bytes())
     return Lookup(columns, rows, alternates)
 

@@ -2,21 +2,22 @@
 
 A task writes a file of its own as it goes, so that all of it is there before its batch is committed; the driver takes in
 the files of committed batches (`spark.telemetry.left_out`). A file is that of one attempt: of a task that ran again the
-newest attempt says what holds, also where it left nothing out. Nothing is written while nothing is left out.
+newest attempt says what holds, also where it left nothing out. Nothing is written while nothing is left out. On a file
+system that is not mounted all of a file is written when the task says so (`flush`).
 """
 
 import json
 import threading
 from collections.abc import Callable, Sequence
 from functools import partial
-from io import FileIO
-from pathlib import Path
+from io import BytesIO, FileIO
 from typing import Any, TypeAlias
 from urllib.parse import quote
 
 from pyspark import TaskContext
 
 from elastream.model.errors import first_line
+from elastream.recording.places import Place, RemotePath
 
 __all__ = ["KEPT", "LeaveOut", "LeftOut", "attempt_of"]
 
@@ -39,13 +40,13 @@ class LeftOut:
     """What one task leaves out. folder: of its query; None: it is counted here only. lead: of the task's stage."""
 
     def __init__(
-        self, folder: Path | None, batch: int, lead: str, task: int, attempt: tuple[int, bool] = (0, False)
+        self, folder: Place | None, batch: int, lead: str, task: int, attempt: tuple[int, bool] = (0, False)
     ) -> None:
         number, again = attempt
         self._path = (
             None if folder is None or batch < 0 else folder / str(batch) / f"{quote(lead, safe='')}-{task}.{number}"
         )
-        self._file: FileIO | None = None
+        self._file: FileIO | BytesIO | None = None
         self._lock = threading.Lock()  # functions that wait run on several threads
         self._places: dict[tuple[str, str], int] = {}
         self.counts: dict[tuple[str, str], int] = {}
@@ -73,6 +74,11 @@ class LeftOut:
                 self._kept, self._bytes = self._kept + 1, self._bytes + len(line)
                 self._append(line)
 
+    def flush(self) -> None:
+        """Let all that was left out so far be in the file. Raises OSError."""
+        if isinstance(self._file, BytesIO) and self._path is not None:
+            self._path.write_bytes(self._file.getvalue())
+
     def _count(self, what: tuple[str, str], more: int) -> None:
         self.counts[what] = count = self.counts.get(what, 0) + more
         if what not in self._places:
@@ -92,8 +98,11 @@ class LeftOut:
             raise OSError(28, "No space left on device", str(self._path))
         return at
 
-    def _open(self) -> FileIO:
+    def _open(self) -> FileIO | BytesIO:
         assert self._path is not None
+        if isinstance(self._path, RemotePath):
+            self._file = BytesIO()
+            return self._file
         self._path.parent.mkdir(parents=True, exist_ok=True)
         self._file = self._path.open("wb", buffering=0)
         return self._file

@@ -95,6 +95,7 @@ class _Task:
         context = TaskContext.get()
         # The functions behind it run in the same task, and their stage has its name.
         self._left_out = LeftOut(carrier.left_out, self._batch, f"{keyed.name} by key", self._task, attempt_of(context))
+        self._left_out.flush()
 
     def chosen(self, key: tuple[Any, ...]) -> int:
         """Number of the alternate that runs for `key`."""
@@ -113,6 +114,7 @@ class _Task:
         rows = records if isinstance(records, list) else records.to_dict("records")
         keep = keyed.on_error is OnError.DEAD_LETTER
         self._left_out.add(keyed.name, keyed.alternates[alternate].name, keep, failed.error, rows, list(key))
+        self._left_out.flush()  # nothing is called when the task ends
 
     def count(self, alternate: int, rows_in: int, rows_out: int, busy: float) -> None:
         """Count a call of an alternate that ends now."""

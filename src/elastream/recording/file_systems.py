@@ -1,0 +1,125 @@
+"""Clients of file systems that are not mounted, by the schemes of addresses: without a JVM, and with no secret of ours.
+
+HDFS is reached by its REST API (WebHDFS, which name nodes have on), object stores by Arrow's clients, which take
+credentials from the environment of their process as the stores' own tools do; others by what fsspec knows.
+"""
+
+import getpass
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from xml.etree import ElementTree
+
+from elastream.model.errors import EnvironmentProblem, InputError
+from elastream.model.extras import missing
+
+if TYPE_CHECKING:
+    from fsspec import AbstractFileSystem
+
+__all__ = ["FILES_REACHED_BY", "file_system", "is_web", "reached_by"]
+
+FILES_REACHED_BY = "ELASTREAM_FILES"
+"""Environment variable of driver and executors: Hadoop's settings by which file systems are reached, as JSON; no secret."""
+SETTINGS = re.compile(
+    r"dfs\.(nameservices|ha\.namenodes\..+|namenode\.https?-address(\..+)?|http\.policy)|hadoop\.security\.authentication"
+    r"|fs\.s3a\.(endpoint|endpoint\.region|path\.style\.access|connection\.ssl\.enabled)"
+)
+"""Names of Hadoop's settings by which file systems are reached. Keys are none of them: those come from the environment."""
+WEB_PORT = 9870
+"""Of a name node, where nothing is said."""
+
+
+def reached_by(settings: Mapping[str, str]) -> str:
+    """What goes into `FILES_REACHED_BY`: of Spark's settings (`spark.hadoop.*`) and of the files in HADOOP_CONF_DIR."""
+    found: dict[str, str] = {}
+    for name in ("core-site.xml", "hdfs-site.xml"):
+        file = Path(os.environ.get("HADOOP_CONF_DIR", "")) / name
+        if os.environ.get("HADOOP_CONF_DIR") and file.is_file():
+            try:
+                tree = ElementTree.parse(file)
+            except (ElementTree.ParseError, OSError) as error:
+                raise InputError(f"{file} cannot be read: {error}") from None
+            found |= {each.findtext("name", ""): each.findtext("value", "") for each in tree.iter("property")}
+    prefix = "spark.hadoop."
+    found |= {name.removeprefix(prefix): value for name, value in settings.items() if name.startswith(prefix)}
+    return json.dumps({name: value for name, value in sorted(found.items()) if SETTINGS.fullmatch(name)})
+
+
+def is_web(fs: Any) -> bool:
+    """Whether a client is that of WebHDFS."""
+    return hasattr(fs, "_apply_proxy")
+
+
+@cache
+def file_system(scheme: str, authority: str, reached: str, thread: int) -> "AbstractFileSystem":
+    """The client for addresses `scheme://authority/...`, one for each thread. reached: what `reached_by` gave.
+
+    Raises EnvironmentProblem where its library is missing, OSError where nobody answers.
+    """
+    settings: Mapping[str, str] = json.loads(reached)
+    try:
+        import fsspec
+
+        match scheme:
+            case "hdfs" | "webhdfs":
+                return _web_hdfs(authority, settings)
+            case "s3" | "s3a":
+                return _s3(settings)
+            case "gs":
+                from fsspec.implementations.arrow import ArrowFSWrapper
+                from pyarrow.fs import GcsFileSystem
+
+                return ArrowFSWrapper(GcsFileSystem())
+        return fsspec.filesystem(scheme, use_listings_cache=False)
+    except ImportError as error:
+        why = missing(error, f"a folder on {scheme}://") or f"{scheme}:// needs a library that is not installed ({error})"
+        raise EnvironmentProblem(why) from error
+    except ValueError as error:
+        raise EnvironmentProblem(f"folders on {scheme}:// are unknown here: {error}") from error
+
+
+def _web_hdfs(authority: str, settings: Mapping[str, str]) -> "AbstractFileSystem":
+    """The first name node of `authority`, a host or a name service, that answers and is active."""
+    from fsspec.implementations.webhdfs import WebHDFS
+
+    secure = settings.get("hadoop.security.authentication", "simple") == "kerberos"
+    https = settings.get("dfs.http.policy", "HTTP_ONLY") == "HTTPS_ONLY"
+    user = None if secure else os.environ.get("HADOOP_USER_NAME") or getpass.getuser()
+    tried = []
+    for host, port in _name_nodes(authority, settings, https):
+        found = WebHDFS(host, port, user=user, kerberos=secure, use_https=https, skip_instance_cache=True)
+        try:
+            found.info("/")
+            return found
+        except (OSError, RuntimeError):  # not there, or a stand-by
+            tried.append(f"{host}:{port}")
+    raise ConnectionError(f"no name node of hdfs://{authority} answers on WebHDFS ({', '.join(tried)})")
+
+
+def _name_nodes(authority: str, settings: Mapping[str, str], https: bool) -> Iterator[tuple[str, int]]:
+    key = f"dfs.namenode.http{'s' if https else ''}-address"
+    nodes = [name.strip() for name in settings.get(f"dfs.ha.namenodes.{authority}", "").split(",") if name.strip()]
+    told = [settings.get(f"{key}.{authority}.{node}", "") for node in nodes] or [settings.get(key, "")]
+    own = authority.rpartition("@")[2].rpartition(":")[0] or authority
+    for each in told:
+        host, _, port = each.rpartition(":")
+        # A name node that is bound to every address of its machine is reached at its own.
+        yield (own if host in ("", "0.0.0.0") else host), int(port or WEB_PORT)
+
+
+def _s3(settings: Mapping[str, str]) -> "AbstractFileSystem":
+    from fsspec.implementations.arrow import ArrowFSWrapper
+    from pyarrow.fs import S3FileSystem
+
+    endpoint = settings.get("fs.s3a.endpoint", "")
+    plain = settings.get("fs.s3a.connection.ssl.enabled", "true") == "false" or endpoint.startswith("http://")
+    given = {
+        "endpoint_override": endpoint.split("://")[-1],
+        "region": settings.get("fs.s3a.endpoint.region", ""),
+        "scheme": "http" if plain else "",
+    }
+    return ArrowFSWrapper(S3FileSystem(**{name: value for name, value in given.items() if value}))

@@ -1,0 +1,347 @@
+"""Paths on file systems that this machine has not mounted: HDFS, object stores. A place is such a path, or a local one.
+
+Python reaches them without a JVM, since tasks and sources have none to ask (`file_systems`). Spark gets the address, and
+reaches it by Hadoop.
+
+A folder on HDFS appears at once under its name when it is renamed, as on a local disk. Object stores have no folders to
+rename; there a file says that all of a batch has been written (`WHOLE`).
+"""
+
+import contextlib
+import os
+import re
+import shutil
+import threading
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
+from urllib.parse import urlsplit
+
+from elastream.model.errors import EnvironmentProblem
+from elastream.recording.file_systems import FILES_REACHED_BY, file_system, is_web
+
+if TYPE_CHECKING:
+    from fsspec import AbstractFileSystem
+
+__all__ = [
+    "WHOLE",
+    "Entry",
+    "Place",
+    "RemotePath",
+    "is_address",
+    "mark_whole",
+    "modified_at",
+    "names_in",
+    "place_of",
+    "readable",
+    "remove_tree",
+    "scanned",
+    "stamp_of",
+    "there_as_a_whole",
+    "write_whole",
+    "written_at",
+]
+
+WHOLE = "_whole"
+"""File in the folder of a batch on an object store, written last. Spark's readers skip it."""
+
+ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/+(?=[^/])(.*)", re.DOTALL)
+"""An address; also one of whose two slashes `pathlib` has kept one. Drive letters are no schemes."""
+HADOOP = ("hdfs", "webhdfs")
+"""Schemes of HDFS, where the authority is no part of a path."""
+MINE = ("file",)
+"""Schemes of paths on this machine."""
+
+
+class Entry(NamedTuple):
+    """What a folder has. modified: epoch seconds; bytes: 0 for a folder."""
+
+    name: str
+    is_folder: bool
+    bytes: int
+    modified: float
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class RemotePath:
+    """A path on a file system that is not mounted, with what of `pathlib.Path` this package uses.
+
+    address: `scheme://authority/path`, without a slash at the end. What fails raises an OSError, as it does for a Path;
+    EnvironmentProblem where the library for such addresses is missing.
+    """
+
+    address: str
+
+    def __str__(self) -> str:
+        return self.address
+
+    def __truediv__(self, name: str) -> "RemotePath":
+        return RemotePath(f"{self.address}/{name.strip('/')}") if name.strip("/") else self
+
+    @property
+    def name(self) -> str:
+        """The last part."""
+        return self.address.rpartition("/")[2]
+
+    @property
+    def parent(self) -> "RemotePath":
+        """The folder that it is in."""
+        return RemotePath(self.address.rpartition("/")[0])
+
+    def with_name(self, name: str) -> "RemotePath":
+        """Beside this one."""
+        return self.parent / name
+
+    def resolve(self) -> "RemotePath":
+        """Itself: addresses are absolute."""
+        return self
+
+    def joinpath(self, *names: str) -> "RemotePath":
+        """Below this one."""
+        return self / "/".join(names)
+
+    @property
+    def renames(self) -> bool:
+        """Whether a folder is renamed in one step."""
+        return urlsplit(self.address).scheme in (*HADOOP, "memory")
+
+    def exists(self) -> bool:
+        """Whether there is such a file or folder."""
+        return self._about() is not None
+
+    def is_dir(self) -> bool:
+        """Whether it is a folder."""
+        return (self._about() or {}).get("type") == "directory"
+
+    def is_file(self) -> bool:
+        """Whether it is a file."""
+        return (self._about() or {}).get("type") == "file"
+
+    def entry(self) -> Entry:
+        """What is known of it. Raises FileNotFoundError."""
+        found = self._about()
+        if found is None:
+            raise FileNotFoundError(2, "No such file or directory", self.address)
+        return _entry(found)
+
+    def iterdir(self) -> Iterator["RemotePath"]:
+        """What is in this folder."""
+        return (self / entry.name for entry in scanned(self))
+
+    def glob(self, pattern: str) -> Iterator["RemotePath"]:
+        """What is in this folder under names of that pattern; nothing where there is no such folder."""
+        with contextlib.suppress(FileNotFoundError):
+            yield from (each for each in list(self.iterdir()) if fnmatchcase(each.name, pattern))
+
+    def mkdir(self, mode: int = 0o777, parents: bool = False, exist_ok: bool = False) -> None:
+        """Create this folder, and those above it; with `mode` where the file system knows modes."""
+        with _told(self):
+            fs = self._fs
+            if not exist_ok and self.exists():
+                raise FileExistsError(17, "File exists", self.address)
+            fs.makedirs(self._path, exist_ok=True)
+            if mode != 0o777 and hasattr(fs, "chmod"):
+                fs.chmod(self._path, oct(mode)[2:])
+
+    def open(self, mode: str = "rb") -> IO[bytes]:
+        """Open for reading or writing whole; bytes alone."""
+        with _told(self):
+            return cast(IO[bytes], self._fs.open(self._path, mode))
+
+    def read_bytes(self) -> bytes:
+        """All that the file has."""
+        with _told(self):
+            fs = self._fs
+            # By one request: fsspec's own asks for the file's length first.
+            return bytes(fs._call("OPEN", path=self._path).content if is_web(fs) else fs.cat_file(self._path))
+
+    def read_text(self, encoding: str = "utf-8") -> str:
+        """All that the file has, as text."""
+        return self.read_bytes().decode(encoding)
+
+    def write_bytes(self, content: bytes) -> int:
+        """Replace what the file has; creates its folder."""
+        with _told(self):
+            fs = self._fs
+            if is_web(fs):  # fsspec's own creates an empty file and appends to it, which takes ten times as long
+                to = fs._call("CREATE", method="put", path=self._path, redirect=False, overwrite="true").headers["Location"]
+                fs.session.put(fs._apply_proxy(to), data=content).raise_for_status()
+            else:
+                fs.pipe_file(self._path, content)
+        return len(content)
+
+    def write_text(self, text: str, encoding: str = "utf-8") -> int:
+        """Replace what the file has; creates its folder."""
+        return self.write_bytes(text.encode(encoding))
+
+    def unlink(self, missing_ok: bool = False) -> None:
+        """Remove the file."""
+        if missing_ok and not self.exists():
+            return
+        with _told(self):
+            self._fs.rm_file(self._path)
+
+    def replace(self, target: "RemotePath") -> "RemotePath":
+        """Rename it, over a file that has that name. In one step where `renames`."""
+        with _told(self):
+            fs = self._fs
+            if is_web(fs):  # fsspec's own goes over nothing, and does not say that it has not
+                fs._call("RENAME", method="put", path=self._path, destination=target._path, renameoptions="OVERWRITE")
+            else:
+                if target.exists():
+                    fs.rm(target._path, recursive=True)
+                fs.mv(self._path, target._path, recursive=self.is_dir())
+        return target
+
+    @property
+    def _path(self) -> str:
+        """As the file system names it."""
+        parts = urlsplit(self.address)
+        return (parts.path if parts.scheme in HADOOP else f"{parts.netloc}{parts.path}") or "/"
+
+    @property
+    def _fs(self) -> "AbstractFileSystem":
+        parts = urlsplit(self.address)
+        # A session of HTTP is for one thread at a time.
+        return file_system(parts.scheme, parts.netloc, os.environ.get(FILES_REACHED_BY, "{}"), threading.get_ident())
+
+    def _about(self) -> Mapping[str, Any] | None:
+        with _told(self):
+            try:
+                return cast(Mapping[str, Any], self._fs.info(self._path))
+            except FileNotFoundError:
+                return None
+
+
+Place: TypeAlias = Path | RemotePath
+
+
+def is_address(path: str | os.PathLike[str] | RemotePath) -> bool:
+    """Whether that is the address of a place which is no path of this machine."""
+    return isinstance(path, RemotePath) or _address(os.fspath(path)) is not None
+
+
+def place_of(path: str | os.PathLike[str] | RemotePath) -> Place:
+    """The place at a path, or an address: `hdfs://...`, `s3a://...`, `file:///...`."""
+    if isinstance(path, RemotePath):
+        return path
+    text = os.fspath(path)
+    if (found := _address(text)) is not None:
+        return RemotePath(found)
+    mine = ADDRESS.fullmatch(text)
+    return Path(text if mine is None or mine[1] not in MINE else f"/{mine[2]}")
+
+
+def _address(text: str) -> str | None:
+    """The address that `text` is, with both slashes; None where it is a path of this machine."""
+    match = ADDRESS.fullmatch(text)
+    if match is None or match[1] in MINE:
+        return None
+    return f"{match[1]}://{match[2].rstrip('/')}"
+
+
+def names_in(folder: Place) -> list[str]:
+    """Names of what a folder has. Raises FileNotFoundError."""
+    return os.listdir(folder) if isinstance(folder, Path) else [entry.name for entry in scanned(folder)]
+
+
+def scanned(folder: Place) -> list[Entry]:
+    """What a folder has. Raises FileNotFoundError; what vanishes meanwhile is left out."""
+    if isinstance(folder, Path):
+        found = []
+        for each in os.scandir(folder):
+            with contextlib.suppress(FileNotFoundError):
+                about = each.stat()
+                found.append(Entry(each.name, each.is_dir(), about.st_size, about.st_mtime))
+        return found
+    with _told(folder):
+        listed = folder._fs.ls(folder._path, detail=True)
+        return [_entry(each) for each in listed if each["name"].rstrip("/") != folder._path.rstrip("/")]
+
+
+def stamp_of(file: Place) -> tuple[int, int]:
+    """What changes when a file is replaced. Raises FileNotFoundError."""
+    if isinstance(file, Path):
+        about = file.stat()
+        return about.st_ino, about.st_mtime_ns
+    entry = file.entry()
+    return entry.bytes, int(entry.modified * 1e3)
+
+
+def remove_tree(place: Place) -> None:
+    """Remove a file, or a folder with all that is in it; what is not there is no error."""
+    if isinstance(place, Path):
+        if place.is_dir():
+            shutil.rmtree(place)
+        else:
+            place.unlink(missing_ok=True)
+    elif place.exists():
+        with _told(place):
+            place._fs.rm(place._path, recursive=True)
+
+
+def write_whole(place: Place, content: bytes) -> None:
+    """Write a file such that readers see all of it or none, or what it was before. Creates its folder."""
+    if isinstance(place, RemotePath) and not place.renames:  # an object is there once all of it is
+        place.write_bytes(content)
+        return
+    temporary = place.with_name(f".{place.name}.{os.getpid()}")
+    if isinstance(place, Path):
+        place.parent.mkdir(parents=True, exist_ok=True)
+    temporary.write_bytes(content)
+    temporary.replace(cast(Any, place))
+
+
+def readable(place: Place) -> Any:
+    """What Arrow reads a file by."""
+    return str(place) if isinstance(place, Path) else place.open()
+
+
+def there_as_a_whole(folder: Place) -> bool:
+    """Whether all of the folder of a batch has been written."""
+    if isinstance(folder, Path) or folder.renames:
+        return folder.is_dir()
+    return (folder / WHOLE).exists()
+
+
+def written_at(folder: Place) -> float:
+    """Epoch second at which the folder of a batch was written."""
+    return modified_at(folder if isinstance(folder, Path) or folder.renames else folder / WHOLE)
+
+
+def modified_at(place: Place) -> float:
+    """Epoch second at which a file or folder was last written. Raises FileNotFoundError."""
+    return place.stat().st_mtime if isinstance(place, Path) else place.entry().modified
+
+
+def mark_whole(written: Place, folder: Place) -> None:
+    """Let what was written into the folder `written` be there as `folder`, which is the same where nothing is renamed."""
+    if written == folder:
+        (folder / WHOLE).write_bytes(b"")
+    else:
+        written.replace(cast(Any, folder))
+
+
+def _entry(about: Mapping[str, Any]) -> Entry:
+    at = next((about[key] for key in ("modificationTime", "mtime", "created", "LastModified") if about.get(key)), 0.0)
+    seconds = at.timestamp() if hasattr(at, "timestamp") else float(at)
+    seconds = seconds / 1e3 if "modificationTime" in about else seconds
+    folder = about["type"] == "directory"
+    return Entry(str(about["name"]).rstrip("/").rpartition("/")[2], folder, int(about.get("size") or 0), seconds)
+
+
+@contextlib.contextmanager
+def _told(place: RemotePath) -> Iterator[None]:
+    """Let all that a client raises be an OSError that names the place."""
+    try:
+        yield
+    except (FileNotFoundError, FileExistsError, EnvironmentProblem):
+        raise
+    except PermissionError as error:
+        raise PermissionError(13, f"no permission ({error})", str(place)) from error
+    except (OSError, RuntimeError, ValueError) as error:
+        raise OSError(
+            5, f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}", str(place)
+        ) from error
