@@ -27,6 +27,8 @@ from elastream.clouds.local.java import class_path, find_java, spark_home
 from elastream.clouds.local.processes import end_with_parent
 from elastream.clouds.provider import ExistingSession, HostStatus, Phase
 from elastream.model.cloud import HostType
+from elastream.recording.file_systems import FILES_REACHED_BY, reached_by
+from elastream.recording.places import RemotePath
 from elastream.spark.jvm.cluster_word import word_of
 from elastream.spark.jvm.driver_side import DriverSide
 from elastream.spark.jvm.executors import AllocationClient, Executors
@@ -327,6 +329,57 @@ def yarn(folder: Path, memory: int = 2048, cores: int = 2) -> Iterator[YarnClust
             each.findtext("value") for each in said if each.findtext("name") == "yarn.resourcemanager.webapp.address"
         ]
         yield YarnCluster(configuration, (folder / "staging").as_uri(), f"http://{page}")
+
+
+NAME_NODE = "org.apache.hadoop.hdfs.server.namenode.NameNode"
+DATA_NODE = "org.apache.hadoop.hdfs.server.datanode.DataNode"
+
+
+@contextlib.contextmanager
+def hdfs(folder: Path) -> Iterator[str]:
+    """A real HDFS of Spark's own version, with one data node: its address; HADOOP_CONF_DIR says how it is reached."""
+    hadoop = next(SPARK_JARS.glob("hadoop-client-api-*.jar")).stem.removeprefix("hadoop-client-api-")
+    fetched = java_dependencies(HERE / "clouds" / "yarn" / "minicluster.xml", hadoop=hadoop)
+    with processes(folder) as started, pytest.MonkeyPatch.context() as patch:
+        configuration = folder / "conf"
+        configuration.mkdir()
+        address, web = f"hdfs://{HOST}:{free_port()}", f"{HOST}:{free_port()}"
+        (configuration / "core-site.xml").write_text(_as_xml({"fs.defaultFS": address}))
+        kinds = ("address", "http.address", "ipc.address")
+        at_data_node = {f"dfs.datanode.{kind}": f"{HOST}:{free_port()}" for kind in kinds}
+        about = {
+            "dfs.namenode.http-address": web,
+            "dfs.namenode.name.dir": (folder / "name").as_uri(),
+            "dfs.datanode.data.dir": (folder / "data").as_uri(),
+            "dfs.datanode.hostname": HOST,
+            "dfs.replication": "1",
+            # A file is closed once its block is reported: one that asks at once is told to come again in 400 ms.
+            "dfs.client.block.write.locateFollowingBlock.initial.delay.ms": "10",
+            **at_data_node,
+        }
+        (configuration / "hdfs-site.xml").write_text(_as_xml(about))
+        path = os.pathsep.join(map(str, [configuration, *fetched, SPARK_JARS / "*"]))
+        java = ["java", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", path]
+        subprocess.run([*java, NAME_NODE, "-format", "-nonInteractive"], check=True, capture_output=True, cwd=folder)
+        for name, node in (("name", NAME_NODE), ("data", DATA_NODE)):
+            started.start(f"{name}-node", [*java, node], cwd=folder)
+        patch.setenv("HADOOP_CONF_DIR", str(configuration))
+        patch.setenv(FILES_REACHED_BY, reached_by({}))
+        wait_until(lambda: _takes_files(address))
+        yield address
+
+
+def _as_xml(settings: Mapping[str, str]) -> str:
+    properties = "".join(f"<property><name>{n}</name><value>{v}</value></property>" for n, v in settings.items())
+    return f"<configuration>{properties}</configuration>"
+
+
+def _takes_files(address: str) -> bool:
+    try:
+        (RemotePath(address) / "ready").write_text("yes")
+    except OSError:
+        return False
+    return True
 
 
 YARN_HERE = {

@@ -23,7 +23,7 @@ class Alternately(Policy):
         rounds = (memory or 0) + 1
         if rounds % 2:
             return Plan(memory=rounds)
-        now = observation.operators["lower"].alternate
+        now = observation.composition.alternates["lower"]
         return Plan((SwitchAlternate("lower", "b" if now == "a" else "a", why="a test"),), memory=rounds)
 
 

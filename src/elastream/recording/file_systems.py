@@ -2,6 +2,7 @@
 
 HDFS is reached by its REST API (WebHDFS, which name nodes have on), object stores by Arrow's clients, which take
 credentials from the environment of their process as the stores' own tools do; others by what fsspec knows.
+Of `viewfs` the links are followed.
 """
 
 import getpass
@@ -9,9 +10,10 @@ import json
 import os
 import re
 from collections.abc import Iterator, Mapping
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 from xml.etree import ElementTree
 
 from elastream.model.errors import EnvironmentProblem, InputError
@@ -20,13 +22,13 @@ from elastream.model.extras import missing
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
 
-__all__ = ["FILES_REACHED_BY", "file_system", "is_web", "reached_by"]
+__all__ = ["FILES_REACHED_BY", "file_system", "is_web", "reached_by", "resolved"]
 
 FILES_REACHED_BY = "ELASTREAM_FILES"
 """Environment variable of driver and executors: Hadoop's settings by which file systems are reached, as JSON; no secret."""
 SETTINGS = re.compile(
     r"dfs\.(nameservices|ha\.namenodes\..+|namenode\.https?-address(\..+)?|http\.policy)|hadoop\.security\.authentication"
-    r"|fs\.s3a\.(endpoint|endpoint\.region|path\.style\.access|connection\.ssl\.enabled)"
+    r"|fs\.viewfs\.mounttable\..+\.link\..+|fs\.s3a\.(endpoint|endpoint\.region|path\.style\.access|connection\.ssl\.enabled)"
 )
 """Names of Hadoop's settings by which file systems are reached. Keys are none of them: those come from the environment."""
 WEB_PORT = 9870
@@ -47,6 +49,25 @@ def reached_by(settings: Mapping[str, str]) -> str:
     prefix = "spark.hadoop."
     found |= {name.removeprefix(prefix): value for name, value in settings.items() if name.startswith(prefix)}
     return json.dumps({name: value for name, value in sorted(found.items()) if SETTINGS.fullmatch(name)})
+
+
+@lru_cache(maxsize=1024)
+def resolved(address: str, reached: str) -> str:
+    """The address that `viewfs://TABLE/...` stands for by the table's links; any other address itself.
+
+    Raises EnvironmentProblem where no link leads there.
+    """
+    parts = urlsplit(address)
+    if parts.scheme != "viewfs":
+        return address
+    prefix = f"fs.viewfs.mounttable.{parts.netloc}.link."
+    links: dict[str, str] = {
+        name.removeprefix(prefix): to for name, to in json.loads(reached).items() if name.startswith(prefix)
+    }
+    for link in sorted(links, key=len, reverse=True):
+        if f"{parts.path}/".startswith(f"{link.rstrip('/')}/"):
+            return links[link].rstrip("/") + parts.path[len(link.rstrip("/")) :]
+    raise EnvironmentProblem(f"no link of the mount table {parts.netloc!r} leads to {address}")
 
 
 def is_web(fs: Any) -> bool:

@@ -23,7 +23,7 @@ from elastream.recording.directory import HERE, PRIVATE, RunDirectory, fresh_fol
 from elastream.recording.formats import marked, unmarked
 from elastream.recording.places import RemotePath, remove_tree, scanned, write_whole
 
-__all__ = ["Mirror", "fetched", "mirrored", "refuse_overtaken"]
+__all__ = ["Mirror", "copy_now", "fetched", "mirrored", "refuse_overtaken"]
 
 EVERY = 1.0
 """Seconds between two looks at what has changed."""
@@ -72,6 +72,16 @@ class Mirror:
                     with suppress(FileNotFoundError):
                         about = os.stat(path)
                         yield relative, (about.st_mtime_ns, about.st_size)
+
+
+def copy_now(directory: RunDirectory, *paths: Path) -> None:
+    """Copy files of the driver's half at once, before anything depends on them; nothing where there is no copy.
+
+    Raises OSError.
+    """
+    for path in paths if directory.files is not None else ():
+        assert directory.files is not None
+        write_whole(directory.files / COPY / str(path.relative_to(directory.root)), path.read_bytes())
 
 
 @contextmanager
@@ -146,6 +156,10 @@ def fetched(files: RemotePath) -> Path:
             shutil.rmtree(root, ignore_errors=True)
             raise
         return root.resolve()
+    except FileNotFoundError as error:
+        raise InputError(
+            f"{files} is no folder of a run that can be resumed: it has no copy of its driver's files"
+        ) from error
     except OSError as error:
         raise EnvironmentProblem(f"{files} cannot be read: {in_one_line(error)}") from error
 

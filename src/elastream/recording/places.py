@@ -20,7 +20,7 @@ from typing import IO, TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
 from urllib.parse import urlsplit
 
 from elastream.model.errors import EnvironmentProblem
-from elastream.recording.file_systems import FILES_REACHED_BY, file_system, is_web
+from elastream.recording.file_systems import FILES_REACHED_BY, file_system, is_web, resolved
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
@@ -105,7 +105,7 @@ class RemotePath:
     @property
     def renames(self) -> bool:
         """Whether a folder is renamed in one step."""
-        return urlsplit(self.address).scheme in (*HADOOP, "memory")
+        return urlsplit(self._reached).scheme in (*HADOOP, *MINE, "memory")
 
     def exists(self) -> bool:
         """Whether there is such a file or folder."""
@@ -169,6 +169,8 @@ class RemotePath:
                 to = fs._call("CREATE", method="put", path=self._path, redirect=False, overwrite="true").headers["Location"]
                 fs.session.put(fs._apply_proxy(to), data=content).raise_for_status()
             else:
+                if self.renames:
+                    fs.makedirs(self.parent._path, exist_ok=True)
                 fs.pipe_file(self._path, content)
         return len(content)
 
@@ -178,8 +180,10 @@ class RemotePath:
 
     def unlink(self, missing_ok: bool = False) -> None:
         """Remove the file."""
-        if missing_ok and not self.exists():
-            return
+        if not self.exists():  # HDFS says nothing of it
+            if missing_ok:
+                return
+            raise FileNotFoundError(2, "No such file or directory", self.address)
         with _told(self):
             self._fs.rm_file(self._path)
 
@@ -196,14 +200,19 @@ class RemotePath:
         return target
 
     @property
+    def _reached(self) -> str:
+        """Its address where it really is."""
+        return resolved(self.address, os.environ.get(FILES_REACHED_BY, "{}"))
+
+    @property
     def _path(self) -> str:
         """As the file system names it."""
-        parts = urlsplit(self.address)
-        return (parts.path if parts.scheme in HADOOP else f"{parts.netloc}{parts.path}") or "/"
+        parts = urlsplit(self._reached)
+        return (parts.path if parts.scheme in (*HADOOP, *MINE) else f"{parts.netloc}{parts.path}") or "/"
 
     @property
     def _fs(self) -> "AbstractFileSystem":
-        parts = urlsplit(self.address)
+        parts = urlsplit(self._reached)
         # A session of HTTP is for one thread at a time.
         return file_system(parts.scheme, parts.netloc, os.environ.get(FILES_REACHED_BY, "{}"), threading.get_ident())
 

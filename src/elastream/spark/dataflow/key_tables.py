@@ -9,7 +9,7 @@ from elastream.model.key_table import selections_of
 from elastream.model.observation import Composition
 from elastream.recording.directory import RunDirectory
 from elastream.recording.key_tables import KeyTableLog
-from elastream.recording.places import Place
+from elastream.recording.mirror import copy_now
 from elastream.spark.worker.composition import LIVE_TABLES, table_digit
 from elastream.spark.worker.key_table import put_in_use
 
@@ -25,10 +25,10 @@ def bringing_into_use(graph: Graph, directory: RunDirectory) -> Callable[[str, i
     selections = selections_of(graph)
     if not selections:
         return None
-    return partial(_bring, KeyTableLog(directory, selections), directory.tables_in_use)
+    return partial(_bring, KeyTableLog(directory, selections), directory)
 
 
-def _bring(tables: KeyTableLog, folder: Place, operator: str, version: int, live: Iterable[Composition]) -> str:
+def _bring(tables: KeyTableLog, directory: RunDirectory, operator: str, version: int, live: Iterable[Composition]) -> str:
     try:
         tables.find(operator, version)  # which its content is checked by
     except DataflowError as error:
@@ -39,5 +39,7 @@ def _bring(tables: KeyTableLog, folder: Place, operator: str, version: int, live
             return (
                 f"batches may still run under key table {other} of {operator!r}, {LIVE_TABLES} versions or a multiple away"
             )
-    put_in_use(folder, operator, version, tables.file(operator, version))
+    file = tables.file(operator, version)
+    copy_now(directory, file, directory.key_table_log)  # a version that batches run under is never given to another table
+    put_in_use(directory.tables_in_use, operator, version, file)
     return ""

@@ -38,14 +38,21 @@ from elastream.spark.dataflow.sources import HOLD, files_read, open_source
 from elastream.spark.dataflow.steering import Steering
 from elastream.spark.dataflow.windows import windowed_frame
 from elastream.spark.jvm.adapters import arrow_schema
-from elastream.spark.queries.segments import SHUFFLED_EACH, RunningSegment, log_of, ran_under, stage_behind, widths_of
+from elastream.spark.queries.segments import (
+    SHUFFLED_EACH,
+    RunningSegment,
+    log_of,
+    newest_version,
+    ran_under,
+    stage_behind,
+    widths_of,
+)
 from elastream.spark.telemetry.left_out import forget_uncommitted
 from elastream.spark.worker.composition import (
     CompositionCodec,
     Ran,
     Wanted,
     latest_batch,
-    read_wanted,
     write_wanted,
 )
 from elastream.spark.worker.fused import Carrier, stage_function
@@ -88,7 +95,7 @@ def start_queries(
     codec.encode(composition)
     fresh = all(latest_batch(directory.checkpoint(segment.name)) < 0 for segment in layout.segments)
     if not fresh:  # versions only grow along an edge
-        composition = replace(composition, version=max(composition.version, read_wanted(directory.wanted).version + 1))
+        composition = replace(composition, version=max(composition.version, newest_version(layout, directory) + 1))
     common = _Common(
         spark,
         layout.graph,

@@ -20,6 +20,7 @@ from elastream.spark.worker.composition import (
     CompositionLog,
     Ran,
     latest_batch,
+    newest_ran,
     offsets_of,
     ran_in_offsets,
     read_wanted,
@@ -34,6 +35,7 @@ __all__ = [
     "composition_left",
     "led_by_edges",
     "log_of",
+    "newest_version",
     "ran_under",
     "scalable_operators",
     "stage_behind",
@@ -109,6 +111,20 @@ def composition_left(layout: Layout, directory: RunDirectory, new: Composition) 
     newest = KeyTableLog(directory, selections_of(layout.graph)).newest()
     versions = {operator: table_version(digit, newest[operator]) for operator, digit in left.tables.items()}
     return replace(left, tables=versions)
+
+
+def newest_version(layout: Layout, directory: RunDirectory) -> int:
+    """The newest version of the composition that was wanted, or that a batch was planned under.
+
+    Where a run goes on from a copy of its driver's files, batches may have been planned under a later one than that says.
+    """
+    found = [read_wanted(directory.wanted).version]
+    for segment in layout.segments:
+        checkpoint, inputs = directory.checkpoint(segment.name), directory.inputs(segment.name)
+        if (planned := latest_batch(checkpoint)) >= 0:
+            found.append((newest_ran(offsets_of(checkpoint, planned)) or Ran()).version)
+        found.append(log_of(inputs).newest().version)
+    return max(found)
 
 
 def widths_of(layout: Layout, composition: Composition) -> Mapping[str, int]:

@@ -7,6 +7,7 @@ batch that was not committed is planned again, by whoever goes on with the run, 
 import contextlib
 import json
 import logging
+import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -15,13 +16,16 @@ from elastream.model.errors import ElastreamError, in_one_line
 from elastream.model.stages import Layout
 from elastream.recording.dead_letters import DeadLetters, LeftOutBatch
 from elastream.recording.directory import RunDirectory
-from elastream.recording.places import Place, names_in, remove_tree
+from elastream.recording.places import Place, RemotePath, names_in, remove_tree
 from elastream.spark.worker.composition import latest_batch
 
 __all__ = ["LeftOutWatch", "forget_uncommitted"]
 
 MOST = 1000
 """Dead letters of one batch that are kept; those beyond are counted."""
+
+STAYS = 120.0
+"""Seconds for which tasks' files stay on a file system that another machine may go on from: the log is copied by then."""
 
 log = logging.getLogger(__name__)
 
@@ -39,6 +43,7 @@ class LeftOutWatch:
         self._log = DeadLetters(directory.dead_letters) if self._names else None
         self._said: set[str] = set()
         self._failed = ""
+        self._taken: dict[tuple[str, int], float] = {}
         for segment in self._folders:
             self._take(segment, latest_batch(directory.checkpoint(segment), "commits"))
 
@@ -64,6 +69,8 @@ class LeftOutWatch:
             if batch > newest:
                 break
             try:
+                if self._kept_for_now(segment, batch):
+                    continue
                 if not self._log.has(segment, batch):
                     found = read_left_out(segment, batch, folder)
                     if found.counts:
@@ -74,8 +81,17 @@ class LeftOutWatch:
                     log.warning("records left out of batch %d of %s are not in the log yet: %s", batch, segment, said)
                 self._failed = said
                 return
+            if isinstance(folder, RemotePath) and (segment, batch) not in self._taken:
+                self._taken[segment, batch] = time.monotonic()
+                continue
+            self._taken.pop((segment, batch), None)
             with contextlib.suppress(OSError):
                 remove_tree(folder)
+
+    def _kept_for_now(self, segment: str, batch: int) -> bool:
+        """Whether the log has a batch, and its tasks' files stay for a driver elsewhere, which may lack this log."""
+        at = self._taken.get((segment, batch))
+        return at is not None and time.monotonic() - at < STAYS
 
     def _say(self, found: LeftOutBatch) -> None:
         """Log the first that each operator leaves out."""
