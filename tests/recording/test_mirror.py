@@ -90,6 +90,7 @@ def test_after_any_writes_and_removals_the_copy_is_what_there_is(tmp_path_factor
             kept.sync()
     kept.sync(last=True)
     there = fetched_elsewhere(directory, tmp_path_factory.mktemp("there"))
+    (there / ".fetched").unlink()
     assert contents(there) == {name: what for name, what in contents(directory.root).items() if name != "run.lock"}
 
 
@@ -107,16 +108,23 @@ def test_it_is_fetched_where_another_machine_goes_on_and_not_where_it_is(tmp_pat
         assert fetched(directory.files) == directory.root
         there = fetched_elsewhere(directory, tmp_path)
     assert there != directory.root
-    assert contents(there) == {"run.json": b"{}"}
+    assert contents(there).keys() == {"run.json", ".fetched"}
 
 
 def test_a_half_that_was_overtaken_is_refused(tmp_path):
     directory = fresh(tmp_path)
+    (directory.root / "run.json").write_text("{}")
     Mirror(directory)
     refuse_overtaken(directory)
+    copy_now(directory, directory.root / "run.json")
+    brought = replace(directory, root=fetched_elsewhere(directory, tmp_path))
+    refuse_overtaken(brought)
     Mirror(replace(directory, root=tmp_path / "other"))
-    with pytest.raises(InputError, match=r"is not what the run last was: .*other on .* went on with it; resume memory://"):
-        refuse_overtaken(directory)
+    for each in (directory, brought):
+        with pytest.raises(
+            InputError, match=r"is not what the run last was: .*other on .* went on with it; resume memory://"
+        ):
+            refuse_overtaken(each)
 
 
 def test_what_is_no_run_is_refused(tmp_path):

@@ -199,7 +199,8 @@ def _of_earlier(run: Path, file: Path | None) -> tuple[Path, Mapping[str, str]]:
     from elastream.recording.directory import RunDirectory
     from elastream.recording.manifest import read_manifest
 
-    program = read_manifest(RunDirectory(run)).program
+    manifest = read_manifest(RunDirectory(run))
+    program = manifest.program
     if file is None and not program:
         raise InputError(
             f"{run} was not begun by 'elastream run': name its program (elastream run FILE --resume RUN), or give it "
@@ -207,6 +208,8 @@ def _of_earlier(run: Path, file: Path | None) -> tuple[Path, Mapping[str, str]]:
         )
     file = Path(program["file"]) if file is None else file.resolve()
     if program:
+        if manifest.files and not Path(program["folder"]).is_dir():
+            return file, program.get("options", {})  # begun on another machine: its relative paths are of this folder now
         try:
             os.chdir(program["folder"])
         except OSError as error:

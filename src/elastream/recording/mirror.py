@@ -31,6 +31,8 @@ LARGE, SELDOM = 256_000, 30.0
 """Files of so many bytes are copied no more often than that, in seconds, and once more at the end."""
 COPY, LAST = "driver", "driver-of.json"
 """Folder of the copy, and the file beside it that says which folder of which machine it is of."""
+FETCHED = ".fetched"
+"""File in a half that was fetched: of which folder it was then. It is not copied."""
 LEFT_OUT = ("cluster", "checkpoint", "edges", "run.lock", "session.lock")
 """What belongs to one driver and its machine."""
 
@@ -44,8 +46,7 @@ class Mirror:
         assert directory.files is not None
         self._root, self._to, self._clock = directory.root, directory.files / COPY, clock
         self._copied: dict[str, tuple[tuple[int, int], float]] = {}
-        about = {"machine": platform.node(), "root": str(directory.root)}
-        write_whole(directory.files / LAST, json.dumps(marked(about)).encode())
+        write_whole(directory.files / LAST, json.dumps(marked(_ours(directory))).encode())
 
     def sync(self, *, last: bool = False) -> None:
         """Copy what has changed; all of it if `last`. Raises OSError."""
@@ -152,6 +153,7 @@ def fetched(files: RemotePath) -> Path:
         root = cast(Path, fresh_folder(HERE, files.name))
         try:
             _fetch(files / COPY, root)
+            (root / FETCHED).write_text(json.dumps(about))
         except BaseException:
             shutil.rmtree(root, ignore_errors=True)
             raise
@@ -165,14 +167,19 @@ def fetched(files: RemotePath) -> Path:
 
 
 def refuse_overtaken(directory: RunDirectory) -> None:
-    """Raise InputError where another folder has driven the run since this one has. Raises OSError."""
+    """Raise InputError where another folder has driven the run since this one has, or was fetched. Raises OSError."""
     if directory.files is None or not (about := _last(directory.files)):
         return
-    if (about.get("machine"), about.get("root")) not in ((platform.node(), str(directory.root)), (None, None)):
+    fetched_from = directory.root / FETCHED
+    if about != _ours(directory) and not (fetched_from.exists() and json.loads(fetched_from.read_text()) == about):
         raise InputError(
             f"{directory.root} is not what the run last was: {about['root']} on {about['machine']} went on with it;"
             f" resume {directory.files}"
         )
+
+
+def _ours(directory: RunDirectory) -> dict[str, Any]:
+    return {"machine": platform.node(), "root": str(directory.root)}
 
 
 def _last(files: RemotePath) -> dict[str, Any]:

@@ -143,7 +143,7 @@ class RemotePath:
                 raise FileExistsError(17, "File exists", self.address)
             fs.makedirs(self._path, exist_ok=True)
             if mode != 0o777 and hasattr(fs, "chmod"):
-                fs.chmod(self._path, oct(mode)[2:])
+                fs.chmod(self._path, oct(mode)[2:] if is_web(fs) else mode)
 
     def open(self, mode: str = "rb") -> IO[bytes]:
         """Open for reading or writing whole; bytes alone."""

@@ -1,6 +1,6 @@
-"""Counts by key in two queries whose files are on HDFS, under switches, with records left out; every count is checked.
+"""Counts by key in two queries whose files are elsewhere, under switches, with records left out; every count is checked.
 
-The first argument is the folder for the run's own; it is killed or finishes, and goes on with `--resume`.
+RUNS: where, an address. SETTINGS: of Spark, as JSON. LASTS: the load.
 """
 
 import json
@@ -41,7 +41,9 @@ def lowered_too(word):
 
 WORDS = ["ONE", "TWO", "TWO", "BAD", "THREE"]
 flow = Dataflow("far")
-source = flow.source(records([{"word": word} for word in WORDS], "word string"), load=constant("100/s", lasts="40s"))
+source = flow.source(
+    records([{"word": word} for word in WORDS], "word string"), load=constant("100/s", lasts=os.environ.get("LASTS", "10s"))
+)
 lower = source.map({"a": lowered, "b": lowered_too}, returns="word string", name="lower", on_error="dead_letter")
 lower.durable().key_by("word").count(name="count").sink(parquet(), name="counts")
 

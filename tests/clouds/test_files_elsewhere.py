@@ -1,0 +1,87 @@
+"""Runs whose files are on a file system that is not mounted: over a mount table, and on a real HDFS."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from clusters import hdfs
+from elastream.recording.places import RemotePath, names_in
+from waiting import wait_until
+
+PROGRAM = Path(__file__).with_name("program_with_files_elsewhere.py")
+ELASTREAM = [sys.executable, "-c", "from elastream.cli.app import app; app()"]
+
+
+def started(folder, *words, **environment):
+    folder.mkdir(exist_ok=True)
+    return subprocess.Popen(
+        [*ELASTREAM, "run", *map(str, words), "--no-live"],
+        cwd=folder,
+        env={**os.environ, **environment},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+
+
+@pytest.mark.spark
+def test_what_executors_read_and_write_is_elsewhere_and_every_count_is_exact(tmp_path):
+    there = tmp_path / "there"
+    there.mkdir()
+    settings = {"spark.hadoop.fs.viewfs.mounttable.t.link./runs": there.as_uri()}
+    process = started(tmp_path / "here", PROGRAM, RUNS="viewfs://t/runs", SETTINGS=json.dumps(settings))
+    said, _ = process.communicate()
+    assert process.returncode == 0, said
+    assert "every count is exact" in said
+    (run,) = (tmp_path / "here" / "runs").iterdir()
+    (files,) = there.iterdir()
+    assert files.name == run.name
+    assert not list((run / "checkpoint").iterdir())
+    assert {each.name for each in (files / "checkpoint").iterdir()} == {"source", "count"}
+    assert (files / "driver" / "report.html").read_bytes() == (run / "report.html").read_bytes()
+    assert not (files / "driver.json").exists()  # nobody holds it any more
+
+
+@pytest.mark.hdfs
+@pytest.mark.spark
+@pytest.mark.slow
+def test_a_killed_run_on_hdfs_goes_on_in_another_folder_as_on_another_machine(tmp_path):
+    with hdfs(tmp_path / "hdfs") as address:
+        process = started(tmp_path / "first", PROGRAM, RUNS=f"{address}/runs", LASTS="30s")
+        files = wait_until(lambda: begun(RemotePath(f"{address}/runs")))
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+        (tmp_path / "first").rename(tmp_path / "gone")
+        process = started(tmp_path / "second", "--resume", files)
+        said, _ = process.communicate()
+        assert process.returncode == 0, said
+        assert "resumed at" in said
+        assert "every count is exact" in said
+
+
+def begun(runs):
+    """The folder of the run once each query has committed five batches."""
+    try:
+        (name,) = names_in(runs)
+        counts = [len(names_in(runs / name / "checkpoint" / query / "commits")) for query in ("source", "count")]
+    except (FileNotFoundError, ValueError):
+        return None
+    return runs / name if min(counts) >= 5 else None
+
+
+@pytest.mark.parametrize("words", [[PROGRAM], ["--resume", "hdfs://127.0.0.1:1/runs/one"]])
+def test_a_file_system_that_does_not_answer_is_one_sentence_and_status_2(words, tmp_path):
+    settings = {"spark.hadoop.dfs.namenode.http-address": "127.0.0.1:1"}
+    process = started(tmp_path / "here", *words, RUNS="hdfs://127.0.0.1:1/runs", SETTINGS=json.dumps(settings))
+    said, _ = process.communicate()
+    assert process.returncode == 2, said
+    assert "no name node of hdfs://127.0.0.1:1 answers on WebHDFS" in said
+    assert len(said.strip().splitlines()) == 1
+    assert not any((tmp_path / "here").iterdir())
