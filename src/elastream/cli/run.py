@@ -32,7 +32,7 @@ ObserveOnly = Annotated[bool, typer.Option("--observe-only", help="Plan and reco
 Record = Annotated[Path | None, typer.Option(metavar="FILE", help="Write a second copy of the recording.")]
 Runs = Annotated[
     Path | None,
-    typer.Option(metavar="DIR", help="Folder for the run's folder; default: the file's, or runs."),
+    typer.Option(metavar="DIR", help="Folder or address (hdfs://...) for the run's folder; default: the file's, or runs."),
 ]
 Limit = Annotated[float | None, typer.Option(parser=as_some_seconds, metavar="TIME", help=LIMITED)]
 Live = Annotated[bool, typer.Option("--live/--no-live", help="Live view, or a line every 10 s.")]
@@ -79,7 +79,7 @@ Traces = Annotated[
 Report = Annotated[Path | None, typer.Option(metavar="FILE", help="File of the report; default: in the run's folder.")]
 Resume = Annotated[
     Path | None,
-    typer.Option(metavar="RUN", help="Go on with a run that was stopped, failed or killed: the folder of the run."),
+    typer.Option(metavar="RUN", help="Go on with a run that was stopped, failed or killed: its folder or address."),
 ]
 Fresh = Annotated[bool, typer.Option("--fresh", help="Replace the results of an earlier run where the sinks write.")]
 

@@ -220,8 +220,8 @@ def _elsewhere(address: str, folder: Path) -> str:
     return (
         ""
         if _is_here(address)
-        else f"its executor is at {address}, on another machine, and the run's folder {folder.parent} on this one: put it"
-        " on a file system that all of them have under this path, and say shared=True"
+        else f"its executor is at {address}, on another machine, and the run's folder {folder.parent} on this one: name one"
+        " that all of them reach (runs='hdfs://...'), or have under this path, and say shared=True"
     )
 
 

@@ -10,7 +10,7 @@ import json
 import os
 import re
 from collections.abc import Iterator, Mapping
-from functools import cache, lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -31,6 +31,8 @@ SETTINGS = re.compile(
     r"|fs\.viewfs\.mounttable\..+\.link\..+|fs\.s3a\.(endpoint|endpoint\.region|path\.style\.access|connection\.ssl\.enabled)"
 )
 """Names of Hadoop's settings by which file systems are reached. Keys are none of them: those come from the environment."""
+ANSWERS_WITHIN = (5.0, 60.0)
+"""Seconds to connect, and between two bytes of an answer."""
 WEB_PORT = 9870
 """Of a name node, where nothing is said."""
 
@@ -75,7 +77,7 @@ def is_web(fs: Any) -> bool:
     return hasattr(fs, "_apply_proxy")
 
 
-@cache
+@lru_cache(maxsize=64)
 def file_system(scheme: str, authority: str, reached: str, thread: int) -> "AbstractFileSystem":
     """The client for addresses `scheme://authority/...`, one for each thread. reached: what `reached_by` gave.
 
@@ -113,12 +115,23 @@ def _web_hdfs(authority: str, settings: Mapping[str, str]) -> "AbstractFileSyste
     tried = []
     for host, port in _name_nodes(authority, settings, https):
         found = WebHDFS(host, port, user=user, kerberos=secure, use_https=https, skip_instance_cache=True)
+        _patient(found.session)
         try:
             found.info("/")
             return found
         except (OSError, RuntimeError):  # not there, or a stand-by
             tried.append(f"{host}:{port}")
     raise ConnectionError(f"no name node of hdfs://{authority} answers on WebHDFS ({', '.join(tried)})")
+
+
+def _patient(session: Any) -> None:
+    """Let no request wait for ever, and one whose connection the other side has closed be made again."""
+    from requests.adapters import HTTPAdapter
+    from urllib3.util import Retry
+
+    for scheme in ("http://", "https://"):
+        session.mount(scheme, HTTPAdapter(max_retries=Retry(2, backoff_factor=0.1, raise_on_status=False)))
+    session.request = partial(session.request, timeout=ANSWERS_WITHIN)
 
 
 def _name_nodes(authority: str, settings: Mapping[str, str], https: bool) -> Iterator[tuple[str, int]]:
