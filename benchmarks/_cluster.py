@@ -71,7 +71,7 @@ class Bench:
             running.query.stop()
         committed = latest_batch(running.checkpoint, "commits")
         taken = int(offsets_of(running.checkpoint, committed)[0]["n"])
-        expected = Counter(word for line in replayed(running.control / CORPUS, taken) for word in words_of(line))
+        expected = Counter(word for line in replayed(running.inputs / CORPUS, taken) for word in words_of(line))
         for folder in self.out.glob("batch=*"):
             if int(folder.name.removeprefix("batch=")) > committed:
                 shutil.rmtree(folder)  # of a batch that was cut short

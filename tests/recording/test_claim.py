@@ -5,7 +5,7 @@ import itertools
 import pytest
 
 from elastream.model.errors import EnvironmentProblem
-from elastream.recording.claim import PATIENCE, SETTLES, Claim
+from elastream.recording.claim import PATIENCE, SETTLES, DriverClaim
 from elastream.recording.places import RemotePath, write_whole
 
 NUMBER = itertools.count()
@@ -29,7 +29,7 @@ class Waits:
 
 def test_a_free_run_is_held_at_once_and_free_when_it_ends_in_order(files):
     waits = Waits()
-    first, second = Claim(files, waits), Claim(files, waits)
+    first, second = DriverClaim(files, waits), DriverClaim(files, waits)
     first.take()
     assert waits.seconds == SETTLES
     first.release()
@@ -38,26 +38,26 @@ def test_a_free_run_is_held_at_once_and_free_when_it_ends_in_order(files):
 
 
 def test_of_two_that_take_it_at_once_the_first_is_refused(files):
-    second = Claim(files, Waits())
-    first = Claim(files, Waits(second._write))
+    second = DriverClaim(files, Waits())
+    first = DriverClaim(files, Waits(second._write))
     with pytest.raises(EnvironmentProblem, match=r"is held by another driver \(process \d+ on .+\), which runs it"):
         first.take()
 
 
 def test_one_that_is_renewed_is_refused(files):
-    holder = Claim(files, Waits())
+    holder = DriverClaim(files, Waits())
     holder.take()
     waits = Waits(holder.renew)
     with pytest.raises(EnvironmentProblem, match="is held by another driver"):
-        Claim(files, waits).take()
+        DriverClaim(files, waits).take()
     assert waits.seconds <= PATIENCE
     assert not holder.lost
 
 
 def test_one_whose_driver_was_killed_is_taken_after_a_while_and_that_driver_finds_out(files):
-    killed, waits = Claim(files, Waits()), Waits()
+    killed, waits = DriverClaim(files, Waits()), Waits()
     killed.take()
-    heir = Claim(files, waits)
+    heir = DriverClaim(files, waits)
     heir.take()
     assert PATIENCE <= waits.seconds <= PATIENCE + 2 * SETTLES
     killed.renew()
@@ -69,12 +69,12 @@ def test_one_whose_driver_was_killed_is_taken_after_a_while_and_that_driver_find
 
 
 def test_one_that_is_given_up_while_another_waits_is_taken(files):
-    holder = Claim(files, Waits())
+    holder = DriverClaim(files, Waits())
     holder.take()
-    Claim(files, Waits(holder.release)).take()
+    DriverClaim(files, Waits(holder.release)).take()
 
 
 def test_a_record_that_cannot_be_read_is_waited_for_and_replaced(files):
     write_whole(files / "driver.json", b"{")
-    Claim(files, Waits()).take()
+    DriverClaim(files, Waits()).take()
     assert (files / "driver.json").read_text().startswith("{")

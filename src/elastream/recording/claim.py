@@ -25,7 +25,7 @@ from elastream.model.errors import EnvironmentProblem
 from elastream.recording.formats import marked, unmarked
 from elastream.recording.places import RemotePath, write_whole
 
-__all__ = ["PATIENCE", "RENEWED", "Claim"]
+__all__ = ["PATIENCE", "RENEWED", "DriverClaim"]
 
 RENEWED = 5.0
 """Seconds between two numbers of a claim."""
@@ -35,7 +35,7 @@ SETTLES = 1.0
 """Seconds after which a driver that has written a claim looks whether another has, too."""
 
 
-class Claim:
+class DriverClaim:
     """The claim of this process on the run in `files`. wait: pauses for seconds."""
 
     def __init__(self, files: RemotePath, wait: Callable[[float], object] = time.sleep) -> None:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from elastream.model.errors import EnvironmentProblem, InputError, in_one_line
-from elastream.recording.claim import RENEWED, Claim
+from elastream.recording.claim import RENEWED, DriverClaim
 from elastream.recording.directory import HERE, PRIVATE, RunDirectory, fresh_folder
 from elastream.recording.formats import marked, unmarked
 from elastream.recording.places import RemotePath, remove_tree, scanned, write_whole
@@ -87,7 +87,7 @@ def copy_now(directory: RunDirectory, *paths: Path) -> None:
 
 @contextmanager
 def mirrored(directory: RunDirectory) -> Iterator[Callable[[Callable[[], object]], None]]:
-    """Claim the run's files, and keep a copy of the driver's half there, until the end of the context.
+    """DriverClaim the run's files, and keep a copy of the driver's half there, until the end of the context.
 
     What this gives takes what is to be done if another driver takes the claim away. Raises EnvironmentProblem where another
     has it; where the copy cannot be written later on, that is a warning.
@@ -95,7 +95,7 @@ def mirrored(directory: RunDirectory) -> Iterator[Callable[[Callable[[], object]
     if directory.files is None:
         yield lambda action: None
         return
-    claim, over, actions = Claim(directory.files), threading.Event(), list[Callable[[], object]]()
+    claim, over, actions = DriverClaim(directory.files), threading.Event(), list[Callable[[], object]]()
     try:
         claim.take()
         mirror = Mirror(directory)
@@ -118,7 +118,7 @@ def mirrored(directory: RunDirectory) -> Iterator[Callable[[Callable[[], object]
 
 
 def _keep(
-    claim: Claim, mirror: Mirror, over: threading.Event, actions: list[Callable[[], object]], files: RemotePath
+    claim: DriverClaim, mirror: Mirror, over: threading.Event, actions: list[Callable[[], object]], files: RemotePath
 ) -> None:
     renewed, failed = time.monotonic(), ""
     while not over.wait(EVERY):

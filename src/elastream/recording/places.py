@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "WHOLE",
-    "Entry",
+    "FolderEntry",
     "Place",
     "RemotePath",
     "is_address",
@@ -55,7 +55,7 @@ MINE = ("file",)
 """Schemes of paths on this machine."""
 
 
-class Entry(NamedTuple):
+class FolderEntry(NamedTuple):
     """What a folder has. modified: epoch seconds; bytes: 0 for a folder."""
 
     name: str
@@ -119,7 +119,7 @@ class RemotePath:
         """Whether it is a file."""
         return (self._about() or {}).get("type") == "file"
 
-    def entry(self) -> Entry:
+    def entry(self) -> FolderEntry:
         """What is known of it. Raises FileNotFoundError."""
         found = self._about()
         if found is None:
@@ -256,14 +256,14 @@ def names_in(folder: Place) -> list[str]:
     return os.listdir(folder) if isinstance(folder, Path) else [entry.name for entry in scanned(folder)]
 
 
-def scanned(folder: Place) -> list[Entry]:
+def scanned(folder: Place) -> list[FolderEntry]:
     """What a folder has. Raises FileNotFoundError; what vanishes meanwhile is left out."""
     if isinstance(folder, Path):
         found = []
         for each in os.scandir(folder):
             with contextlib.suppress(FileNotFoundError):
                 about = each.stat()
-                found.append(Entry(each.name, each.is_dir(), about.st_size, about.st_mtime))
+                found.append(FolderEntry(each.name, each.is_dir(), about.st_size, about.st_mtime))
         return found
     with _told(folder):
         listed = folder._fs.ls(folder._path, detail=True)
@@ -333,12 +333,12 @@ def mark_whole(written: Place, folder: Place) -> None:
         written.replace(cast(Any, folder))
 
 
-def _entry(about: Mapping[str, Any]) -> Entry:
+def _entry(about: Mapping[str, Any]) -> FolderEntry:
     at = next((about[key] for key in ("modificationTime", "mtime", "created", "LastModified") if about.get(key)), 0.0)
     seconds = at.timestamp() if hasattr(at, "timestamp") else float(at)
     seconds = seconds / 1e3 if "modificationTime" in about else seconds
     folder = about["type"] == "directory"
-    return Entry(str(about["name"]).rstrip("/").rpartition("/")[2], folder, int(about.get("size") or 0), seconds)
+    return FolderEntry(str(about["name"]).rstrip("/").rpartition("/")[2], folder, int(about.get("size") or 0), seconds)
 
 
 @contextlib.contextmanager

@@ -52,7 +52,7 @@ class Queries:
                 segment=segment,
                 query=None,  # type: ignore[arg-type]
                 checkpoint=folder / segment.name,
-                control=folder / "control" / segment.name,
+                inputs=folder / "control" / segment.name,
                 wanted=self.wanted,
                 own_source=own,
                 began=began,
@@ -236,8 +236,8 @@ def test_a_drain_holds_the_sources_until_every_query_has_committed_what_its_edge
     assert queries.switching.settle()  # the source has not said that it takes no more
     edge_written(queries, 1, 1)
     queries.commit(0, under_way)
-    (queries.running[0].control).mkdir(parents=True)
-    (queries.running[0].control / HELD).write_text("0")
+    (queries.running[0].inputs).mkdir(parents=True)
+    (queries.running[0].inputs / HELD).write_text("0")
     assert queries.switching.settle()  # three records on the edge
     part = queries.plan(1, **edge, n=2)
     queries.commit(1, part)
@@ -260,12 +260,12 @@ def test_what_a_source_said_of_an_earlier_drain_does_not_count(tmp_path):
     queries = Queries(tmp_path, Consistency.DRAIN)
     for number in (0, 1):
         queries.commit(number, queries.plan(number, **({"edge": "first-last", "n": 0} if number else {})))
-    queries.running[0].control.mkdir(parents=True)
+    queries.running[0].inputs.mkdir(parents=True)
     for version in (0, 1):
         queries.switching.apply([SwitchAlternate("first", "ba"[version])])
         assert queries.asked.held
         assert queries.switching.settle()
-        (queries.running[0].control / HELD).write_text(str(version))
+        (queries.running[0].inputs / HELD).write_text(str(version))
         assert not queries.switching.settle()
         assert (queries.asked.version, queries.asked.held) == (version + 1, False)
 

@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame
 
 from elastream.model.errors import InputError
-from elastream.recording.places import Entry, Place, names_in, readable, remove_tree, scanned, write_whole
+from elastream.recording.places import FolderEntry, Place, names_in, readable, remove_tree, scanned, write_whole
 
 __all__ = ["BATCH", "MERGED", "newest_rows", "tidy", "write_changes"]
 
@@ -164,7 +164,7 @@ def _written(folder: Place) -> float:
     return max((entry.modified for entry in scanned(folder)), default=0.0)
 
 
-def _files(folder: Place) -> list[Entry]:
+def _files(folder: Place) -> list[FolderEntry]:
     return sorted(each for each in scanned(folder) if each.name.endswith(".parquet") and each.name[0] != ".")
 
 
