@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from elastream.clouds.local.java import cache_folder
-from elastream.spark.jvm.adapters import release_of
+from elastream.spark.jvm.releases import release_of
 
 RELEASES = ("4.0.5", "4.1.4", "4.2.1", "4.3.0")
 PROMISED = (4, 1)
