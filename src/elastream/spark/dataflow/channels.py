@@ -230,7 +230,7 @@ STOPPED = re.compile(r"Interrupted(IO)?Exception|ClosedByInterruptException|SPAR
 """What a failure of the JVM says where the query was stopped in the middle of a batch."""
 
 
-def short_if_stopped(error: Py4JJavaError) -> Exception:
+def short_if_stopped(error: Exception) -> Exception:
     """`error`; in three lines, and as the interruption that Spark looks for, where it says that the query was stopped.
 
     Spark then searches the traceback (StreamExecution.PROXY_ERROR) with a regular expression that overflows the stack of

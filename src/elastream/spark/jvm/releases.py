@@ -20,7 +20,5 @@ def refusal(version: str) -> str:
     if release >= OLDEST and release[0] == NEWEST[0]:
         return ""
     first, last = (".".join(map(str, each)) for each in (OLDEST, NEWEST))
-    beyond = NEWEST[0] + 1
-    return (
-        f"Elastream needs Spark {first} to {last}, and this is PySpark {version}: pip install 'pyspark>={first},<{beyond}'"
-    )
+    needed = f"Elastream needs Spark {NEWEST[0]} ({first} to {last} are tested), and this is PySpark {version}"
+    return f"{needed}: pip install 'pyspark>={first},<{NEWEST[0] + 1}'"
