@@ -41,7 +41,7 @@ from elastream.spark.placement.placing import Placing
 from elastream.spark.queries.compiled import CompiledQueries
 from elastream.spark.queries.compiler import explain_failure, start_queries
 from elastream.spark.queries.query import Instruments
-from elastream.spark.queries.segments import RunningSegment
+from elastream.spark.queries.segments import RunningSegment, composition_left
 from elastream.spark.worker.composition import CompositionCodec, Ran, latest_batch, newest_ran, offsets_of, ran_in_offsets
 from elastream.workload import constant
 
@@ -218,11 +218,11 @@ class Trial:
         """
         due = dict(sorted((faults or {}).items()))
         while self.switches < switches:
-            self._request(self.plan(min(3, switches - self.switches)))
+            self.request(self.plan(min(3, switches - self.switches)))
             while due and next(iter(due)) <= self.switches:
                 self._fail(due.pop(next(iter(due))))
-            self._wait(self.random.choice((0, 0, 1, 1, 1, 2)))
-        self._wait(4)
+            self.wait(self.random.choice((0, 0, 1, 1, 1, 2)))
+        self.wait(4)
         self.stop()
         return self
 
@@ -250,7 +250,8 @@ class Trial:
         rows = {(key,): self.random.choice(alternates) for key in some}
         return self.tables.append(KeyTable(self.graph.name, operator, ("key",), rows))
 
-    def _request(self, plan: Sequence[Switch]) -> None:
+    def request(self, plan: Sequence[Switch]) -> None:
+        """Have a plan of switches done, all of which are possible."""
         outcomes: tuple[Outcome, ...] = self.queries.switch(plan)
         assert all(outcome.succeeded for outcome in outcomes), outcomes
         planned = {each.segment.name: latest_batch(each.checkpoint) for each in self.queries.running}
@@ -258,7 +259,7 @@ class Trial:
         self.composed[self.queries.composition.version] = self.queries.composition
         self.switches += len(plan)
 
-    def _wait(self, batches: int) -> None:
+    def wait(self, batches: int) -> None:
         """Until the first query has committed so many more batches, and nothing waits to be drained."""
         name = self.layout.segments[0].name
         until, hung = self._newest(name) + batches, time.monotonic() + PATIENCE
@@ -267,7 +268,7 @@ class Trial:
                 raise TimeoutError(f"no batch for {PATIENCE:.0f} s: {[q.query.status for q in self.queries.running]}")
             before = self._newest(name)
             if not self._look():
-                self._again()
+                self.again()
             if self._newest(name) > before:
                 hung = time.monotonic() + PATIENCE
             time.sleep(LOOK)
@@ -303,7 +304,7 @@ class Trial:
                 self._until_failed()
             case "a sink":
                 if self.queries.composition.choices["way"] == "asleep":
-                    self._request([SwitchEdge("way", "right")])
+                    self.request([SwitchEdge("way", "right")])
                 self.out.fail = True
                 self._until_failed()
             case "an executor":
@@ -318,12 +319,12 @@ class Trial:
                 raise TimeoutError("what was told to fail did not")
             self.queries.settle()
             if self.failing.exists() and meanwhile and self.random.random() < 0.1:
-                self._request(self.plan(1))  # a controller knows nothing of it yet
+                self.request(self.plan(1))  # a controller knows nothing of it yet
                 meanwhile -= 1
             time.sleep(LOOK)
         self.failing.unlink(missing_ok=True)
 
-    def _again(self) -> None:
+    def again(self) -> None:
         """Start the queries again, from what they left, as a controller does that has been restarted."""
         self._figure()
         for each in self.queries.running:
@@ -332,8 +333,8 @@ class Trial:
                 self.failures.append(explain_failure(error))
             each.query.stop()
         self.restarts += 1
-        wanted = self.queries.composition
-        self._start(wanted)
+        # What was written last, and not what is wanted: a drain under way has not written it, and ends with its driver.
+        self._start(composition_left(self.layout, self.directory, self.queries.composition))
         # What was wanted when all failed was never seen to come into force: the count begins anew with what is wanted now.
         for each in self.requested:
             for name in self.seen:

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from elastream.clouds.local.java import cache_folder
-from elastream.spark.jvm.adapters import release_of
+from elastream.spark.jvm.releases import release_of
 
 RELEASES = ("4.0.5", "4.1.4", "4.2.1", "4.3.0")
 PROMISED = (4, 1)
@@ -44,7 +44,7 @@ def environment(version: str) -> Path:
     if ready.exists():
         return python
     subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
-    pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-compile"]
+    pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     subprocess.run([*pip, "setuptools>=77"], check=True)
     # PySpark comes as source; a wheel that is not compressed is made and unpacked in half the time.
     stored = ("--use-pep517", "--no-build-isolation", "--config-settings=--build-option=--compression=stored")

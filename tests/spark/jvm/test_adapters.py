@@ -5,20 +5,13 @@ import pytest
 from pyspark.sql.types import ArrayType, IntegerType, MapType, StringType, StructType, TimestampNTZType, TimestampType
 
 from elastream.spark.jvm import adapters
-from elastream.spark.jvm.adapters import NEWEST, OLDEST, SPELLINGS, arrow_schema, for_release, in_zone, release_of
+from elastream.spark.jvm.adapters import FURTHER, SPELLINGS, arrow_schema, for_release, further, in_zone
 from elastream.spark.jvm.copies_jar import SOURCES
 from elastream.spark.jvm.driver_side import HERE
+from elastream.spark.jvm.releases import NEWEST, OLDEST
 from elastream.spark.jvm.session import FILES_OF_CHECKPOINTS
 
 WRITTEN = "\n".join(each.read_text() for each in (*HERE.glob("*.java"), *SOURCES.glob("*.java"))) + FILES_OF_CHECKPOINTS
-
-
-@pytest.mark.parametrize(
-    ("version", "release"),
-    [("4.1.4", (4, 1)), ("4.3.0-SNAPSHOT", (4, 3)), ("4.10.0", (4, 10)), ("none", (0, 0))],
-)
-def test_a_release_is_the_first_two_numbers_of_a_version(version, release):
-    assert release_of(version) == release
 
 
 def test_the_newest_release_is_what_sources_are_written_for():
@@ -40,6 +33,19 @@ def test_an_older_release_meets_no_spelling_that_came_later(change):
 def test_a_class_that_moved_is_found_where_it_was():
     assert for_release(FILES_OF_CHECKPOINTS, "4.0.5").endswith("execution.streaming.FileSystemBasedCheckpointFileManager")
     assert for_release(FILES_OF_CHECKPOINTS, "4.1.0") == FILES_OF_CHECKPOINTS
+
+
+@pytest.mark.parametrize(
+    ("version", "arguments"), [("4.0.5", ()), ("4.2.9", ()), ("4.3.0", (False,)), ("4.10.0", (False,))]
+)
+def test_a_constructor_takes_what_its_release_added(version, arguments):
+    assert further("LocalTableScanExec", version) == arguments
+    assert further("anything else", version) == ()
+
+
+def test_each_further_argument_is_passed_somewhere():
+    sources = "".join(each.read_text() for each in HERE.glob("*.py"))
+    assert all(f'further("{each.call}"' in sources for each in FURTHER)
 
 
 TIME = TimestampType()

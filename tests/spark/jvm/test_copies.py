@@ -9,16 +9,22 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from pyspark import __version__ as SPARK
 
 from elastream.clouds.local.java import find_java, spark_home
 from elastream.model.errors import EnvironmentProblem
 from elastream.spark.jvm import copies_jar
+from elastream.spark.jvm.adapters import COPIES
 from elastream.spark.jvm.copies_jar import COMPILER, PLUGIN, copies_settings, jar
+from elastream.spark.jvm.releases import release_of
 
 CHECK = Path(__file__).parent / "CopiesCheck.java"
 OPENED = [f"--add-opens=java.base/{name}=ALL-UNNAMED" for name in ("java.nio", "sun.nio.ch", "java.lang", "java.util")]
 """What Spark's launcher adds to every Java."""
 QUIET = "rootLogger.level = off\n"
+
+
+kept = pytest.mark.skipif(release_of(SPARK) < COPIES, reason="copies of state cannot be kept with this release of Spark")
 
 
 @pytest.fixture(scope="module")
@@ -41,6 +47,7 @@ def moved(classes, folder, steps, *cases):
     return [list(map(int, numbers)) for _, _, *numbers in lines]
 
 
+@kept
 def test_a_task_that_takes_over_a_copy_finds_row_by_row_what_the_checkpoint_holds(classes, tmp_path):
     for wrong, committed, taken, behind, _ in moved(classes, tmp_path, 120, "memory:1", "disk:1"):
         assert not wrong
@@ -49,6 +56,7 @@ def test_a_task_that_takes_over_a_copy_finds_row_by_row_what_the_checkpoint_hold
         assert behind > 0
 
 
+@kept
 @pytest.mark.slow
 @pytest.mark.parametrize("store", ["memory", "disk"])
 def test_no_order_of_events_makes_a_copy_wrong(classes, store, tmp_path):
@@ -57,6 +65,7 @@ def test_no_order_of_events_makes_a_copy_wrong(classes, store, tmp_path):
     assert sum(failed for *_, failed in found) > 0
 
 
+@kept
 def test_the_jar_is_made_once_and_holds_the_plugin(monkeypatch):
     made = jar()
     assert f"{PLUGIN.replace('.', '/')}.class" in zipfile.ZipFile(made).namelist()
@@ -65,6 +74,7 @@ def test_the_jar_is_made_once_and_holds_the_plugin(monkeypatch):
     assert jar() == made
 
 
+@kept
 def test_classes_that_this_spark_refuses_are_a_sentence(monkeypatch, tmp_path):
     wrong = tmp_path / "sources"
     wrong.mkdir()
@@ -72,3 +82,9 @@ def test_classes_that_this_spark_refuses_are_a_sentence(monkeypatch, tmp_path):
     monkeypatch.setattr(copies_jar, "SOURCES", wrong)
     with pytest.raises(EnvironmentProblem, match="with this Spark their classes do not compile"):
         jar()
+
+
+def test_a_release_with_which_none_are_kept_is_a_sentence(monkeypatch):
+    monkeypatch.setattr(copies_jar, "SPARK", "4.0.5")
+    with pytest.raises(EnvironmentProblem, match=r"are kept: they need Spark 4\.1 or newer, and this is 4\.0\.5"):
+        copies_settings()

@@ -9,10 +9,13 @@ from pathlib import Path
 
 import psutil
 import pytest
+from pyspark import __version__ as SPARK
 from pyspark.sql import SparkSession
 
 from elastream.model.errors import EnvironmentProblem
-from elastream.spark.jvm.copies_jar import PLUGIN, copies_settings
+from elastream.spark.jvm.adapters import COPIES
+from elastream.spark.jvm.copies_jar import copies_settings
+from elastream.spark.jvm.releases import release_of
 from elastream.spark.jvm.session import STATE_STORES, open_session
 from spark_jvm import forget_jvm
 from waiting import wait_until
@@ -84,11 +87,12 @@ def test_a_session_knows_its_own_jars_and_folders_and_nothing_of_the_settings_of
     forget_jvm()
     provider = "spark.sql.streaming.stateStore.providerClass"
     found = []
-    for number, more in enumerate((STATE_STORES["disk"], copies_settings(), {})):
+    plugin = copies_settings() if release_of(SPARK) >= COPIES else {"spark.plugins": ""}
+    for number, more in enumerate((STATE_STORES["disk"], plugin, {})):
         (folder := tmp_path / str(number)).mkdir()
         session = open_session("local[1]", "one of several", folder, {**base, **more})
         found.append(("RocksDB" in session.conf.get(provider), session.conf.get("spark.plugins", "none")))
         assert list((folder / "scratch").iterdir())
         session.stop()
     forget_jvm()
-    assert found == [(True, "none"), (False, PLUGIN), (False, "none")]
+    assert found == [(True, "none"), (False, plugin["spark.plugins"]), (False, "none")]

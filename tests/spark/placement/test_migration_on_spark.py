@@ -10,17 +10,21 @@ from functools import cache
 
 import pandas as pd
 import pytest
+from pyspark import __version__ as SPARK
 from pyspark.sql import functions as F
 
 from elastream.clouds.local.cluster import LocalCluster
 from elastream.clouds.local.local import Local
 from elastream.model.action import TaskId
 from elastream.model.cloud import HostType
+from elastream.model.errors import EnvironmentProblem
 from elastream.model.migration import MigrationState
+from elastream.spark.jvm.adapters import COPIES
 from elastream.spark.jvm.copies import Copies, CopiesDesk
 from elastream.spark.jvm.copies_jar import copies_settings
 from elastream.spark.jvm.driver_side import DriverSide
 from elastream.spark.jvm.executors import Executors, Location
+from elastream.spark.jvm.releases import release_of
 from elastream.spark.jvm.session import open_session, settings_for
 from elastream.spark.jvm.state_partitions import StatePartitions
 from elastream.spark.placement.allocation import AllocationStore
@@ -32,6 +36,8 @@ pytestmark = pytest.mark.spark
 
 TINY = HostType("tiny", cores=1.0, slots=1, memory=1000.0)
 ROWS, KEYS, PARTITIONS = 200, 40, 4
+ROUNDS = 4
+"""Of all state back and forth, under the scheme that loads it ahead."""
 PROVIDER = "spark.sql.streaming.stateStore.providerClass"
 IN_MEMORY = "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider"
 
@@ -60,7 +66,8 @@ def cluster_session(tmp_path_factory):
             java_options=cluster.java_options,
         )
         closed = cluster.secrets
-        settings = {**settings, **copies_settings(), **closed.session_settings}
+        copies = copies_settings() if release_of(SPARK) >= COPIES else {}
+        settings = {**settings, **copies, **closed.session_settings}
         session = open_session(master, "migration", folder, settings, closed.shared)
         wait_until(lambda: len(executors(session).by_address()) == 2)
         yield session
@@ -68,6 +75,16 @@ def cluster_session(tmp_path_factory):
         cluster.close()
         if session is not None:
             session.stop()
+
+
+@pytest.fixture
+def desk(cluster_session):
+    """Where copies of state are asked for; a test that has it is skipped on a release with which none are kept."""
+    if release_of(SPARK) < COPIES:
+        with pytest.raises(EnvironmentProblem) as refused:
+            copies_settings()
+        pytest.skip(str(refused.value))
+    return CopiesDesk(cluster_session)
 
 
 @pytest.fixture(params=["memory", "disk"])
@@ -214,9 +231,11 @@ def test_a_batch_finds_the_state_that_was_loaded_ahead_and_loads_nothing(spark, 
     if "loadedMapCacheHitCount" in metrics:
         # Of this executor since it has the partition: one miss is the load's, or else the batch's own.
         assert (metrics["loadedMapCacheHitCount"], metrics["loadedMapCacheMissCount"]) == (int(ahead), 1)
-    else:
-        assert metrics["rocksdbNumLoadedFromDfs"] == int(not ahead)
+    elif "rocksdbNumReplayChangelogFiles" in metrics:
+        assert metrics.get("rocksdbNumLoadedFromDfs", int(not ahead)) == int(not ahead)  # since 4.2
         assert (metrics["rocksdbNumReplayChangelogFiles"] > 0) == (not ahead)
+    else:
+        pytest.skip("this release of Spark does not tell how RocksDB got its state")
 
 
 def keeps(copies, partition, place):
@@ -244,8 +263,8 @@ def hidden(folder):
         aside.rmdir()
 
 
-def test_a_task_opens_the_copy_that_its_executor_kept_and_reads_no_file(spark, tmp_path):
-    desk, stepped = CopiesDesk(spark), Stepped(spark, tmp_path)
+def test_a_task_opens_the_copy_that_its_executor_kept_and_reads_no_file(spark, desk, tmp_path):
+    stepped = Stepped(spark, tmp_path)
     try:
         stepped.batch()
         states = StatePartitions(spark, stepped.query, 1)
@@ -274,8 +293,8 @@ def test_a_task_opens_the_copy_that_its_executor_kept_and_reads_no_file(spark, t
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
-def test_copies_that_are_taken_back_and_forth_under_way_lose_nothing(spark, kind, tmp_path):
-    checkpoint, desk = tmp_path / "checkpoint", CopiesDesk(spark)
+def test_copies_that_are_taken_back_and_forth_under_way_lose_nothing(spark, desk, kind, tmp_path):
+    checkpoint = tmp_path / "checkpoint"
     query = started(spark, kind, checkpoint)
     try:
         states = StatePartitions(spark, query, PARTITIONS)
@@ -367,8 +386,13 @@ def test_every_scheme_brings_the_query_to_the_new_plan(spark, scheme, tmp_path):
         partitions=PARTITIONS,
         cycles=Cycles(0.5, 0.1),
     )
+
+    def warm():
+        return sum(MigrationState.WARM in dict(map(reversed, each.history)) for each in follower.placing.landed)
+
     try:
-        for host in (one, other):
+        # A batch that begins while state is loaded may take it along: of several moves some find it loaded.
+        for host in (one, other) * (ROUNDS if scheme is Scheme.LAZY else 1):
             wanted = {TaskId("count", index): host for index in range(PARTITIONS)}
             version = plan.publish(wanted, at=time.time()).version
             wait_until(lambda version=version: follower.acted == version and not follower.placing.wanted())
@@ -377,7 +401,7 @@ def test_every_scheme_brings_the_query_to_the_new_plan(spark, scheme, tmp_path):
         assert (follower.restarts > 0) == (scheme is Scheme.RESTART)
         if scheme is Scheme.LAZY:
             # By loaders in threads of their own, which have no active session.
-            assert any(MigrationState.WARM in dict(map(reversed, each.history)) for each in follower.placing.landed)
+            assert warm(), f"{warm()} of {len(follower.placing.landed)}"
     finally:
         follower.close()
     assert is_exact(spark, "aggregation", checkpoint)

@@ -6,7 +6,9 @@ A small form of `benchmarks/switching.py`, which kills executors as well.
 import pytest
 from _switching import Trial
 
+from elastream.model.action import SwitchAlternate
 from elastream.model.composing import Consistency
+from elastream.model.observation import Composition
 
 pytestmark = pytest.mark.spark
 
@@ -34,6 +36,19 @@ def test_records_meet_one_version_on_their_way_where_that_is_the_mode(local_spar
     assert not violations(trial)
     assert trial.figures["mixed records"] == 0
     assert trial.latencies
+
+
+def test_a_driver_that_is_gone_in_the_middle_of_a_drain_leaves_what_was_in_force(local_spark, tmp_path):
+    trial = Trial(local_spark, tmp_path, Consistency.DRAIN, rate=200.0, interval=0.05)
+    trial.wait(2)
+    trial.request([SwitchAlternate("stamp", "b"), SwitchAlternate("total", "twice")])
+    assert trial.queries.settle()
+    trial.again()
+    assert trial.queries.composition.alternates == Composition.default(trial.graph, {}).alternates
+    trial.wait(2)
+    trial.stop()
+    assert not violations(trial)
+    assert trial.figures["mixed records"] == 0
 
 
 @pytest.mark.slow

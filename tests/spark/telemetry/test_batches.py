@@ -46,6 +46,12 @@ def test_offsets_of_ours_number_the_records_taken_and_others_say_nothing():
     assert read_batch("q", line(0, 2.0, 0.5, source(None, {"n": 25}, 25)), None).source(0).numbers == (0, 25)
 
 
+def test_a_source_of_ours_says_what_it_held_where_spark_does_not_ask():
+    own = source({"n": 10}, {"n": 25, "due": 40}, 15, latest={"n": 25, "due": 40})
+    taken = read_batch("q", line(4, 2.0, 0.5, own), None).source(0)
+    assert (taken.behind, taken.everything) == (15, False)
+
+
 @pytest.mark.parametrize(("start", "since"), [(1.0, 0.5), (60.0, 57.0)], ids=["soon after", "after a long silence"])
 def test_a_rate_is_over_the_wait_for_the_batch_but_for_a_long_silence(start, since):
     _, batch = batches("q", line(0, 0.0, 0.5, rows=10), line(1, start, 0.5, rows=10))

@@ -4,10 +4,11 @@ A single append-only flow uses Spark's own sink. Several flows, updated results,
 `sinks` writes single batches; `edges` reads file edges.
 """
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from py4j.protocol import Py4JError
+from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -225,6 +226,23 @@ def _batch_writer(target: Operator | Edge, sink: SinkSpec, key: tuple[str, ...],
             return sink.write
 
 
+STOPPED = re.compile(r"Interrupted(IO)?Exception|ClosedByInterruptException|SPARK_JOB_CANCELLED")
+"""What a failure of the JVM says where the query was stopped in the middle of a batch."""
+
+
+def short_if_stopped(error: Exception) -> Exception:
+    """`error`; in three lines, and as the interruption that Spark looks for, where it says that the query was stopped.
+
+    Spark then searches the traceback (StreamExecution.PROXY_ERROR) with a regular expression that overflows the stack of
+    the query's thread at 1,250 characters: a stack trace of the JVM has ten times as many.
+    """
+    call, *lines = str(error).split("\n")
+    if not STOPPED.search("\n".join(lines)):
+        return error
+    told = f"py4j.protocol.Py4JJavaError: {call[:200]}\n{lines[0][:200]}\n"
+    return RuntimeError(f"{told}Caused by: java.lang.InterruptedException: the query was stopped in the middle of a batch")
+
+
 def _into_parts(parts: Sequence[_Part], ran: Callable[[int], Ran]) -> BatchWriter:
     def write(frame: DataFrame, batch: int) -> None:
         code = ran(batch).code
@@ -243,6 +261,8 @@ def _into_parts(parts: Sequence[_Part], ran: Callable[[int], Ran]) -> BatchWrite
                 part.write(rows, batch)
             if not any(awake):  # operators before the choices run all the same, and state has a version for each batch
                 frame.write.format("noop").mode("overwrite").save()
+        except Py4JJavaError as error:
+            raise short_if_stopped(error) from None
         finally:
             if several:
                 whole.unpersist()

@@ -120,7 +120,7 @@ class EdgeReader(RangeReader):
         self._course.look()
         return self._offset(edge=self._name, n=0)
 
-    def latestOffset(self, start: dict[str, Any], limit: object = None) -> dict[str, Any]:
+    def plan(self, start: dict[str, Any]) -> dict[str, Any]:
         """The written records, up to the governor's limit and the next change of version where records keep theirs.
 
         `start`, which means no batch, if there are none.

@@ -1,5 +1,6 @@
 """Shared by Elastream's sources: offsets, batch sizes by the durations of earlier batches, and the division of batches."""
 
+import json
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -8,7 +9,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader
 
 from elastream.planning.algorithms.governor import Governor
-from elastream.recording.places import Place, scanned
+from elastream.recording.places import Place, scanned, write_whole
 from elastream.spark.dataflow.edge_log import EdgeLog
 from elastream.spark.dataflow.steering import Course, Steering
 
@@ -52,10 +53,18 @@ class Pacing:
         self._under_way = (records, now)
 
 
+PLANNED = "planned"
+"""Folder in a checkpoint with the offset that each reader gave last, where Spark does not say from which to go on."""
+
+
 class RangeReader(DataSourceStreamReader):
     """Plans batches in a Python process on the driver, and reads their slices in the workers: what all its kinds share.
 
     schema: of the records. batch_seconds, commits: as of `Pacing`. log: of the edge that it reads, if it reads one.
+
+    Spark asks for the latest offset, since 4.2 after a given one. Before, the reader goes on after what it gave last, which
+    it keeps beside the commit log: Spark has planned that or less, and a batch reaches from there to the next. What `due`
+    then says in an offset of a batch, the records that are there, Spark does not ask for before 4.2.
     """
 
     def __init__(
@@ -69,6 +78,36 @@ class RangeReader(DataSourceStreamReader):
         self._schema = schema
         self._course = Course(steering, log)
         self._pacing = Pacing(batch_seconds, commits)
+        self._kept = None if commits is None else commits.parent / PLANNED / steering.name
+        self._last: dict[str, Any] | None = None
+
+    def plan(self, start: dict[str, Any]) -> dict[str, Any]:
+        """The offset behind the next batch, which begins at `start`; `start` itself for none."""
+        raise NotImplementedError
+
+    def due(self) -> int | None:
+        """Number of the record behind the last that was there when a batch was planned; None if that is not known."""
+        return None
+
+    def latestOffset(self, start: dict[str, Any] | None = None, limit: object = None) -> dict[str, Any]:
+        """What Spark calls for the next batch; without a start before 4.2."""
+        if start is not None:
+            return self.plan(start)
+        begin = self._last or self._recalled() or self.initialOffset()
+        end = self.plan(begin)
+        if end != begin and (due := self.due()) is not None:
+            end["due"] = due
+        if end != self._last:
+            self._last = dict(end)
+            if self._kept is not None:
+                write_whole(self._kept, json.dumps(end).encode())
+        return end
+
+    def _recalled(self) -> dict[str, Any] | None:
+        if self._kept is None or not self._kept.exists():
+            return None
+        found: dict[str, Any] = json.loads(self._kept.read_text())
+        return found
 
     def _offset(self, **position: Any) -> dict[str, Any]:
         """A position, and what the batch that ends there runs under: version, code, partitions."""

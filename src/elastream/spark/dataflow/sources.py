@@ -216,7 +216,7 @@ class ShapedReader(RangeReader):
         self._course.look()
         return self._offset(n=0, t=0.0, started=0.0)
 
-    def latestOffset(self, start: dict[str, Any], limit: object = None) -> dict[str, Any]:
+    def plan(self, start: dict[str, Any]) -> dict[str, Any]:
         """The due records, up to the governor's limit; `start`, which means no batch, if there are none, or it is held."""
         now = time.time()
         self._pacing.settle(now)
@@ -241,6 +241,10 @@ class ShapedReader(RangeReader):
         elif self._course.announces:
             self._planned = self._offset(n=taken, t=float(start["t"]), started=started)
         return dict(self._planned)
+
+    def due(self) -> int | None:
+        """Records due when the batch was planned."""
+        return None if self._due is None else self._due[0]
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         """The records due when the batch was planned, for Spark's progress: latest minus end offset is the backlog."""

@@ -3,21 +3,29 @@
 Java sources and settings are written for the newest release. On an older one, each name that it spells another way is
 replaced before the source is compiled or the setting is made; nothing else in the package asks for the release. What no
 spelling brings back (a call that an older release lacks) is left to the probe: that mechanism is missing there and says so.
-What PySpark's own functions take is here, too: `arrow_schema`.
+What calls from Python take is here, too: `further` of Spark's constructors, `arrow_schema` of PySpark's functions.
 """
 
 import inspect
-import re
 from typing import NamedTuple
 
 import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-__all__ = ["NEWEST", "OLDEST", "SPELLINGS", "Spelling", "arrow_schema", "for_release", "in_zone", "release_of"]
+from elastream.spark.jvm.releases import release_of
 
-OLDEST, NEWEST = (4, 0), (4, 3)
-"""The releases that the table covers."""
+__all__ = [
+    "COPIES",
+    "FURTHER",
+    "SPELLINGS",
+    "Further",
+    "Spelling",
+    "arrow_schema",
+    "for_release",
+    "further",
+    "in_zone",
+]
 
 
 class Spelling(NamedTuple):
@@ -45,15 +53,16 @@ SPELLINGS: tuple[Spelling, ...] = (
     Spelling((4, 2), " && !empty", "", "the same"),
     Spelling((4, 2), "scala.Option id, boolean snapshot, boolean empty)", "scala.Option id)", "getStore: how it begins"),
     Spelling((4, 2), "(version, id, snapshot, empty)", "(version, id)", "the same"),
+    Spelling((4, 2), 'SCALA + "HDFSBackedStateStoreProvider$$loadedMaps"', '"loadedMaps"', "private before"),
+    Spelling((4, 2), 'SCALA + "RocksDB$$rocksDBFileMapping"', '"rocksDBFileMapping"', "the same"),
+    Spelling((4, 2), 'SCALA + "RocksDB$$lastSnapshotVersion_$eq"', '"lastSnapshotVersion_$eq"', "the same"),
     Spelling((4, 1), 'writer.stateStoreNames().mkString(",")', f"({JOIN} ? {FOUR} : {ONE})", "the stores of an operator"),
 )
 """Each row is one difference; rows apply in this order."""
 
 
-def release_of(version: str) -> tuple[int, int]:
-    """The release of a version such as `4.1.4` or `4.3.0-SNAPSHOT`: (4, 1), (4, 3); (0, 0) if it is no version."""
-    found = re.match(r"(\d+)\.(\d+)", version)
-    return (int(found[1]), int(found[2])) if found else (0, 0)
+COPIES = (4, 1)
+"""The first release with which copies of state are kept: in 4.0 what they extend, RocksDB, is made and loaded otherwise."""
 
 
 def for_release(text: str, version: str) -> str:
@@ -63,6 +72,26 @@ def for_release(text: str, version: str) -> str:
         if release < change.since:
             text = text.replace(change.now, change.before)
     return text
+
+
+class Further(NamedTuple):
+    """A last argument of `call`, the constructor of a class of Spark, that is there since release `since`."""
+
+    since: tuple[int, int]
+    call: str
+    value: bool
+    what: str
+
+
+FURTHER: tuple[Further, ...] = (
+    Further((4, 3), "LocalTableScanExec", False, "whether the table is to be scanned as a stream's source"),
+)
+"""Each row is one argument; those of one call in their order."""
+
+
+def further(call: str, version: str) -> tuple[bool, ...]:
+    """What `call` takes on Spark `version` beyond the arguments that it has on all releases."""
+    return tuple(each.value for each in FURTHER if each.call == call and release_of(version) >= each.since)
 
 
 ZONED = "timezone" in inspect.signature(to_arrow_schema).parameters

@@ -18,7 +18,8 @@ from pyspark import __version__ as SPARK
 
 from elastream.clouds.local.java import cache_folder, find_java, spark_home
 from elastream.model.errors import EnvironmentProblem, in_one_line
-from elastream.spark.jvm.adapters import SPELLINGS, for_release
+from elastream.spark.jvm.adapters import COPIES, SPELLINGS, for_release
+from elastream.spark.jvm.releases import release_of
 
 __all__ = ["PLUGIN", "copies_settings", "jar"]
 
@@ -41,6 +42,9 @@ def copies_settings() -> Mapping[str, str]:
 
 def jar() -> Path:
     """The jar, made if there is none yet. Raises EnvironmentProblem with the reason where it cannot be made."""
+    if release_of(SPARK) < COPIES:
+        needed = ".".join(map(str, COPIES))
+        raise EnvironmentProblem(f"no copies of state are kept: they need Spark {needed} or newer, and this is {SPARK}")
     folder = cache_folder() / "copies" / _key()
     made = folder / "elastream-copies.jar"
     if made.is_file() and zipfile.is_zipfile(made):

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
+from elastream.spark.jvm.adapters import further
 from elastream.spark.jvm.executors import Location
 from elastream.spark.jvm.gateway import Java, jvm_of
 
@@ -103,7 +104,7 @@ def find_opener(spark: SparkSession, execution: Java, operator: int, partitions:
 
 
 def _opener_in(spark: SparkSession, execution: Java, operator: int, partitions: int) -> StateOpener | None:
-    found = _opened(jvm_of(spark), execution, operator)
+    found = _opened(spark, execution, operator)
     if found is None:
         return None
     node, rdd = found
@@ -121,18 +122,19 @@ def store_rdd(spark: SparkSession, execution: Java, operator: int) -> Java | Non
     """
     jvm = jvm_of(spark)
     with _session_of(jvm, execution):
-        found = _opened(jvm, execution, operator)
+        found = _opened(spark, execution, operator)
     return None if found is None else found[1]
 
 
-def _opened(jvm: Java, execution: Java, operator: int) -> tuple[Java, Java] | None:
+def _opened(spark: SparkSession, execution: Java, operator: int) -> tuple[Java, Java] | None:
     """The node of `operator` in the plan, and the RDD that opens its state."""
+    jvm = jvm_of(spark)
     for node in _nodes(execution.executedPlan()):
         # Found by name: querying another node for a missing member would execute it.
         if str(node.getClass().getSimpleName()) in OPENED_BY_ONE_RDD and node.getStateInfo().operatorId() == operator:
             nothing = jvm.PythonUtils.toSeq([])
             empty = jvm.org.apache.spark.sql.execution.LocalTableScanExec(
-                node.child().output(), nothing, jvm.scala.Option.empty(), False
+                node.child().output(), nothing, jvm.scala.Option.empty(), *further("LocalTableScanExec", spark.version)
             )
             rdd = node.withNewChildren(jvm.PythonUtils.toSeq([empty])).execute()
             while str(rdd.getClass().getSimpleName()) != "StateStoreRDD":

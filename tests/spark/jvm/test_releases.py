@@ -1,0 +1,40 @@
+"""Which releases of Spark are tried, and what is said on all others."""
+
+import subprocess
+import sys
+
+import pytest
+
+from elastream.spark.jvm.releases import refusal, release_of
+
+
+@pytest.mark.parametrize(
+    ("version", "release"),
+    [("4.1.4", (4, 1)), ("4.3.0-SNAPSHOT", (4, 3)), ("4.10.0", (4, 10)), ("none", (0, 0))],
+)
+def test_a_release_is_the_first_two_numbers_of_a_version(version, release):
+    assert release_of(version) == release
+
+
+@pytest.mark.parametrize("version", ["4.0.0", "4.1.4", "4.3.0-SNAPSHOT", "4.9.0.dev1"])
+def test_every_release_of_this_major_version_is_tried(version):
+    assert refusal(version) == ""
+
+
+@pytest.mark.parametrize("version", ["3.5.6", "5.0.0", "none"])
+def test_any_other_release_is_refused_in_one_sentence(version):
+    assert refusal(version) == (
+        f"Elastream needs Spark 4 (4.0 to 4.3 are tested), and this is PySpark {version}: pip install 'pyspark>=4.0,<5'"
+    )
+
+
+@pytest.mark.parametrize("version", ["3.5.6", "5.0.0"])
+def test_the_command_line_says_it_and_ends_with_status_2(version, tmp_path):
+    program = (
+        f"import sys, pyspark; pyspark.__version__ = {version!r}; from elastream.cli import main; "
+        "sys.argv = ['elastream', 'run', 'examples/word_count.py']; main()"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 2, done.stderr
+    assert refusal(version) in done.stderr.replace("\n", " ")
+    assert "Traceback" not in done.stderr
