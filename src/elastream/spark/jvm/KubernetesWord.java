@@ -1,7 +1,7 @@
 // What Kubernetes says of the executor pods that a session has requested and that do not run, and what it is told of a run.
 // Asked with the session's own client.
 
-/** "starting N", and "waits sentence" or "never sentence", by tabs. */
+/** "starting N", and "says sentence", "waits sentence" or "never sentence", by tabs. */
 public static String word(Object context, int registered) throws Exception {
     org.apache.spark.SparkContext spark = (org.apache.spark.SparkContext) context;
     io.fabric8.kubernetes.client.KubernetesClient client = client(spark);
@@ -16,7 +16,7 @@ public static String word(Object context, int registered) throws Exception {
     }
     int running = 0, pending = 0;
     String why = "";
-    boolean never = false;
+    boolean never = false, waits = false;
     for (int i = 0; i < pods.size(); i++) {
         io.fabric8.kubernetes.api.model.Pod pod = (io.fabric8.kubernetes.api.model.Pod) pods.get(i);
         if (!"executor".equals(pod.getMetadata().getLabels().get("spark-role"))) continue;
@@ -30,8 +30,10 @@ public static String word(Object context, int registered) throws Exception {
         java.util.List conditions = pod.getStatus().getConditions();
         for (int k = 0; k < conditions.size(); k++) {
             io.fabric8.kubernetes.api.model.PodCondition each = (io.fabric8.kubernetes.api.model.PodCondition) conditions.get(k);
-            if ("PodScheduled".equals(each.getType()) && "False".equals(each.getStatus()))
+            if ("PodScheduled".equals(each.getType()) && "False".equals(each.getStatus())) {
                 why = "pod " + name + " is not scheduled: " + each.getMessage();
+                waits = true;
+            }
         }
         java.util.List containers = pod.getStatus().getContainerStatuses();
         for (int k = 0; k < containers.size(); k++) {
@@ -40,6 +42,8 @@ public static String word(Object context, int registered) throws Exception {
             if (each.getState() == null || each.getState().getWaiting() == null) continue;
             String reason = each.getState().getWaiting().getReason(), message = each.getState().getWaiting().getMessage();
             why = "pod " + name + ": " + reason + (message == null ? "" : ": " + message);
+            // Every pod that starts goes through these.
+            waits |= !"ContainerCreating".equals(reason) && !"PodInitializing".equals(reason);
             if ("ImagePullBackOff".equals(reason) || "InvalidImageName".equals(reason)
                 || "ErrImageNeverPull".equals(reason)) {
                 why = "image " + each.getImage() + " cannot be pulled (" + reason
@@ -49,7 +53,8 @@ public static String word(Object context, int registered) throws Exception {
         }
     }
     String out = "starting\t" + Math.max(0, running - registered) + "\n";
-    if (pending > 0) return out + (never ? "never\t" : "waits\t") + line(why) + "\n";
+    // Of a pod that was only just made nobody has said anything yet: that is no refusal.
+    if (pending > 0) return out + (never ? "never\t" : waits ? "waits\t" : "says\t") + line(why) + "\n";
     if (running > registered) return out;
     // Spark has not made the pod: the API server says why, asked for one that it is not to make.
     try {
