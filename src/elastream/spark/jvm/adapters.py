@@ -56,6 +56,11 @@ SPELLINGS: tuple[Spelling, ...] = (
     Spelling((4, 2), 'SCALA + "HDFSBackedStateStoreProvider$$loadedMaps"', '"loadedMaps"', "private before"),
     Spelling((4, 2), 'SCALA + "RocksDB$$rocksDBFileMapping"', '"rocksDBFileMapping"', "the same"),
     Spelling((4, 2), 'SCALA + "RocksDB$$lastSnapshotVersion_$eq"', '"lastSnapshotVersion_$eq"', "the same"),
+    # Scopes carry the number of their plan node since; before, they are numbered as the plan is executed, from the top down,
+    # which is how operators with state are.
+    Spelling((4, 2), "append(plan.id())", "append(info.operatorId())", "the order of plan nodes"),
+    Spelling((4, 2), 'scope.id().startsWith("spark_plan_")', 'scope.id().matches("[0-9]+")', "scopes of plan nodes"),
+    Spelling((4, 2), "scope.id().substring(11)", "scope.id()", "the same"),
     Spelling((4, 1), 'writer.stateStoreNames().mkString(",")', f"({JOIN} ? {FOUR} : {ONE})", "the stores of an operator"),
 )
 """Each row is one difference; rows apply in this order."""
