@@ -56,8 +56,8 @@ SPELLINGS: tuple[Spelling, ...] = (
     Spelling((4, 2), 'SCALA + "HDFSBackedStateStoreProvider$$loadedMaps"', '"loadedMaps"', "private before"),
     Spelling((4, 2), 'SCALA + "RocksDB$$rocksDBFileMapping"', '"rocksDBFileMapping"', "the same"),
     Spelling((4, 2), 'SCALA + "RocksDB$$lastSnapshotVersion_$eq"', '"lastSnapshotVersion_$eq"', "the same"),
-    # Scopes carry the number of their plan node since; before, they are numbered as the plan is executed, from the top down,
-    # which is how operators with state are.
+    # Scopes carry the number of their plan node since; before, they are numbered as the plan is executed, from the top
+    # down, which is how operators with state are.
     Spelling((4, 2), "append(plan.id())", "append(info.operatorId())", "the order of plan nodes"),
     Spelling((4, 2), 'scope.id().startsWith("spark_plan_")', 'scope.id().matches("[0-9]+")', "scopes of plan nodes"),
     Spelling((4, 2), "scope.id().substring(11)", "scope.id()", "the same"),
