@@ -96,6 +96,19 @@ class TestLost:
         provider.hosts()
         assert session.killed == ["7"]
 
+    def test_one_that_came_to_a_worker_given_back_leaves_that_of_a_host_leased_elsewhere_to_be_launched(self):
+        session = FakeSession({"0": ("10.0.0.1", 2, 0, False)})
+        provider = granted(session, allowed=UNLIMITED)
+        provider.adopt("h1", "0", TYPE)
+        provider.release(["h1"])
+        provider.beside(1)  # a host of another provider starts
+        assert session.totals[-1] == 1
+        del session.there["0"]
+        provider.hosts()
+        session.there["1"] = ("10.0.0.1", 2, 0, False)  # what was requested for it is on the worker of the first
+        provider.adopt("h3", "1", TYPE)
+        assert session.totals[-1] == 2
+
     def test_in_a_users_session_it_is_the_users(self):
         session = FakeSession(obliging=1)
         provider = granted(session)

@@ -128,9 +128,15 @@ class GrantedExecutors:
                 self._request()
 
     def adopt(self, host: str, executor: str, kind: HostType) -> None:
-        """Take in an executor that was not requested here, as `host`."""
+        """Take in an executor that was not requested here, as `host`.
+
+        Spark puts executors where there is room: one that was requested for a host leased elsewhere may have come here, on
+        a worker whose own was given back. Counted, it leaves that of the host to be launched still.
+        """
         with self._lock:
             self._hosts[host] = _Host(kind.name, leased=False, executor=executor)
+            if sum(each.counts for each in self._hosts.values()) + self._beside > self._total:
+                self._request()
 
     def beside(self, others: int) -> None:
         """Note how many executors come up or run on hosts that were leased elsewhere: they count in Spark's total too."""
