@@ -87,7 +87,7 @@ def copy_now(directory: RunDirectory, *paths: Path) -> None:
 
 @contextmanager
 def mirrored(directory: RunDirectory) -> Iterator[Callable[[Callable[[], object]], None]]:
-    """DriverClaim the run's files, and keep a copy of the driver's half there, until the end of the context.
+    """Claim the run's files, and keep a copy of the driver's half there, until the end of the context.
 
     What this gives takes what is to be done if another driver takes the claim away. Raises EnvironmentProblem where another
     has it; where the copy cannot be written later on, that is a warning.
@@ -104,8 +104,14 @@ def mirrored(directory: RunDirectory) -> Iterator[Callable[[Callable[[], object]
         raise EnvironmentProblem(f"the run's files cannot be written: {in_one_line(error)}") from error
     keeping = threading.Thread(target=_keep, args=(claim, mirror, over, actions, directory.files), daemon=True)
     keeping.start()
+
+    def if_lost(action: Callable[[], object]) -> None:
+        actions.append(action)
+        if claim.lost:
+            action()
+
     try:
-        yield actions.append
+        yield if_lost
     finally:
         over.set()
         keeping.join()
