@@ -3,10 +3,8 @@
 Importing it raises EnvironmentProblem on a release of Spark that nothing here works with.
 """
 
-from pyspark import __version__ as SPARK
-
 from elastream.model.errors import EnvironmentProblem
-from elastream.spark.jvm.releases import refusal
+from elastream.spark.jvm.releases import installed, refusal
 
-if REFUSAL := refusal(SPARK):
+if (SPARK := installed()) and (REFUSAL := refusal(SPARK)):
     raise EnvironmentProblem(REFUSAL)

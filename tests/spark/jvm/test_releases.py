@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from elastream.spark.jvm.releases import refusal, release_of
+from elastream.spark.jvm.releases import installed, refusal, release_of
 
 
 @pytest.mark.parametrize(
@@ -26,6 +26,20 @@ def test_any_other_release_is_refused_in_one_sentence(version):
     assert refusal(version) == (
         f"Elastream needs Spark 4 (4.0 to 4.3 are tested), and this is PySpark {version}: pip install 'pyspark>=4.0,<5'"
     )
+
+
+def test_the_version_is_read_without_an_import(tmp_path, monkeypatch):
+    import pyspark
+
+    assert installed() == pyspark.__version__
+    monkeypatch.delitem(sys.modules, "pyspark")
+    assert installed() == pyspark.__version__
+    (tmp_path / "pyspark").mkdir()
+    (tmp_path / "pyspark" / "__init__.py").touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    assert installed() == ""
+    (tmp_path / "pyspark" / "version.py").write_text('__version__ = "3.5.6"')
+    assert installed() == "3.5.6"
 
 
 @pytest.mark.parametrize("version", ["3.5.6", "5.0.0"])
