@@ -308,11 +308,16 @@ class YarnCluster:
 SPARK_JARS = spark_home() / "jars"
 
 
+def minicluster() -> list[Path]:
+    """Jars of Hadoop's own servers, of the version of Spark's Hadoop."""
+    hadoop = next(SPARK_JARS.glob("hadoop-client-api-*.jar")).stem.removeprefix("hadoop-client-api-")
+    return java_dependencies(HERE / "clouds" / "yarn" / "minicluster.xml", hadoop=hadoop)
+
+
 @contextlib.contextmanager
 def yarn(folder: Path, memory: int = 2048, cores: int = 2) -> Iterator[YarnCluster]:
     """A real YARN, of the version of Spark's own Hadoop, with two nodes of `memory` MiB and `cores` cores each."""
-    hadoop = next(SPARK_JARS.glob("hadoop-client-api-*.jar")).stem.removeprefix("hadoop-client-api-")
-    fetched = java_dependencies(HERE / "clouds" / "yarn" / "minicluster.xml", hadoop=hadoop)
+    fetched = minicluster()
     with processes(folder) as started, pytest.MonkeyPatch.context() as patch:
         configuration = folder / "conf"
         configuration.mkdir()
@@ -338,8 +343,7 @@ DATA_NODE = "org.apache.hadoop.hdfs.server.datanode.DataNode"
 @contextlib.contextmanager
 def hdfs(folder: Path) -> Iterator[str]:
     """A real HDFS of Spark's own version, with one data node: its address; HADOOP_CONF_DIR says how it is reached."""
-    hadoop = next(SPARK_JARS.glob("hadoop-client-api-*.jar")).stem.removeprefix("hadoop-client-api-")
-    fetched = java_dependencies(HERE / "clouds" / "yarn" / "minicluster.xml", hadoop=hadoop)
+    fetched = minicluster()
     with processes(folder) as started, pytest.MonkeyPatch.context() as patch:
         configuration = folder / "conf"
         configuration.mkdir()

@@ -220,6 +220,14 @@ def test_an_address_is_told_from_a_path(given, found):
     assert place_of(found) == found
 
 
+@pytest.mark.parametrize("given", ["hdfs://", "s3a:", Path("hdfs://"), "file:///"])
+def test_a_scheme_alone_is_no_folder(given):
+    with pytest.raises(
+        InputError, match=r"^(hdfs|s3a|file):// is the address of no folder: a host or a bucket is missing$"
+    ):
+        place_of(given)
+
+
 def test_parts_of_an_address():
     place = RemotePath("hdfs://name:8020/runs/one")
     assert (place.name, str(place.parent), str(place / "a" / "/b/")) == (

@@ -12,7 +12,7 @@ from elastream.recording.directory import RunDirectory
 from elastream.recording.frames import Frames
 from elastream.recording.manifest import directory_of
 from elastream.recording.observer import Ending
-from elastream.recording.places import Place, names_in
+from elastream.recording.places import Place, scanned
 from elastream.recording.recorder import Recording
 from elastream.report.fragment import fragment, sentence
 from elastream.report.page import write_report
@@ -110,7 +110,8 @@ class RunResult:
         """Folder of the results that `sink` wrote into the run's own, for `latest` and readers of Parquet; by default its
         only such sink. Raises InputError where there is none."""
         results = directory_of(self.directory).all_results
-        found = {name: results / name for name in sorted(names_in(results) if results.is_dir() else ())}
+        entries = scanned(results) if results.is_dir() else ()
+        found = {each.name: results / each.name for each in sorted(entries) if each.is_folder}
         if sink in found or (not sink and len(found) == 1):
             return found[sink or next(iter(found))]
         names = ", ".join(found) or "none"

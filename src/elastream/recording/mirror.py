@@ -101,7 +101,7 @@ def mirrored(directory: RunDirectory) -> Iterator[Callable[[Callable[[], object]
         mirror = Mirror(directory)
         mirror.sync()
     except OSError as error:
-        raise EnvironmentProblem(f"the run's files cannot be written: {in_one_line(error)}") from error
+        raise EnvironmentProblem(f"the run's files cannot be written: {error.strerror or error}") from error
     keeping = threading.Thread(target=_keep, args=(claim, mirror, over, actions, directory.files), daemon=True)
     keeping.start()
 
@@ -169,7 +169,7 @@ def fetched(files: RemotePath) -> Path:
             f"{files} is no folder of a run that can be resumed: it has no copy of its driver's files"
         ) from error
     except OSError as error:
-        raise EnvironmentProblem(f"{files} cannot be read: {in_one_line(error)}") from error
+        raise EnvironmentProblem(f"{files} cannot be read: {error.strerror or error}") from error
 
 
 def refuse_overtaken(directory: RunDirectory) -> None:

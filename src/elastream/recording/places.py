@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
 from urllib.parse import urlsplit
 
-from elastream.model.errors import EnvironmentProblem
+from elastream.model.errors import EnvironmentProblem, InputError
 from elastream.recording.file_systems import FILES_REACHED_BY, file_system, is_web, resolved
 
 if TYPE_CHECKING:
@@ -49,6 +49,8 @@ WHOLE = "_whole"
 
 ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/+(?=[^/])(.*)", re.DOTALL)
 """An address; also one of whose two slashes `pathlib` has kept one. Drive letters are no schemes."""
+NOWHERE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/*")
+"""A scheme alone."""
 HADOOP = ("hdfs", "webhdfs")
 """Schemes of HDFS, where the authority is no part of a path."""
 MINE = ("file",)
@@ -233,10 +235,12 @@ def is_address(path: str | os.PathLike[str] | RemotePath) -> bool:
 
 
 def place_of(path: str | os.PathLike[str] | RemotePath) -> Place:
-    """The place at a path, or an address: `hdfs://...`, `s3a://...`, `file:///...`."""
+    """The place at a path, or an address: `hdfs://...`, `s3a://...`, `file:///...`. InputError for a scheme alone."""
     if isinstance(path, RemotePath):
         return path
     text = os.fspath(path)
+    if NOWHERE.fullmatch(text):
+        raise InputError(f"{text.rstrip('/')}// is the address of no folder: a host or a bucket is missing")
     if (found := _address(text)) is not None:
         return RemotePath(found)
     mine = ADDRESS.fullmatch(text)
