@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from elastream.model.ring import Ring
-from elastream.planning.algorithms.ring_balance import Arc, evened, halved, middle
+from elastream.planning.algorithms.ring_balance import Arc, evened, halved, middle, widened
 from properties import examples
 
 
@@ -64,3 +64,29 @@ def test_mid_way_is_half_of_the_distance_to_the_neighbour_also_through_zero():
     assert middle(ring, "A") == pytest.approx(0.225)
     assert middle(ring, "C") == pytest.approx(0.9)
     assert middle(Ring({"A": 0.25}), "A") == 0.75
+
+
+@settings(max_examples=examples(60), deadline=None)
+@given(st.data())
+def test_more_hosts_take_part_only_where_the_highest_level_of_the_ring_falls_by_the_gain(data):
+    hosts = data.draw(st.integers(2, 6))
+    owned = tuple(data.draw(st.lists(st.integers(1, 4), min_size=hosts, max_size=hosts)))
+    levels = st.sampled_from([0.0, 0.02, 0.1, 0.3])
+    loads = data.draw(st.lists(levels, min_size=sum(owned), max_size=sum(owned)))
+    whole, asked = arc(loads, owned, [0.1] * hosts), data.draw(st.integers(2, hosts))
+    short = whole.part(asked)
+    cut = evened(short)
+    found = widened(whole, asked, cut, 0.1)
+    assert found is not None
+    chosen, then = found
+    assert chosen.hosts == whole.hosts[: len(chosen.hosts)]
+    assert (len(then), sum(then)) == (len(chosen.hosts), sum(chosen.owned))
+
+    def highest(part, cut):
+        return float(whole.levels((*cut, *owned[len(part.hosts) :])).max())
+
+    if len(chosen.hosts) > asked:
+        assert highest(chosen, then) < 0.9 * highest(short, cut)
+    else:
+        assert then == cut
+        assert highest(whole, evened(whole)) >= 0.9 * highest(short, cut)

@@ -179,6 +179,30 @@ def test_half_gives_way_to_the_even_cut_where_loads_say_that_half_would_not_help
     assert "become" in action.why
 
 
+def skewed(loads, **more):
+    """Rounds of four hosts, each as busy as its quarter of `loads` and a tenth of a core."""
+    cpu = [0.1 + float(part.sum()) for part in np.split(np.asarray(loads), 4)]
+    return lasting(cpu, waits=3.0, loads=loads, **more)
+
+
+def test_the_cut_by_load_evens_a_skew_over_all_who_have_room_in_one_change():
+    loads = np.array([0.2] * 4 + [0.025] * 12)
+    (halves,), _ = after(RingBalance(), *skewed(loads))
+    assert [len(Ring(dict(halves.tokens)).partitions(host, P)) for host in ("h1", "h2", "h3", "h4")] == [2, 6, 4, 4]
+    (action,), _ = after(RingBalance(cut="load"), *skewed(loads))
+    ring = Ring(dict(action.tokens))
+    taken = [float(loads[list(ring.partitions(host, P))].sum()) for host in ("h1", "h2", "h3", "h4")]
+    assert max(taken) == pytest.approx(0.4), "two of the four partitions, which cannot be divided, on no host more"
+    assert "2 hosts behind it take part" in action.why
+
+
+def test_hosts_farther_round_the_ring_are_left_alone_where_they_would_lower_nothing():
+    loads = np.array([0.2] * 4 + [0.025] * 4 + [0.12] * 8)
+    (action,), _ = after(RingBalance(cut="load"), *skewed(loads))
+    assert {host: token for host, token in action.tokens if host in ("h3", "h4")} == {"h3": 0.5, "h4": 0.75}
+    assert "take part" not in action.why
+
+
 def test_a_single_hot_key_is_named_and_neither_moves_nor_leases_anything():
     loads = np.array([0.85] + [0.001] * 15)
     actions, plan = after(RingBalance(), *lasting([0.9, 0.1, 0.1], waits=3.0, loads=loads))

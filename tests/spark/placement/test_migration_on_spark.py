@@ -302,9 +302,9 @@ def test_copies_that_are_taken_back_and_forth_under_way_lose_nothing(spark, desk
         copies, before = Copies(desk, states), len(desk.opened())
         for _ in range(4):
             (other,) = set(places(spark)) - {states.where()[0]}
-            wait_until(lambda other=other: 0 in copies.lag() or keeps(copies, 0, other))
-            wait_until(lambda other=other: keeps(copies, 0, other))
-            wait_until(lambda other=other: lands(query, states, 0, other))
+            wait_until(lambda other=other: 0 in copies.lag() or keeps(copies, 0, other), otherwise=desk.reports)
+            wait_until(lambda other=other: keeps(copies, 0, other), otherwise=desk.reports)
+            wait_until(lambda other=other: lands(query, states, 0, other), otherwise=states.where)
         wait_until(lambda: len(desk.opened()) > before)
         copies.forget()
     finally:

@@ -17,12 +17,13 @@ from elastream.model.errors import EnvironmentProblem
 from elastream.model.flow import Dataflow
 from elastream.model.observation import Composition
 from elastream.model.stages import Layout, lay_out
+from elastream.recording.directory import RunDirectory
 from elastream.spark.dataflow.sources import HELD
 from elastream.spark.queries import switching
-from elastream.spark.queries.segments import RunningSegment
+from elastream.spark.queries.segments import RunningSegment, log_of, newest_version
 from elastream.spark.queries.switching import Switching
 from elastream.spark.telemetry.batches import Batch, Taken
-from elastream.spark.worker.composition import CompositionCodec, Wanted, read_wanted
+from elastream.spark.worker.composition import CompositionCodec, Wanted, read_wanted, write_wanted
 from elastream.workload import constant
 from properties import examples
 
@@ -320,3 +321,17 @@ def test_what_is_done_ran_in_its_query_and_what_is_wanted_is_done_after_one_more
     now = found.composition
     wanted = [switch for switch in SWITCHES if switched(now, [switch]) is now]
     assert {outcome.status for outcome in found.apply(wanted)} == {Status.DONE}
+
+
+@pytest.mark.parametrize(("wanted", "planned", "logged"), [(5, 2, 2), (2, 5, 2), (2, 2, 5)])
+def test_versions_go_on_from_whatever_a_copy_of_the_drivers_files_lacks(wanted, planned, logged, tmp_path):
+    """Where a run goes on elsewhere, what was wanted comes from a copy, and batches were planned under a later version."""
+    layout, directory = two_queries(), RunDirectory.create(tmp_path, "two")
+    assert newest_version(layout, directory) == 0
+    write_wanted(directory.wanted, Wanted(wanted, 0))
+    first, last = layout.segments
+    offsets = directory.checkpoint(first.name) / "offsets"
+    offsets.mkdir(parents=True)
+    (offsets / "3").write_text("v1\n{}\n" + json.dumps({"n": 1, "version": planned, "code": 0}))
+    log_of(directory.inputs(last.name)).append(4, logged, 0)
+    assert newest_version(layout, directory) == 5

@@ -1,6 +1,7 @@
 """What the driver takes in of records that tasks left out: committed batches, each once, whatever happens in between."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -9,6 +10,8 @@ from elastream.model.stages import lay_out
 from elastream.recording.dead_letters import letters
 from elastream.recording.directory import RunDirectory
 from elastream.recording.lines import JournalProblem
+from elastream.recording.places import names_in, place_of
+from elastream.spark.telemetry import left_out as left_out_of_batches
 from elastream.spark.telemetry.left_out import LeftOutWatch, forget_uncommitted
 from elastream.spark.worker.left_out import LeftOut
 
@@ -60,6 +63,23 @@ def test_a_driver_that_goes_on_takes_in_what_was_committed_and_forgets_what_was_
     again = LeftOutWatch(flow(), directory)
     assert again.counts == {"f": 1}
     again.close()
+
+
+def test_elsewhere_the_tasks_files_stay_until_the_log_is_copied(tmp_path, monkeypatch):
+    """Another machine goes on from a copy of this log, which is seconds old."""
+    now = [1000.0]
+    monkeypatch.setattr(left_out_of_batches, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    there = RunDirectory(tmp_path, place_of(f"memory://bucket/{tmp_path.name}"))
+    watch = LeftOutWatch(flow(), there)
+    left_out(there, 0, [1, 2])
+    for _ in range(2):
+        watch.committed({"source": 0})
+        assert names_in(there.left_out("source")) == ["0"]
+    now[0] += left_out_of_batches.STAYS
+    watch.committed({"source": 0})
+    assert names_in(there.left_out("source")) == []
+    assert (kept(there), watch.counts) == ([(0, 1), (0, 2)], {"f": 2})
+    watch.close()
 
 
 def test_while_the_disk_is_full_the_tasks_files_stay_and_are_taken_in_later(directory, monkeypatch, caplog):

@@ -14,7 +14,10 @@ import numpy as np
 from elastream.model.observation import Floats, Integers
 from elastream.model.ring import Ring
 
-__all__ = ["Arc", "evened", "halved", "middle"]
+__all__ = ["Arc", "evened", "halved", "middle", "widened"]
+
+FARTHEST = 16
+"""Hosts among which one change evens load, at most: to cut P partitions among n hosts takes n P^2 steps."""
 
 ENOUGH = 1 + 1e-12
 """Times the least possible level: sums of loads are rounded."""
@@ -47,6 +50,19 @@ class Arc:
         """Token of each host but the first, whose token does not move."""
         begins = self.first + np.cumsum(owned)[:-1]
         return {host: int(at) % self.count / self.count for host, at in zip(self.hosts[1:], begins.tolist(), strict=True)}
+
+    def part(self, hosts: int) -> "Arc":
+        """The arc of its first so many hosts."""
+        owned = self.owned[:hosts]
+        return Arc(
+            self.hosts[:hosts],
+            self.first,
+            self.count,
+            self.loads[: sum(owned)],
+            owned,
+            self.fixed[:hosts],
+            self.capacity[:hosts],
+        )
 
 
 def evened(arc: Arc) -> tuple[int, ...] | None:
@@ -89,6 +105,29 @@ def halved(arc: Arc) -> tuple[int, ...] | None:
         moved = owned[host - 1] // 2
         owned[host - 1], owned[host] = owned[host - 1] - moved, owned[host] + moved
     return tuple(owned) if min(owned) >= 1 and tuple(owned) != arc.owned else None
+
+
+def widened(whole: Arc, hosts: int, owned: tuple[int, ...] | None, gain: float) -> tuple[Arc, tuple[int, ...]] | None:
+    """The arc to be evened, from the first of `hosts` on, and how many partitions each is to own; None where none helps.
+
+    The thesis's chain ends with the first host that has room, and a skew passes on along the ring, a change for each
+    neighbour. Here hosts behind it take part as well, twice as many each time, where that lowers the highest level of the
+    `whole` ring by `gain` once more. owned: the cut of the first `hosts` alone, None without one.
+    """
+    now = whole.levels(whole.owned)
+
+    def highest(arc: Arc, cut: tuple[int, ...]) -> float:
+        return float(max(arc.levels(cut).max(), now[len(arc.hosts) :].max(initial=-np.inf)))
+
+    best = None if owned is None else (whole.part(hosts), owned)
+    lowest = float(now.max()) if best is None else highest(*best)
+    farthest = min(len(whole.hosts), FARTHEST)
+    while hosts < farthest:
+        hosts = min(2 * hosts, farthest)
+        arc = whole.part(hosts)
+        if (cut := evened(arc)) is not None and (level := highest(arc, cut)) < (1 - gain) * lowest:
+            best, lowest = (arc, cut), level
+    return best
 
 
 def middle(ring: Ring, host: str) -> float:

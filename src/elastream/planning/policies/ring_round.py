@@ -17,7 +17,7 @@ from elastream.model.ring import Ring, in_zones
 from elastream.model.wording import counted, percent
 from elastream.planning.algorithms.billing import due_back
 from elastream.planning.algorithms.measures import spread, tasks_on
-from elastream.planning.algorithms.ring_balance import Arc, evened, halved, middle
+from elastream.planning.algorithms.ring_balance import Arc, evened, halved, middle, widened
 from elastream.planning.algorithms.ring_load import RingLoad
 from elastream.planning.policies.static import filling, missing_hosts
 
@@ -222,16 +222,28 @@ class Round:
         for name in by_load:
             if self.rings[name].successors(hosts[0], len(hosts) - 1) != hosts[1:]:
                 continue  # its tokens were set by somebody else, in another order of hosts
-            arc = self.load.arc(name, self.rings[name], hosts)
-            if (owned := self._cut(arc)) is None:
+            if (found := self._arc(name, hosts)) is None:
                 continue
+            arc, owned = found
             now, then = float(arc.levels(arc.owned).max()), float(arc.levels(owned).max())
             tokens = {**self.rings[name].tokens, **arc.tokens(owned)}
             why = f"{hosts[0]} is overloaded, {hosts[-1]} is light"
+            if more := len(arc.hosts) - len(hosts):
+                why += f", {counted(more, 'host')} behind it take part"
             if now == now:
                 why += f": {percent(now)} of the fullest's cores become {percent(then)}"
             return SetTokens(name, tuple(Ring(tokens).tokens.items()), why=why)
         return None
+
+    def _arc(self, operator: str, hosts: tuple[str, ...]) -> tuple[Arc, tuple[int, ...]] | None:
+        """The arc of `hosts` with its cut, under `cut` "load" of those behind them too; None where none would help."""
+        ring = self.rings[operator]
+        arc = self.load.arc(operator, ring, hosts)
+        owned = self._cut(arc)
+        if self.policy.cut == "load" and not np.isnan(arc.loads).any():
+            whole = self.load.arc(operator, ring, (hosts[0], *ring.successors(hosts[0], len(ring))))
+            return widened(whole, len(hosts), owned, self.policy.gain)
+        return None if owned is None else (arc, owned)
 
     def _cut(self, arc: Arc) -> tuple[int, ...] | None:
         """Partitions of each host of `arc` after a change; None where it would not help."""
