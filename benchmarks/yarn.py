@@ -43,8 +43,9 @@ STEPS = 2_000
 """Steps of arithmetic a key: a batch of all keys takes two executors a part of a second."""
 EVERY = "2 seconds"
 """How often a batch begins while executors come and go; the share of it that batches take is a figure."""
-WARM = 15
-"""Batches in which executors compile what they run."""
+WARM, HOT = 15, 200
+"""Batches in which executors compile what they run: enough for what follows to work, and until batches no longer get
+shorter, which takes minutes (in a first run records/s grew by a half over eight rounds, more than the sides differed by)."""
 
 
 @contextmanager
@@ -67,10 +68,10 @@ def on_yarn() -> Iterator[tuple[Any, Yarn, Path]]:
 
 def measure_overhead(report: Report, quick: bool) -> None:
     """Records/s of batches that follow each other at once, with Autopilot and without."""
-    rounds, batches = (2, 8) if quick else (12, 40)
+    rounds, batches, warm = (2, 8, WARM) if quick else (20, 60, HOT)
     with on_yarn() as (spark, _, root):
         query = start_work(spark, root, STEPS)
-        ended(query, WARM)
+        ended(query, warm)
 
         def rate() -> float:
             first = int(query.lastProgress["batchId"]) + 1

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conformance.fake_session import FakeSession
-from elastream.clouds.granted import KEPT, GrantedExecutors
+from elastream.clouds.granted import HELD, KEPT, GrantedExecutors
 from elastream.clouds.provider import EDGES, UNLIMITED, ClusterWord, Phase, Terms
 from elastream.model.cloud import HostType
 from elastream.model.errors import CloudError
@@ -95,6 +95,39 @@ class TestLost:
         session.there["7"] = ("10.2.0.7", 2, 0, False)  # until the session has heard of its end
         provider.hosts()
         assert session.killed == ["7"]
+
+    def test_while_a_loss_is_known_to_the_cluster_alone_what_replaces_it_is_not_given_back_over_and_over(self):
+        """A pod was preempted; Spark told of it 30 to 60 s later, and for as long gave a new one for each given back."""
+        now = [0.0]
+        session = FakeSession(obliging=1)
+        provider = granted(session, alone=True, clock=lambda: now[0])
+        provider.lease({"h1": TYPE})
+        provider.hosts()
+        for executor in "234":
+            session.there[executor] = ("10.2.0.7", 2, 0, False)
+            provider.hosts()
+            session.there.pop(executor if executor in session.killed else "", None)
+            now[0] += 3.0
+        assert session.killed == ["2"]
+        del session.there["101"]
+        assert phases(provider) == {"h1": Phase.GONE}
+        assert session.totals[-1] == 0
+        provider.lease({"h2": TYPE})  # one of those that are there, at once
+        session.obliging = 0
+        assert provider.hosts()["h2"].executor == "3"
+        assert session.killed == ["2", "4"]
+
+    def test_one_that_nobody_requested_goes_after_two_minutes_whatever_came_of_the_others(self):
+        now = [0.0]
+        session = FakeSession(obliging=1)
+        provider = granted(session, alone=True, clock=lambda: now[0])
+        provider.lease({"h1": TYPE})
+        session.there |= dict.fromkeys(("2", "3"), ("10.2.0.7", 2, 0, False))
+        provider.hosts()
+        assert session.killed == ["3"] or session.killed == ["2"]
+        now[0] += HELD
+        provider.hosts()
+        assert len(session.killed) == 2
 
     def test_one_that_came_to_a_worker_given_back_leaves_that_of_a_host_leased_elsewhere_to_be_launched(self):
         session = FakeSession({"0": ("10.0.0.1", 2, 0, False)})

@@ -15,13 +15,18 @@ request. The number is absolute, so that repeating it leases nothing twice:
     released before it registered                   forgotten   lowers the number, which withdraws the request
     released                                        ENDING      lowers the number, then gives the executor back
     nobody requested it (own sessions)              not listed  gives it back
+    another one soon after                          not listed  keeps it until one is found lost, or for HELD: the cluster
+                                                                knows of a loss that Spark has not told of yet, and would
+                                                                replace what is given back. A request has it at once
 
 Which executor belongs to which name is kept in a file: who comes after, in the same application, finds its hosts there.
 """
 
 import json
 import logging
+import math
 import threading
+import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,6 +43,8 @@ log = logging.getLogger(__name__)
 
 KEPT = "granted.json"
 """Name of the file in the provider's folder."""
+HELD = 120.0
+"""Seconds within which Spark tells that an executor is lost, by then from missing heartbeats (spark.network.timeout)."""
 EARLY = "the session is not open yet"
 WAITS = "no executor has registered for it yet"
 
@@ -83,8 +90,10 @@ class GrantedExecutors:
         ends: bool = False,
         folder: Path | None = None,
         elsewhere: Callable[[str], str] = lambda address: "",
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.terms = terms
+        self._clock = clock
         self._granting = granting
         self._allowed = self._total = allowed
         self._limited = allowed < UNLIMITED
@@ -93,6 +102,7 @@ class GrantedExecutors:
         self._lock = threading.RLock()
         self._hosts: dict[str, _Host] = {}
         self._surplus: set[str] = set()  # executors given back that nobody requested
+        self._given_back = -math.inf  # when the last of them was
         self._beside = 0
         self._written = ""
         if granting is not None:
@@ -223,10 +233,13 @@ class GrantedExecutors:
                 self._give_back(executor)
         self._surplus &= set(seen)
         for executor in fresh[len(waiting) :] if self._alone else ():
+            if (now := self._clock()) < self._given_back + HELD:
+                break  # they are held
             log.warning(
                 "executor %s came without a request, in place of one that was lost or withdrawn: given back", executor
             )
             self._surplus.add(executor)
+            self._given_back = now
             self._give_back(executor)
 
     def _find_lost(self, granting: Granting, seen: Collection[str]) -> bool:
@@ -237,6 +250,8 @@ class GrantedExecutors:
                 why = granting.ending(host.executor) if not host.released else ""
                 host.gone = f"executor {host.executor} is gone" + (f": {why}" if why else "")
                 found = True
+        if found:
+            self._given_back = -math.inf  # what came in the place of one goes with the next look
         return found
 
     def _take_in_word(self, granting: Granting) -> ClusterWord:

@@ -50,7 +50,7 @@ from elastream.spark.queries.query import Instruments, Query
 from elastream.spark.queries.watched import WatchedQueries
 from elastream.spark.standby import WarmStandby
 from elastream.spark.succession import Succession
-from elastream.spark.telemetry.frames import HostWatch, cores_used, seconds_waiting, task_frame, weights
+from elastream.spark.telemetry.frames import HostWatch, cores_used, seconds_waiting, task_frame, weights, whole_batches
 from elastream.spark.telemetry.links import LinkWatch
 from elastream.spark.telemetry.speeds import HostSpeed
 
@@ -337,7 +337,8 @@ class SparkPlant(Generic[Q]):
         probes = self.instruments.speeds
         speeds: Mapping[str, HostSpeed] = {} if probes is None else probes.look(host_of, leases, now)
         measured, copies = self.hosts.provider.measure(), self.standby.memory()
-        hosts = self._watch.frame(leases, held, links, self.hosts.use, measured, now, speeds, copies)
+        span = whole_batches((query.batches for query in live), wall)
+        hosts = self._watch.frame(leases, held, links, self.hosts.use, measured, now, speeds, copies, span)
         used = cores_used(hosts, {name: leases[name] for name in working}, self.hosts.compiling)
         operators = self.queries.operators(wall, loads, cores, used)
         behind = seconds_waiting(context.graph, operators)

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from elastream.control.loop import Loop
-from elastream.experiments.resilience.bed import Bed
+from elastream.experiments.resilience.bed import NORMAL, Bed
 from elastream.experiments.resilience.job import Job
 from elastream.model.cloud import Lease
 from elastream.model.decision import Decision
@@ -49,7 +49,8 @@ def balanced_after(made: Bed) -> float:
     made.run(SKEWED)
     # Records wait where batches take longer than they did: there is no queue, a batch is always ready. The thesis's damping
     # as in the simulated runs: at the first measurement that says so, and after a change as long as one takes.
-    policy = RingBalance(cpu_low=LIGHT, queue_high=made.normal(made.steady), patience=0.0, cool_down=CPU_WINDOW)
+    late = NORMAL * made.normal()
+    policy = RingBalance(cpu_low=LIGHT, queue_high=late, patience=0.0, cool_down=CPU_WINDOW, cut="load")
     watch.loop = Loop(_AsItIs(made.plant), policy, period=MEASURED, observers=[watch], limit=LIMIT)
     watch.loop.run()
     return watch.after
