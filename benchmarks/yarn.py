@@ -45,7 +45,7 @@ EVERY = "2 seconds"
 """How often a batch begins while executors come and go; the share of it that batches take is a figure."""
 WARM, HOT = 15, 200
 """Batches in which executors compile what they run: enough for what follows to work, and until batches no longer get
-shorter, which takes minutes (in a first run records/s grew by a half over eight rounds, more than the sides differed by)."""
+shorter, which takes minutes (in a first run records/s grew by a half over eight rounds, more than the sides differed)."""
 
 
 @contextmanager

@@ -148,7 +148,7 @@ scalings count | Changes of an operator's parallelism so far, up and down (VISP'
   operator A working | counted since the start
   operator F reading first | counted since the start
 cpu fraction | Part of a host's cores that is in use (E2DF's U_n).
-  host SW up | CPU time of its processes, mean over 3 s; where that is unknown, part of its slots that tasks take
+  host SW up | CPU time of its processes, over 3 s or whole batches; where unknown, part of its slots that tasks take
   host A up | counted in the monitoring period
   host F up | mean over the last 3 s
   host R up | counted in the monitoring period

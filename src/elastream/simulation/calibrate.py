@@ -12,6 +12,7 @@ from itertools import pairwise
 import numpy as np
 
 from elastream.model.cloud import HostState, HostType
+from elastream.model.cpu_span import CPU_WINDOW, whole_batches
 from elastream.model.errors import InputError
 from elastream.model.graph import Kind, Operator
 from elastream.model.observation import Floats, Metric, MicroBatch
@@ -28,8 +29,6 @@ FEWEST = 10
 """Least number of non-empty batches that a calibration needs."""
 ALIKE = 1.5
 """Largest batches over smallest, without a tenth at either end, below which they do not tell batches and records apart."""
-CPU_WINDOW = 3.0
-"""Seconds over which a recorded CPU use was averaged (`spark.plant`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,6 +263,8 @@ def _cpu_costs(recording: Recording, since: float) -> tuple[float, float]:
     starts, ends, records = (
         np.array([getattr(batch, name) for batch in recording.batches]) for name in ("start", "end", "records")
     )
+    queries = np.array([batch.segment for batch in recording.batches])
+    by_query = [np.sort(ends[queries == name]) for name in dict.fromkeys(queries.tolist())]
     used = np.zeros(len(recording.times))
     for lease in recording.hosts:
         used += np.nan_to_num(recording.host(lease.host, Metric.CPU)) * lease.type.cores
@@ -271,10 +272,12 @@ def _cpu_costs(recording: Recording, since: float) -> tuple[float, float]:
     for time, now in zip(recording.times, used, strict=True):
         settled = [at for lease in recording.hosts if (at := lease.ready_at()) is not None and at < time]
         coming = any(state_at(lease, time) in COMING for lease in recording.hosts)
-        if time - CPU_WINDOW < max([since, *(at + CPU_WINDOW for at in settled)]) or coming:
+        ago, until_ago = whole_batches([each[: np.searchsorted(each, time, "right")] for each in by_query], time)
+        first, last = time - ago, time - until_ago
+        if first < max([since, *(at + CPU_WINDOW for at in settled)]) or coming:
             continue
-        within = np.minimum(ends, time) - np.maximum(starts, time - CPU_WINDOW)
-        share = np.maximum(0.0, within) / np.maximum(ends - starts, 1e-9) / CPU_WINDOW
+        within = np.minimum(ends, last) - np.maximum(starts, first)
+        share = np.maximum(0.0, within) / np.maximum(ends - starts, 1e-9) / (last - first)
         rate = float(share[records > 0].sum())
         if rate > 0:
             records_a_batch.append(float((share * records).sum()) / rate)

@@ -36,6 +36,7 @@ from elastream.model.action import (
 )
 from elastream.model.alarms import Alarms
 from elastream.model.cloud import HostState, Lease
+from elastream.model.cpu_span import whole_batches
 from elastream.model.errors import ElastreamError, HostsGone, in_one_line
 from elastream.model.observation import UNMEASURED, Context, Frame, Metric, MicroBatch, Observation, Sample
 from elastream.model.ring import Ring, tokens_refusal
@@ -50,7 +51,7 @@ from elastream.spark.queries.query import Instruments, Query
 from elastream.spark.queries.watched import WatchedQueries
 from elastream.spark.standby import WarmStandby
 from elastream.spark.succession import Succession
-from elastream.spark.telemetry.frames import HostWatch, cores_used, seconds_waiting, task_frame, weights, whole_batches
+from elastream.spark.telemetry.frames import HostWatch, cores_used, seconds_waiting, task_frame, weights
 from elastream.spark.telemetry.links import LinkWatch
 from elastream.spark.telemetry.speeds import HostSpeed
 
@@ -337,7 +338,7 @@ class SparkPlant(Generic[Q]):
         probes = self.instruments.speeds
         speeds: Mapping[str, HostSpeed] = {} if probes is None else probes.look(host_of, leases, now)
         measured, copies = self.hosts.provider.measure(), self.standby.memory()
-        span = whole_batches((query.batches for query in live), wall)
+        span = whole_batches([[batch.end for batch in query.batches] for query in live], wall)
         hosts = self._watch.frame(leases, held, links, self.hosts.use, measured, now, speeds, copies, span)
         used = cores_used(hosts, {name: leases[name] for name in working}, self.hosts.compiling)
         operators = self.queries.operators(wall, loads, cores, used)

@@ -197,7 +197,7 @@ def test_the_cut_by_load_evens_a_skew_over_all_who_have_room_in_one_change():
 
 
 def test_hosts_farther_round_the_ring_are_left_alone_where_they_would_lower_nothing():
-    loads = np.array([0.2] * 4 + [0.025] * 4 + [0.12] * 8)
+    loads = np.array([0.2] * 4 + [0.025] * 4 + [0.125] * 8)
     (action,), _ = after(RingBalance(cut="load"), *skewed(loads))
     assert {host: token for host, token in action.tokens if host in ("h3", "h4")} == {"h3": 0.5, "h4": 0.75}
     assert "take part" not in action.why

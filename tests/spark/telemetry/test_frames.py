@@ -9,9 +9,9 @@ from elastream import Dataflow, constant, parquet, records
 from elastream.clouds.provider import Measured
 from elastream.model.action import TaskId
 from elastream.model.cloud import HostState, HostType, Lease
+from elastream.model.cpu_span import whole_batches
 from elastream.model.observation import Frame, Metric
-from elastream.spark.telemetry.batches import Batch
-from elastream.spark.telemetry.frames import HostWatch, cores_used, seconds_waiting, task_frame, weights, whole_batches
+from elastream.spark.telemetry.frames import HostWatch, cores_used, seconds_waiting, task_frame, weights
 from elastream.spark.telemetry.stage_load import PartitionLoads
 
 HELD = {TaskId("count", 1): "h2", TaskId("count", 0): "h1", TaskId("count", 2): "h9"}
@@ -136,27 +136,6 @@ def test_a_counter_of_cpu_time_that_cannot_be_is_unknown_and_so_is_what_would_be
     assert math.isnan(seen[3]) or seen[3] == 0.0  # a counter that stands still
 
 
-def batches(*ends):
-    return [Batch("q", number, end - 0.5, 0.5, 1) for number, end in enumerate(ends)]
-
-
-@pytest.mark.parametrize(
-    ("queries", "span"),
-    [
-        ([batches(10.0, 12.0, 14.0, 16.0)], (5.0, 1.0)),  # two whole ones are three seconds and more
-        ([batches(15.0, 15.2, 15.4, 15.6)], None),  # so short that what is cut off of one says little
-        ([batches(1.0, 16.0)], None),  # so long that what was before it says less than the last seconds
-        ([batches(0.0, 2.0, 4.0)], None),  # no more come
-        ([batches(16.0)], None),
-        ([[]], None),
-        ([], None),
-        ([batches(13.0, 14.0, 15.0, 16.0), batches(8.5, 12.0, 15.5)], (5.0, 1.5)),  # those that hosts wait longest for
-    ],
-)
-def test_the_newest_whole_batches_of_some_seconds_are_what_use_is_told_of(queries, span):
-    assert whole_batches(queries, wall=17.0) == span
-
-
 def test_use_is_that_of_whole_batches_wherever_one_is_looked_at():
     lease = Lease("h1", HostType("small", cores=1.0), 0.0).to(HostState.STARTING, 0.0).to(HostState.RUNNING, 0.0)
     watch = HostWatch()
@@ -164,7 +143,7 @@ def test_use_is_that_of_whole_batches_wherever_one_is_looked_at():
         now = number / 4
         seconds = 0.6 * (now // 2 + min(now % 2, 1.0))
         ended = 100.0 + now // 2 * 2
-        span = whole_batches([batches(*(ended - 2.0 * back for back in range(5, -1, -1)))], 100.0 + now)
+        span = whole_batches([[ended - 2.0 * back for back in range(5, -1, -1)]], 100.0 + now)
         found = watch.frame(
             {"h1": lease}, {}, Frame(), lambda host: math.nan, {"h1": Measured(cpu_seconds=seconds)}, now, span=span
         )

@@ -10,16 +10,16 @@ from dataclasses import replace
 from typing import Any
 
 from elastream.control.loop import Loop
-from elastream.experiments.resilience.bed import NORMAL, Bed
+from elastream.experiments.resilience.bed import Bed
 from elastream.experiments.resilience.job import Job
 from elastream.model.cloud import Lease
+from elastream.model.cpu_span import CPU_WINDOW
 from elastream.model.decision import Decision
 from elastream.model.observation import Context, Observation
 from elastream.model.plant import Clock
 from elastream.planning.policies.ring import RingBalance
 from elastream.recording.observer import Ending, Header
 from elastream.spark.plant import SparkPlant
-from elastream.spark.telemetry.frames import CPU_WINDOW
 
 __all__ = ["BALANCED", "CORES", "balanced_after"]
 
@@ -47,10 +47,10 @@ def balanced_after(made: Bed) -> float:
     policy `ring`; infinite where that has not come GIVEN_UP batches after it."""
     watch = _Watch(made, SKEWED.loads(made.plant.spark, SKEWED.skewed_from))
     made.run(SKEWED)
-    # Records wait where batches take longer than they did: there is no queue, a batch is always ready. The thesis's damping
-    # as in the simulated runs: at the first measurement that says so, and after a change as long as one takes.
-    late = NORMAL * made.normal()
-    policy = RingBalance(cpu_low=LIGHT, queue_high=late, patience=0.0, cool_down=CPU_WINDOW, cut="load")
+    # Records always wait, as a full batch is always ready: longer than half of what one takes, so that use of CPU alone
+    # decides. The thesis's damping as in the simulated runs: at the first measurement that says so, and after a change as
+    # long as one takes.
+    policy = RingBalance(cpu_low=LIGHT, queue_high=made.normal() / 2, patience=0.0, cool_down=CPU_WINDOW, cut="load")
     watch.loop = Loop(_AsItIs(made.plant), policy, period=MEASURED, observers=[watch], limit=LIMIT)
     watch.loop.run()
     return watch.after

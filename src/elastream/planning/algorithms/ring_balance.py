@@ -18,6 +18,8 @@ __all__ = ["Arc", "evened", "halved", "middle", "widened"]
 
 FARTHEST = 16
 """Hosts among which one change evens load, at most: to cut P partitions among n hosts takes n P^2 steps."""
+FURTHER = 0.25
+"""Part of `gain` by which more hosts must lower the highest level: a change is made anyway, its moves go side by side."""
 
 ENOUGH = 1 + 1e-12
 """Times the least possible level: sums of loads are rounded."""
@@ -112,7 +114,7 @@ def widened(whole: Arc, hosts: int, owned: tuple[int, ...] | None, gain: float) 
 
     The thesis's chain ends with the first host that has room, and a skew passes on along the ring, a change for each
     neighbour. Here hosts behind it take part as well, twice as many each time, where that lowers the highest level of the
-    `whole` ring by `gain` once more. owned: the cut of the first `hosts` alone, None without one.
+    `whole` ring further. owned: the cut of the first `hosts` alone, None without one; then it must lower it by `gain`.
     """
     now = whole.levels(whole.owned)
 
@@ -125,7 +127,8 @@ def widened(whole: Arc, hosts: int, owned: tuple[int, ...] | None, gain: float) 
     while hosts < farthest:
         hosts = min(2 * hosts, farthest)
         arc = whole.part(hosts)
-        if (cut := evened(arc)) is not None and (level := highest(arc, cut)) < (1 - gain) * lowest:
+        least = gain if best is None else FURTHER * gain
+        if (cut := evened(arc)) is not None and (level := highest(arc, cut)) < (1 - least) * lowest:
             best, lowest = (arc, cut), level
     return best
 

@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from types import MappingProxyType
 
 import numpy as np
@@ -10,22 +10,16 @@ import numpy as np
 from elastream.clouds.provider import Measured
 from elastream.model.action import TaskId
 from elastream.model.cloud import HostState, Lease
+from elastream.model.cpu_span import CPU_WINDOW, LONGEST
 from elastream.model.graph import Graph
 from elastream.model.observation import Floats, Frame, Metric, TaskFrame
-from elastream.spark.telemetry.batches import Batch
 from elastream.spark.telemetry.speeds import HostSpeed
 from elastream.spark.telemetry.stage_load import PartitionLoads
 
-__all__ = ["HostWatch", "cores_used", "state_columns", "task_frame", "weights", "whole_batches"]
+__all__ = ["HostWatch", "cores_used", "state_columns", "task_frame", "weights"]
 
-CPU_WINDOW = 3.0
-"""Seconds that a host's CPU use is averaged over, at least: a few batches, since between two it is near nothing."""
-SHORTEST, LONGEST = 0.75, 10.0
-"""Seconds from one batch to the next from which the use is that of whole batches, since CPU_WINDOW has too few for what is
-cut off of one not to matter; and up to which, because that of longer ones would come too late."""
 KEPT = CPU_WINDOW + 2 * LONGEST
 """Seconds for which CPU times are kept: what `whole_batches` may ask for."""
-MOST_BATCHES = 1 + math.ceil(CPU_WINDOW / SHORTEST)
 MOST_USED = 1000.0
 """Times its cores that a host can use at most, where nothing holds it to them: a counter that grew faster is wrong."""
 NAN = float("nan")
@@ -45,24 +39,6 @@ def cores_used(hosts: Frame, working: Mapping[str, Lease], compiling: Collection
     return sum(min(used[name], usual * working[name].type.cores) if name in compiling else used[name] for name in working)
 
 
-def whole_batches(queries: Iterable[Sequence[Batch]], wall: float) -> tuple[float, float] | None:
-    """The newest whole batches that last CPU_WINDOW together: how many seconds ago the one before them ended, and the last.
-    None where none are as long as SHORTEST to LONGEST: the last seconds then say more.
-
-    queries: the batches of each, oldest first; the query with the longest counts. wall: epoch seconds.
-    """
-    found: tuple[float, tuple[float, float]] | None = None
-    for batches in queries:
-        ends = [each.end for each in list(batches)[-MOST_BATCHES:]]
-        if not ends or not 0 <= wall - ends[-1] <= LONGEST:
-            continue
-        before = next((number for number in range(2, 1 + len(ends)) if ends[-1] - ends[-number] >= CPU_WINDOW), 0)
-        length = (ends[-1] - ends[-before]) / (before - 1) if before else 0.0
-        if SHORTEST <= length <= LONGEST and (found is None or length > found[0]):
-            found = length, (wall - ends[-before], wall - ends[-1])
-    return None if found is None else found[1]
-
-
 class HostWatch:
     """Remembers the CPU time of hosts, so that its use can be told."""
 
@@ -79,7 +55,7 @@ class HostWatch:
         now: float,
         speeds: Mapping[str, HostSpeed] = MappingProxyType({}),
         copies: Mapping[str, float] = MappingProxyType({}),
-        span: tuple[float, float] | None = None,
+        span: tuple[float, float] = (CPU_WINDOW, 0.0),
     ) -> Frame:
         """A row per lease. A host that is not up yet has no use of CPU that says anything.
 
@@ -87,8 +63,8 @@ class HostWatch:
         hosts whose provider does not know their CPU time. links: a row per ordered pair of hosts; what a host has to do
         with others is the sum over those that it is in. speeds: what probes say; of a host that does not get all of its
         cores the use counts more, since it is full when it uses what it gets. copies: megabytes that copies of
-        others' state take. span: seconds ago at which what CPU use is taken over began and ended, where that is known: see
-        `whole_batches`; else it is the last CPU_WINDOW.
+        others' state take. span: from how many seconds ago, and until how many, CPU use is told, where it is
+        known for so long; else over the last CPU_WINDOW.
         """
         count = Counter(held.values())
         known = {name: measured.get(name, UNMEASURED) for name in leases}
@@ -108,7 +84,7 @@ class HostWatch:
                 Metric.BANDWIDTH: [_exchanged(name, links) for name in leases],
                 Metric.COPIES_MEMORY: [copies.get(name, NAN) for name in leases],
             },
-            {Metric.SPEED: oldest},
+            {Metric.SPEED: oldest, Metric.CPU: span[1]},
         )
 
     def _cpu_of(
@@ -117,7 +93,7 @@ class HostWatch:
         known: Measured,
         use: Callable[[str], float],
         now: float,
-        span: tuple[float, float] | None,
+        span: tuple[float, float],
         share: float,
     ) -> float:
         """Utilisation of a host: of the `share` of its cores that it gets, over `span` or CPU_WINDOW, or of its slots."""
@@ -134,7 +110,7 @@ class HostWatch:
             return NAN
         while len(samples) > 2 and samples[1][0] <= now - KEPT:
             samples.popleft()
-        if span is not None and samples[0][0] <= now - span[0] < now - span[1] <= samples[-1][0]:
+        if samples[0][0] <= now - span[0] < now - span[1] <= samples[-1][0]:
             then, until = now - span[0], now - span[1]
             times, used = zip(*samples, strict=True)
             before, after = np.interp([then, until], times, used).tolist()
