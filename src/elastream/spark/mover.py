@@ -116,6 +116,8 @@ class Mover:
         self._weights: Mapping[TaskId, float] = {}
         self._capacities: Mapping[str, float] = {}
         placing.benefit = self._load_of
+        if standby is not None:
+            placing.copied = standby.copies
         self._ended: dict[str, int] = {}
         self._rounds = Rounds()
         self._last_end = -RECENTLY

@@ -34,8 +34,8 @@ LAYOUT = lay_out(words().graph)
 NAMES = tuple(LAYOUT.graph.by_name)
 
 
-def seen(time, cpu, *, ring=None, waits=0.0, rate=100.0, done=None, loads=None, states=None, zones=None, types=(ONE,),
-    at=None, kinds=None, batch=math.nan, latency=math.nan, **bounds,
+def seen(time, cpu, *, ring=None, waits=0.0, rate=100.0, done=None, loads=None, errors=None, states=None, zones=None,
+    types=(ONE,), at=None, kinds=None, batch=math.nan, latency=math.nan, **bounds,
 ):  # fmt: skip
     """Hosts used as `cpu` says, h1 on, all on `ring` (at even tokens); waits: seconds of records; loads: by partition."""
     hosts = [f"h{number + 1}" for number in range(len(cpu))]
@@ -69,7 +69,11 @@ def seen(time, cpu, *, ring=None, waits=0.0, rate=100.0, done=None, loads=None, 
             range(P),
             [hosts.index(owner) for owner in owners],
             NAMES,
-            {} if loads is None else {Metric.BUSY_CORES: loads},
+            {
+                metric: column
+                for metric, column in ((Metric.BUSY_CORES, loads), (Metric.BUSY_CORES_ERROR, errors))
+                if column is not None
+            },
         ),
         leases={
             host: Lease(host, kind, 0.0, state, ((0.0, state),))
@@ -182,7 +186,7 @@ def test_half_gives_way_to_the_even_cut_where_loads_say_that_half_would_not_help
 def skewed(loads, **more):
     """Rounds of four hosts, each as busy as its quarter of `loads` and a tenth of a core."""
     cpu = [0.1 + float(part.sum()) for part in np.split(np.asarray(loads), 4)]
-    return lasting(cpu, waits=3.0, loads=loads, **more)
+    return lasting(cpu, **{"waits": 3.0, "loads": loads, **more})
 
 
 def test_the_cut_by_load_evens_a_skew_over_all_who_have_room_in_one_change():
@@ -194,6 +198,15 @@ def test_the_cut_by_load_evens_a_skew_over_all_who_have_room_in_one_change():
     taken = [float(loads[list(ring.partitions(host, P))].sum()) for host in ("h1", "h2", "h3", "h4")]
     assert max(taken) == pytest.approx(0.4), "two of the four partitions, which cannot be divided, on no host more"
     assert "2 hosts behind it take part" in action.why
+
+
+def test_a_cut_waits_until_the_loads_it_is_made_by_agree_but_not_for_ever():
+    loads = np.array([0.2] * 4 + [0.025] * 12)
+    unsure = skewed(loads, errors=loads / 2)
+    actions, plan = after(RingBalance(patience=0.0), *unsure)
+    assert (actions, plan.remarks) == ([], ())
+    assert after(RingBalance(patience=0.0), *unsure[:2], *skewed(loads, errors=loads / 5)[2:3])[0] != []
+    assert after(RingBalance(patience=0.0), *skewed(loads, errors=loads / 2, seconds=40.0))[0] != []
 
 
 def test_hosts_farther_round_the_ring_are_left_alone_where_they_would_lower_nothing():

@@ -146,6 +146,21 @@ def test_a_few_at_a_time_towards_each_host(tmp_path):
     assert sorted(bench.engine.told) == [(0, "h2"), (1, "h2"), (2, "h3")]
 
 
+def test_what_the_host_holds_a_copy_of_goes_at_once_and_loads_nothing(tmp_path):
+    """Thesis, section 6.4: a neighbour takes over an interval, and copies nothing."""
+    for lazy in (False, True):
+        bench = Bench(tmp_path / str(lazy), per_host=1, lazy=lazy)
+        bench.engine.believed[3] = HERE["h2"]
+        bench.placing.copied = lambda: {task(0): ["h2"], task(1): ["h3", "h2"], task(2): ["h3"]}
+        bench.batch()
+        bench.placing.want_all({task(0): "h2", task(1): "h2", task(2): "h2"})
+        bench.batch()
+        assert {(0, "h2"), (1, "h2")} <= set(bench.engine.told)
+        assert bench.engine.loaded == ([(2, "h2")] if lazy else []), "the one that is not copied there"
+        bench.batch(3)
+        assert bench.on("h2") == {0, 1, 2, 3}
+
+
 def test_without_limits_all_go_at_once(tmp_path):
     bench = Bench(tmp_path, per_host=None)
     bench.placing.want_all({task(n): "h2" for n in range(4)})

@@ -234,6 +234,19 @@ class RingLoad:
             found.setdefault(names[row], []).append(number)
         return found
 
+    def uncertainty(self, host: str) -> float:
+        """Standard error of what all state partitions on `host` take, over that; 0 where it is unknown.
+
+        They are medians of a few batches, so that one does not count for much; while most of those are of before a skew,
+        they disagree.
+        """
+        tasks, names = self.observation.tasks, self.observation.hosts.ids
+        there = tasks.host == (names.index(host) if host in names else -1)
+        busy, error = (tasks.column(each)[there] for each in (Metric.BUSY_CORES, Metric.BUSY_CORES_ERROR))
+        known = ~(np.isnan(busy) | np.isnan(error))
+        taken = float(busy[known].sum())
+        return float(error[known].sum()) / taken if taken > 0 else 0.0
+
     def heaviest(self, host: str) -> tuple[str, int, float] | None:
         """The state partition on `host` that keeps most cores busy: operator, number, cores; None where none is known."""
         known = [

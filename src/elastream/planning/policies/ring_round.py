@@ -25,6 +25,9 @@ __all__ = ["Round", "Watched"]
 
 PACE = 2.0
 """Seconds from one round to the next, until two rounds were seen."""
+UNCERTAIN, DOUBTS = 0.35, 30.0
+"""Standard error of what the partitions of a host take, over that, from which a cut waits for more batches: it would be by
+loads of before a skew. And seconds that it waits at most, so that loads which never agree do not hold it up."""
 AT_ONCE = 4
 """Hosts that may join a ring in a round, or as many as are on it, if these are more (HPA: 4 pods, or twice as many)."""
 LEAST_CALM = 10.0
@@ -194,6 +197,9 @@ class Round:
         for host in self._overloaded:
             if host not in next(iter(self.rings.values())):
                 continue
+            lasted = self.observation.time - self.seen.high[host]
+            if self.load.uncertainty(host) > UNCERTAIN and lasted < DOUBTS:
+                return []
             neighbours = self._asked(host)
             if neighbours is not None and (change := self._balanced(neighbours)) is not None:
                 return [change]

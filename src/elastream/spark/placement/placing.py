@@ -38,8 +38,9 @@ Target = Callable[[str], Location | None]
 class Limits:
     """Limits of concurrent migrations; None: unlimited.
 
-    per_host: to one host, and thereby per batch: loading a partition takes time from the batch that needs it. lazy: whether
-    the new executor loads the state before the new location is reported, if no batch waits for it.
+    per_host: to one host, and thereby per batch: loading a partition takes time from the batch that needs it. One of which
+    the host holds a copy loads nothing, and does not count. lazy: whether the new executor loads the state before the new
+    location is reported, if no batch waits for it.
     """
 
     per_host: int | None = 1
@@ -67,7 +68,8 @@ class Placing:
 
     landed, dropped: the newest migrations that have ended; moves: how many ever landed. states: by operator name of the
     tasks; changed by `attach` and `detach`. clock: seconds, for histories. plan: stores requests. benefit: priority of a
-    task's migration, any unit, higher first. alarms: raised by a loader that dies.
+    task's migration, any unit, higher first. copied: hosts that hold a copy of a task's state, by task. alarms: raised by a
+    loader that dies.
     """
 
     def __init__(
@@ -86,6 +88,7 @@ class Placing:
         self.plan = plan
         self.limits = limits or Limits()
         self.benefit = benefit
+        self.copied: Callable[[], Mapping[TaskId, Collection[str]]] = dict
         self._lock = threading.RLock()
         self._where: dict[TaskId, Location] = {}
         self._under_way: dict[TaskId, _UnderWay] = {}
@@ -290,15 +293,18 @@ class Placing:
         # batch, a load on a participating executor would delay the batch.
         held, most = set(self._where.values()), math.inf if self.limits.per_host is None else self.limits.per_host
         fresh = {each.migration.host for each in waiting if self.limits.lazy and target(each.migration.host) not in held}
+        copied = self.copied() if waiting else {}
         loads: dict[tuple[str, bool], Load] = {}
         for each in sorted(waiting, key=lambda each: (-each.migration.benefit, each.migration.since, each.migration.task)):
             host = each.migration.host
-            place = target(host)
-            if place is None or (host not in fresh and count.get(host, 0) >= most):
+            place, task, keep = target(host), each.migration.task, host in fresh
+            if place is not None and host in copied.get(task, ()):
+                each.place = place
+                continue
+            if place is None or (not keep and count.get(host, 0) >= most):
                 continue
             count[host] = count.get(host, 0) + 1
             each.place = place
-            task, keep = each.migration.task, host in fresh
             known = task in self._where and task.operator not in self._cold
             if self.limits.lazy and known and each.loads < LOADS and (keep or self._states[task.operator].idle()):
                 # One job loads all states selected now: a job costs the driver more than loading a small state.
