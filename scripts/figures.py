@@ -152,6 +152,8 @@ HEADLINES = (
     Headline("seconds from a host's lease to its first task, over those of before", "start", "first task, first task over"),
     Headline("throughput of a word count under Elastream, over the same in plain PySpark", "overhead", "throughput"),
     Headline("longest batch while a host is given back under load, over the median before", "release", "longest batch"),
+    Headline("records/s of a query on YARN with Autopilot beside it, over without", "yarn", "records/s on YARN"),
+    Headline("longest batch on YARN while an executor is given back, over one without", "yarn", "longest batch"),
     Headline(
         "batch time after one executor grew to four, with Autopilot over open-source Spark alone",
         "autopilot-growth",
