@@ -232,9 +232,10 @@ class GrantedExecutors:
                 host.gone = refused
                 self._give_back(executor)
         self._surplus &= set(seen)
-        for executor in fresh[len(waiting) :] if self._alone else ():
-            if (now := self._clock()) < self._given_back + HELD:
-                break  # they are held
+        beyond, now = fresh[len(waiting) :] if self._alone else [], self._clock()
+        if now < self._given_back + HELD:
+            return  # they are held
+        for executor in beyond:
             log.warning(
                 "executor %s came without a request, in place of one that was lost or withdrawn: given back", executor
             )

@@ -161,6 +161,20 @@ def test_what_the_host_holds_a_copy_of_goes_at_once_and_loads_nothing(tmp_path):
         assert bench.on("h2") == {0, 1, 2, 3}
 
 
+def test_a_copied_one_waits_for_what_an_executor_without_tasks_still_loads(tmp_path):
+    """Its first task would make it unload the rest."""
+    bench = Bench(tmp_path, lazy=True)
+    bench.placing.copied = lambda: {task(0): ["h2"]}
+    bench.engine.slow[HERE["h2"]] = threading.Event()
+    bench.placing.want_all({task(0): "h2", task(1): "h2"})
+    bench.batch()
+    assert bench.engine.told == []
+    bench.engine.slow.pop(HERE["h2"]).set()
+    bench.loaded()
+    bench.batch()
+    assert sorted(bench.engine.told) == [(0, "h2"), (1, "h2")]
+
+
 def test_without_limits_all_go_at_once(tmp_path):
     bench = Bench(tmp_path, per_host=None)
     bench.placing.want_all({task(n): "h2" for n in range(4)})

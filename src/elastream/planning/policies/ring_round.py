@@ -197,10 +197,10 @@ class Round:
         for host in self._overloaded:
             if host not in next(iter(self.rings.values())):
                 continue
-            lasted = self.observation.time - self.seen.high[host]
-            if self.load.uncertainty(host) > UNCERTAIN and lasted < DOUBTS:
-                return []
             neighbours = self._asked(host)
+            lasted = self.observation.time - self.seen.high[host]
+            if neighbours is not None and self.load.uncertainty(host) > UNCERTAIN and lasted < DOUBTS:
+                return []
             if neighbours is not None and (change := self._balanced(neighbours)) is not None:
                 return [change]
             if self._divisible(host):

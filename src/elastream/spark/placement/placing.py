@@ -299,7 +299,7 @@ class Placing:
             host = each.migration.host
             place, task, keep = target(host), each.migration.task, host in fresh
             if place is not None and host in copied.get(task, ()):
-                each.place = place
+                each.place, each.keep = place, keep
                 continue
             if place is None or (not keep and count.get(host, 0) >= most):
                 continue
