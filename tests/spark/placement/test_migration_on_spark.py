@@ -243,7 +243,7 @@ def keeps(copies, partition, place):
 
 
 def follows(copies, partition, place):
-    """Whether `place` has a copy of `partition`. Where batches are shorter than reports are apart, none seems up to date."""
+    """Whether `place` has a copy of `partition`. With batches shorter than reports are apart none seems up to date."""
     copies.follow({partition: [place]})
     return copies.lag().get(partition, {}).get(place.executor, math.nan) < math.inf
 
