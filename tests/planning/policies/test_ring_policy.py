@@ -203,10 +203,19 @@ def test_the_cut_by_load_evens_a_skew_over_all_who_have_room_in_one_change():
 def test_a_cut_waits_until_the_loads_it_is_made_by_agree_but_not_for_ever():
     loads = np.array([0.2] * 4 + [0.025] * 12)
     unsure = skewed(loads, errors=loads / 2)
-    actions, plan = after(RingBalance(patience=0.0), *unsure)
+    policy = RingBalance(patience=0.0, cut="load")
+    actions, plan = after(policy, *unsure)
     assert (actions, plan.remarks) == ([], ())
-    assert after(RingBalance(patience=0.0), *unsure[:2], *skewed(loads, errors=loads / 5)[2:3])[0] != []
-    assert after(RingBalance(patience=0.0), *skewed(loads, errors=loads / 2, seconds=40.0))[0] != []
+    assert after(policy, *unsure[:2], *skewed(loads, errors=loads / 5)[2:3])[0] != []
+    assert after(policy, *skewed(loads, errors=loads / 2, seconds=40.0))[0] != []
+    assert after(RingBalance(patience=0.0), *unsure)[0] != [], "halves are not cut by loads"
+
+
+def test_a_host_whose_loads_do_not_agree_holds_up_no_other_one():
+    loads = np.array([0.2] * 4 + [0.02] * 4 + [0.19] * 4 + [0.02] * 4)
+    errors = loads * ([0.5] * 4 + [0.05] * 12)
+    (action,), _ = after(RingBalance(patience=0.0, cut="load"), *skewed(loads, errors=errors))
+    assert action.why.startswith("h3 is overloaded, h4 is light")
 
 
 def test_hosts_farther_round_the_ring_are_left_alone_where_they_would_lower_nothing():

@@ -6,7 +6,7 @@ neighbours are an *arc*; moving a token by 1 / P moves one of P state partitions
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
@@ -56,14 +56,13 @@ class Arc:
     def part(self, hosts: int) -> "Arc":
         """The arc of its first so many hosts."""
         owned = self.owned[:hosts]
-        return Arc(
-            self.hosts[:hosts],
-            self.first,
-            self.count,
-            self.loads[: sum(owned)],
-            owned,
-            self.fixed[:hosts],
-            self.capacity[:hosts],
+        return replace(
+            self,
+            hosts=self.hosts[:hosts],
+            loads=self.loads[: sum(owned)],
+            owned=owned,
+            fixed=self.fixed[:hosts],
+            capacity=self.capacity[:hosts],
         )
 
 

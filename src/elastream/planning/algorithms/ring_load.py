@@ -235,10 +235,8 @@ class RingLoad:
         return found
 
     def uncertainty(self, host: str) -> float:
-        """Standard error of what all state partitions on `host` take, over that; 0 where it is unknown.
-
-        They are medians of a few batches, so that one does not count for much; while most of those are of before a skew,
-        they disagree.
+        """Standard error of what all state partitions on `host` take, over that, at most: as if all erred the same way, as
+        they do when a skew begins, whose first batches are outliers to a median. 0 where it is unknown.
         """
         tasks, names = self.observation.tasks, self.observation.hosts.ids
         there = tasks.host == (names.index(host) if host in names else -1)

@@ -198,9 +198,8 @@ class Round:
             if host not in next(iter(self.rings.values())):
                 continue
             neighbours = self._asked(host)
-            lasted = self.observation.time - self.seen.high[host]
-            if neighbours is not None and self.load.uncertainty(host) > UNCERTAIN and lasted < DOUBTS:
-                return []
+            if neighbours is not None and self._doubtful(host):
+                continue
             if neighbours is not None and (change := self._balanced(neighbours)) is not None:
                 return [change]
             if self._divisible(host):
@@ -210,6 +209,11 @@ class Round:
                 if self.load.one_queue:
                     return []  # a query is as slow as its slowest host: it would gain nothing by more for the others
         return self._grown(stuck)
+
+    def _doubtful(self, host: str) -> bool:
+        """Whether a cut by the loads of `host` is to wait until they agree."""
+        lasted = self.observation.time - self.seen.high[host]
+        return self.policy.cut == "load" and lasted < DOUBTS and self.load.uncertainty(host) > UNCERTAIN
 
     def _asked(self, host: str) -> tuple[str, ...] | None:
         """`host` and its neighbours clockwise up to the first that is light; None where none is."""
