@@ -195,6 +195,16 @@ def test_copies_that_are_there_are_observed_with_their_lag_and_memory():
     assert warm.copies() == {tasks[0]: ["h-b"], tasks[1]: ["h-c"]}
 
 
+def test_a_copy_that_is_too_far_behind_saves_a_move_nothing():
+    java = Java()
+    java.keeps("b", 0, version=6, committed=7)
+    java.keeps("b", 1, version=1, committed=7)
+    warm = standby(java)
+    warm.look()
+    assert set(warm.copies()) == {TaskId("count", 0), TaskId("count", 1)}
+    assert set(warm.copies(most=5)) == {TaskId("count", 0)}
+
+
 def test_a_copy_is_behind_the_batch_that_runs_before_its_executor_has_seen_the_last_one_end():
     java = Java()
     java.keeps("b", 0, version=7, committed=7)

@@ -29,6 +29,7 @@ takes SHARE of a core. While something moves it waits for the ends of batches wi
 import logging
 import threading
 from collections.abc import Callable, Collection, Mapping
+from functools import partial
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
@@ -60,6 +61,9 @@ SHARE = 0.01
 """Cores that polling may take while nothing moves: one fifth of the bar of Autopilot."""
 NEXT_TO_NOTHING = 1e-9
 """Replaces the load of a task if unknown: such tasks are spread by their number."""
+NEAR = 10
+"""Committed batches that a copy may lack for a move to it to load next to nothing: Spark's own snapshots of state are as
+many apart (spark.sql.streaming.stateStore.minDeltasForSnapshot), so that a task without a copy reads more."""
 FAULTS = 5
 """Passes in a row that fail before an alarm sounds: a query that stops, or a host that goes, makes one or two fail."""
 ENDING = 10.0
@@ -117,7 +121,7 @@ class Mover:
         self._capacities: Mapping[str, float] = {}
         placing.benefit = self._load_of
         if standby is not None:
-            placing.copied = standby.copies
+            placing.copied = partial(standby.copies, NEAR)
         self._ended: dict[str, int] = {}
         self._rounds = Rounds()
         self._last_end = -RECENTLY

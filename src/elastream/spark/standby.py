@@ -105,13 +105,16 @@ class WarmStandby:
         found = (self._hosts.target(name) for name in dict.fromkeys(hosts))
         return [place for place in found if place is not None]
 
-    def copies(self) -> Mapping[TaskId, Sequence[str]]:
-        """Hosts that hold a copy of each task's state by the last look, the one furthest ahead first."""
+    def copies(self, most: float = math.inf) -> Mapping[TaskId, Sequence[str]]:
+        """Hosts that hold a copy of each task's state by the last look, the one furthest ahead first.
+
+        most: committed batches that a copy may lack.
+        """
         host_of, kept = self._hosts.host_of(), self._kept
         found: dict[TaskId, list[tuple[float, str]]] = {}
         for name, (_, copies) in self._copies.items():
             for partition, by_executor in copies.lag(kept).items():
-                ready = [(lag, host_of[at]) for at, lag in by_executor.items() if at in host_of and not math.isnan(lag)]
+                ready = [(lag, host_of[at]) for at, lag in by_executor.items() if at in host_of and lag <= most]
                 if ready:
                     found[TaskId(name, partition)] = sorted(ready)
         return {task: [host for _, host in each] for task, each in found.items()}

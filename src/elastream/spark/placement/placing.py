@@ -39,8 +39,8 @@ class Limits:
     """Limits of concurrent migrations; None: unlimited.
 
     per_host: to one host, and thereby per batch: loading a partition takes time from the batch that needs it. One of which
-    the host holds a copy loads nothing, and does not count. lazy: whether the new executor loads the state before the new
-    location is reported, if no batch waits for it.
+    the host holds a copy loads nothing, and does not wait for its turn. lazy: whether the new executor loads the state
+    before the new location is reported, if no batch waits for it.
     """
 
     per_host: int | None = 1
@@ -68,8 +68,8 @@ class Placing:
 
     landed, dropped: the newest migrations that have ended; moves: how many ever landed. states: by operator name of the
     tasks; changed by `attach` and `detach`. clock: seconds, for histories. plan: stores requests. benefit: priority of a
-    task's migration, any unit, higher first. copied: hosts that hold a copy of a task's state, by task. alarms: raised by a
-    loader that dies.
+    task's migration, any unit, higher first. copied: hosts that hold a copy of a task's state, nearly up to date, by task.
+    alarms: raised by a loader that dies.
     """
 
     def __init__(
