@@ -117,6 +117,16 @@ class TestLost:
         assert provider.hosts()["h2"].executor == "3"
         assert session.killed == ["2", "4"]
 
+    def test_what_comes_for_requests_that_were_withdrawn_goes_at_once_each_time(self):
+        session = FakeSession()
+        provider = granted(session, alone=True)
+        provider.lease({f"h{number}": TYPE for number in range(3)})
+        provider.release([f"h{number}" for number in range(3)])
+        for executor in "123":  # granted before, registered one after the other
+            session.there[executor] = ("10.2.0.7", 2, 0, False)
+            provider.hosts()
+        assert session.killed == ["1", "2", "3"]
+
     def test_one_that_nobody_requested_goes_after_two_minutes_whatever_came_of_the_others(self):
         now = [0.0]
         session = FakeSession(obliging=1)

@@ -15,7 +15,8 @@ request. The number is absolute, so that repeating it leases nothing twice:
     released before it registered                   forgotten   lowers the number, which withdraws the request
     released                                        ENDING      lowers the number, then gives the executor back
     nobody requested it (own sessions)              not listed  gives it back
-    another one soon after                          not listed  keeps it until one is found lost, or for HELD: the cluster
+    ... as its request was withdrawn too late       not listed  the same
+    another one soon after, for no such request     not listed  keeps it until one is found lost, or for HELD: the cluster
                                                                 knows of a loss that Spark has not told of yet, and would
                                                                 replace what is given back. A request has it at once
 
@@ -103,6 +104,7 @@ class GrantedExecutors:
         self._hosts: dict[str, _Host] = {}
         self._surplus: set[str] = set()  # executors given back that nobody requested
         self._given_back = -math.inf  # when the last of them was
+        self._withdrawn = 0  # requests since, for which executors may come yet
         self._beside = 0
         self._written = ""
         if granting is not None:
@@ -163,6 +165,7 @@ class GrantedExecutors:
                 if host is None or host.released:
                     continue
                 host.released = True
+                self._withdrawn += host.executor is None and not host.gone
                 if host.executor is not None and not host.gone:
                     self._give_back(host.executor)
             self._forget()
@@ -233,14 +236,16 @@ class GrantedExecutors:
                 self._give_back(executor)
         self._surplus &= set(seen)
         beyond, now = fresh[len(waiting) :] if self._alone else [], self._clock()
-        if now < self._given_back + HELD:
-            return  # they are held
-        for executor in beyond:
+        held = now < self._given_back + HELD
+        for executor in beyond[: self._withdrawn] if held else beyond:
             log.warning(
                 "executor %s came without a request, in place of one that was lost or withdrawn: given back", executor
             )
             self._surplus.add(executor)
-            self._given_back = now
+            if self._withdrawn:
+                self._withdrawn -= 1
+            else:
+                self._given_back = now
             self._give_back(executor)
 
     def _find_lost(self, granting: Granting, seen: Collection[str]) -> bool:
