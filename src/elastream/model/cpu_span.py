@@ -13,9 +13,10 @@ __all__ = ["CPU_WINDOW", "LONGEST", "whole_batches"]
 
 CPU_WINDOW = 3.0
 """Seconds that a host's CPU use is averaged over, at least: a few batches, since between two it is near nothing."""
-SHORTEST, LONGEST = 0.75, 10.0
+SHORTEST, LONGEST = 0.75, 7.5
 """Seconds from one batch to the next from which the use is that of whole batches, since CPU_WINDOW has too few for what is
-cut off of one not to matter; and up to which, because that of longer ones would come too late."""
+cut off of one not to matter; and up to which, because that of longer ones would come too late. Neither is near a usual
+trigger (1, 5, 10 s), around which times from batch to batch would lie on both sides."""
 MOST_BATCHES = 1 + math.ceil(CPU_WINDOW / SHORTEST)
 
 

@@ -43,7 +43,8 @@ from elastream.simulation.watching import AT, Watch
 )  # fmt: skip
 """Rows of the operators' table, for what is compiled."""
 WINDOW = 3.0
-"""Seconds of batches that one observation covers, and over which CPU use is averaged, as on Spark."""
+"""Seconds of batches that one observation covers, and over which CPU use is averaged, as on Spark
+where batches are short (`model.cpu_span`)."""
 
 
 class BatchWatch(Watch):

@@ -263,6 +263,7 @@ def _cpu_costs(recording: Recording, since: float) -> tuple[float, float]:
     starts, ends, records = (
         np.array([getattr(batch, name) for batch in recording.batches]) for name in ("start", "end", "records")
     )
+    on_spark = recording.header.plant == "spark"
     queries = np.array([batch.segment for batch in recording.batches])
     by_query = [np.sort(ends[queries == name]) for name in dict.fromkeys(queries.tolist())]
     used = np.zeros(len(recording.times))
@@ -272,7 +273,8 @@ def _cpu_costs(recording: Recording, since: float) -> tuple[float, float]:
     for time, now in zip(recording.times, used, strict=True):
         settled = [at for lease in recording.hosts if (at := lease.ready_at()) is not None and at < time]
         coming = any(state_at(lease, time) in COMING for lease in recording.hosts)
-        ago, until_ago = whole_batches([each[: np.searchsorted(each, time, "right")] for each in by_query], time)
+        so_far = [each[: np.searchsorted(each, time, "right")] for each in by_query]
+        ago, until_ago = whole_batches(so_far, time) if on_spark else (CPU_WINDOW, 0.0)
         first, last = time - ago, time - until_ago
         if first < max([since, *(at + CPU_WINDOW for at in settled)]) or coming:
             continue
