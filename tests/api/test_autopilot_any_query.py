@@ -9,13 +9,15 @@ from itertools import pairwise
 
 import pandas as pd
 import pytest
+from py4j.protocol import Py4JError
 from pyspark import cloudpickle
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.streaming import StatefulProcessor
 from pyspark.sql.types import LongType, StructField, StructType
 
 from elastream import Autopilot, Otd
-from elastream.model.action import MoveTask, TaskId
+from elastream.model.action import MoveTask, ReleaseHost, Status, TaskId
 from elastream.model.plant import Plan, Policy
 from stranger import two_executors
 from waiting import wait_until
@@ -233,6 +235,40 @@ def test_a_query_without_state_is_watched_and_left_alone(spark, tmp_path, caplog
         assert query.isActive
     finally:
         query.stop()
+
+
+@pytest.fixture
+def in_real_time(spark, tmp_path):
+    """A query in real-time mode: its one task goes on for as long as a batch."""
+    jvm = spark._jvm
+    try:
+        trigger = jvm.org.apache.spark.sql.streaming.Trigger.RealTime("5 seconds")
+        source = jvm.org.apache.spark.sql.execution.streaming.sources.LowLatencyMemoryStream
+        rows = source.singlePartition(spark._jsparkSession, jvm.org.apache.spark.sql.Encoders.LONG()).toDF()
+    except (Py4JError, TypeError):
+        pytest.skip(f"Spark {spark.version} has no real-time mode, or no source to try it with")
+    writer = DataFrame(rows, spark).writeStream.queryName("fast").format("console").outputMode("update")
+    writer._jwrite.trigger(trigger)
+    query = writer.option("checkpointLocation", str(tmp_path / "fast")).start()
+    yield query
+    query.stop()
+
+
+@pytest.mark.slow
+def test_a_query_in_real_time_mode_is_left_alone_and_no_executor_is_taken_from_it(spark, started, in_real_time, caplog):
+    out = []
+    query, _ = started(aggregated_in_rocksdb, out)
+    with Autopilot(spark, period=0.5, max_hosts=2, policy=Away()).watch() as pilot:
+        wait_until(lambda: pilot.plant is not None and pilot.plant.placing.landed and pilot.plant.queries.real_time)
+        assert [each.name for each in pilot.plant.queries.live] == ["q"], "the other one is looked after as always"
+        assert pilot.plant.queries.real_time == ("fast",)
+        outcome = pilot.plant.apply(ReleaseHost(pilot.plant.hosts.usable[0]))
+        assert outcome.status is Status.REFUSED
+        assert "'fast' in real-time mode" in outcome.reason
+        assert len(pilot.plant.hosts.usable) == 2
+    assert query.isActive
+    assert in_real_time.isActive, in_real_time.exception()
+    assert [each.message for each in caplog.records if "'fast' runs in real-time mode" in each.message]
 
 
 @pytest.mark.slow

@@ -32,9 +32,11 @@ class Driver:
     context = None
 
     def __init__(self):
-        self.cost, self._spent, self.also = 0.0, 0.0, []
+        self.cost, self._spent, self.also, self.queries = 0.0, 0.0, [], []
 
     def ask(self, method, *_):
+        if method == "queries":
+            return self.queries
         if method != "executors":
             return []
         return [["0", "10.0.0.2:7", "1", "0", "0", "0"], ["1", "10.0.0.3:7", "1", "0", "0", "0"], *self.also]
@@ -127,6 +129,30 @@ def test_what_an_action_changes_is_seen_at_once(plant, driver):
 def test_what_cannot_be_done_to_a_strangers_session_is_refused(plant, action, reason):
     plant.observe()
     assert plant.apply(action).reason == reason
+
+
+REAL_TIME = ["id-1", "run-1", "7", "0", "1", "fraud"]
+
+
+def test_while_a_query_in_real_time_mode_runs_no_executor_is_drained_or_given_back(spark, driver, caplog):
+    driver.queries = [REAL_TIME]
+    plant = attach(spark, driver, None, asks=True, kinds=[SMALL], max_hosts=4)
+    try:
+        for _ in range(2):
+            plant._not_before = 0.0
+            assert plant.observe().operators.ids == (), "it is not looked after"
+        why = "'fraud' in real-time mode: tasks there go on for minutes, and none is cut off"
+        assert plant.apply(DrainHost("h2")).reason == why
+        assert plant.apply(ReleaseHost("h2")).reason == why
+        (said,) = [each.message for each in caplog.records if "real-time" in each.message]
+        assert said.startswith("query 'fraud' runs in real-time mode: it is left alone")
+        plant.hosts.lease("late", SMALL)
+        assert plant.apply(ReleaseHost("late")).succeeded, "nothing runs where nothing has come"
+        driver.queries = []
+        plant.observe()
+        assert plant.apply(DrainHost("h2")).succeeded
+    finally:
+        plant.close()
 
 
 @pytest.mark.parametrize(

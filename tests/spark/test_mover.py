@@ -38,7 +38,7 @@ class Driver(FakeSession):
         if self.fault is not None:
             raise self.fault("as meant")
         if method == "queries":
-            return [[query, run, str(batch), str(int(idle)), name] for query, run, batch, idle, name in self.queries]
+            return [[query, run, str(batch), str(int(idle)), "0", name] for query, run, batch, idle, name in self.queries]
         return super().ask(method, *arguments)
 
     def cpu_seconds(self):

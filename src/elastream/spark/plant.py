@@ -280,6 +280,10 @@ class SparkPlant(Generic[Q]):
                 return Outcome(action, Status.REFUSED, "executors cannot be given back here")
             case CancelDrain(host) if self.hosts.leaving(host):
                 return Outcome(action, Status.REFUSED, f"Spark gives host {host!r} nothing more")
+            case DrainHost(host) | ReleaseHost(host) if self.queries.real_time and self.hosts.executor(host) is not None:
+                names = ", ".join(map(repr, self.queries.real_time))
+                why = f"{names} in real-time mode: tasks there go on for minutes, and none is cut off"
+                return Outcome(action, Status.REFUSED, why)
             case LeaseHost() | RenewHost() | DrainHost() | CancelDrain() | ReleaseHost():
                 return self._host_actions.apply(action)
 

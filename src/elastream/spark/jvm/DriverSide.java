@@ -114,8 +114,11 @@ public static String queries(Object all) {
         org.apache.spark.sql.streaming.StreamingQuery each = (org.apache.spark.sql.streaming.StreamingQuery) queries.next();
         org.apache.spark.sql.streaming.StreamingQueryProgress last = each.lastProgress();
         boolean idle = !each.status().isTriggerActive() && !each.status().isDataAvailable();
+        String trigger =
+            String.valueOf(((org.apache.spark.sql.execution.streaming.runtime.StreamExecution) each).trigger());
         out.append(each.id()).append('\t').append(each.runId()).append('\t').append(last == null ? -1 : last.batchId())
-            .append('\t').append(idle ? 1 : 0).append('\t').append(line(each.name())).append('\n');
+            .append('\t').append(idle ? 1 : 0).append('\t').append(trigger.startsWith("RealTime") ? 1 : 0)
+            .append('\t').append(line(each.name())).append('\n');
     }
     return out.toString();
 }

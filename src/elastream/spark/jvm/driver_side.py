@@ -71,17 +71,21 @@ class TaskLoads(DriverSide):
 class RunningQuery(NamedTuple):
     """A running query. batch: the newest ended batch, -1 before the first. idle: no batch is running and no data waits.
 
-    name: empty if it has none.
+    real_time: whether it runs in Spark's real-time mode. name: empty if it has none.
     """
 
     id: str
     run_id: str
     batch: int
     idle: bool
+    real_time: bool
     name: str
 
 
 def running_queries(driver: DriverSide, spark: SparkSession) -> tuple[RunningQuery, ...]:
     """All running queries of the application of `spark`, of whichever session. Raises Py4JError if it was stopped."""
     rows = driver.ask("queries", java_queries(spark))
-    return tuple(RunningQuery(query, run, int(batch), idle == "1", name) for query, run, batch, idle, name in rows)
+    return tuple(
+        RunningQuery(query, run, int(batch), idle == "1", real_time == "1", name)
+        for query, run, batch, idle, real_time, name in rows
+    )

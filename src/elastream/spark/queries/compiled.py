@@ -39,6 +39,7 @@ class CompiledQueries:
     """
 
     kinds = frozenset({"SwitchAlternate", "SwitchEdge", "SetKeyTable", "SetParallelism"})
+    real_time: tuple[str, ...] = ()
 
     def __init__(
         self,

@@ -2,8 +2,13 @@
 
 Due times of records and the loads of operators inside a stage are unknown. The stages form a chain, because their true
 edges make no difference to where their partitions are.
+
+A query in Spark's real-time mode is left alone: its tasks go on for minutes, so that between two of its batches nothing can
+be moved in time, and what it reports comes as late. Its executors must not be given back meanwhile; which they are nobody
+tells.
 """
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from itertools import pairwise
@@ -30,6 +35,8 @@ RESTART = 15.0
 NAN = float("nan")
 _AS_WRITTEN = (Alternate("as written"),)
 
+log = logging.getLogger(__name__)
+
 
 class WatchedQueries:
     """The queries of a session that are chosen, through all their runs. chosen: their ids, None for every one that runs."""
@@ -50,6 +57,7 @@ class WatchedQueries:
         self._queries: dict[str, Query] = {}
         self._gone_since: dict[str, float] = {}
         self._since: float | None = None  # when it was first seen which run
+        self._real_time: dict[str, str] = {}
         self._batches, self._rows, self._longest = 0, 0, 0.0
 
     @property
@@ -61,6 +69,11 @@ class WatchedQueries:
     def live(self) -> tuple[Query, ...]:
         """Those that ran when they were last looked for."""
         return tuple(query for query in self.all if query.run_id is not None)
+
+    @property
+    def real_time(self) -> tuple[str, ...]:
+        """Queries of the application that run in real-time mode, chosen or not."""
+        return tuple(self._real_time.values())
 
     @property
     def layout(self) -> Layout:
@@ -128,8 +141,14 @@ class WatchedQueries:
         running = set()
         found = running_queries(self._with.driver, self._with.spark)
         self._since = now if self._since is None else self._since
+        before, self._real_time = self._real_time, {each.id: each.name or each.id[:8] for each in found if each.real_time}
+        for name in (self._real_time[query] for query in self._real_time.keys() - before.keys()):
+            log.warning(
+                "query %r runs in real-time mode: it is left alone, and no executor is drained or given back while it runs",
+                name,
+            )
         for each in found:
-            if chosen is None or each.id in chosen:
+            if each.id not in self._real_time and (chosen is None or each.id in chosen):
                 running.add(each.id)
                 if each.id not in self._queries:
                     self._queries[each.id] = Query(self._with, each.id, self._free_name(each.name or each.id[:8]))
