@@ -9,7 +9,7 @@ import logging
 import sys
 import tempfile
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
@@ -19,6 +19,7 @@ from elastream.api.pilot_log import PilotLog
 from elastream.api.result import RunResult
 from elastream.api.showing import told_to_cluster
 from elastream.clouds.executors import STABILIZATION_DOWN
+from elastream.clouds.granted import GrantedExecutors
 from elastream.clouds.provider import Cloud, Provider
 from elastream.control.journal import Journal
 from elastream.control.loop import Loop
@@ -271,6 +272,7 @@ class Autopilot:
         if cloud is not None:
             provider = self._joined(cast(Cloud, cloud), stack, client if can.asks else None, can.allowed)
         terms = None if provider is None else provider.terms
+        kinds = [self._type] if self._type else terms.types if terms else [self._executor(can.slots or 1)]
         return attach(
             self._spark,
             driver,
@@ -283,7 +285,8 @@ class Autopilot:
             min_hosts=self._min_hosts,
             asks=asks,
             provider=provider,
-            kinds=[self._type] if self._type else terms.types if terms else [self._executor(can.slots or 1)],
+            kinds=kinds,
+            found=self._found(provider, kinds[0]),
             gives_back=GIVING_BACK if cloud is not None else 0.0,
             allowed=can.allowed,
             observe_only=self._observe_only,
@@ -310,6 +313,14 @@ class Autopilot:
         memory = float(java_context(self._spark).executorMemory()) * MEBIBYTE
         kind = HostType("executor", cores=slots, memory=memory, slots=slots, price=0.0, billing=Billing(1.0), start=15.0)
         return kind if self._prices is None else self._prices.of(kind)
+
+    def _found(self, provider: Provider | None, kind: HostType) -> Callable[[int], HostType]:
+        """What an executor of so many slots is taken for that the session has anyway; kind: one that is leased.
+
+        Executors of one session are of one shape. Those beside hosts of another cloud are not that cloud's to price.
+        """
+        requested = isinstance(provider, GrantedExecutors) or (provider is None and self._type is not None)
+        return (lambda slots: kind) if requested else self._executor
 
     def _joined(self, cloud: Cloud, stack: ExitStack, client: AllocationClient | None, allowed: int) -> Provider | None:
         """The provider of `cloud`, opened here and closed with `stack`; None, with a warning, if it cannot be opened."""

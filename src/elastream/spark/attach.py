@@ -18,7 +18,7 @@ from elastream.model.action import LeaseHost, ReleaseHost
 from elastream.model.alarms import Alarms
 from elastream.model.cloud import HostState, HostType
 from elastream.recording.lease_log import LeaseLog
-from elastream.spark.hosts.hosts import Hosts
+from elastream.spark.hosts.hosts import Hosts, unpriced
 from elastream.spark.hosts.taking_over import take_over
 from elastream.spark.hosts.warmup import warm_up
 from elastream.spark.jvm.cluster_word import word_of
@@ -91,6 +91,7 @@ def attach(
     asks: bool = False,
     provider: Provider | None = None,
     kinds: Sequence[HostType] = (),
+    found: Callable[[int], HostType] = unpriced,
     allowed: int = UNLIMITED,
     observe_only: bool = False,
     gives_back: float = 0.0,
@@ -106,7 +107,8 @@ def attach(
     client: how executors are requested and seen, by default one of its own. task_loads: how to see where partitions run
     and what they take; without it both are unknown, and nothing is moved. recovery: acts on lost executors; without it
     Spark does. chosen: tells the ids of the queries to look after, None for every query that runs. kinds: what is leased
-    of `provider`; where executors are requested of Spark (`asks`), what one of them is taken for. gives_back: seconds that
+    of `provider`; where executors are requested of Spark (`asks`), what one of them is taken for. found: what an executor
+    of so many slots is taken for that the session has anyway, with its price. gives_back: seconds that
     closing takes to release hosts of the provider, which ends soon; hosts that nothing else can do the work of are added
     to `kept`. traffic: measures who sends whom how much as well, a call more a look and query. replicas: copies of each
     state partition that other executors are to keep. leases: their log; hosts that were leased by an earlier Autopilot and
@@ -130,6 +132,7 @@ def attach(
         fence=client.fence,
         warm=warm,
         session=session,
+        found=found,
         log=log_of_leases,
         alone=alone,
         alarms=alarms,

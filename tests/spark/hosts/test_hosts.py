@@ -11,7 +11,7 @@ from conformance.fake_provider import SMALL, FakeProvider
 from conformance.fake_session import FakeSession
 from elastream.clouds.granted import GrantedExecutors
 from elastream.clouds.provider import UNLIMITED, RunState, Terms
-from elastream.model.cloud import TRANSITIONS, HostState, HostType
+from elastream.model.cloud import TRANSITIONS, Billing, HostState, HostType
 from elastream.model.errors import CloudError
 from elastream.spark.hosts import hosts as module
 from elastream.spark.hosts.hosts import Hosts
@@ -36,6 +36,18 @@ def clock():
 @pytest.fixture
 def provider():
     return FakeProvider()
+
+
+def test_executors_that_are_there_cost_what_they_are_taken_for(session, clock):
+    priced = HostType("executor", cores=2, slots=2, price=0.5, billing=Billing(10.0))
+    granted = GrantedExecutors(Terms((priced,), 10), session)
+    hosts = Hosts(
+        Executors(session), granted, clock.now, fence=session.fence, session=granted, found=lambda slots: priced
+    )  # fmt: skip
+    hosts.look()
+    assert {lease.type.name for lease in hosts.leases.values()} == {"executor-2"}, "told apart from what is leased"
+    assert hosts.cost(15.0) == 2 * 2 * 0.5, "two units of ten seconds have begun of each"
+    assert hosts.leased == ()
 
 
 def asked_of_spark(session, clock, allowed=UNLIMITED):

@@ -36,7 +36,7 @@ from elastream.spark.hosts.book import HostBook, Known
 from elastream.spark.hosts.taking_over import Begun, TakenOver
 from elastream.spark.jvm.executors import Executor, Executors, newest_by_address
 
-__all__ = ["GRACE_BATCHES", "GRACE_LIMIT", "SETTLING_BATCHES", "START_LIMIT", "Hosts"]
+__all__ = ["GRACE_BATCHES", "GRACE_LIMIT", "SETTLING_BATCHES", "START_LIMIT", "Hosts", "unpriced"]
 
 log = logging.getLogger(__name__)
 
@@ -55,13 +55,19 @@ BUSY_WINDOW = 15.0
 """Seconds that an executor's use is averaged over: tasks count when they end."""
 
 
+def unpriced(slots: int) -> HostType:
+    """An executor of so many slots that nothing is known of: a core each, and no price."""
+    return HostType("executor", cores=slots, slots=slots, price=0.0, billing=Billing(1.0))
+
+
 class Hosts(HostBook):
     """All hosts so far, as `HostBook` keeps them.
 
     provider: where hosts are leased. clock: seconds of the run. fence: lets an executor get no further task. warm: makes a
     new executor fast before it counts, on a thread of its own; None where none is warmed. session: takes in executors that
-    were not leased, and gives them back; None in a session that has only those leased here. log: of leases. alone:
-    whether nobody else leases of the provider: what it lists and nobody leased here is an orphan then, and released.
+    were not leased, and gives them back; None in a session that has only those leased here. found: what one of those of so
+    many slots is taken for, with its price. log: of leases. alone: whether nobody else leases of the provider: what it
+    lists and nobody leased here is an orphan then, and released.
     """
 
     def __init__(
@@ -73,12 +79,13 @@ class Hosts(HostBook):
         fence: Callable[[str], None],
         warm: Callable[[Executor], None] | None = None,
         session: GrantedExecutors | None = None,
+        found: Callable[[int], HostType] = unpriced,
         log: LeaseLog | None = None,
         alone: bool = True,
         alarms: Alarms | None = None,
     ) -> None:
         super().__init__(provider, clock, log, alarms)
-        self._executors, self._session = executors, session
+        self._executors, self._session, self._found_as = executors, session, found
         self._fence, self._warm = fence, warm
         self._alone = alone
         self._listed: dict[Provider, Mapping[str, HostStatus]] = {}
@@ -293,8 +300,7 @@ class Hosts(HostBook):
     def _find(self, session: GrantedExecutors, executor: Executor) -> None:
         """Take in an executor that was not leased."""
         name, now = f"h{self.next_number}", self._clock()
-        slots = executor.slots
-        kind = HostType(f"executor-{slots}", cores=slots, slots=slots, price=0.0, billing=Billing(1.0))
+        kind = replace(self._found_as(executor.slots), name=f"executor-{executor.slots}")
         session.adopt(name, executor.id, kind)
         self._enter({name: Lease(name, kind, now).to(HostState.STARTING, now).to(HostState.RUNNING, now)})
         self._known[name] = known = Known(session, executor=executor, warm={executor.id})
