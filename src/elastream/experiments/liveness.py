@@ -40,7 +40,7 @@ from elastream.model.promises import PlantKind
 from elastream.model.qos import offered_rates
 from elastream.model.stages import Layout
 from elastream.planning.algorithms.queues import NO_INSTANCE, service_levels, widened_queries
-from elastream.planning.algorithms.reach import IN_VAIN, NO_HELP, ON_TRIAL, beyond_partitions
+from elastream.planning.algorithms.reach import HALF_HELP, IN_VAIN, NO_HELP, ON_TRIAL, beyond_partitions
 from elastream.planning.provision import declared_cores
 from elastream.recording.observer import Ending, Header
 from elastream.simulation import SimulatedPlant
@@ -246,6 +246,7 @@ class _Watch:
         lately = max([running, *(round.batch for round in self.rounds[1 - ROUNDS :])])
         latency = seen.latency().value
         vain = IN_VAIN in decision.note or NO_HELP in decision.note
+        tries = ON_TRIAL in decision.note or HALF_HELP in decision.note
         return RoundSeen(
             seen.time,
             math.fsum(waits),
@@ -259,7 +260,7 @@ class _Watch:
             math.nan if latency is None else latency,
             any(_grows(outcome.action, seen) for outcome in decision.done),
             next((o.action for o in decision.done if not isinstance(o.action, RenewHost)), None),
-            bool(decision.unknown) or vain or fixed or ON_TRIAL in decision.note,
+            bool(decision.unknown) or vain or fixed or tries,
             vain,
             fixed,
         )

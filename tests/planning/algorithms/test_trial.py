@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from elastream.planning.algorithms import reach
-from elastream.planning.algorithms.reach import NO_HELP, ON_TRIAL, after_trial
+from elastream.planning.algorithms.reach import HALF_HELP, NO_HELP, ON_TRIAL, REST, after_trial
 from elastream.planning.algorithms.seen import AVOIDED, Seen
 
 WINDOW = 10.0
@@ -50,8 +50,27 @@ def test_before_it_shows_what_they_bring_no_more_are_leased(rounds):
     assert rounds.after(8.0, 1900.0, 7.8) == ""
 
 
-@pytest.mark.parametrize(("processed", "busy"), [(1500.0, 5.9), (1000.0, 5.9), (1500.0, 3.9), (1500.0, 0.0)])
-def test_where_more_is_processed_or_records_cost_more_hosts_go_on_coming(rounds, processed, busy):
+def test_hosts_that_brought_less_than_half_are_the_last_for_a_while_and_it_is_said_what_they_brought(rounds):
+    rounds.after(4.0, 1000.0, 3.9)
+    assert rounds.after(8.0, 1200.0, 7.8, settled=False) == "", "judged once they are at work; more may come meanwhile"
+    assert rounds.after(8.0, 1200.0, 7.8, coming=("h2",)) == ""
+    said = rounds.after(8.0, 1200.0, 7.8)
+    assert said == f"{HALF_HELP}: 4 cores processed 1000/s, 8 process 1200/s of 1800/s"
+    assert rounds.after(8.0, 1200.0, 7.8, wait=REST - 1) == said
+    assert rounds.after(8.0, 1200.0, 7.8, wait=1) == ""
+    assert rounds.after(12.0, 1800.0, 11.0) == "", "what later ones bring is judged by what these did"
+    assert rounds.seen.trial.cores == 12.0
+
+
+def test_a_host_that_is_lost_while_no_more_are_leased_is_replaced(rounds):
+    rounds.after(4.0, 1000.0, 3.9)
+    assert rounds.after(8.0, 1200.0, 7.8)
+    assert rounds.after(6.0, 900.0, 5.8) == ""
+    assert rounds.seen.trial.cores == 6.0
+
+
+@pytest.mark.parametrize(("processed", "busy"), [(1500.0, 5.9), (1500.0, 3.9), (1500.0, 0.0)])
+def test_where_more_is_processed_hosts_go_on_coming(rounds, processed, busy):
     rounds.after(4.0, 1000.0, 3.9)
     assert rounds.after(6.0, processed, busy) == ""
     assert rounds.seen.trial.cores == 6.0

@@ -28,6 +28,7 @@ __all__ = [
     "IN_VAIN",
     "NO_HELP",
     "ON_TRIAL",
+    "REST",
     "Bound",
     "after_trial",
     "beyond_partitions",
@@ -40,13 +41,16 @@ IN_VAIN = "more hosts cannot keep up with"
 NO_HELP = "more hosts brought next to nothing"
 """How a policy says that it leases no more because the last ones did not help."""
 HALF_HELP = "more hosts brought less than half of what they promised"
-"""How a policy says that the last ones helped little; it may lease more all the same."""
+"""How a policy says that the last ones helped little, and why it leases no more for a while."""
 ON_TRIAL = "what the hosts that came last bring is seen before more are leased"
 MORE, LEAST_GAIN = 1.5, 0.25
 """Multiple of the cores from which on what they bring is judged, and the least elasticity of what is processed, or kept
 busy: of hosts that hold a query up it is near 1, of those that do not near 0."""
 HALF = 0.5
-"""Part of what hosts that came promise to process more that they bring at least, without its being said."""
+"""Part of what hosts that came promise to process more that they bring at least, or no more are leased for a while."""
+REST = 300.0
+"""Seconds for which no more hosts are leased than the metered work needs, after some that brought less than half of what
+they promised: long enough for what they bring to change, where that was a matter of caches, skew or state on its way."""
 HEAVY = 2.0
 """Times the mean of its stage from which on the heaviest partition is named, in place of their number: keys are uneven."""
 
@@ -137,7 +141,10 @@ def after_trial(observation: Observation, load: LoadFigures, seen: Seen, behind:
     | --- | --- | --- |
     | none, or half an hour old | it falls behind | begins |
     | begun | fewer cores than `MORE` times, or it is not behind | goes on |
-    | begun | behind with as many, and more is processed or busy | begins anew, and it is said if that is less than half |
+    | begun | behind with as many, and more is processed or busy | begins anew |
+    | begun | the same, less than half of what was promised, and they have not been there for a window | goes on |
+    | begun | less than half of what was promised | begins anew, and rests |
+    | rests | as many cores as then, less than `REST` later | rests |
     | begun | nothing more is, and they have not been there for a window | waits |
     | begun | nothing more is | in vain |
     | in vain | fewer than half an hour later | in vain |
@@ -152,14 +159,20 @@ def after_trial(observation: Observation, load: LoadFigures, seen: Seen, behind:
             return seen, ""
         processed, busy = _lately(observation, load, seen)
         return replace(seen, trial=HostTrial(there, processed, busy, observation.time)), ""
+    if trial.weak and observation.time - trial.time < REST:
+        return seen, trial.weak
     if there < MORE * trial.cores or not behind > 1 or not load.steady_batches:
         return seen, ""
     processed, busy = _lately(observation, load, seen)
     now = HostTrial(there, processed, busy, observation.time)
+    young = bool(observation.coming) or not load.settled
     grown = [math.log(new / old) for new, old in ((processed, trial.processed), (busy, trial.busy)) if min(new, old) > 0]
     if len(grown) < 2 or max(grown) >= LEAST_GAIN * math.log(there / trial.cores):
-        return replace(seen, trial=replace(now, weak=_weak(trial, now, behind))), ""
-    if observation.coming or not load.settled:
+        weak = _weak(trial, now, behind)
+        if weak and young:
+            return seen, ""
+        return replace(seen, trial=replace(now, weak=weak)), weak
+    if young:
         return seen, ON_TRIAL
     said = (
         f"{NO_HELP}: {trial.cores:.3g} cores processed {format_rate(trial.processed)} and {trial.busy:.3g} were busy, "
@@ -170,13 +183,14 @@ def after_trial(observation: Observation, load: LoadFigures, seen: Seen, behind:
 
 
 def _weak(before: HostTrial, now: HostTrial, behind: float) -> str:
-    """That `now` less than half is processed of what the cores that came since `before` promised; empty where it is more.
+    """That `now` less than half is processed of what the cores that came since `before` promised; empty where it is more,
+    or where nothing ended in the window.
 
     They promise as much more as there are more of them, but no more than arrives: `behind` times what is processed now.
     """
     promised = min(before.processed * now.cores / before.cores, now.processed * max(behind, 1.0))
     brought = now.processed - before.processed
-    if not brought < HALF * (promised - before.processed):
+    if not now.processed > 0 or not brought < HALF * (promised - before.processed):
         return ""
     return (
         f"{HALF_HELP}: {before.cores:.3g} cores processed {format_rate(before.processed)}, {now.cores:.3g} process "

@@ -38,7 +38,7 @@ class FusedRound(SizingRound):
         self.seen, said = after_trial(observation, load, self.seen, self._behind, equal=self._equal)
         if said and not need <= max(there, base / self.most):
             need, remarks = max(there, base / self.most), (*remarks, said)
-        if (trial := self.seen.trial) is not None and trial.time == observation.time and trial.weak:
+        elif (trial := self.seen.trial) is not None and trial.time == observation.time and trial.weak:
             remarks = (*remarks, trial.weak)
         seen = self.seen if math.isnan(base) else self.seen.needing(observation.time, (base,), self.settle)
         if load.cold and math.isnan(load.declared) and not load.late:
