@@ -109,13 +109,15 @@ class TestLost:
             session.there.pop(executor if executor in session.killed else "", None)
             now[0] += 3.0
         assert session.killed == ["2"]
+        assert session.fenced == ["3", "4"], "each gets no task from when it is seen"
         del session.there["101"]
         assert phases(provider) == {"h1": Phase.GONE}
         assert session.totals[-1] == 0
-        provider.lease({"h2": TYPE})  # one of those that are there, at once
-        session.obliging = 0
-        assert provider.hosts()["h2"].executor == "3"
-        assert session.killed == ["2", "4"]
+        session.obliging = 2
+        provider.lease({"h2": TYPE})
+        provider.hosts()
+        assert provider.hosts()["h2"].executor not in ("", "3", "4"), "those get no task any more"
+        assert session.killed == ["2", "3", "4"]
 
     def test_what_comes_for_requests_that_were_withdrawn_goes_at_once_each_time(self):
         session = FakeSession()

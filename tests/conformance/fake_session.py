@@ -48,7 +48,10 @@ class FakeSession:
 
     def request(self, total):
         self.totals.append(total)
-        while len(self.there) < min(total, self.obliging):
+        self._oblige()
+
+    def _oblige(self):
+        while self.totals and len(self.there) < min(self.totals[-1], self.obliging):
             self._number += 1
             self.there[str(self._number)] = (f"10.2.0.{self._number}", 2, 0, False)
 
@@ -56,6 +59,7 @@ class FakeSession:
         self.killed.append(executor)
         if self.obliging:
             del self.there[executor]
+            self._oblige()
 
     def bury(self, application):
         self.buried.append(application)

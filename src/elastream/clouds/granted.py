@@ -16,9 +16,9 @@ request. The number is absolute, so that repeating it leases nothing twice:
     released                                        ENDING      lowers the number, then gives the executor back
     nobody requested it (own sessions)              not listed  gives it back
     ... as its request was withdrawn too late       not listed  the same
-    another one soon after, for no such request     not listed  keeps it until one is found lost, or for HELD: the cluster
+    another one soon after, for no such request     not listed  fences it until one is found lost, or for HELD: the cluster
                                                                 knows of a loss that Spark has not told of yet, and would
-                                                                replace what is given back. A request has it at once
+                                                                replace what is given back. It gets no task meanwhile
 
 Which executor belongs to which name is kept in a file: who comes after, in the same application, finds its hosts there.
 """
@@ -103,6 +103,7 @@ class GrantedExecutors:
         self._lock = threading.RLock()
         self._hosts: dict[str, _Host] = {}
         self._surplus: set[str] = set()  # executors given back that nobody requested
+        self._held: dict[str, None] = {}  # fenced ones that nobody requested, which are given back later
         self._given_back = -math.inf  # when the last of them was
         self._withdrawn = 0  # requests since, for which executors may come yet
         self._beside = 0
@@ -226,7 +227,7 @@ class GrantedExecutors:
 
     def _bind_fresh(self, granting: Granting, seen: Collection[str]) -> None:
         """Bind executors that nobody has to the oldest requests; give back those that nobody wants."""
-        bound = {host.executor for host in self._hosts.values()} | self._surplus
+        bound = {host.executor for host in self._hosts.values()} | self._surplus | self._held.keys()
         fresh = [executor for executor in seen if executor not in bound]
         waiting = [host for host in self._hosts.values() if host.waits]
         for executor, host in zip(fresh, waiting, strict=False):
@@ -236,8 +237,17 @@ class GrantedExecutors:
                 self._give_back(executor)
         self._surplus &= set(seen)
         beyond, now = fresh[len(waiting) :] if self._alone else [], self._clock()
-        held = now < self._given_back + HELD
-        for executor in beyond[: self._withdrawn] if held else beyond:
+        self._held = {executor: None for executor in self._held if executor in seen}
+        if now < self._given_back + HELD:
+            for executor in beyond[self._withdrawn :]:
+                log.warning("executor %s came without a request: it gets no task, and goes once Spark tells of a loss, or"
+                            " in %.0f s", executor, HELD)  # fmt: skip
+                granting.fence(executor)
+                self._held[executor] = None
+            beyond = beyond[: self._withdrawn]
+        else:
+            beyond, self._held = [*self._held, *beyond], {}
+        for executor in beyond:
             log.warning(
                 "executor %s came without a request, in place of one that was lost or withdrawn: given back", executor
             )

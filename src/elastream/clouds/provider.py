@@ -278,6 +278,10 @@ class Granting(Protocol):
         """Give an executor back, whatever runs there. Does not change the total: set it first."""
         ...
 
+    def fence(self, executor: str) -> None:
+        """Let an executor get no further task, for good. It stays, and nothing replaces it."""
+        ...
+
     def word(self) -> ClusterWord:
         """What the cluster manager last said of what was requested and has not come."""
         ...
