@@ -35,7 +35,7 @@ NAMES = tuple(LAYOUT.graph.by_name)
 
 
 def seen(time, cpu, *, ring=None, waits=0.0, rate=100.0, done=None, loads=None, errors=None, states=None, zones=None,
-    types=(ONE,), at=None, kinds=None, batch=math.nan, latency=math.nan, **bounds,
+    types=(ONE,), at=None, kinds=None, batch=math.nan, latency=math.nan, age=0.0, **bounds,
 ):  # fmt: skip
     """Hosts used as `cpu` says, h1 on, all on `ring` (at even tokens); waits: seconds of records; loads: by partition."""
     hosts = [f"h{number + 1}" for number in range(len(cpu))]
@@ -63,7 +63,7 @@ def seen(time, cpu, *, ring=None, waits=0.0, rate=100.0, done=None, loads=None, 
         ),
         operators=Frame(NAMES, values),
         application=Frame(("words",), {Metric.BATCH_DURATION: [batch], Metric.LATENCY: [latency]}),
-        hosts=Frame(hosts, {Metric.CPU: cpu}),
+        hosts=Frame(hosts, {Metric.CPU: cpu}, {Metric.CPU: age}),
         tasks=TaskFrame(
             [count] * P,
             range(P),
@@ -130,19 +130,27 @@ def test_a_moment_of_overload_changes_nothing():
     assert after(RingBalance(), *rounds, seen(22.0, [0.9, 0.4, 0.2], waits=3.0))[0] == []
 
 
-def test_after_a_change_nothing_is_decided_until_it_has_shown_its_effect():
+@pytest.mark.parametrize("age", [0.0, 6.0], ids=["", "long batches"])
+def test_after_a_change_nothing_is_decided_until_what_is_measured_shows_its_effect(age):
     policy, run = RingBalance(), OneRun(RingBalance())
     moved = Ring({"h1": 0.0, "h2": 3 / 16, "h3": 2 / 3})
     for each in lasting([0.9, 0.2, 0.2], waits=3.0):
         plan = run.plan(each)
-    for time in np.arange(22.0, 40.0, 2.0).tolist():
+    for time in np.arange(22.0, 50.0, 2.0).tolist():
         before = plan
         under_way = time < 28.0
         plan = run.plan(
-            seen(time, [0.9, 0.2, 0.2], ring=moved, waits=3.0, at=Ring.even(("h1", "h2", "h3")) if under_way else None)
+            seen(
+                time,
+                [0.9, 0.2, 0.2],
+                ring=moved,
+                waits=3.0,
+                age=age,
+                at=Ring.even(("h1", "h2", "h3")) if under_way else None,
+            )
         )
         changes = [action for action in plan.actions if isinstance(action, SetTokens)]
-        assert bool(changes) == (time >= 26.0 + policy.cool_down), (time, before)
+        assert bool(changes) == (time >= 26.0 + policy.cool_down + age), (time, before)
         if changes:
             break
 

@@ -11,6 +11,7 @@ import numpy as np
 from elastream.model.action import Action, DrainHost, LeaseHost, ReleaseHost, SetTokens
 from elastream.model.cloud import HostState, HostType
 from elastream.model.decision import Unknown
+from elastream.model.metrics import Metric
 from elastream.model.observation import Observation
 from elastream.model.plant import Plan
 from elastream.model.ring import Ring, in_zones
@@ -109,9 +110,10 @@ class Round:
 
     @cached_property
     def _unsettled(self) -> bool:
-        """Whether the last change is too fresh for what is measured to be its result, or something needed is unknown."""
+        """Whether what is measured may be of before the last change, or shortly after, or something needed is unknown."""
         self.unknown = self.load.lacking
-        fresh = self.observation.time < self.seen.changed + self.policy.cool_down
+        until = self.observation.time - self.observation.hosts.age(Metric.CPU)
+        fresh = until < self.seen.changed + self.policy.cool_down
         return fresh or bool(self.unknown) or not self.rings
 
     @cached_property
