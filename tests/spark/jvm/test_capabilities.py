@@ -60,6 +60,13 @@ def test_executors_are_left_to_spark_where_it_has_its_own_ways(given, said):
     assert said in can.lacking[0]
 
 
+@pytest.mark.parametrize("setting", ["dynamicAllocation_enabled", "streaming_dynamicAllocation_enabled"])
+def test_where_spark_allocates_executors_it_is_said_who_decides_what_and_which_settings_change_that(setting):
+    (said,) = probe(session(**{setting: "true"})).lacking
+    named = "spark." + setting.replace("_", ".")
+    assert f"start the session with {named}=false, spark.executor.instances executors" in said
+
+
 def test_where_executors_are_a_fixed_number_that_is_what_spark_goes_back_to():
     assert probe(session("yarn", executor_instances="5")).allowed == 5
 

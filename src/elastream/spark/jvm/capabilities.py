@@ -84,7 +84,11 @@ def _asks(spark: SparkSession, lacking: list[str]) -> bool:
         return False
     for setting in ("spark.dynamicAllocation.enabled", "spark.streaming.dynamicAllocation.enabled"):
         if (_conf(spark, setting) or "").lower() == "true":
-            lacking.append(f"{setting} is on: Spark requests and releases executors itself, autopilot does not")
+            lacking.append(
+                f"{setting} is on: Spark requests and releases executors itself, and autopilot only balances state"
+                f" partitions over them; for autopilot to do both, which is better as Spark does not know state, start the"
+                f" session with {setting}=false, spark.executor.instances executors, and give autopilot max_hosts"
+            )
             return False
     return True
 
