@@ -42,7 +42,7 @@ KIND = HostType("container", cores=1, slots=1, memory=700.0, price=0.1)
 FIRST, GROWN = 2, 3
 STEPS = 2_000
 """Steps of arithmetic a key: a batch of all keys takes two executors a part of a second."""
-LOADED, EVERY, SECONDS = 12_000, "2 seconds", 2.0
+LOADED, EVERY, SECONDS = 250_000, "2 seconds", 2.0
 """Steps a key of batches that keep executors busy while one goes, and how often one begins; the part that they take of that
 is a figure."""
 WARM, HOT = 15, 200
