@@ -226,6 +226,8 @@ def conforming(
                     if full:
                         provider.lease({f"other{number}": kind for number in range(room)})
                         wait_until(lambda: client.executors.look() and up(provider) == room)
+                    else:
+                        provider.release([f"other{number}" for number in range(room)])
 
                 def reopen() -> Any:
                     session = ExistingSession(spark.sparkContext.master, 0, kind.slots, granting=client, allowed=0)
@@ -265,6 +267,24 @@ def run_program(folder: Path, cloud: str, **environment: str) -> str:
     assert done.returncode == 0, done.stdout + done.stderr
     assert "every count is exact" in done.stdout
     return done.stdout
+
+
+def refused_program(folder: Path, program: str, *options: str, **environment: str) -> str:
+    """The sentence with which `elastream run` of a program in `clouds` ends, with status 2 and nothing of it left."""
+    command = [sys.executable, "-c", "from elastream.cli.app import app; app()", "run", str(HERE / "clouds" / program)]
+    done = subprocess.run(
+        [*command, *options, "--no-live", "--runs", str(folder / "runs")],
+        cwd=folder, capture_output=True, text=True, env={**os.environ, **environment}, stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+    lines = [line for each in psutil.process_iter(["cmdline"]) if str(folder / "runs") in (line := shown(each))]
+    assert lines == []
+    return done.stderr.strip().splitlines()[-1]
+
+
+def shown(process: psutil.Process) -> str:
+    return " ".join(process.info["cmdline"] or [])
 
 
 def up(provider: Any) -> int:

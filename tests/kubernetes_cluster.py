@@ -271,5 +271,11 @@ def kill_pod(node: Node, executor: str) -> bool:
     return True
 
 
+def preempt_pod(node: Node, executor: str) -> bool:
+    """Make room for another pod by that of an executor."""
+    node.preempt(node.name_of(executor))
+    return True
+
+
 PYTHON = sys.executable
 """The interpreter of pods here, which have this machine's files."""

@@ -1,8 +1,10 @@
 """The Kubernetes cloud: what can be said of it, and a real API server, whose pods run as processes of this machine."""
 
+import json
+
 import pytest
 
-from clusters import conforming, refused, session_on, users_session
+from clusters import conforming, free_port, refused, refused_program, session_on, users_session
 from conformance.provider_suite import ProviderCase, provider_suite
 from elastream import HostType, Kubernetes
 from elastream.clouds.executors import heap_and_rest
@@ -12,7 +14,7 @@ from elastream.model.events import Reason, RunEvent
 from elastream.spark.jvm.cluster_events import event_sink
 from grows_and_shrinks import grows_loses_and_shrinks
 from killed_while_pending import killed_while_pending
-from kubernetes_cluster import NO_SUCH_IMAGE, PYTHON, kill_pod, kubernetes
+from kubernetes_cluster import NO_SUCH_IMAGE, PYTHON, kill_pod, kubernetes, preempt_pod
 from waiting import wait_until
 
 LEAST = HostType("least", cores=1, slots=1, memory=700.0, price=0.1)
@@ -51,6 +53,13 @@ class TestSaid:
             Kubernetes("i").open(tmp_path, session=ExistingSession("yarn", 600, 1))
 
 
+def test_a_run_on_an_api_server_that_does_not_answer_ends_with_a_sentence(tmp_path):
+    master = f"https://127.0.0.1:{free_port()}"
+    cloud = f"kubernetes:image=tests,master=k8s://{master}"
+    said = refused_program(tmp_path, "program_on_a_cluster.py", "--cloud", cloud)
+    assert f"the API server {master} does not answer" in said
+
+
 def cloud_of(cluster, **given) -> Kubernetes:
     usual = {"image": "tests", "host_type": LEAST, "max_hosts": 3, "python": PYTHON, "settings": cluster.settings}
     return Kubernetes(**{**usual, "master": cluster.master, **given})
@@ -71,7 +80,8 @@ class TestKubernetes(provider_suite(ProviderCase("kubernetes", conforming(cloud_
 @pytest.mark.spark
 @pytest.mark.slow
 class TestReal:
-    def test_a_users_query_grows_loses_a_pod_and_shrinks_without_a_restart(self, tmp_path):
+    @pytest.mark.parametrize("ends", [kill_pod, preempt_pod], ids=["killed", "preempted"])
+    def test_a_users_query_grows_loses_a_pod_which_is_replaced_and_shrinks_without_a_restart(self, ends, tmp_path):
         with kubernetes(tmp_path / "cluster") as cluster:
             one = {
                 **cluster.settings,
@@ -85,7 +95,7 @@ class TestReal:
                     spark,
                     cloud_of(cluster),
                     tmp_path,
-                    kill=lambda executor: kill_pod(cluster.node, executor),
+                    kill=lambda executor: ends(cluster.node, executor),
                     executors=cluster.node.executors,
                 )
 
@@ -177,6 +187,24 @@ class TestReal:
             ):
                 pass
             assert said in str(wrong.value)
+
+    @pytest.mark.parametrize(
+        ("given", "said"),
+        [
+            ({"namespace": "nowhere"}, 'namespaces "nowhere" not found'),
+            ({"settings": "stranger"}, 'User "stranger" cannot create resource "configmaps"'),
+            ({"image": NO_SUCH_IMAGE}, f"image {NO_SUCH_IMAGE} cannot be pulled (ImagePullBackOff"),
+        ],
+        ids=["no such namespace", "no rights", "no such image"],
+    )
+    def test_a_run_that_cannot_begin_ends_with_what_the_api_server_said(self, given, said, tmp_path):
+        with kubernetes(tmp_path / "cluster") as cluster:
+            given = {key: cluster.stranger if value == "stranger" else value for key, value in given.items()}
+            cloud = {"is": "Kubernetes", "image": "tests", "master": cluster.master, "python": PYTHON, "cores": 1}
+            cloud |= {"memory": "700 MB", "settings": cluster.settings, **given}
+            found = refused_program(tmp_path, "ten_pending.py", CLOUD=json.dumps(cloud), GREEDY="no")
+            assert said in found
+            wait_until(lambda: cluster.node.executors() == 0)
 
     def test_an_image_that_cannot_be_pulled_is_said_and_not_waited_for(self, tmp_path):
         with (

@@ -42,7 +42,9 @@ def fake(folder: Path) -> Iterator[Made]:
 
 @contextmanager
 def directory(folder: Path) -> Iterator[Made]:
-    yield Made(HostDirectory(folder / "hosts"), SMALL, lambda: None)
+    yield Made(
+        HostDirectory(folder / "hosts"), SMALL, lambda: None, reopen=lambda: HostDirectory(folder / "hosts")
+    )  # fmt: skip
 
 
 @contextmanager
@@ -52,6 +54,7 @@ def granted_executors(folder: Path) -> Iterator[Made]:
 
     def fill(full: bool) -> None:
         session.obliging = -1 if full else 100  # none comes, but those that are given back go
+        session.oblige()
 
     terms = Terms((SMALL,), 10)
     provider = GrantedExecutors(terms, session, allowed=0, folder=folder)
@@ -78,6 +81,8 @@ def local(folder: Path) -> Iterator[Made]:
             if full:
                 provider.lease({name: TINY})
                 provider.report(RunState(ready=frozenset({name})))
+            else:
+                provider.release([name])
 
     try:
         yield Made(provider, TINY, kill=provider.cluster.kill, fill=fill)
@@ -108,16 +113,18 @@ def pool(folder: Path) -> Iterator[Made]:
         log.close()
 
 
-TestFake = provider_suite(ProviderCase("fake", fake, wrong=("no/such",)))
+LOCAL = ProviderCase("local", local, wrong=("master", "../etc", "", "a b"), ends_with_controller=True)
+POOL = ProviderCase("pool", pool, wrong=("master", "a b"), ends_with_controller=True)
+TestFake = provider_suite(ProviderCase("fake", fake, wrong=("no/such",), ends_with_controller=True))
 TestHostDirectory = provider_suite(ProviderCase("host directory", directory, wrong=("no/such",)))
 TestGrantedExecutors = provider_suite(ProviderCase("granted executors", granted_executors, wrong=("",)))
 
 
 @pytest.mark.spark
-class TestLocal(provider_suite(ProviderCase("local", local, wrong=("master", "../etc", "", "a b")))):  # type: ignore[misc]
+class TestLocal(provider_suite(LOCAL)):  # type: ignore[misc]
     """With real processes."""
 
 
 @pytest.mark.spark
-class TestPool(provider_suite(ProviderCase("pool", pool, wrong=("master", "a b")))):  # type: ignore[misc]
+class TestPool(provider_suite(POOL)):  # type: ignore[misc]
     """With real processes, over the arbiter's own service."""

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from clusters import conforming, free_port, refused, run_program, session_on, standalone, users_session
+from clusters import conforming, free_port, refused, refused_program, run_program, session_on, standalone, users_session
 from conformance.provider_suite import ProviderCase, provider_suite
 from elastream import HostType, Standalone
 from elastream.clouds.provider import ExistingSession
@@ -54,6 +54,12 @@ class TestSaid:
         session = ExistingSession("spark://h:7077", 600, 1, granting=object())
         with pytest.raises(CloudError, match=r"run 1 tasks at a time, and host type 'executor' says 2"):
             Standalone("spark://h:7077", cores=2).open(tmp_path, session=session)
+
+
+def test_a_run_on_a_master_that_does_not_answer_ends_with_a_sentence(tmp_path):
+    master = f"spark://127.0.0.1:{free_port()}"
+    said = refused_program(tmp_path, "program_on_a_cluster.py", "--cloud", f"standalone:master={master}")
+    assert f"the Standalone master {master} does not answer" in said
 
 
 def cloud_of(cluster) -> Standalone:

@@ -7,6 +7,8 @@ import pytest
 from clusters import (
     YARN_HERE,
     conforming,
+    free_port,
+    refused_program,
     run_program,
     session_on,
     users_session,
@@ -84,6 +86,13 @@ class TestSaid:
         assert heap_and_rest(HostType("x", cores=1, memory=1048.576)) == {"spark.executor.memoryOverhead": "300m"}
 
 
+def test_a_run_on_a_resource_manager_that_does_not_answer_ends_with_a_sentence(tmp_path):
+    where = f"<property><name>yarn.resourcemanager.address</name><value>127.0.0.1:{free_port()}</value></property>"
+    (tmp_path / "yarn-site.xml").write_text(f"<configuration>{where}</configuration>")
+    said = refused_program(tmp_path, "program_on_a_cluster.py", "--cloud", "yarn", HADOOP_CONF_DIR=str(tmp_path))
+    assert "does not answer" in said
+
+
 def cloud_of(cluster, **given) -> Yarn:
     settings = {**YARN_HERE, "spark.yarn.stagingDir": cluster.staging}
     return Yarn(**{"host_type": LEAST, "max_hosts": 3, "settings": settings, **given})
@@ -120,6 +129,12 @@ class TestReal:
             session_on(cloud_of(cluster, queue="nowhere"), tmp_path / "session"),
         ):
             pass
+
+    def test_a_run_in_a_queue_that_there_is_not_ends_with_a_sentence(self, tmp_path):
+        with yarn(tmp_path / "cluster"):
+            cloud = f"yarn:queue=nowhere,cores=1,memory=700 MB,jars={YARN_HERE['spark.yarn.jars']}"
+            said = refused_program(tmp_path, "program_on_a_cluster.py", "--cloud", cloud)
+        assert "unknown queue: nowhere" in said
 
     def test_a_driver_that_is_killed_while_ten_requests_are_pending_leaves_nothing_behind(self, tmp_path):
         with yarn(tmp_path / "cluster") as cluster:

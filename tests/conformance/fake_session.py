@@ -48,9 +48,9 @@ class FakeSession:
 
     def request(self, total):
         self.totals.append(total)
-        self._oblige()
+        self.oblige()
 
-    def _oblige(self):
+    def oblige(self):
         while self.totals and len(self.there) < min(self.totals[-1], self.obliging):
             self._number += 1
             self.there[str(self._number)] = (f"10.2.0.{self._number}", 2, 0, False)
@@ -59,7 +59,7 @@ class FakeSession:
         self.killed.append(executor)
         if self.obliging:
             del self.there[executor]
-            self._oblige()
+            self.oblige()
 
     def bury(self, application):
         self.buried.append(application)

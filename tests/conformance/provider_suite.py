@@ -39,12 +39,15 @@ class ProviderCase:
     use it in turn.
 
     patience: seconds after which what was to come about did not. wrong: names that no host of it can have.
+    ends_with_controller: whether its hosts do, so that there is nothing to adopt after one that was killed; else `Made`
+    says how the next one begins.
     """
 
     name: str
     make: Callable[..., AbstractContextManager[Made]]
     patience: float = 60.0
     wrong: tuple[str, ...] = ()
+    ends_with_controller: bool = False
 
 
 def reachable(phase: Phase) -> set[Phase]:
@@ -158,10 +161,52 @@ def provider_suite(case: ProviderCase) -> type:
                 made.tick()
             made.provider.release(["h1"])
             await_phase(made, "h1", None, patience=case.patience)
+            made.fill(False)
+            for _ in range(10):
+                assert "h1" not in made.provider.hosts()
+                made.tick()
+
+        def test_what_is_granted_late_waits_with_a_reason_and_comes_once_there_is_room(self, made):
+            if made.fill is None:
+                pytest.skip("this provider always has room")
+            made.fill(True)
+            made.provider.lease({"h1": made.kind})
+            for _ in range(5):
+                status = made.provider.hosts()["h1"]
+                assert (status.phase, bool(status.reason)) == (Phase.REQUESTED, True)
+                made.tick()
+            made.fill(False)
+            await_phase(made, "h1", Phase.UP, patience=case.patience)
+
+        def test_a_host_that_drains_stays_until_it_is_released_and_one_beside_it_stays_as_it_is(self, made):
+            """To drain is the plant's: a provider sees a host that no longer holds state, and then its release."""
+            self.up(made, "h1", "h2")
+            both = frozenset({"h1", "h2"})
+            before = made.provider.hosts()
+            for holding in (both, frozenset({"h2"})):
+                made.provider.report(RunState(ready=both, settled=both, holding=holding))
+                made.tick()
+                assert [made.provider.hosts()[host].phase for host in ("h1", "h2")] == [Phase.UP, Phase.UP]
+            made.provider.release(["h1"])
+            await_phase(made, "h1", None, patience=case.patience)
+            beside, was = made.provider.hosts()["h2"], before["h2"]
+            assert (beside.phase, beside.address, beside.executor) == (Phase.UP, was.address, was.executor)
+
+        def test_where_hosts_end_with_the_controller_the_next_one_finds_none_and_their_names_are_free(self, tmp_path):
+            if case.ends_with_controller:
+                with case.make(tmp_path) as first:
+                    self.up(first, "h1")
+                    first.provider.close()
+                with case.make(tmp_path) as second:
+                    assert not second.provider.hosts()
+                    self.up(second, "h1")
+                    second.provider.release(["h1"])
+                    await_phase(second, "h1", None, patience=case.patience)
 
         def test_what_was_leased_is_adopted_by_the_provider_after_a_controller_that_was_killed(self, made):
             if made.reopen is None:
-                pytest.skip("hosts of this provider end with its controller")
+                assert case.ends_with_controller
+                return
             self.up(made, "h1")
             if made.fill is not None:
                 made.fill(True)

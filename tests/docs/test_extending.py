@@ -51,6 +51,8 @@ def machines(folder: Path) -> Iterator[Made]:
     def fill(full: bool) -> None:
         if full:
             provider.lease({"x": kind, "y": kind})
+        else:
+            provider.release(["x", "y"])
 
     try:
         yield Made(provider, kind, kill=kill, fill=fill)
@@ -58,4 +60,4 @@ def machines(folder: Path) -> Iterator[Made]:
         provider.close()
 
 
-TestMachines = provider_suite(ProviderCase("machines of the page", machines))
+TestMachines = provider_suite(ProviderCase("machines of the page", machines, ends_with_controller=True))

@@ -2,9 +2,6 @@
 
 import json
 import re
-import shutil
-import subprocess
-import urllib.parse
 import urllib.request
 
 import pytest
@@ -14,15 +11,12 @@ from elastream.control.loop import Loop
 from elastream.planning.policies.threshold import Threshold
 from elastream.services.metrics import PrometheusObserver
 from elastream.services.monitoring import FILES, written
+from prometheus import needs_prometheus, prometheus, promtool, query, samples
 from waiting import wait_until
 
-PROMETHEUS, PROMTOOL = shutil.which("prometheus"), shutil.which("promtool")
 PORT, SERVER = 25013, 25014
 
-pytestmark = pytest.mark.skipif(
-    PROMETHEUS is None or PROMTOOL is None,
-    reason="prometheus and promtool are missing: 'apt-get install prometheus' has them, in Debian and Ubuntu",
-)
+pytestmark = needs_prometheus
 
 
 class Unending:
@@ -45,10 +39,6 @@ def page():
     observer.ended(None)
 
 
-def promtool(*words, given=None):
-    return subprocess.run([PROMTOOL, *map(str, words)], input=given, capture_output=True, text=True, timeout=60)
-
-
 def test_the_page_keeps_the_rules_for_metrics(page):
     text = urllib.request.urlopen(page).read().decode()
     found = promtool("check", "metrics", given=text)
@@ -65,38 +55,9 @@ def test_the_rules_and_the_configuration_are_valid(tmp_path):
 @pytest.fixture(scope="module")
 def server(page, tmp_path_factory):
     """The address of a Prometheus with the shipped files that has scraped the page several times."""
-    folder = tmp_path_factory.mktemp("prometheus")
-    written(folder)
-    config = folder / "prometheus.yaml"
-    config.write_text(config.read_text().replace("9400", str(PORT)).replace("scrape_interval: 5s", "scrape_interval: 1s"))
-    address = f"http://127.0.0.1:{SERVER}"
-    command = [PROMETHEUS, f"--config.file={config}", f"--storage.tsdb.path={folder}/data"]
-    with (folder / "log").open("w") as log:
-        process = subprocess.Popen([*command, f"--web.listen-address=127.0.0.1:{SERVER}"], stdout=log, stderr=log)
-    try:
-        wait_until(lambda: ready(address))
+    with prometheus(tmp_path_factory.mktemp("prometheus"), SERVER, scrapes=PORT) as address:
         wait_until(lambda: len(samples(address, "elastream_rounds_total[1m]", "values")) >= 3)
         yield address
-    finally:
-        process.terminate()
-        process.wait(30)
-
-
-def ready(address):
-    try:
-        return urllib.request.urlopen(f"{address}/-/ready").status == 200
-    except OSError:
-        return False
-
-
-def query(address, expression):
-    asked = urllib.parse.urlencode({"query": expression})
-    return json.load(urllib.request.urlopen(f"{address}/api/v1/query?{asked}"))["data"]["result"]
-
-
-def samples(address, expression, key):
-    found = query(address, expression)
-    return found[0][key] if found else []
 
 
 def test_prometheus_has_what_the_run_came_to(server):
