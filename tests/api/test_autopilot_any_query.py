@@ -249,7 +249,10 @@ def in_real_time(spark, tmp_path):
         pytest.skip(f"Spark {spark.version} has no real-time mode, or no source to try it with")
     writer = DataFrame(rows, spark).writeStream.queryName("fast").format("console").outputMode("update")
     writer._jwrite.trigger(trigger)
+    before = spark.conf.get(PROVIDER)
+    spark.conf.set(PROVIDER, ROCKSDB)  # real-time mode refuses a session in which another one is set
     query = writer.option("checkpointLocation", str(tmp_path / "fast")).start()
+    spark.conf.set(PROVIDER, before)
     yield query
     query.stop()
 
