@@ -1,4 +1,5 @@
-"""A controller that is killed while an interval of a ring moves leaves nothing that the next one cannot finish or drop.
+"""A controller that is killed while an interval of a ring moves, or hosts start, leaves nothing that the next one cannot
+finish or drop.
 
 Controller and driver are one process, which is killed; the next one begins in the same folder, on hosts of its own.
 """
@@ -12,9 +13,12 @@ import sys
 from collections import Counter
 from pathlib import Path
 
+import psutil
 import pytest
 
 from elastream import latest
+from elastream.clouds.local.hosts import STARTS_PER_CORE
+from killed_while_pending import killed_while_pending
 from waiting import ended
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
@@ -85,3 +89,15 @@ def test_the_next_controller_finishes_a_move_or_drops_it_and_every_record_is_cou
     assert found["at"] == ({"0": "h1", "1": "h1", "2": "h2", "3": "h2"} if hosts == 2 else dict.fromkeys("0123", "h1"))
     counted = dict(latest(tmp_path / "out").itertuples(index=False))
     assert counted == Counter(f"w{n % 50}" for n in range(found["taken"]))
+
+
+def test_a_driver_that_is_killed_while_ten_requests_wait_on_this_machine_leaves_nothing_behind(tmp_path):
+    """Beside the first so many hosts start at a time here, and the others wait for them."""
+
+    def workers() -> int:
+        lines = (" ".join(each.info["cmdline"] or []) for each in psutil.process_iter(["cmdline"]))
+        return sum("deploy.worker.Worker" in line and str(tmp_path) in line for line in lines)
+
+    cloud = {"is": "Local", "cores_each": 0.3, "max_hosts": 11}
+    room = min(11, 1 + STARTS_PER_CORE * len(os.sched_getaffinity(0)))
+    killed_while_pending(tmp_path, cloud, room=room, granted=workers)
