@@ -320,7 +320,7 @@ class Engine:
 
     def _queries(self, _: Any) -> list[list[str]]:
         newest = self.progress[-1].number if self.progress else self.durable.committed
-        return [[self.query_id, self.run_id, str(newest), str(int(self.batch is None)), self.name]]
+        return [[self.query_id, self.run_id, str(newest), str(int(self.batch is None)), "0", self.name]]
 
     def _batches(self, _: Any, seen: int) -> list[list[str]]:
         planned = self.durable.committed if self.batch is None else self.batch[0]
