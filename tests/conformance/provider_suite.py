@@ -193,20 +193,21 @@ def provider_suite(case: ProviderCase) -> type:
             assert (beside.phase, beside.address, beside.executor) == (Phase.UP, was.address, was.executor)
 
         def test_where_hosts_end_with_the_controller_the_next_one_finds_none_and_their_names_are_free(self, tmp_path):
-            if case.ends_with_controller:
-                with case.make(tmp_path) as first:
-                    self.up(first, "h1")
-                    first.provider.close()
-                with case.make(tmp_path) as second:
-                    assert not second.provider.hosts()
-                    self.up(second, "h1")
-                    second.provider.release(["h1"])
-                    await_phase(second, "h1", None, patience=case.patience)
+            if not case.ends_with_controller:
+                pytest.skip("hosts of this provider outlive its controller")
+            with case.make(tmp_path) as first:
+                self.up(first, "h1")
+                first.provider.close()
+            with case.make(tmp_path) as second:
+                assert not second.provider.hosts()
+                self.up(second, "h1")
+                second.provider.release(["h1"])
+                await_phase(second, "h1", None, patience=case.patience)
 
         def test_what_was_leased_is_adopted_by_the_provider_after_a_controller_that_was_killed(self, made):
             if made.reopen is None:
                 assert case.ends_with_controller
-                return
+                pytest.skip("hosts of this provider end with its controller")
             self.up(made, "h1")
             if made.fill is not None:
                 made.fill(True)
