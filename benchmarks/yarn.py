@@ -42,9 +42,9 @@ KIND = HostType("container", cores=1, slots=1, memory=700.0, price=0.1)
 FIRST, GROWN = 2, 3
 STEPS = 2_000
 """Steps of arithmetic a key: a batch of all keys takes two executors a part of a second."""
-LOADED, EVERY, SECONDS = 250_000, "2 seconds", 2.0
-"""Steps a key of batches that keep executors busy while one goes, and how often one begins; the part that they take of that
-is a figure."""
+LOADED, EVERY = 250_000, 2.0
+"""Steps a key of batches that keep executors busy while one goes, and seconds from one to the next; the part that they take
+of these is a figure."""
 WARM, HOT = 15, 200
 """Batches in which executors compile what they run: enough for what follows to work, and until batches no longer get
 shorter, which takes minutes (in a first run records/s grew by a half over eight rounds, more than the sides differed)."""
@@ -119,7 +119,7 @@ def measure_release(report: Report, quick: bool) -> None:
     rounds, window = (1, 30.0) if quick else (5, 60.0)
     found: list[dict[str, float]] = []
     with on_yarn() as (spark, cloud, root):
-        query = start_work(spark, root, LOADED, trigger=EVERY)
+        query = start_work(spark, root, LOADED, trigger=f"{EVERY:g} seconds")
         policy = Wanted(FIRST)
         with Autopilot(spark, cloud=cloud, max_hosts=GROWN, period=1.0, policy=policy).watch(query) as pilot:
             wait_until(lambda: pilot.plant is not None, 120)
@@ -139,11 +139,11 @@ def measure_release(report: Report, quick: bool) -> None:
                 assert gone, f"{newest} was not given back within {window:g} s: {hosts.state(newest)}"
                 without = before or longest(query, window)
                 found.append({"released": released, "without": without[0], "s until it was gone": gone - began})
+                share = statistics.median(seconds_of(query, 0)[-30:]) / EVERY
                 progress(
                     f"round {number + 1} of {rounds}: longest {released:.2f} s, and {without[0]:.2f} s in an equal window; "
-                    f"batches take {statistics.median(seconds_of(query, 0)[-30:]) / SECONDS:.0%} of the time"
+                    f"batches take {share:.0%} of the time"
                 )
-            share = statistics.median(seconds_of(query, 0)[-30:]) / SECONDS
         query.stop()
     ratios = [each["released"] / each["without"] for each in found]
     report.figures["release"] = {"rounds": found, "ratios": ratios, "window s": window, "batches take of the time": share}

@@ -65,6 +65,11 @@ def cloud_of(cluster, **given) -> Kubernetes:
     return Kubernetes(**{**usual, "master": cluster.master, **given})
 
 
+def of(cluster, given):
+    """Arguments of a cloud, with the settings of a stranger there where that is what is `given`."""
+    return {key: cluster.stranger if value == "stranger" else value for key, value in given.items()}
+
+
 def two(folder):
     return kubernetes(folder, room=2)
 
@@ -180,10 +185,9 @@ class TestReal:
     )
     def test_a_session_that_cannot_be_opened_says_what_the_api_server_said(self, given, said, tmp_path):
         with kubernetes(tmp_path / "cluster") as cluster:
-            given = {key: cluster.stranger if value == "stranger" else value for key, value in given.items()}
             with (
                 pytest.raises(EnvironmentProblem, match=r"Spark did not start on k8s://") as wrong,
-                session_on(cloud_of(cluster, **given), tmp_path / "session"),
+                session_on(cloud_of(cluster, **of(cluster, given)), tmp_path / "session"),
             ):
                 pass
             assert said in str(wrong.value)
@@ -199,9 +203,8 @@ class TestReal:
     )
     def test_a_run_that_cannot_begin_ends_with_what_the_api_server_said(self, given, said, tmp_path):
         with kubernetes(tmp_path / "cluster") as cluster:
-            given = {key: cluster.stranger if value == "stranger" else value for key, value in given.items()}
             cloud = {"is": "Kubernetes", "image": "tests", "master": cluster.master, "python": PYTHON, "cores": 1}
-            cloud |= {"memory": "700 MB", "settings": cluster.settings, **given}
+            cloud |= {"memory": "700 MB", "settings": cluster.settings, **of(cluster, given)}
             found = refused_program(tmp_path, "ten_pending.py", CLOUD=json.dumps(cloud), GREEDY="no")
             assert said in found
             wait_until(lambda: cluster.node.executors() == 0)

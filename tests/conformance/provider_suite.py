@@ -99,6 +99,17 @@ def provider_suite(case: ProviderCase) -> type:
                 await_phase(made, host, Phase.UP, patience=case.patience)
                 made.provider.report(RunState(ready=frozenset(made.provider.hosts())))
 
+        def wait_without_room(self, made: Made) -> None:
+            """Lease h1 where there is no room, and see it wait with a reason."""
+            assert made.fill is not None
+            made.fill(True)
+            made.provider.lease({"h1": made.kind})
+            for _ in range(5):
+                status = made.provider.hosts()["h1"]
+                assert status.phase is Phase.REQUESTED
+                assert status.reason
+                made.tick()
+
         def test_it_has_everything_that_a_provider_has(self, made):
             assert lacks_as_provider(made.provider) == ""
             terms = made.provider.terms
@@ -152,13 +163,7 @@ def provider_suite(case: ProviderCase) -> type:
         def test_without_room_a_host_waits_with_a_reason_and_a_withdrawn_one_never_starts(self, made):
             if made.fill is None:
                 pytest.skip("this provider always has room")
-            made.fill(True)
-            made.provider.lease({"h1": made.kind})
-            for _ in range(3):
-                status = made.provider.hosts()["h1"]
-                assert status.phase is Phase.REQUESTED
-                assert status.reason
-                made.tick()
+            self.wait_without_room(made)
             made.provider.release(["h1"])
             await_phase(made, "h1", None, patience=case.patience)
             made.fill(False)
@@ -169,12 +174,7 @@ def provider_suite(case: ProviderCase) -> type:
         def test_what_is_granted_late_waits_with_a_reason_and_comes_once_there_is_room(self, made):
             if made.fill is None:
                 pytest.skip("this provider always has room")
-            made.fill(True)
-            made.provider.lease({"h1": made.kind})
-            for _ in range(5):
-                status = made.provider.hosts()["h1"]
-                assert (status.phase, bool(status.reason)) == (Phase.REQUESTED, True)
-                made.tick()
+            self.wait_without_room(made)
             made.fill(False)
             await_phase(made, "h1", Phase.UP, patience=case.patience)
 

@@ -11,6 +11,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
@@ -24,7 +25,7 @@ from elastream.clouds.provider import Cloud, Provider
 from elastream.control.journal import Journal
 from elastream.control.loop import Loop
 from elastream.control.scaling import with_window
-from elastream.model.cloud import Billing, HostType
+from elastream.model.cloud import HostType
 from elastream.model.endpoints import KafkaTopic
 from elastream.model.errors import ElastreamError, EnvironmentProblem, InputError, in_one_line
 from elastream.model.fitting import refuse_replicas
@@ -42,6 +43,7 @@ from elastream.report.tally import kept_for
 from elastream.services.events import EventLog
 from elastream.services.metrics import PrometheusObserver
 from elastream.spark.attach import AttachedPlant, attach, join
+from elastream.spark.hosts.hosts import unpriced
 from elastream.spark.jvm.capabilities import Capabilities, probe
 from elastream.spark.jvm.cluster_word import word_of
 from elastream.spark.jvm.driver_side import DriverSide
@@ -311,7 +313,7 @@ class Autopilot:
     def _executor(self, slots: int) -> HostType:
         """The host type that represents an executor of the session."""
         memory = float(java_context(self._spark).executorMemory()) * MEBIBYTE
-        kind = HostType("executor", cores=slots, memory=memory, slots=slots, price=0.0, billing=Billing(1.0), start=15.0)
+        kind = replace(unpriced(slots), memory=memory, start=15.0)
         return kind if self._prices is None else self._prices.of(kind)
 
     def _found(self, provider: Provider | None, kind: HostType) -> Callable[[int], HostType]:

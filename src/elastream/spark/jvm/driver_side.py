@@ -81,6 +81,11 @@ class RunningQuery(NamedTuple):
     real_time: bool
     name: str
 
+    @property
+    def label(self) -> str:
+        """Its name, or the beginning of its id."""
+        return self.name or self.id[:8]
+
 
 def running_queries(driver: DriverSide, spark: SparkSession) -> tuple[RunningQuery, ...]:
     """All running queries of the application of `spark`, of whichever session. Raises Py4JError if it was stopped."""

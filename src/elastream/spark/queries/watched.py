@@ -141,17 +141,16 @@ class WatchedQueries:
         running = set()
         found = running_queries(self._with.driver, self._with.spark)
         self._since = now if self._since is None else self._since
-        before, self._real_time = self._real_time, {each.id: each.name or each.id[:8] for each in found if each.real_time}
-        for name in (self._real_time[query] for query in self._real_time.keys() - before.keys()):
-            log.warning(
-                "query %r runs in real-time mode: it is left alone, and no executor is drained or given back while it runs",
-                name,
-            )
+        before, self._real_time = self._real_time, {each.id: each.label for each in found if each.real_time}
+        for query_id, name in self._real_time.items():
+            if query_id not in before:
+                log.warning("query %r runs in real-time mode: it is left alone, and no executor is drained or given back"
+                            " while it runs", name)  # fmt: skip
         for each in found:
             if each.id not in self._real_time and (chosen is None or each.id in chosen):
                 running.add(each.id)
                 if each.id not in self._queries:
-                    self._queries[each.id] = Query(self._with, each.id, self._free_name(each.name or each.id[:8]))
+                    self._queries[each.id] = Query(self._with, each.id, self._free_name(each.label))
                 self._queries[each.id].run(each.run_id)
                 self._gone_since.pop(each.id, None)
         for query in self.live:
