@@ -33,8 +33,9 @@ from elastream.spark.jvm.cluster_word import word_of
 from elastream.spark.jvm.driver_side import DriverSide
 from elastream.spark.jvm.executors import AllocationClient, Executors
 from elastream.spark.jvm.session import open_session, settings_for
+from leftovers import a_mark, marked
 from spark_jvm import forget_jvm
-from waiting import wait_until
+from waiting import ended, wait_until
 
 PORTS = count(21_000 + os.getpid() % 1_900)
 """Every cluster of this process has ports of its own."""
@@ -239,6 +240,7 @@ def conforming(
                     tick,
                     lambda host: kill(provider.hosts()[host].executor, client.application),
                     fill,
+                    lambda: len(client.executors.look()),
                     reopen,
                 )
 
@@ -269,22 +271,27 @@ def run_program(folder: Path, cloud: str, **environment: str) -> str:
     return done.stdout
 
 
+SAYS = "elastream: "
+"""What a sentence about a problem begins with."""
+
+
 def refused_program(folder: Path, program: str, *options: str, **environment: str) -> str:
-    """The sentence with which `elastream run` of a program in `clouds` ends, with status 2 and nothing of it left."""
+    """The one sentence with which `elastream run` of a program in `clouds` ends, with status 2 and nothing of it left."""
     command = [sys.executable, "-c", "from elastream.cli.app import app; app()", "run", str(HERE / "clouds" / program)]
-    done = subprocess.run(
-        [*command, *options, "--no-live", "--runs", str(folder / "runs")],
-        cwd=folder, capture_output=True, text=True, env={**os.environ, **environment}, stdin=subprocess.DEVNULL,
+    command += [*options, "--no-live", "--runs", str(folder / "runs")]
+    mark = a_mark()
+    run = subprocess.Popen(
+        command, cwd=folder, text=True, env={**os.environ, **environment, **mark},
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     )  # fmt: skip
-    assert done.returncode == 2, done.stdout + done.stderr
-    assert "Traceback" not in done.stderr
-    lines = [line for each in psutil.process_iter(["cmdline"]) if str(folder / "runs") in (line := shown(each))]
-    assert lines == []
-    return done.stderr.strip().splitlines()[-1]
-
-
-def shown(process: psutil.Process) -> str:
-    return " ".join(process.info["cmdline"] or [])
+    out, err = ended(run, progress=lambda: tuple(marked(mark)))
+    assert run.returncode == 2, out + err
+    assert "Traceback" not in err
+    assert marked(mark) == {}
+    *before, last = err.strip().splitlines()
+    assert last.startswith(SAYS), err
+    assert not [line for line in before if line.startswith(SAYS)], err
+    return last.removeprefix(SAYS)
 
 
 def up(provider: Any) -> int:

@@ -188,6 +188,26 @@ class KubernetesCluster:
     stranger: dict[str, str]
     driver: dict[str, str]
 
+    def kubeconfig(self, folder: Path, settings: dict[str, str]) -> Path:
+        """A user's configuration in `folder`, by which one is known there as by `settings`."""
+        token, authority = (settings[f"spark.kubernetes.authenticate.{name}"] for name in ("oauthTokenFile", "caCertFile"))
+        about = {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "current-context": "tests",
+            "contexts": [{"name": "tests", "context": {"cluster": "tests", "user": "tests"}}],
+            "clusters": [
+                {
+                    "name": "tests",
+                    "cluster": {"server": self.master.removeprefix("k8s://"), "certificate-authority": authority},
+                }
+            ],
+            "users": [{"name": "tests", "user": {"token": Path(token).read_text()}}],
+        }
+        file = folder / "kubeconfig"
+        YAML(typ="safe").dump(about, file)
+        return file
+
     def give_rights(self) -> None:
         """Create the namespace of `examples/kubernetes`, and who may do what there, as its manifest has them."""
         for each in YAML(typ="safe").load_all(MANIFEST):

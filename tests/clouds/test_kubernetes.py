@@ -1,7 +1,5 @@
 """The Kubernetes cloud: what can be said of it, and a real API server, whose pods run as processes of this machine."""
 
-import json
-
 import pytest
 
 from clusters import conforming, free_port, refused, refused_program, session_on, users_session
@@ -203,9 +201,10 @@ class TestReal:
     )
     def test_a_run_that_cannot_begin_ends_with_what_the_api_server_said(self, given, said, tmp_path):
         with kubernetes(tmp_path / "cluster") as cluster:
-            cloud = {"is": "Kubernetes", "image": "tests", "master": cluster.master, "python": PYTHON, "cores": 1}
-            cloud |= {"memory": "700 MB", "settings": cluster.settings, **of(cluster, given)}
-            found = refused_program(tmp_path, "ten_pending.py", CLOUD=json.dumps(cloud), GREEDY="no")
+            about = {"image": "tests", "master": cluster.master, "python": PYTHON, "cores": 1, "memory": "700 MB", **given}
+            file = cluster.kubeconfig(tmp_path, cluster.stranger if about.pop("settings", None) else cluster.settings)
+            cloud = "kubernetes:" + ",".join(f"{key}={value}" for key, value in about.items())
+            found = refused_program(tmp_path, "program_on_a_cluster.py", "--cloud", cloud, KUBECONFIG=str(file))
             assert said in found
             wait_until(lambda: cluster.node.executors() == 0)
 

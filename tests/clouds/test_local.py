@@ -1,6 +1,5 @@
 import json
 import os
-import secrets
 import signal
 import socket
 import stat
@@ -22,6 +21,7 @@ from elastream.clouds.local.local import HOST_TYPES, Local
 from elastream.clouds.local.network import Link
 from elastream.model.cloud import HostType
 from elastream.model.errors import CloudError, EnvironmentProblem
+from leftovers import a_mark, marked
 from waiting import wait_until
 
 BY_DEFAULT = HOST_TYPES["small"]
@@ -281,19 +281,6 @@ assert spark.range(0, 8, 1, 2).mapInArrow(lambda batches: batches, "id long").co
 """
 
 
-def marked(mark: str) -> set[int]:
-    """Ids of the living processes with `mark` in their environment: the driver, what it started, and what that started."""
-    found = set()
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                if mark.encode() in (entry / "environ").read_bytes():
-                    found.add(int(entry.name))
-            except OSError:
-                continue
-    return found
-
-
 @pytest.mark.spark
 @pytest.mark.parametrize(
     ("ending", "then", "hosts"),
@@ -304,14 +291,14 @@ def marked(mark: str) -> set[int]:
     ],
 )
 def test_nothing_is_left_of_a_driver_that_is_ended(tmp_path, ending, then, hosts):
-    mark = f"ELASTREAM_TEST={secrets.token_hex(8)}"
+    mark = a_mark()
     driver = subprocess.Popen(
         [sys.executable, "-c", DRIVER.format(folder=str(tmp_path), then=then)],
         stdout=subprocess.PIPE,
         stderr=(tmp_path / "driver.log").open("w"),
         text=True,
         start_new_session=True,
-        env={**os.environ, **dict([mark.split("=")])},
+        env={**os.environ, **mark},
     )
     assert driver.stdout is not None
     run = driver.stdout.readline().strip()

@@ -1,20 +1,28 @@
 """Every provider keeps the contract of the seam."""
 
+import json
 import os
+import signal
+import subprocess
+import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
 
+import elastream
+from arbiter_at_a_port import machines_at_a_port
 from conformance.fake_provider import SMALL, FakeProvider
 from conformance.fake_session import FakeSession
 from conformance.in_process import InProcess
 from conformance.provider_suite import Made, ProviderCase, provider_suite
 from elastream.clouds.granted import GrantedExecutors
 from elastream.clouds.host_directory import HostDirectory
+from elastream.clouds.local.hosts import LocalHosts
 from elastream.clouds.local.local import Local
 from elastream.clouds.membership import Membership
 from elastream.clouds.pool import Pool, PoolHosts
@@ -25,7 +33,8 @@ from elastream.planning.sharing.rules import ArbiterRules
 from elastream.services.arbiter_node import ArbiterNode
 from elastream.services.arbiter_service import arbiter_service
 from elastream.services.state_log import StateLog
-from waiting import wait_until
+from leftovers import a_mark, marked
+from waiting import ended, wait_until
 
 TINY = HostType("tiny", cores=0.5, slots=1, memory=700.0, start=8.0)
 
@@ -37,7 +46,7 @@ def fake(folder: Path) -> Iterator[Made]:
     def fill(full: bool) -> None:
         provider.room = 0 if full else 10
 
-    yield Made(provider, SMALL, lambda: None, provider.die, fill)
+    yield Made(provider, SMALL, lambda: None, provider.die, fill, lambda: len(provider.up))
 
 
 @contextmanager
@@ -68,8 +77,14 @@ def granted_executors(folder: Path) -> Iterator[Made]:
         lambda: None,
         kill,
         fill,
+        lambda: len(session.there),
         reopen=lambda: GrantedExecutors(terms, session, allowed=0, folder=folder),
     )
+
+
+def alive(hosts: LocalHosts) -> Callable[[], int]:
+    """How many workers live."""
+    return lambda: sum(state["alive"] for state in hosts.cluster.status().values())
 
 
 @contextmanager
@@ -85,7 +100,7 @@ def local(folder: Path) -> Iterator[Made]:
                 provider.release([name])
 
     try:
-        yield Made(provider, TINY, kill=provider.cluster.kill, fill=fill)
+        yield Made(provider, TINY, kill=provider.cluster.kill, fill=fill, running=alive(provider))
     finally:
         provider.close()
 
@@ -106,16 +121,53 @@ def pool(folder: Path) -> Iterator[Made]:
         transport.cut = full
 
     try:
-        yield Made(provider, TINY, kill=provider.local.cluster.kill, fill=fill)
+        yield Made(provider, TINY, kill=provider.local.cluster.kill, fill=fill, running=alive(provider.local))
     finally:
         transport.cut = False
         provider.close()
         log.close()
 
 
-LOCAL = ProviderCase("local", local, wrong=("master", "../etc", "", "a b"), ends_with_controller=True)
-POOL = ProviderCase("pool", pool, wrong=("master", "a b"), ends_with_controller=True)
-TestFake = provider_suite(ProviderCase("fake", fake, wrong=("no/such",), ends_with_controller=True))
+def after_a_kill(cloud: Callable[[Path], AbstractContextManager[Mapping[str, Any]]]) -> Callable[[Path], Any]:
+    """`killed` of a case. cloud: the words of a cloud for `one_killed.py`, while what that cloud needs is there."""
+
+    @contextmanager
+    def kill(folder: Path) -> Iterator[Made]:
+        with cloud(folder) as about:
+            mark, place = a_mark(), folder / "cluster"
+            command = [sys.executable, str(Path(__file__).with_name("one_killed.py")), json.dumps(about), str(place)]
+            pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+            first = subprocess.Popen(command, **pipes, env={**os.environ, **mark}, start_new_session=True)
+            _, said = ended(first, progress=lambda: len(marked(mark)))
+            assert first.returncode == -signal.SIGKILL, said
+            named = dict(about)
+            leases = getattr(elastream, named.pop("is"))(**named)
+            provider = leases.open(place)
+            try:
+                yield Made(provider, leases.types[0])
+                wait_until(lambda: not marked(mark), otherwise=lambda: marked(mark))
+            finally:
+                provider.close()
+
+    return kill
+
+
+def of_local(folder: Path) -> AbstractContextManager[Mapping[str, Any]]:
+    return nullcontext({"is": "Local", "cores_each": 0.5, "max_hosts": 2})
+
+
+@contextmanager
+def of_a_pool(folder: Path) -> Iterator[Mapping[str, Any]]:
+    """An arbiter at a port, with one machine: the next controller gets that one, or none."""
+    with machines_at_a_port(folder, TINY, machines=1) as (_, about):
+        yield {**about, "application": "a"}
+
+
+LOCAL = ProviderCase(
+    "local", local, wrong=("master", "../etc", "", "a b"), ends_when_closed=True, killed=after_a_kill(of_local)
+)
+POOL = ProviderCase("pool", pool, wrong=("master", "a b"), ends_when_closed=True, killed=after_a_kill(of_a_pool))
+TestFake = provider_suite(ProviderCase("fake", fake, wrong=("no/such",), ends_when_closed=True))
 TestHostDirectory = provider_suite(ProviderCase("host directory", directory, wrong=("no/such",)))
 TestGrantedExecutors = provider_suite(ProviderCase("granted executors", granted_executors, wrong=("",)))
 

@@ -7,13 +7,17 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import pytest
 
 from elastream.clouds.provider import EDGES, HostStatus, Phase, Provider, RunState, lacks_as_provider
 from elastream.model.cloud import HostType
 from elastream.model.errors import CloudError
-from waiting import Patience
+from waiting import Patience, wait_until
+
+WHILE = 5
+"""Looks at what is to stay as it is."""
 
 
 @dataclass(frozen=True)
@@ -21,8 +25,9 @@ class Made:
     """A provider under test. kind: a type of which it has two hosts at a time. tick: lets time pass for what is behind it.
 
     kill: ends a host unasked, None where nothing can. fill: takes all room away (True) or gives it back (False); None where
-    there always is some. reopen: the provider that comes after one whose controller was killed, which closed nothing; None
-    where hosts end with their controller.
+    there always is some. running: how many hosts there really are, by what is behind the provider; needed with `fill`.
+    reopen: the provider that comes after one whose controller was killed, which closed nothing; None where hosts end with
+    their controller.
     """
 
     provider: Provider
@@ -30,6 +35,7 @@ class Made:
     tick: Callable[[], None] = lambda: time.sleep(0.05)
     kill: Callable[[str], None] | None = None
     fill: Callable[[bool], None] | None = None
+    running: Callable[[], int] | None = None
     reopen: Callable[[], Provider] | None = None
 
 
@@ -39,15 +45,16 @@ class ProviderCase:
     use it in turn.
 
     patience: seconds after which what was to come about did not. wrong: names that no host of it can have.
-    ends_with_controller: whether its hosts do, so that there is nothing to adopt after one that was killed; else `Made`
-    says how the next one begins.
+    ends_when_closed: its hosts do; else the next controller adopts them, and `Made` says how that one begins. killed: for
+    hosts that end with a controller that is killed, too: kills one that has h1 in the folder, and gives what comes next.
     """
 
     name: str
     make: Callable[..., AbstractContextManager[Made]]
     patience: float = 60.0
     wrong: tuple[str, ...] = ()
-    ends_with_controller: bool = False
+    ends_when_closed: bool = False
+    killed: Callable[[Path], AbstractContextManager[Made]] | None = None
 
 
 def reachable(phase: Phase) -> set[Phase]:
@@ -58,10 +65,11 @@ def reachable(phase: Phase) -> set[Phase]:
     return found
 
 
-def await_phase(made: Made, host: str, *phases: Phase | None, patience: float) -> HostStatus | None:
-    """The status of `host` once it is in one of `phases` (None: not listed); checks every step against the table."""
+def await_phase(
+    made: Made, host: str, *phases: Phase | None, patience: float, before: Phase | None = None
+) -> HostStatus | None:
+    """The status of `host` once it is in one of `phases` (None: not listed); checks every step, from `before` on."""
     waiting = Patience(patience)
-    before: Phase | None = None
     while True:
         status = made.provider.hosts().get(host)
         phase = None if status is None else status.phase
@@ -99,16 +107,19 @@ def provider_suite(case: ProviderCase) -> type:
                 await_phase(made, host, Phase.UP, patience=case.patience)
                 made.provider.report(RunState(ready=frozenset(made.provider.hosts())))
 
-        def wait_without_room(self, made: Made) -> None:
-            """Lease h1 where there is no room, and see it wait with a reason."""
+        def wait_without_room(self, made: Made) -> Phase:
+            """Lease h1 where there is no room, and see it wait with a reason; the phase that it was last seen in."""
             assert made.fill is not None
             made.fill(True)
             made.provider.lease({"h1": made.kind})
-            for _ in range(5):
+            phase = Phase.REQUESTED
+            for _ in range(WHILE):
                 status = made.provider.hosts()["h1"]
-                assert status.phase is Phase.REQUESTED
+                assert status.phase in reachable(phase) & {Phase.REQUESTED, Phase.STARTING}
                 assert status.reason
+                phase = status.phase
                 made.tick()
+            return phase
 
         def test_it_has_everything_that_a_provider_has(self, made):
             assert lacks_as_provider(made.provider) == ""
@@ -163,20 +174,25 @@ def provider_suite(case: ProviderCase) -> type:
         def test_without_room_a_host_waits_with_a_reason_and_a_withdrawn_one_never_starts(self, made):
             if made.fill is None:
                 pytest.skip("this provider always has room")
-            self.wait_without_room(made)
+            before = self.wait_without_room(made)
             made.provider.release(["h1"])
-            await_phase(made, "h1", None, patience=case.patience)
+            await_phase(made, "h1", None, patience=case.patience, before=before)
             made.fill(False)
-            for _ in range(10):
-                assert "h1" not in made.provider.hosts()
+            # Were it still asked for, it would come before one that is asked for later, and run beside that.
+            self.up(made, "h2")
+            running = made.running
+            assert running is not None, "who can fill it can count what is behind it"
+            wait_until(lambda: made.tick() or running() == 1, otherwise=lambda: (running(), made.provider.hosts()))
+            for _ in range(2 * WHILE):
+                assert (set(made.provider.hosts()), running()) == ({"h2"}, 1)
                 made.tick()
 
         def test_what_is_granted_late_waits_with_a_reason_and_comes_once_there_is_room(self, made):
             if made.fill is None:
                 pytest.skip("this provider always has room")
-            self.wait_without_room(made)
+            before = self.wait_without_room(made)
             made.fill(False)
-            await_phase(made, "h1", Phase.UP, patience=case.patience)
+            await_phase(made, "h1", Phase.UP, patience=case.patience, before=before)
 
         def test_a_host_that_drains_stays_until_it_is_released_and_one_beside_it_stays_as_it_is(self, made):
             """To drain is the plant's: a provider sees a host that no longer holds state, and then its release."""
@@ -187,40 +203,55 @@ def provider_suite(case: ProviderCase) -> type:
                 made.provider.report(RunState(ready=both, settled=both, holding=holding))
                 made.tick()
                 assert [made.provider.hosts()[host].phase for host in ("h1", "h2")] == [Phase.UP, Phase.UP]
+            was = before["h2"]
+
+            def look_beside() -> None:
+                made.tick()
+                beside = made.provider.hosts()["h2"]
+                assert (beside.phase, beside.address, beside.executor) == (Phase.UP, was.address, was.executor)
+
+            made.provider.release(["h1"])
+            await_phase(replace(made, tick=look_beside), "h1", None, patience=case.patience)
+            for _ in range(WHILE):
+                look_beside()
+
+        def finds_nothing_and_leases_h1(self, made: Made) -> None:
+            assert not made.provider.hosts()
+            self.up(made, "h1")
             made.provider.release(["h1"])
             await_phase(made, "h1", None, patience=case.patience)
-            beside, was = made.provider.hosts()["h2"], before["h2"]
-            assert (beside.phase, beside.address, beside.executor) == (Phase.UP, was.address, was.executor)
 
-        def test_where_hosts_end_with_the_controller_the_next_one_finds_none_and_their_names_are_free(self, tmp_path):
-            if not case.ends_with_controller:
-                pytest.skip("hosts of this provider outlive its controller")
-            with case.make(tmp_path) as first:
-                self.up(first, "h1")
-                first.provider.close()
-            with case.make(tmp_path) as second:
-                assert not second.provider.hosts()
-                self.up(second, "h1")
-                second.provider.release(["h1"])
-                await_phase(second, "h1", None, patience=case.patience)
+        if case.ends_when_closed:
 
-        def test_what_was_leased_is_adopted_by_the_provider_after_a_controller_that_was_killed(self, made):
-            if made.reopen is None:
-                assert case.ends_with_controller
-                pytest.skip("hosts of this provider end with its controller")
-            self.up(made, "h1")
-            if made.fill is not None:
-                made.fill(True)
-                made.provider.lease({"h2": made.kind})
-            before = made.provider.hosts()
-            after = made.reopen()
-            listed = {name: (status.type, status.phase, status.executor) for name, status in after.hosts().items()}
-            assert listed == {name: (status.type, status.phase, status.executor) for name, status in before.items()}
-            after.lease(dict.fromkeys(before, made.kind))
-            assert set(after.hosts()) == set(before)
-            after.release(list(before))
-            for host in before:
-                await_phase(replace(made, provider=after), host, None, patience=case.patience)
+            def test_after_one_that_was_closed_the_next_finds_no_host_and_their_names_are_free(self, tmp_path):
+                with case.make(tmp_path) as first:
+                    self.up(first, "h1")
+                    first.provider.close()
+                with case.make(tmp_path) as second:
+                    self.finds_nothing_and_leases_h1(second)
+
+        else:
+
+            def test_what_was_leased_is_adopted_by_the_provider_after_a_controller_that_was_killed(self, made):
+                self.up(made, "h1")
+                if made.fill is not None:
+                    made.fill(True)
+                    made.provider.lease({"h2": made.kind})
+                before = made.provider.hosts()
+                after = made.reopen()
+                listed = {name: (status.type, status.phase, status.executor) for name, status in after.hosts().items()}
+                assert listed == {name: (status.type, status.phase, status.executor) for name, status in before.items()}
+                after.lease(dict.fromkeys(before, made.kind))
+                assert set(after.hosts()) == set(before)
+                after.release(list(before))
+                for host in before:
+                    await_phase(replace(made, provider=after), host, None, patience=case.patience)
+
+        if case.killed is not None:
+
+            def test_after_a_controller_that_was_killed_the_next_finds_no_host_and_their_names_are_free(self, tmp_path):
+                with case.killed(tmp_path) as after:
+                    self.finds_nothing_and_leases_h1(after)
 
         def test_what_is_measured_is_of_hosts_that_are_listed(self, made):
             self.up(made, "h1")

@@ -54,10 +54,13 @@ def machines(folder: Path) -> Iterator[Made]:
         else:
             provider.release(["x", "y"])
 
+    def running() -> int:
+        return sum(each.process is not None and each.process.poll() is None for each in provider._hosts.values())
+
     try:
-        yield Made(provider, kind, kill=kill, fill=fill)
+        yield Made(provider, kind, kill=kill, fill=fill, running=running)
     finally:
         provider.close()
 
 
-TestMachines = provider_suite(ProviderCase("machines of the page", machines, ends_with_controller=True))
+TestMachines = provider_suite(ProviderCase("machines of the page", machines, ends_when_closed=True))

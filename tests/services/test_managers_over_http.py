@@ -3,7 +3,6 @@
 import contextlib
 import json
 import logging
-import socket
 import subprocess
 import sys
 import threading
@@ -13,8 +12,8 @@ from pathlib import Path
 
 import httpx
 import pytest
-import uvicorn
 
+from arbiter_at_a_port import TOKEN, served, unused_port
 from elastream.clouds.host_directory import HostDirectory
 from elastream.clouds.pool import Pool
 from elastream.model.cloud import HostType
@@ -26,32 +25,11 @@ from elastream.planning.sharing.messages import Offer, RegionReport
 from elastream.planning.sharing.rules import ArbiterRules
 from elastream.recording.lines import JournalProblem
 from elastream.services.arbiter_node import ArbiterNode, Entitlement
-from elastream.services.arbiter_service import arbiter_service, listening, serve
+from elastream.services.arbiter_service import listening, serve
 from elastream.services.region_link import RegionLink, follow
 from elastream.services.region_node import RegionNode
 from elastream.services.state_log import StateLog
 from waiting import wait_until
-
-TOKEN = "a token of the tests"
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        return taken.getsockname()[1]
-
-
-@contextlib.contextmanager
-def served(node, token: str = TOKEN):
-    """The node at a real port, in a thread; gives its address."""
-    config = uvicorn.Config(arbiter_service(node, token), port=free_port(), log_level="error")
-    server = uvicorn.Server(config)
-    thread = threading.Thread(target=server.run)
-    thread.start()
-    wait_until(lambda: server.started)
-    yield f"http://127.0.0.1:{config.port}"
-    server.should_exit = True
-    thread.join()
-
 
 REGIONS = ("east", "west")
 KINDS = {region: HostType(f"small-{region}", cores=1.0, slots=1, region=region) for region in REGIONS}
@@ -158,7 +136,7 @@ def test_a_server_whose_journal_cannot_be_written_ends_with_that_sentence(tmp_pa
     node.join("a", Entitlement())
     log._lines._file = open("/dev/full", "wb", buffering=0)  # noqa: SIM115 - closed by the log
     node._heard[RegionReport, "east"] = RegionReport("east", 1, 0, (), add=("small-east",))
-    with pytest.raises(JournalProblem, match="No space left on device"), listening("127.0.0.1", free_port()) as at:
+    with pytest.raises(JournalProblem, match="No space left on device"), listening("127.0.0.1", unused_port()) as at:
         serve(node, at, TOKEN, period=0.01)
     log.close()
 
@@ -228,7 +206,7 @@ class Route:
             def log_message(self, *_: object) -> None:
                 pass
 
-        self.server = ThreadingHTTPServer(("127.0.0.1", free_port()), Handler)
+        self.server = ThreadingHTTPServer(("127.0.0.1", unused_port()), Handler)
         self.server.daemon_threads = True
         self.url = f"http://127.0.0.1:{self.server.server_port}"
         threading.Thread(target=self.server.serve_forever, daemon=True).start()
@@ -323,7 +301,7 @@ class World:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        port = free_port()
+        port = unused_port()
         self.url = f"http://127.0.0.1:{port}"
         (folder / "token").write_text(TOKEN)
         self.write("arbiter", {
@@ -449,7 +427,7 @@ def test_a_region_that_is_cut_off_goes_on_with_its_last_grants_and_rejoins(world
 def test_sigterm_ends_a_region_manager_in_order_whenever_it_comes(tmp_path: Path) -> None:
     """It has next to no time between two reports, so that the signal comes in the middle of something."""
     document = {
-        "name": "east", "arbiter": f"http://127.0.0.1:{free_port()}", "period": 0.001,
+        "name": "east", "arbiter": f"http://127.0.0.1:{unused_port()}", "period": 0.001,
         "host_types": {"small": {"cores": 1}}, "hosts": {"directory": "hosts"},
     }  # fmt: skip
     (tmp_path / "east.yaml").write_text(json.dumps({"region": document}))

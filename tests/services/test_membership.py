@@ -50,9 +50,11 @@ class Time:
 class StandIn:
     """An application: hosts that live and die as it is told, on the machines of its membership."""
 
-    def __init__(self, world: "World", name: str, priority: float = 1.0, minimum: int = 1) -> None:
+    def __init__(
+        self, world: "World", name: str, priority: float = 1.0, minimum: int = 1, kept: Path | None = None
+    ) -> None:
         self.transport = InProcess(world.service)
-        link = Pool("http://localhost", name, priority, minimum, world.token).client(self.transport)
+        link = Pool("http://localhost", name, priority, minimum, world.token).client(self.transport, kept)
         self.member = Membership(link)
         self.member._occupied = lambda: self.running
         self.member._evict = self.evicted
@@ -115,8 +117,8 @@ class World:
         for app in self.apps:
             app.transport.service = self.service
 
-    def join(self, name: str, priority: float = 1.0, minimum: int = 1) -> StandIn:
-        app = StandIn(self, name, priority, minimum)
+    def join(self, name: str, priority: float = 1.0, minimum: int = 1, kept: Path | None = None) -> StandIn:
+        app = StandIn(self, name, priority, minimum, kept)
         self.apps.append(app)
         return app
 
@@ -261,6 +263,46 @@ def test_a_machine_whose_user_only_seems_dead_is_not_used_by_another_before_it_i
     assert len(a.lost) == 1
     assert b.running == {"h1"}
     assert len(a.running) == 2
+
+
+class TestOneThatGoesOnAfterOneThatWasKilled:
+    def test_has_the_machines_at_once_with_the_key_of_that_one(self, world, tmp_path):
+        key = tmp_path / "pool.key"
+        killed, other = world.join("a", kept=key), world.join("b")
+        killed.wants("h1", "h2")
+        world.beats()
+        killed.end()
+        world.apps.remove(killed)
+        after = world.join("a", kept=key)
+        assert not any(record.owner == "a" for record in world.node.state.hosts.values())
+        after.wants("h1", "h2")
+        other.wants("h3")
+        world.beats()
+        assert (after.running, other.running) == ({"h1", "h2"}, {"h3"})
+
+    @pytest.mark.parametrize("kept", ["", "of another"])
+    def test_is_refused_without_it(self, world, tmp_path, kept):
+        key = tmp_path / "pool.key"
+        key.write_text(kept)
+        world.join("a", kept=tmp_path / "another.key")
+        with pytest.raises(CloudError, match="an application called 'a' is a member already"):
+            world.join("a", kept=key)
+        assert key.read_text() == kept
+
+    def test_ends_the_membership_of_that_one_should_it_still_live(self, world, tmp_path):
+        key = tmp_path / "pool.key"
+        lives, after = world.join("a", kept=key), world.join("a", kept=key)
+        after.member.beat()
+        with pytest.raises(CloudError, match="an application called 'a' is a member already"):
+            lives.member.beat()
+
+    def test_finds_no_key_after_one_that_left_and_only_its_owner_may_read_it(self, world, tmp_path):
+        key = tmp_path / "pool.key"
+        app = world.join("a", kept=key)
+        assert key.stat().st_mode & 0o777 == 0o600
+        world.apps.remove(app)
+        app.member.close()
+        assert not key.exists()
 
 
 def test_the_bill_is_shared_and_every_member_hears_its_part(world):

@@ -16,7 +16,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from elastream import latest
+from arbiter_at_a_port import machines_at_a_port
+from elastream import HostType, latest
 from elastream.clouds.local.hosts import STARTS_PER_CORE
 from killed_while_pending import killed_while_pending
 from waiting import ended
@@ -91,13 +92,31 @@ def test_the_next_controller_finishes_a_move_or_drops_it_and_every_record_is_cou
     assert counted == Counter(f"w{n % 50}" for n in range(found["taken"]))
 
 
+def workers(folder: Path) -> int:
+    """Workers of this machine whose files are in `folder`."""
+    lines = (" ".join(each.info["cmdline"] or []) for each in psutil.process_iter(["cmdline"]))
+    return sum("deploy.worker.Worker" in line and str(folder) in line for line in lines)
+
+
 def test_a_driver_that_is_killed_while_ten_requests_wait_on_this_machine_leaves_nothing_behind(tmp_path):
     """Beside the first so many hosts start at a time here, and the others wait for them."""
-
-    def workers() -> int:
-        lines = (" ".join(each.info["cmdline"] or []) for each in psutil.process_iter(["cmdline"]))
-        return sum("deploy.worker.Worker" in line and str(tmp_path) in line for line in lines)
-
     cloud = {"is": "Local", "cores_each": 0.3, "max_hosts": 11}
     room = min(11, 1 + STARTS_PER_CORE * len(os.sched_getaffinity(0)))
-    killed_while_pending(tmp_path, cloud, room=room, granted=workers)
+    killed_while_pending(tmp_path, cloud, room=room, granted=lambda: workers(tmp_path))
+
+
+def test_a_driver_that_is_killed_while_ten_requests_wait_for_a_pool_leaves_nothing_behind(tmp_path):
+    """Its machines are still this application's, by what the arbiter knows, when the next one comes."""
+    kind = HostType("tiny", cores=0.3, slots=1, memory=1000.0)
+    with machines_at_a_port(tmp_path, kind, machines=3, most=11) as (arbiter, cloud):
+
+        def owned() -> int:
+            return sum(bool(record.owner) for record in arbiter.state.hosts.values())
+
+        def granted() -> int:
+            """Machines that run for it and are its own; -1 where these are not as many."""
+            return workers(tmp_path) if workers(tmp_path) == owned() else -1
+
+        about = {**cloud, "application": "counted"}
+        killed_while_pending(tmp_path, about, room=3, granted=granted, by_itself=False)
+        assert not arbiter.state.applications

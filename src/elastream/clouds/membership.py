@@ -28,6 +28,7 @@ from elastream.model.errors import CloudError, ElastreamError, EnvironmentProble
 from elastream.planning.sharing import holder
 from elastream.planning.sharing.holder import Holder
 from elastream.planning.sharing.messages import Claim, Offer, View
+from elastream.recording.directory import create_private
 
 __all__ = ["Membership", "MembershipLost", "PoolClient"]
 
@@ -61,7 +62,8 @@ class PoolClient(ArbiterLink):
     """An application's connection to its pool.
 
     Every method raises EnvironmentProblem where no pool answers, CloudError with its reason where it refuses, and
-    MembershipLost if this application is no longer a member.
+    MembershipLost if this application is no longer a member. kept: file of the key of this membership, by which the
+    application that goes on after one that was killed is known as the same; None keeps it nowhere.
     """
 
     called = "pool"
@@ -78,13 +80,15 @@ class PoolClient(ArbiterLink):
         token: str | None = None,
         certificate: Path | str | None = None,
         transport: httpx.BaseTransport | None = None,
+        kept: Path | None = None,
     ) -> None:
         super().__init__(url, token or os.environ.get(POOL_TOKEN), certificate=certificate, transport=transport)
         self.application = application
         self.sender = f" application {application!r}"
         self._wanted = {"priority": priority, "minimum": minimum}
         self._place = f"/applications/{quote(application, safe='')}"
-        self._key = ""
+        self._kept = kept
+        self._key = "" if kept is None or not kept.exists() else kept.read_text()
 
     def offer(self) -> Offer:
         """The hosts that the pool offers."""
@@ -92,8 +96,10 @@ class PoolClient(ArbiterLink):
 
     def join(self) -> Offer:
         """Become a member; returns the pool's offer."""
-        welcome = self.ask(WELCOME, "POST", self._place, self._wanted)
+        welcome = self.ask(WELCOME, "POST", self._place, self._wanted, self._key)
         self._key = welcome.key
+        if self._kept is not None:
+            create_private(self._kept).write_text(self._key)
         return welcome.offer
 
     def claim(self, claim: Claim) -> View:
@@ -103,6 +109,8 @@ class PoolClient(ArbiterLink):
     def leave(self) -> None:
         """End the membership."""
         self.ask(NOTHING, "DELETE", self._place, key=self._key)
+        if self._kept is not None:
+            self._kept.unlink(missing_ok=True)
 
 
 class Membership:

@@ -21,13 +21,16 @@ from elastream.clouds.membership import Membership, PoolClient
 from elastream.clouds.provider import ExistingSession, HostStatus, Measured, Phase, RunState
 from elastream.model.alarms import Alarms
 from elastream.model.cloud import HostType
-from elastream.model.errors import CloudError
+from elastream.model.errors import CloudError, EnvironmentProblem
 from elastream.planning.sharing.messages import Offer
+from elastream.recording.directory import PRIVATE, create_private
 
 __all__ = ["Pool", "PoolHosts"]
 
 USE_EVERY = 5.0
 """Seconds from one measurement of the hosts for the pool to the next: each reads every process of every host."""
+KEY = "pool.key"
+"""File of the key of a membership, in the folder of the application's cluster."""
 EMPTY_AFTER = 30.0
 """Seconds without state after which a host counts as empty: a new one gets its tasks in one of the policy's next rounds."""
 
@@ -61,8 +64,8 @@ class Pool:
                 f"application {self.application!r} has a minimum of {self.minimum}: it needs at least one host"
             )
 
-    def client(self, transport: httpx.BaseTransport | None = None) -> PoolClient:
-        """The application's HTTP client of the pool. transport: replaces the network in tests."""
+    def client(self, transport: httpx.BaseTransport | None = None, kept: Path | None = None) -> PoolClient:
+        """The application's HTTP client of the pool. transport: replaces the network in tests. kept: file of its key."""
         return PoolClient(
             self.url,
             self.application,
@@ -71,6 +74,7 @@ class Pool:
             token=self.token,
             certificate=self.certificate,
             transport=transport,
+            kept=kept,
         )
 
     @property
@@ -93,8 +97,17 @@ class Pool:
         session: ExistingSession | None = None,
         alarms: Alarms | None = None,
     ) -> "PoolHosts":
-        """Join the pool and start the cluster, as `Local.open` does; the application is a member until it is closed."""
-        membership = Membership(self.client(), alarms)
+        """Join the pool and start the cluster, as `Local.open` does; the application is a member until it is closed.
+
+        One that was killed is replaced at once by the next one in the same `folder`, which has its key. Raises
+        EnvironmentProblem where the folder cannot be written.
+        """
+        try:
+            folder.mkdir(mode=PRIVATE, parents=True, exist_ok=True)
+            client = self.client(kept=create_private(folder / KEY))
+        except OSError as error:
+            raise EnvironmentProblem(f"the cluster's folder {folder} cannot be written: {error.strerror}") from None
+        membership = Membership(client, alarms)
         try:
             local = local_of(membership.offer, self.minimum).open(folder, ports=ports, session=session)
         except BaseException:

@@ -94,8 +94,12 @@ class ArbiterNode:
         """Who holds what."""
         return self._state
 
-    def join(self, application: str, standing: Entitlement) -> str:
-        """Take an application in; the key that its claims are to carry. Raises CloudError where it cannot be taken."""
+    def join(self, application: str, standing: Entitlement, key: str = "") -> str:
+        """Take an application in; the key that its claims are to carry. Raises CloudError where it cannot be taken.
+
+        key: that of the member of this name, where it has ended without leaving and this one goes on in its place: what
+        that one held is given back at once.
+        """
         if not 0 < len(application) <= LONGEST_NAME:
             raise CloudError(f"an application's name has from 1 to {LONGEST_NAME} characters, not {len(application)}")
         if self._standings and application not in self._standings:
@@ -107,10 +111,12 @@ class ArbiterNode:
         with self._lock:
             now = self._clock()
             self._round(now)
-            if problem := refusal(self._state, application, standing.minimum):
+            ended = self._is_of(application, key)
+            state = leave(self.rules, self._state, application, now) if ended else self._state
+            if problem := refusal(state, application, standing.minimum):
                 raise CloudError(problem)
             key = secrets.token_hex(16)
-            state = join(self._state, application, standing.priority, standing.minimum, now)
+            state = join(state, application, standing.priority, standing.minimum, now)
             self._become(state, {**self._keys, application: key})
             return key
 
@@ -192,9 +198,12 @@ class ArbiterNode:
             owed[name] = owed.get(name, 0.0) + amount
         return owed
 
-    def _check(self, application: str, key: str) -> None:
+    def _is_of(self, application: str, key: str) -> bool:
         known = self._keys.get(application, "")
-        if not known or not hmac.compare_digest(known.encode(), key.encode()):
+        return bool(known) and hmac.compare_digest(known.encode(), key.encode())
+
+    def _check(self, application: str, key: str) -> None:
+        if not self._is_of(application, key):
             raise UnknownMember(f"{application!r} is no member of {self.offer.name!r} now")
 
     def _become(self, state: Arbiter, keys: Mapping[str, str]) -> None:

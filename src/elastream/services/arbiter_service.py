@@ -91,8 +91,8 @@ def arbiter_service(
         return {"offer": asdict(node.offer), **_status(node)}
 
     @service.post("/applications/{name}")
-    def join(name: str, body: Entitlement) -> dict[str, Any]:
-        return {"key": node.join(name, body), "offer": asdict(node.offer)}
+    def join(name: str, body: Entitlement, key: Annotated[str, Header()] = "") -> dict[str, Any]:
+        return {"key": node.join(name, body, key), "offer": asdict(node.offer)}
 
     @service.put("/applications/{name}")
     def claim(name: str, body: Claim, key: Annotated[str, Header()] = "") -> dict[str, Any]:
