@@ -54,6 +54,10 @@ def test_histograms_of_batches_and_latencies_and_counters_of_records_and_cost_ar
             (info,) = query(server, "elastream_build_info")
             assert (info["metric"]["plant"], info["metric"]["policy"]) == ("spark", "static")
         text = urllib.request.urlopen(f"http://127.0.0.1:{PORT}/metrics").read().decode()
+        kinds = dict(line.split()[2:4] for line in text.splitlines() if line.startswith("# TYPE "))
+        counters = {name for name, kind in kinds.items() if kind == "counter"}
+        assert {"elastream_records_total", "elastream_errors_total", "elastream_application_cost_total"} <= counters
+        assert counters == {name for name in kinds if name.endswith("_total")}
         found = promtool("check", "metrics", given=text)
         assert (found.returncode, found.stdout, found.stderr) == (0, "", "")
     finally:
