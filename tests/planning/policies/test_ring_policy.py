@@ -2,9 +2,12 @@
 
 import math
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from elastream.model.action import KINDS, DrainHost, LeaseHost, ReleaseHost, SetParallelism, SetTokens
 from elastream.model.cloud import Billing, HostState, HostType, Lease
@@ -12,7 +15,7 @@ from elastream.model.errors import InputError
 from elastream.model.flow import Dataflow
 from elastream.model.metrics import Metric
 from elastream.model.observation import Context, Frame, Observation, TaskFrame
-from elastream.model.ring import Ring
+from elastream.model.ring import Ring, in_zones
 from elastream.model.stages import lay_out
 from elastream.planning.algorithms.ring_load import RingLoad
 from elastream.planning.policies.ring import RingBalance
@@ -180,6 +183,43 @@ def test_a_host_that_comes_joins_between_the_fullest_and_its_neighbour():
     heavy = [0.3] * 2 + [0.01] * 14
     (by_load,), _ = after(RingBalance(), seen(0.0, [0.7, 0.2, 0.0], ring=ring, loads=heavy))
     assert dict(by_load.tokens)["h3"] == 1 / 16, "half would leave both heavy partitions where they are"
+
+
+def test_a_host_in_the_place_of_a_lost_one_joins_where_that_was_so_that_zones_alternate_again():
+    # h2 was lost: h3 took over its interval, [0.25, 0.5), and is the fullest.
+    ring = Ring({"h1": 0.0, "h3": 0.25, "h4": 0.75})
+    (action,), _ = after(RingBalance(), seen(0.0, [0.2, 0.0, 0.4, 0.2], ring=ring, zones="abab", loads=[0.05] * P))
+    assert dict(action.tokens) == {"h1": 0.0, "h2": 0.25, "h3": 0.5, "h4": 0.75}
+    uneven = [0.0] * 4 + [0.2] * 2 + [0.02] * 6 + [0.0] * 4
+    (by_load,), _ = after(RingBalance(cut="load"), seen(0.0, [0.1, 0.0, 0.6, 0.1], ring=ring, zones="abab", loads=uneven))
+    assert dict(by_load.tokens) == {"h1": 0.0, "h2": 0.25, "h3": 5 / 16, "h4": 0.75}, "one of both heavy partitions"
+    (blind,), _ = after(RingBalance(), seen(0.0, [0.2, 0.0, 0.4, 0.2], ring=ring, zones="abab"))
+    assert dict(blind.tokens) == {"h1": 0.0, "h2": 0.25, "h3": 0.5, "h4": 0.75}, "half, where nothing is known of loads"
+
+
+@given(each_zone=st.integers(2, 4), zones=st.integers(2, 3), lost=st.lists(st.integers(0, 11), min_size=1, max_size=6))
+def test_neighbours_are_of_distinct_zones_however_often_a_host_is_lost_and_replaced(each_zone, zones, lost):
+    named = {f"h{number + 1}": "abc"[number % zones] for number in range(each_zone * zones)}
+    ring, count = Ring.even(in_zones(named)), len(named)
+    for number in lost:
+        gone = f"h{number % count + 1}"
+        without = ring.without(gone)
+        loads = np.full(P, 0.01)
+        cpu = [0.0 if host == gone else 0.01 * len(without.partitions(host, P)) for host in named]
+        kinds = [replace(ONE, zone=zone) for zone in named.values()]
+        (action,), _ = after(RingBalance(), seen(0.0, cpu, ring=without, kinds=kinds, loads=loads))
+        ring = Ring(dict(action.tokens))
+    round_it = [named[host] for host in (*ring.nodes, ring.nodes[0])]
+    assert all(one != other for one, other in pairwise(round_it)), ring.tokens
+
+
+def test_a_zone_that_holds_state_with_all_its_copies_is_named():
+    apart, beside = Ring.even(("h1", "h2", "h3", "h4")), Ring.even(("h1", "h3", "h2", "h4"))
+    for ring, replicas, said in ((apart, 1, 0), (beside, 1, 2), (beside, 0, 0), (beside, 2, 0)):
+        _, plan = after(RingBalance(), seen(0.0, [0.4] * 4, ring=ring, zones="abab", replicas=replicas))
+        assert sum("fault zone" in remark for remark in plan.remarks) == said, (ring.nodes, replicas)
+    _, plan = after(RingBalance(), seen(0.0, [0.4] * 4, ring=beside, zones="abab", replicas=1))
+    assert plan.remarks[0].startswith("fault zone a (h1, h3) holds some state with all its copies")
 
 
 def test_half_gives_way_to_the_even_cut_where_loads_say_that_half_would_not_help():

@@ -1,9 +1,10 @@
 """A planning round of the policy `ring`: what holds of hosts and rings, and the one kind of change that follows from it."""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import pairwise
 from typing import Literal, Protocol
 
 import numpy as np
@@ -85,6 +86,7 @@ class Round:
         observation, context = self.observation, self.observation.context
         actions = [*missing_hosts(observation, context.min_hosts, self._kind().name), *filling(observation)]
         self._sparse()
+        self._exposed()
         changes: list[Action] = []
         if observation.usable and "SetTokens" in context.capabilities:
             changes = self._first_rings() or self._joined()
@@ -142,7 +144,8 @@ class Round:
 
     def _joined(self) -> list[Action]:
         """Tokens for usable hosts that are not on every ring yet, the same on all rings, so that a host has one neighbour:
-        each between an overloaded host and its neighbour, the worst first; without one behind the fullest."""
+        each beside an overloaded host, the worst first; without one between neighbours of one fault zone that it parts, or
+        beside the fullest. Behind it, or before it where fewer neighbours are then of one zone (`_before`)."""
         rings, joining = (
             dict(self.rings),
             [h for h in self.observation.usable if any(h not in r for r in self.rings.values())],
@@ -151,33 +154,62 @@ class Round:
         overloaded = [host for host in self._worst(self.seen.high) if host in rings.get(lead, ())]
         for host in joining:
             if host in rings[lead]:
-                behind = rings[lead].before(host)
+                beside = rings[lead].before(host)
             else:
-                behind = overloaded.pop(0) if overloaded else self._fullest(lead, rings[lead])
+                beside = (
+                    overloaded.pop(0) if overloaded else self._fullest(lead, rings[lead], self._parted(rings[lead], host))
+                )
             for name, ring in rings.items():
                 if host not in ring:
-                    after = behind if behind in ring else self._fullest(name, ring)
-                    rings[name] = ring.with_node(host, self._between(name, ring, after, host))
+                    known = beside if beside in ring else self._fullest(name, ring)
+                    rings[name] = self._divided(name, ring, known, host)
         why = f"{', '.join(joining)} joined where hosts are fullest"
         return [
             SetTokens(name, tuple(ring.tokens.items()), why=why) for name, ring in rings.items() if ring != self.rings[name]
         ]
 
-    def _fullest(self, operator: str, ring: Ring) -> str:
-        """The host of `ring` whose level is highest, by what it would own; where loads are unknown that with the longest
-        interval."""
-        arc = self.load.arc(operator, ring, ring.nodes)
+    def _fullest(self, operator: str, ring: Ring, among: Sequence[str] = ()) -> str:
+        """The host of `ring`, or of those `among` it, whose level is highest, by what it would own; where loads are unknown
+        that with the longest interval."""
+        hosts, arc = among or ring.nodes, self.load.arc(operator, ring, ring.nodes)
         levels = arc.levels(arc.owned)
         if np.isnan(levels).any() or not arc.loads.sum() > 0:
-            return max(ring.nodes, key=lambda host: (ring.length(host), host))
-        return ring.nodes[int(np.argmax(levels))]
+            return max(hosts, key=lambda host: (ring.length(host), host))
+        by_host = dict(zip(ring.nodes, levels.tolist(), strict=True))
+        return max(hosts, key=by_host.__getitem__)
 
-    def _between(self, operator: str, ring: Ring, host: str, joins: str) -> float:
-        """Token of a host that joins `ring` behind `host`."""
+    def _parted(self, ring: Ring, joins: str) -> list[str]:
+        """Hosts of the zone of their neighbour counter-clockwise, which is not that of `joins`."""
+        zones = {host: self.observation.leases[host].zone for host in (*ring.nodes, joins)}
+        return [h for h in ring.nodes if ring.before(h) != h and zones[ring.before(h)] == zones[h] != zones[joins]]
+
+    def _divided(self, operator: str, ring: Ring, host: str, joins: str) -> Ring:
+        """`ring` with `joins`, which takes the second part of the interval of `host`, or before it the first."""
+        before = self._before(ring, host, joins)
         arc = self.load.arc(operator, ring, (host,), joins)
+        if before:  # what `host` gives up lies at the other end
+            arc = replace(arc, loads=arc.loads[::-1])
         owned = self._cut(arc)
-        token = middle(ring, host) if owned is None else arc.tokens(owned)[joins]
-        return token if token not in ring.tokens.values() else middle(ring, host)
+        if owned is None:
+            cut = middle(ring, host)
+        else:
+            cut = (arc.first + owned[1 if before else 0]) % arc.count / arc.count
+        if cut in ring.tokens.values():
+            cut = middle(ring, host)
+        return ring.at(host, cut).with_node(joins, ring.tokens[host]) if before else ring.with_node(joins, cut)
+
+    def _before(self, ring: Ring, host: str, joins: str) -> bool:
+        """Whether `joins` comes before `host` and not behind it: fewer neighbours are of one fault zone then (section 6.6).
+
+        So whoever replaces a lost host, whose neighbour clockwise took over and is the fullest, comes to where that was.
+        """
+        near, far = ring.before(host), ring.successors(host, 1) or (host,)
+
+        def alike(*hosts: str) -> int:
+            zones = [self.observation.leases[each].zone for each in hosts]
+            return sum(one == other for one, other in pairwise(zones))
+
+        return alike(near, joins, host, *far) < alike(near, host, joins, *far)
 
     def _sparse(self) -> None:
         """Say where state partitions are too few for the hosts."""
@@ -187,6 +219,22 @@ class Round:
                 self.remarks.append(
                     f"{name} has {counted(count, 'state partition')} for {counted(hosts, 'host')}: {hosts - count} of them "
                     "hold none of its state; give more (state_partitions) or fewer hosts"
+                )
+
+    def _exposed(self) -> None:
+        """Say which fault zones hold state with all its copies, where there are enough zones to keep these apart."""
+        replicas, leases = self.observation.context.replicas, self.observation.leases
+        zones: dict[str, list[str]] = {}
+        for host in self.observation.usable:
+            zones.setdefault(leases[host].zone, []).append(host)
+        if not replicas or len(zones) <= replicas or not self.rings:
+            return
+        ring = next(iter(self.rings.values()))
+        for zone, hosts in zones.items():
+            if not ring.survives(hosts, replicas):
+                self.remarks.append(
+                    f"fault zone {zone} ({', '.join(hosts)}) holds some state with all its copies, as hosts of it are "
+                    "neighbours on the ring: if it is lost, that state is read from the checkpoint"
                 )
 
     # -- balance and scale-out -----------------------------------------------------------------------------------------
