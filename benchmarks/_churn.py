@@ -16,10 +16,12 @@ import psutil
 from _cluster import Bench, word_count
 
 from elastream import constant
+from elastream.experiments.resilience.bed import copied
 from elastream.model.action import Action, DrainHost, LeaseHost, MoveTask, ReleaseHost, SetTokens, TaskId, describe
 from elastream.model.cloud import HostState, HostType
 from elastream.model.errors import EnvironmentProblem
 from elastream.model.ring import Ring, in_zones
+from elastream.spark.jvm.copies import OpenedCopy
 from elastream.spark.jvm.session import StateStore
 
 SHARES: Mapping[str, float] = {
@@ -48,7 +50,8 @@ OPERATOR = "count"
 @dataclass(frozen=True, slots=True)
 class Churn:
     """Results. events: by kind. landed, dropped: migrations, including those that returned drifted tasks. starts: restarts
-    of the query. lost: hosts. wrong: words whose count differs from a plain count.
+    of the query. lost: hosts. opened: state partitions of lost zones that were opened from a copy; behind, files: batches
+    that these copies lacked, and files that were read for them. wrong: words whose count differs from a plain count.
     """
 
     store: StateStore
@@ -57,6 +60,9 @@ class Churn:
     dropped: int
     drifted: int
     lost: int
+    opened: int
+    behind: int
+    files: int
     batches: int
     records: int
     starts: int
@@ -113,6 +119,9 @@ def churn(
             len(plant.placing.dropped),
             plant.placing.drifted,
             sum(lease.state is HostState.LOST for lease in plant.ledger),
+            len(events_on.opened),
+            sum(each.wanted - each.copied for each in events_on.opened),
+            sum(each.files for each in events_on.opened),
             int(facts["batches"]),
             int(facts["records"]),
             int(facts["query runs"]) - 1,
@@ -128,6 +137,7 @@ class _Events:
         self.bench, self.plant, self.hosts, self.refill = bench, bench.plant, hosts, refill
         self.chance = random.Random(SEED)
         self._moved = 0
+        self.opened: list[OpenedCopy] = []
         self.lease()
         self.replace()
 
@@ -166,11 +176,23 @@ class _Events:
         self._kill(self.chance.sample(usable, self.chance.randint(2, len(usable) - 1)))
 
     def zone(self) -> None:
-        """All hosts of a fault zone; where none comes in their place, of one that leaves two others."""
+        """All hosts of a fault zone, once copies are whole; where none comes in their place, of one that leaves two others.
+
+        Neighbours are of distinct zones unless moves or tokens by chance have put them otherwise: copies are opened then.
+        """
+        self.until(lambda: copied(self.plant.observe()), "copies of the state")
         usable, zones = self.whole(), dict[str, list[str]]()
         for host in usable:
             zones.setdefault(self.plant.hosts.leases[host].type.zone, []).append(host)
-        self._kill(self.chance.choice([each for each in zones.values() if self.refill or len(usable) - len(each) >= 2]))
+        hosts = self.chance.choice([each for each in zones.values() if self.refill or len(usable) - len(each) >= 2])
+        desk, kept = self.plant.instruments.copies, self.plant.standby.copies()
+        others = {
+            task for task, at in self.plant.mover.held().items() if at in hosts and set(kept.get(task, ())) - {*hosts}
+        }
+        before = len(desk.opened())
+        self._kill(hosts)
+        self.until(lambda: not others or len(desk.opened()) > before, "a copy to be opened")
+        self.opened += desk.opened()[before:]
 
     def decommission(self) -> None:
         """A host is given back, with its state on it."""

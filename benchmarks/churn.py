@@ -44,7 +44,8 @@ def line(report: Report) -> str:
     kinds = {kind: sum(each["events"].get(kind, 0) for each in both) for kind in next(iter(both))["events"]}
     return (
         f"{', '.join(f'{count} x {kind}' for kind, count in sorted(kinds.items()))}; "
-        f"{sum(each['lost'] for each in both)} hosts lost in {sum(each['batches'] for each in both)} batches; "
+        f"{sum(each['lost'] for each in both)} hosts lost in {sum(each['batches'] for each in both)} batches, "
+        f"{sum(each['opened'] for each in both)} state partitions of lost zones opened from copies; "
         f"{sum(each['wrong'] for each in both)} counts wrong"
     )
 

@@ -61,7 +61,11 @@ class World:
         self.rings = Rings(self.placing, lambda: self.hosts.usable, lambda host: self.hosts.leases[host].type.zone)
         self.copies = {}
         live = (SimpleNamespace(run_id="run", stages={"q/count": STAGE}),)
-        self.succession = Succession(self.driver, lambda: live, self.hosts, self.placing, self.rings, lambda: self.copies)
+        self.replicas = 0
+        self.succession = Succession(
+            self.driver, lambda: live, self.hosts, self.placing, self.rings, lambda: self.copies,
+            lambda: self.replicas,
+        )  # fmt: skip
 
     def successors(self):
         """Executors, which are called as their hosts without the letter, that are to take each partition, nearest first."""
@@ -173,6 +177,22 @@ def test_partitions_that_come_to_a_host_without_a_copy_are_said_to_be_read_from_
     world.succession.look()
     (said,) = [record.getMessage() for record in caplog.records if "is lost" in record.getMessage()]
     assert "2 state partitions put on its successors (1 of which have no copy there and are read from the" in said
+
+
+def test_a_loss_before_any_copy_was_there_is_read_from_the_checkpoint_whole_and_that_is_said_where_copies_are_wanted(
+    caplog,
+):
+    for replicas, said in (
+        (1, "1 state partitions put on its successors (1 of which have no copy there"),
+        (0, "successors, 0"),
+    ):
+        world = World("h1", "h2", tasks=("h1", "h2", "h1"))
+        world.replicas = replicas
+        world.succession.look()
+        world.lose("2", p1="1")
+        world.hosts.look()
+        world.succession.look()
+        assert said in [record.getMessage() for record in caplog.records if "is lost" in record.getMessage()][-1]
 
 
 def test_a_copy_that_a_task_has_taken_before_the_loss_is_looked_at_was_one(caplog):

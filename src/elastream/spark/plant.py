@@ -135,7 +135,15 @@ class SparkPlant(Generic[Q]):
         self.succession = (
             None
             if recovery is None
-            else Succession(recovery, lambda: queries.live, hosts, self.placing, self.rings, self.standby.copies)
+            else Succession(
+                recovery,
+                lambda: queries.live,
+                hosts,
+                self.placing,
+                self.rings,
+                self.standby.copies,
+                lambda: self.standby.replicas,
+            )
         )
         self.mover = mover(
             self.spark, self._driver, queries, hosts, self.placing, self.rings, clock.now, alarms,

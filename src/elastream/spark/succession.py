@@ -41,7 +41,7 @@ class Succession:
     """Keeps `recovery` told, and `placing` true. `look` is called by the mover's thread; the rest from any.
 
     live: the queries that run. copies: hosts that hold a copy of a task's state, the one furthest ahead first; they come
-    before all others. losses: the newest KEPT, oldest first.
+    before all others. replicas: copies that are wanted of each. losses: the newest KEPT, oldest first.
     """
 
     def __init__(
@@ -52,9 +52,10 @@ class Succession:
         placing: Placing,
         rings: Rings,
         copies: Callable[[], Mapping[TaskId, Sequence[str]]] = dict,
+        replicas: Callable[[], int] = lambda: 0,
     ) -> None:
         self._recovery, self._live, self._hosts, self._placing = recovery, live, hosts, placing
-        self._rings, self._copies = rings, copies
+        self._rings, self._copies, self._replicas = rings, copies, replicas
         self._named: dict[tuple[str, tuple[int, ...]], str] = {}
         self._followed_copies: Mapping[TaskId, Sequence[str]] = {}
         """Copies as they were when `recovery` was last told who follows whom."""
@@ -85,7 +86,8 @@ class Succession:
         self._placing.found(moved)
         # As they were when the driver was told: a copy that a task has taken since is no copy any more.
         copies, host_of = self._followed_copies, self._hosts.host_of()
-        cold = sum(host_of.get(at.executor) not in copies.get(task, ()) for task, at in moved.items()) if copies else 0
+        expected = copies or self._replicas()
+        cold = sum(host_of.get(at.executor) not in copies.get(task, ()) for task, at in moved.items()) if expected else 0
         read = f" ({cold} of which have no copy there and are read from the checkpoint)" if cold else ""
         log.log(
             logging.WARNING if moved or loss.waiting else logging.DEBUG,  # a host that was released held nothing

@@ -127,6 +127,12 @@ public final class Follower implements ExecutorPlugin, Runnable {
     // -- in the follower's thread
 
     public void run() {
+        try {
+            Class.forName("elastream.copies.Inside", true, Follower.class.getClassLoader());
+        } catch (Throwable missing) { // known with the first report, and not when the first copy is wanted
+            Throwable cause = missing.getCause();
+            trouble = cause == null ? missing.toString() : cause.toString();
+        }
         while (!closing) {
             try {
                 fault = round();
@@ -175,7 +181,7 @@ public final class Follower implements ExecutorPlugin, Runnable {
             long committed = ((Long) counts.get(copy.operator.run)).longValue();
             if ((copy.state() != Copy.WANTED && copy.state() != Copy.NO_ROOM) || committed < 1L || copy.notBefore > now) continue;
             long expected = expected(copy);
-            if (used() + expected > budget) {
+            if (!fits(all, copy, expected)) {
                 copy.why = "no room: " + megabytes(used()) + " of " + megabytes(budget) + " MB are taken, it would take "
                     + megabytes(expected);
                 continue;
@@ -281,6 +287,18 @@ public final class Follower implements ExecutorPlugin, Runnable {
         for (int i = all.length - 1; i >= 0 && used() > budget; i--)
             if (all[i].state() == Copy.FOLLOWING)
                 all[i].leave("no room: copies took more than " + megabytes(budget) + " MB, and this one was the coldest");
+    }
+
+    /** Whether a copy that takes so much has room; those of hosts further from taking over leave for it, if that suffices. */
+    private boolean fits(Copy[] all, Copy copy, long expected) {
+        long missing = used() + expected - budget, further = 0L;
+        for (int i = 0; i < all.length; i++)
+            if (all[i].state() == Copy.FOLLOWING && all[i].rank > copy.rank) further += all[i].memory;
+        if (missing > further) return false;
+        for (int i = all.length - 1; i >= 0 && used() + expected > budget; i--)
+            if (all[i].state() == Copy.FOLLOWING && all[i].rank > copy.rank)
+                all[i].leave("no room: it was the coldest where a nearer successor's copy needed " + megabytes(expected) + " MB");
+        return true;
     }
 
     private static long megabytes(long bytes) {
