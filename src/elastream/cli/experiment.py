@@ -52,6 +52,10 @@ def experiment(
     full: Annotated[
         bool, typer.Option("--full", help="nstorm: also a load of 70 %, replaced executors and other cycles.")
     ] = False,
+    one: Annotated[
+        str | None,
+        typer.Option("--part", metavar="PART", help="resilience on Spark: kills, moves, checkpoints, throughput or skew."),
+    ] = None,
     resume: Annotated[
         Path | None,
         typer.Option("--resume", metavar="FILE", help="Keep results in FILE as they come, and go on from those in it."),
@@ -73,7 +77,7 @@ def experiment(
     if plant not in PAGES[name]:
         raise typer.BadParameter(f"{name} does not run on the plant {plant!r} (it runs on: {', '.join(PAGES[name])})")
     run = resolve_name(f"elastream.experiments.{PAGES[name][plant]}")
-    options = {"--plant": wanted, "--moves": moves}
+    options = {"--plant": wanted, "--part": one, "--moves": moves}
     command = " ".join(
         (
             f"elastream experiment {name}",
@@ -81,7 +85,7 @@ def experiment(
             *(flag for flag, given in (("--quick", quick), ("--sensitivity", sensitivity), ("--full", full)) if given),
         )
     )
-    part = {"moves": _numbers(moves), "full": full or None}
+    part = {"moves": _numbers(moves), "full": full or None, "part": one}
     part = {option: value for option, value in part.items() if value is not None}
     if unknown := part.keys() - inspect.signature(run).parameters:
         raise typer.BadParameter(f"{name} on the plant {plant!r} has no option --{min(unknown)}")

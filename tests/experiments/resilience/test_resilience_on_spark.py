@@ -1,6 +1,7 @@
 """What the page of chapter 6 on Spark says of given figures, and what its parts wait for; nothing is measured here."""
 
 import json
+from math import nan
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -8,14 +9,16 @@ import numpy as np
 import pytest
 from pyspark.sql import functions as F
 
+from elastream.experiments.cases import ExperimentOptions
 from elastream.experiments.page import render
 from elastream.experiments.resilience import bed as bed_module
-from elastream.experiments.resilience.bed import MENDING, PATIENCE, Bed, Mended
+from elastream.experiments.resilience.bed import MENDING, PATIENCE, Bed, Mended, Steps
 from elastream.experiments.resilience.job import Job
 from elastream.experiments.resilience.measured import Resilience, attempt
-from elastream.experiments.resilience.on_spark import outcome
-from elastream.model.errors import EnvironmentProblem
+from elastream.experiments.resilience.on_spark import outcome, run_resilience_spark
+from elastream.model.errors import EnvironmentProblem, InputError
 from elastream.simulation.reducers.keys import two_regimes
+from elastream.spark.jvm.copies import OpenedCopy
 
 
 def fault(seconds):
@@ -29,6 +32,7 @@ def found(**given):
         "moved": {(1, 5000): [1.1, 1.3], (2, 20000): [1.8]},
         "deltas": {1.0: 0.03, 2.0: 0.05, 5.0: 0.1},
         "faults": {count: [fault(1.0 + n / 20) for n in range(6)] for count in (1, 2)},
+        "steps": {count: [Steps(0.05, 0.06, 2 * count, 0, 0.01)] * 6 for count in (1, 2)},
         "balanced": [12.0] * 6,
         "taken": [(0.25, 0.5)] * 6,
         "wrong": {"hosts killed": 0},
@@ -88,6 +92,26 @@ def test_more_hosts_at_once_that_take_longer_are_missed_however_fast_both_are():
     assert verdicts(faults={1: [fault(0.9)], 2: [fault(0.9)]})[name] == "undecided"
 
 
+def test_the_page_says_where_the_time_after_a_kill_goes():
+    shown = render(outcome(found(steps={1: [Steps(0.05, 0.062, 2, 1, 0.01), Steps(nan, nan, 0, 0, nan)]}), 60.0).page)
+    row = shown.split("Where the time after a kill goes")[1].split("On Spark")[0]
+    assert [part in row for part in ("0.050 s", "0.062 s", "0.010 s")] == [True] * 3
+    json.dumps(outcome(found(steps={1: [Steps(nan, nan, 0, 0, nan)]}), 60.0).to_json(), allow_nan=False)
+
+
+def test_of_a_kill_it_is_known_when_the_driver_heard_of_it_and_what_was_opened_from_a_copy_since():
+    losses = (SimpleNamespace(at=99.0, took=9.0), SimpleNamespace(at=100.2, took=0.1), SimpleNamespace(at=100.4, took=0.2))
+    copies = [OpenedCopy("1", "count", number, 10, 11, number, 0.01 * number) for number in range(4)]
+    plant = SimpleNamespace(
+        succession=SimpleNamespace(losses=losses),
+        instruments=SimpleNamespace(copies=SimpleNamespace(opened=lambda: copies)),
+    )
+    bed = Bed(plant, SimpleNamespace(runId="run"), Job(10, 10), Path())
+    steps = bed.steps(100.0, before=2)
+    assert (steps.told, steps.placed) == (pytest.approx(0.4), pytest.approx(0.6))
+    assert (steps.opened, steps.files, steps.opening) == (2, 5, pytest.approx(0.03))
+
+
 def test_figures_are_json():
     json.dumps(outcome(found(), 60.0).to_json(), allow_nan=False)
 
@@ -103,6 +127,22 @@ def test_a_part_that_fails_leaves_its_sentence_and_what_others_have_measured():
     assert kept.failed == {"a zone lost": "what was waited for did not come within 180 s"}
     assert "Did not run through: a zone lost: what was waited for did not come within 180 s." in render(shown.page)
     assert [check.name for check in shown.checks if check.missed] == ["parts that did not run through"]
+
+
+def test_a_part_that_ends_in_a_mistake_of_ours_loses_nothing_of_what_the_others_have_measured():
+    kept = found()
+
+    def part():
+        raise ValueError("not enough values to unpack")
+
+    attempt(kept, "an interval moves", part)
+    assert kept.failed == {"an interval moves": "ValueError: not enough values to unpack"}
+    assert kept.faults[1]
+
+
+def test_a_part_that_there_is_not_is_one_sentence():
+    with pytest.raises(InputError, match=r"no part 'kill' \(there are: kills, moves, checkpoints, throughput, skew\)"):
+        run_resilience_spark(ExperimentOptions(True, False, 1, lambda *told: None), "kill")
 
 
 def test_findings_are_given_where_every_part_has_failed():
@@ -193,6 +233,20 @@ def test_the_batch_that_state_landed_with_is_found_though_it_was_not_observed_ye
     landed = [SimpleNamespace(host="h2", history=((3.05, "landed"),))]  # the third batch has ended meanwhile
     stage.bed.plant.clock, stage.bed.plant.placing = SimpleNamespace(epoch=began), SimpleNamespace(landed=landed)
     assert stage.bed.first_batch_on(["h2"], began) == pytest.approx(began + 3.0)
+
+
+def test_the_stage_of_a_query_that_has_just_begun_is_waited_for(monkeypatch):
+    stage = Stage(monkeypatch, seconds=1.0, pace=1.0)
+    ended = SimpleNamespace(run_id="before", batches=[], operators=("old/count",), stages={})
+    stage.query.operators, stage.query.stages = (), None
+
+    def seen():
+        if stage.now > 1e9 + 2:
+            stage.query.operators, stage.query.stages = ("new/count",), {"new/count": "its state"}
+
+    stage.bed.plant.observe, stage.bed.plant.queries.live = seen, [ended, stage.query]
+    assert stage.bed.operator == "new/count"
+    assert stage.bed.stage == "its state"
 
 
 def test_records_a_second_are_of_whole_batches_even_if_none_fits_the_window(monkeypatch):

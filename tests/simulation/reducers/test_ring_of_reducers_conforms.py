@@ -11,7 +11,11 @@ def plant():
     return ring(hosts=2, rate="500/s", seconds=600.0)
 
 
-TestReducers = conformance_suite(PlantCase("reducers", plant, PlantKind.REDUCERS, settle=30.0, examples=30))
+def lose(reducers, host):
+    reducers.fail(reducers.reducers.nodes[host], reducers.time)
+
+
+TestReducers = conformance_suite(PlantCase("reducers", plant, PlantKind.REDUCERS, settle=30.0, examples=30, lose=lose))
 TestStorm = conformance_suite(
     PlantCase(
         "storm", lambda: ring(hosts=2, rate="500/s", seconds=600.0, protection=Protection.UPSTREAM), PlantKind.REDUCERS,

@@ -162,20 +162,23 @@ def _deltas(results: ResilienceResults) -> Iterator[Check]:
 
 def _recovered(results: ResilienceResults) -> Iterator[Check]:
     source = "p. 121; Fig. 6.13(b)"
-    timed = replace(results, runs=[run for run in results.of("recovery") if is_timed(run.case)])
+    timed = replace(results, runs=[run for run in results.of("recovery") if is_timed(run.case) and not run.case.together])
     numbers = sorted({run.case.failures for run in timed.runs})
     middle = {m: float(np.median(timed.values("recovery", "recovery", failures=m))) for m in numbers}
     worst = max(middle, key=middle.__getitem__)
     values = timed.values("recovery", "recovery", failures=worst)
     yield Check.median_at_most(f"recovery from {worst} failures, the slowest: s, median", values, RECOVERED, source)
-    slope, error = risen([(run.case.failures, run.figures["recovery"]) for run in timed.runs])
-    yield Check(
-        f"recovery: slope over {numbers[0]} to {numbers[-1]} failures, ms each, not above noise",
-        f"{1e3 * slope:.0f} +- {1e3 * error:.0f}",
-        f"<= {SURE:g} standard errors",
-        slope <= SURE * error,
-        source,
-    )
+    common = [run for run in results.of("recovery", together=True) if is_timed(run.case)]
+    for runs, reading in ((timed.runs, ""), (common, ", checkpoints at common moments")):
+        if runs:
+            slope, error = risen([(run.case.failures, run.figures["recovery"]) for run in runs])
+            yield Check(
+                f"recovery: slope over {numbers[0]} to {numbers[-1]} failures, ms each, not above noise{reading}",
+                f"{1e3 * slope:.0f} +- {1e3 * error:.0f}",
+                f"<= {SURE:g} standard errors",
+                slope <= SURE * error,
+                source,
+            )
     kept = [run for run in results.of("recovery") if not run.case.in_a_row]
     lacking = sum(run.figures["lacking"] for run in kept)
     most = max(kept, key=lambda run: run.case.failures / run.case.hosts).case

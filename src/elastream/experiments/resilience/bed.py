@@ -26,12 +26,14 @@ from elastream.model.errors import EnvironmentProblem, first_line
 from elastream.model.observation import Observation
 from elastream.model.ring import Ring, in_zones
 from elastream.recording.directory import RunDirectory
+from elastream.spark.jvm.copies import OpenedCopy
 from elastream.spark.jvm.session import StateStore
+from elastream.spark.jvm.stateful import StatefulStage
 from elastream.spark.plant import SparkPlant
 from elastream.spark.queries.watched import WatchedQueries
 from elastream.spark.start import start_beside
 
-__all__ = ["BATCHES_BEFORE", "HOST", "NORMAL", "Bed", "Mended", "bed"]
+__all__ = ["BATCHES_BEFORE", "HOST", "NORMAL", "Bed", "Mended", "Steps", "bed"]
 
 HOST = HostType("host", cores=1.0, slots=4, memory=1400.0)
 """Four tasks at once, as the thesis's virtual machines (p. 145): there is room for a neighbour's state partitions."""
@@ -65,6 +67,20 @@ class Mended:
     batches: int
 
 
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """Where the time after a kill goes. told, placed: seconds from it until Spark's driver knew of the last loss, and until
+    the state partitions were on their successors; NaN where it was told of none. opened: state partitions that were opened
+    from a copy. files: read from the checkpoint for these. opening: seconds that the longest of them took; NaN for none.
+    """
+
+    told: float
+    placed: float
+    opened: int
+    files: int
+    opening: float
+
+
 class Bed:
     """A running query with its state, on hosts that can be killed. steady: batches that are waited for after a change."""
 
@@ -82,9 +98,21 @@ class Bed:
 
     @property
     def operator(self) -> str:
-        """The query's stage with state, as its tasks call it."""
-        (operator,) = self.plant.queries.live[0].operators
+        """The query's stage with state, as its tasks call it. Waits until a batch of it has been planned and seen."""
+
+        if not self._named():
+            self.until(lambda seen: bool(self._named()))
+        (operator,) = self._named()
         return operator
+
+    @property
+    def stage(self) -> StatefulStage:
+        """That stage."""
+        operator = self.operator
+        return next(each.stages[operator] for each in self.plant.queries.live if each.run_id == self._run and each.stages)
+
+    def _named(self) -> list[str]:
+        return [name for each in self.plant.queries.live if each.run_id == self._run for name in each.operators]
 
     def batches(self) -> list[Moments]:
         """The recent batches with records, as the plant has observed them, oldest first."""
@@ -212,9 +240,11 @@ class Bed:
             provider.cluster.kill(host)
         return at
 
-    def apart(self, count: int) -> tuple[str, ...]:
-        """So many hosts, no two of which are neighbours on the ring; of two zones in turn all are of one."""
-        return self.ring().nodes[: 2 * count : 2]
+    def apart(self, count: int, first: int = 0) -> tuple[str, ...]:
+        """So many hosts from place `first` of the ring on, no two of which are neighbours; of two zones in turn all are of
+        one."""
+        nodes = self.ring().nodes
+        return (*nodes[first:], *nodes[:first])[: 2 * count : 2]
 
     def after(self, at: float, normal: float) -> Mended:
         """Wait until a batch that began after the fault at `at` takes what batches took before, or for MENDING seconds."""
@@ -230,6 +260,23 @@ class Bed:
         recovered = math.inf if number < 0 else seen[number][1] - at
         longest = max((end - began for began, end in until), default=math.inf)
         return Mended(normal, recovered, seen[0][1] - at if seen else math.inf, longest, len(until))
+
+    def opened(self) -> Sequence[OpenedCopy]:
+        """Copies of state that tasks have opened so far, as far as their executors have reported it."""
+        desk = self.plant.instruments.copies
+        return () if desk is None else desk.opened()
+
+    def steps(self, at: float, before: int) -> Steps:
+        """What followed from the kill at `at`. before: copies that had been opened until then."""
+        losses = [] if self.plant.succession is None else [each for each in self.plant.succession.losses if each.at > at]
+        opened = self.opened()[before:]
+        return Steps(
+            max((each.at - at for each in losses), default=math.nan),
+            max((each.at + each.took - at for each in losses), default=math.nan),
+            len(opened),
+            sum(each.files for each in opened),
+            max((each.seconds for each in opened), default=math.nan),
+        )
 
     @property
     def restarted(self) -> bool:

@@ -51,14 +51,15 @@ Series = Mapping[str, Floats]
 
 @dataclass(frozen=True, slots=True)
 class ResilienceCase:
-    """A run. part: the figure. rate: messages/s. failures: hosts that fail at once, no more than r in a row; or, in a
-    row."""
+    """A run. part: the figure. rate: messages/s. together: checkpoints are at common moments. failures: hosts that fail at
+    once, no more than r in a row; or, in a row."""
 
     part: str
     hosts: int = 3
     replicas: int = 1
     rate: float = 6_000.0
     checkpoint: float = 2.0
+    together: bool = False
     protection: Protection = Protection.PEERS
     failures: int = 0
     in_a_row: bool = False
@@ -86,7 +87,7 @@ def run_case(case: ResilienceCase) -> ResilienceRun:
 def _ring(case: ResilienceCase, loads: Mapping[str, ArrivalPattern], seconds: float, **more: object) -> ReducersPlant:
     return ring_of(
         case.given, case.hosts, loads, seconds, case.seed, replicas=case.replicas, checkpoint=case.checkpoint,
-        protection=case.protection, **more,  # type: ignore[arg-type]
+        together=case.together, protection=case.protection, **more,  # type: ignore[arg-type]
     )  # fmt: skip
 
 

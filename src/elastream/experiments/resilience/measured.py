@@ -16,22 +16,20 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from py4j.protocol import Py4JError
-from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
 from elastream.experiments.resilience.balancing import CORES, balanced_after
 from elastream.experiments.resilience.bars import DELTA_RATE
-from elastream.experiments.resilience.bed import BATCHES_BEFORE, STEADY, Bed, Mended, bed
+from elastream.experiments.resilience.bed import BATCHES_BEFORE, STEADY, Bed, Mended, Steps, bed
 from elastream.experiments.resilience.job import Job
 from elastream.experiments.resilience.outside import OutsideStore, count_outside, missing, outside_store
 from elastream.experiments.resilience.scene import ResilienceAssumptions
 from elastream.model.errors import ElastreamError, in_one_line
 from elastream.spark.telemetry.state_files import delta_over_full, folders_of, state_files
 
-__all__ = ["HOSTS", "PARTS", "Resilience", "Sizes", "measure"]
+__all__ = ["HOSTS", "NAMES", "PARTS", "Resilience", "Sizes", "measure"]
 
 HOSTS, ZONES = 4, 2
 STREAM = Job(keys=20_000, rows=5_000, pace=0.25, partitions=8)
@@ -45,6 +43,8 @@ INTERVALS = (1.0, 2.0, 5.0, 10.0, 20.0)
 VOCABULARY, WORDS = round(ResilienceAssumptions().vocabulary), round(DELTA_RATE)
 """Words of the texts of which checkpoints are compared with the state, and how many come a second: as in the simulated
 runs. Checkpoints are ends of batches, so what an interval brings is a batch, however soon the next one comes."""
+TOLD = 3
+"""Batches after a recovery within which executors have reported which copies were opened (each 0.4 s)."""
 SKEW = "a skew is balanced"
 """Part that has a cluster of its own, of slower hosts."""
 SEED = 1
@@ -94,6 +94,7 @@ class Resilience:
     moved: dict[tuple[int, int], list[float]] = field(default_factory=dict)
     deltas: dict[float, float] = field(default_factory=dict)
     faults: dict[int, list[Mended]] = field(default_factory=dict)
+    steps: dict[int, list[Steps]] = field(default_factory=dict)
     taken: list[tuple[float, float]] = field(default_factory=list)
     wrong: dict[str, int] = field(default_factory=dict)
     restarts: dict[str, int] = field(default_factory=dict)
@@ -115,7 +116,12 @@ class Resilience:
                 f"{count} partitions, {rows} records a batch": runs for (count, rows), runs in self.moved.items()
             },
             "delta over the whole state": {f"{seconds:g} s": part for seconds, part in self.deltas.items()},
-            "recovery": {f"{count} at once": [_mended(each) for each in found] for count, found in self.faults.items()},
+            "recovery": {
+                f"{count} at once": [_finite_only(each) for each in all_of] for count, all_of in self.faults.items()
+            },
+            "steps of a recovery": {
+                f"{count} at once": [_finite_only(each) for each in all_of] for count, all_of in self.steps.items()
+            },
             "records of the neighbour, before and after": self.taken,
             "wrong counts": self.wrong,
             "restarts": self.restarts,
@@ -133,51 +139,58 @@ def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def _mended(found: Mended) -> Mapping[str, Any]:
+def _finite_only(found: Mended | Steps) -> Mapping[str, Any]:
     return {name: _finite(value) for name, value in asdict(found).items()}
 
+
+NAMES: Mapping[str, str] = {
+    "kills": "hosts and a zone killed",
+    "moves": "an interval moves",
+    "checkpoints": "checkpoints",
+    "throughput": "throughput",
+    "skew": SKEW,
+}
+"""Parts, which may be measured alone, and what they are about."""
 
 Part = Callable[[Resilience, Sizes, Bed], None]
 """Measures something with queries of its own on a cluster that is whole."""
 
 
-def measure(sizes: Sizes, progress: Callable[[str, int, int], None]) -> Resilience:
-    """All parts, one after the other; one that fails ends neither the others nor what it has measured."""
+def measure(sizes: Sizes, progress: Callable[[str, int, int], None], only: str | None = None) -> Resilience:
+    """All parts, one after the other, or `only` that of NAMES; one that fails ends neither the others nor what it has
+    measured."""
     found = Resilience()
-    parts: Mapping[str, Part] = {
-        "hosts and a zone killed": killed,
-        "an interval moves": moving,
-        "checkpoints": checkpoints,
-        "throughput": throughput,
-    }
+    every: Mapping[str, Part] = {"kills": killed, "moves": moving, "checkpoints": checkpoints, "throughput": throughput}
+    parts = {name: part for name, part in every.items() if only in (None, name)}
+    count = len(parts) + (only in (None, "skew"))
 
-    every = len(parts) + 1
-
-    def all_parts() -> None:
-        progress("a cluster of four hosts starts", 0, every)
+    def on_one_cluster() -> None:
+        progress("a cluster of four hosts starts", 0, count)
         with bed(STREAM, HOSTS, replicas=1, zones=ZONES, steady=sizes.steady) as made:
             for number, (name, part) in enumerate(parts.items()):
-                progress(name, number, every)
-                attempt(found, name, partial(on_all_hosts, part, found, sizes, made))
+                progress(NAMES[name], number, count)
+                attempt(found, NAMES[name], partial(on_all_hosts, part, found, sizes, made))
 
     def on_slower_hosts() -> None:
-        progress(SKEW, len(parts), every)
+        progress(SKEW, len(parts), count)
         with bed(STREAM, HOSTS, replicas=1, zones=ZONES, steady=sizes.steady, cores=CORES) as made:
             balancing(found, sizes, made)
 
-    attempt(found, "the cluster", all_parts)
-    attempt(found, SKEW, on_slower_hosts)
-    progress("done", every, every)
+    if parts:
+        attempt(found, "the cluster", on_one_cluster)
+    if count > len(parts):
+        attempt(found, SKEW, on_slower_hosts)
+    progress("done", count, count)
     return found
 
 
 def attempt(found: Resilience, name: str, part: Callable[[], None]) -> None:
-    """Measure `part`, or note why it did not run through."""
+    """Measure `part`, or note why it did not run through: whatever that is, what was measured in an hour is not lost."""
     try:
         part()
-    except (ElastreamError, PySparkException, Py4JError) as error:
+    except Exception as error:
         found.failed[name] = in_one_line(error)
-        log.warning("%s: %s", name, found.failed[name])
+        log.warning("%s: %s", name, found.failed[name], exc_info=not isinstance(error, ElastreamError))
 
 
 def on_all_hosts(part: Part, found: Resilience, sizes: Sizes, made: Bed) -> None:
@@ -196,12 +209,16 @@ def killed(found: Resilience, sizes: Sizes, made: Bed) -> None:
     chance.shuffle(counts)
     for count in counts:
         made.more(sizes.before)
-        normal, hosts = made.normal(sizes.before), made.apart(count)
+        normal, hosts = made.normal(sizes.before), made.apart(count, chance.randrange(HOSTS))
         if count == 1:
             heir = made.ring().successors(hosts[0], 1)[0]
             before = made.shares()[heir]
+        opened = len(made.opened())
         time.sleep(chance.random() * max(normal, STREAM.pace))
-        found.faults.setdefault(count, []).append(made.after(made.kill(*hosts), normal))
+        at = made.kill(*hosts)
+        found.faults.setdefault(count, []).append(made.after(at, normal))
+        made.more(TOLD)
+        found.steps.setdefault(count, []).append(made.steps(at, opened))
         if count == 1:
             found.taken.append((before, made.shares()[heir]))
         for kind, seconds in joined(made, hosts).items():
@@ -259,7 +276,7 @@ def checkpoints(found: Resilience, sizes: Sizes, made: Bed) -> None:
 
 def delta(made: Bed) -> float:
     """What a checkpoint wrote over the whole state, by files: of each partition the newest of which both are there."""
-    stage = (made.plant.queries.live[0].stages or {})[made.operator]
+    stage = made.stage
 
     def ratio() -> float:
         return delta_over_full([state_files(folder) for folders in folders_of(stage) for folder in folders])

@@ -13,7 +13,8 @@ from elastream.experiments.page import Block, Page, Prose, Table
 from elastream.experiments.resilience.balancing import BALANCED, CORES
 from elastream.experiments.resilience.bars import SURE, risen
 from elastream.experiments.resilience.bed import HOST, NORMAL, Mended
-from elastream.experiments.resilience.measured import HOSTS, PARTS, Resilience, Sizes, measure
+from elastream.experiments.resilience.measured import HOSTS, NAMES, PARTS, Resilience, Sizes, measure
+from elastream.model.errors import InputError
 
 __all__ = ["outcome", "run_resilience_spark"]
 
@@ -33,10 +34,20 @@ PAPER: Mapping[str, str] = {
 }
 
 
-def run_resilience_spark(options: ExperimentOptions) -> Findings:
-    """All parts, one after the other on one cluster. quick: each thing once."""
+STEPS = (
+    "until the driver knows", "until state is on successors", "partitions opened from a copy", "files read for these",
+    "longest opening",
+)  # fmt: skip
+"""What is said of each kill (`bed.Steps`)."""
+
+
+def run_resilience_spark(options: ExperimentOptions, part: str | None = None) -> Findings:
+    """All parts, one after the other on one cluster, or `part` alone, which takes half an hour at most. quick: each thing
+    once. Raises InputError for a part that there is not."""
+    if part is not None and part not in NAMES:
+        raise InputError(f"the experiment on Spark has no part {part!r} (there are: {', '.join(NAMES)})")
     begun = time.monotonic()
-    found = measure(Sizes.quick() if options.quick else Sizes(), options.progress)
+    found = measure(Sizes.quick() if options.quick else Sizes(), options.progress, part)
     return outcome(found, time.monotonic() - begun)
 
 
@@ -108,6 +119,7 @@ def _page(found: Resilience, checks: Sequence[Check]) -> Page:
         Prose(f"{counted(checks)}."),
         check_table(checks, "Spark"),
         Table("Recovery on Spark (s)", ("", "runs", "median", "least", "most", "batch before"), tuple(_recoveries(found))),
+        Table("Where the time after a kill goes, medians", ("", *STEPS), tuple(_steps(found))),
         Table("On Spark", ("", "median", "runs"), tuple(_rows(found))),
         Table("The thesis", ("", "printed"), tuple(PAPER.items())),
         *(Prose(f"Did not run through: {part}: {why}.") for part, why in found.failed.items()),
@@ -123,6 +135,20 @@ def _recoveries(found: Resilience) -> Iterator[tuple[str, ...]]:
             runs = [each.recovered for each in faults]
             row = (statistics.median(runs), min(runs), max(runs), statistics.median(each.normal for each in faults))
             yield (name, str(len(runs)), *(f"{value:.2f}" for value in row))
+
+
+def _steps(found: Resilience) -> Iterator[tuple[str, ...]]:
+    for count, kills in sorted(found.steps.items()):
+        told, placed, opening = (
+            _median([getattr(each, name) for each in kills], "{:.3f} s") for name in ("told", "placed", "opening")
+        )
+        opened, files = (_median([getattr(each, name) for each in kills], "{:g}") for name in ("opened", "files"))
+        yield (f"{count} of {HOSTS} hosts at once", told, placed, opened, files, opening)
+
+
+def _median(values: Sequence[float], form: str) -> str:
+    known = [value for value in values if math.isfinite(value)]
+    return form.format(statistics.median(known)) if known else "unknown"
 
 
 def _rows(found: Resilience) -> Iterator[tuple[str, ...]]:

@@ -121,6 +121,7 @@ def ring_of(
     *,
     replicas: int = 1,
     checkpoint: float = 2.0,
+    together: bool = False,
     protection: Protection = Protection.PEERS,
     zones: int = 1,
     idle_start: float = 0.0,
@@ -145,5 +146,12 @@ def ring_of(
         seed=seed,
         max_hosts=max_hosts,
         target_latency=TARGET_LATENCY,
-        settings=settings_of(given, replicas=replicas, checkpoint=checkpoint, protection=protection, faults=faults),
+        settings=settings_of(
+            given,
+            replicas=replicas,
+            checkpoint=checkpoint,
+            together=together,
+            protection=protection,
+            faults=faults,
+        ),
     )

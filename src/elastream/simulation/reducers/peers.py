@@ -5,6 +5,7 @@ One that is missed is asked for hop by hop, until a host answers; then the watch
 watcher does so by itself, so that several hosts are recovered at a time.
 """
 
+import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -35,9 +36,13 @@ class Peers:
         self.fence: Callable[[Node, float], None] = lambda node, now: None
 
     def start(self, node: Node, now: float) -> None:
-        """Have `node` make checkpoints from now on, the first at a moment of its own, and its neighbour expect it."""
-        every = self.reducers.settings.checkpoint
-        first = now + every * uniform(self.reducers.seed, PHASES, node.row)
+        """Have `node` make checkpoints from now on, the first at a moment of its own or the next that all have, and its
+        neighbour expect it."""
+        every, together = self.reducers.settings.checkpoint, self.reducers.settings.together
+        if together:
+            first = (math.floor(now / every) + 1) * every
+        else:
+            first = now + every * uniform(self.reducers.seed, PHASES, node.row)
         self.reducers.agenda.at(first, lambda at: self._beat(node, at))
         self._expect(node, first)
 

@@ -65,6 +65,9 @@ class ReducerSettings:
     """Seconds. Longest piece of time in which rates and shares of cores are taken as constant; events cut it shorter."""
     checkpoint: float = 2.0
     """Seconds from one checkpoint to the next, p. 150: 7 % of the state at 2 s, "smaller intervals are preferred"."""
+    together: bool = False
+    """Whether all hosts make their checkpoints at the same moments, by clocks that NTP keeps (p. 146), or each counts
+    from a moment of its own. The thesis says neither."""
     bound: float = 0.015
     """L_n, seconds, p. 146: "a conservative estimate of 15 ms"; tuples below T_s - 2 L_n are evicted."""
     latency: tuple[float, float] = (0.0003, 0.001)
