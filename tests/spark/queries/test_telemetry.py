@@ -99,7 +99,16 @@ def test_backlog_is_what_is_due_less_what_the_newest_planned_batch_took(tmp_path
     (tmp_path / "offsets" / "0").write_text('v1\n{}\n{"n": 50}')
     assert made.backlog("source", STARTED + 2.0) == 150
     (tmp_path / "offsets" / "1").write_text('v1\n{}\n{"n": 120}')
+    os.utime(tmp_path / "offsets" / "1", (STARTED + 1.2, STARTED + 1.2))
     assert made.backlog("source", STARTED + 2.0) == 80
+
+
+def test_what_a_batch_took_that_was_planned_while_an_observation_is_made_still_waited_when_that_began(tmp_path):
+    made = telemetry(tmp_path, batches_of((0, 0.5, 0.5, 0, 50)))
+    (tmp_path / "offsets" / "1").write_text('v1\n{}\n{"n": 205}')
+    os.utime(tmp_path / "offsets" / "1", (STARTED + 2.05, STARTED + 2.05))
+    assert made.backlog("source", STARTED + 2.0) == 150
+    assert made.backlog("source", STARTED + 2.25) == 20
 
 
 def test_before_the_first_batch_everything_is_unknown(tmp_path):

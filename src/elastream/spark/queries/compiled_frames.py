@@ -144,9 +144,14 @@ class Telemetry:
         return float(self._end_of(source).get("n", NAN))
 
     def backlog(self, source: str, at: float) -> float:
-        """Records due, or there, and not taken by any batch."""
+        """Records due, or there, and not taken by any batch that was planned by `at`, an epoch second.
+
+        An observation takes a moment after that, in which a batch may be planned: its records waited at `at`.
+        """
         if source in self._patterns:
-            return max(self.due(source, at) - self.taken(source), 0.0)  # in this order, NaN stays NaN
+            planned_since = self._planned_at(self._sources[source][0]) > at  # not where none is under way
+            taken = self.committed(source) if planned_since else self.taken(source)
+            return max(self.due(source, at) - taken, 0.0)  # in this order, NaN stays NaN
         return self._latencies.origins[source].backlog
 
     def exhausted(self, source: str, at: float) -> bool:
