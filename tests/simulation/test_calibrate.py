@@ -5,6 +5,7 @@ import gzip
 import math
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -20,7 +21,7 @@ from elastream.model.stages import lay_out
 from elastream.recording.observer import Ending, describe_run
 from elastream.recording.recorder import Collector, Recording
 from elastream.recording.series import Series
-from elastream.simulation import Emissions, Settings, calibrate, drift_of, make_plant, recorded_plant, replay
+from elastream.simulation import Emissions, Settings, calibrate, drift_of, figures_of, make_plant, recorded_plant, replay
 
 DATA = Path(__file__).parent / "data" / "word_count.jsonl.gz"
 
@@ -123,6 +124,40 @@ def test_what_starting_hosts_cost_batches_is_found():
     assert calibrate(recorded(changing(), leases=(60,)), reality.context.layout, [ONE]).settings.start_delay < 0.02
 
 
+def test_hosts_that_start_beside_others_take_longer_and_by_how_much_is_found():
+    reality = changing(host_start_queue=3.0)
+    recording = recorded(reality, leases=(100, 101, 102, 180))
+    took = [lease.ready_at() - lease.since for lease in recording.hosts[-4:]]
+    assert took == pytest.approx([ONE.start, ONE.start + 3, ONE.start + 6, ONE.start])
+    found = calibrate(recording, reality.context.layout, [ONE])
+    assert found.settings.host_start_queue == pytest.approx(3.0)
+    assert found.host_types[0].start == pytest.approx(ONE.start)
+
+
+def test_a_governor_learns_how_long_batches_take_and_not_how_long_it_is_to_the_next():
+    flow = Dataflow("quiet, then busy")
+    flow.source(None).map([Alternate("parse", str.lower, cost=0.002)], returns="word string", name="parse").sink(None)
+    reality = make_plant(
+        lay_out(flow.graph),
+        host_types=[ONE],
+        loads={"source": Emissions.every(1.0, [20] * 30 + [90] * 30, spread=True)},
+        settings=Settings(monitor=1.0, batch_interval=1.2, batch_seconds=1.2),
+    )
+    (segment,) = reality.network.segments.values()
+    reality.advance(60.0)
+    starts, _, records, *_ = segment.log.T
+    after = records[starts > 32.0]
+    assert after.min() > 90, "each of these took all that had come since the one before"
+
+
+def test_the_mean_backlog_is_what_batches_say_their_records_had_waited():
+    batches = [MicroBatch("source", 10.0, 1.0, 100.0, 3.0, 1.0), MicroBatch("source", 12.0, 0.5, 200.0, 1.5, 0.5)]
+    run = SimpleNamespace(batches=batches, hosts=(), end=12.5)
+    backlog = {name: value for name, _, value in figures_of(run, ["source"], begins=2.5)}["backlog, mean"]
+    # Due from 8 to 10 and taken at 10, then due from 11 to 12 and taken at 12: 100 and 100 record-seconds in 10 s.
+    assert backlog == pytest.approx(20.0)
+
+
 def test_what_a_recording_does_not_show_is_named():
     reality = plant(hosts=1)
     unknown = calibrate(recorded(reality, 30.0), reality.context.layout, [ONE]).unknown
@@ -203,7 +238,7 @@ def test_latency_backlog_and_host_time_of_a_real_run_are_simulated_to_the_order_
 
     found, layout = calibration_of(measured, "the run")
     runs = [
-        drift_of(measured, replayed(measured, layout, found, seed), ["source"], origin=found.origin) for seed in range(5)
+        drift_of(measured, replayed(measured, layout, found, seed), ["source"], origin=found.origin) for seed in range(9)
     ]
     middle = {each[0].metric: float(np.median([d.relative for d in each])) for each in zip(*runs, strict=True)}
     assert abs(middle["latency p50"]) < 0.2

@@ -49,11 +49,11 @@ def _close(table: Floats, marks: NDArray[np.int64], state: Floats, spent: Floats
 
 
 @njit(cache=True)
-def _learn(marks: NDArray[np.int64], state: Floats, remembered: Floats, now: float, batch_seconds: float) -> None:
-    """Report the last batch to the governor, with the time from its planning to that of the next."""
+def _learn(marks: NDArray[np.int64], state: Floats, remembered: Floats, batch_seconds: float) -> None:
+    """Report the last batch to the governor, with the time from its planning to its commit, as Elastream's sources do."""
     if marks[KNOWN] == -2 or state[PLANNED] <= 0.0:
         return
-    records, seconds = max(1.0, np.round(state[PLANNED])), now - state[SINCE]
+    records, seconds = max(1.0, np.round(state[PLANNED])), state[FREE] - state[SINCE]
     state[PLANNED] = 0.0
     if marks[KNOWN] == -1:
         marks[KNOWN] = 0  # the very first batch starts workers and is not representative
@@ -186,7 +186,7 @@ def run_batches(
             return False, begun, committed, sent
         while period_ends[marks[PERIOD]] <= start:
             _close(table, marks, state, spent)
-        _learn(marks, state, remembered, start, batch_seconds)
+        _learn(marks, state, remembered, batch_seconds)
         allowed = state[ALLOWANCE] if marks[KNOWN] != -2 else math.inf
         taken, row = 0.0, marks[HEAD]
         while row < marks[TAIL] and times[row] <= start and taken + counts[row] <= allowed + DUST:

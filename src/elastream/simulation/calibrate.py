@@ -27,6 +27,9 @@ from elastream.simulation.settings import Settings
 
 FEWEST = 10
 """Least number of non-empty batches that a calibration needs."""
+START_CPU = 3.7
+"""Core-seconds until a host's first task, as `benchmarks/start.py` measured: of hosts that share a machine each that starts
+holds up the others by so much over the machine's cores, where a recording has none that started beside another."""
 ALIKE = 1.5
 """Largest batches over smallest, without a tenth at either end, below which they do not tell batches and records apart."""
 
@@ -126,7 +129,8 @@ def calibrate(
     boost, hosts = _boost(recording, base.settling_batches)
     if hosts:
         notes.found("cores of a host in its first batches", boost, "of its own", f"peak CPU use, median of {hosts} hosts")
-    started = tuple(_host_type(recording, kind, notes) for kind in host_types)
+    queue = _start_queue(recording, notes, base)
+    started = tuple(_host_type(recording, kind, queue, notes) for kind in host_types)
     widths = [_first(recording.parallelism(stage.name)) for stage in layout.stages if stage.keyed]
     partitions = [int(width) for width in widths if width >= 1]
     found = replace(
@@ -134,6 +138,7 @@ def calibrate(
         services=services,
         monitor=max(float(np.median(np.diff(recording.times))), 1e-3) if len(recording.times) > 1 else base.monitor,
         host_start_spread=0.0,
+        host_start_queue=queue,
         batch_overhead=costs.fixed / len(layout.stages),
         batch_work=costs.work,
         delivered=costs.delivered,
@@ -342,11 +347,37 @@ def _own(recording: Recording, operator: Operator, ratio: float) -> dict[str, tu
     return found if len(found) > 1 else {}  # the only one that ran is what was told of the operator
 
 
-def _host_type(recording: Recording, kind: HostType, notes: Notes) -> HostType:
-    """Set the type's start and stop times to recorded medians; leases cut off by the run's start or end are ignored."""
+def _starts(recording: Recording) -> list[tuple[str, int, float]]:
+    """Of each host that was leased while batches ran: its type, how many were on their way when it was requested, and the
+    seconds until it was ready; leases cut off by the run's end are left out."""
     first = min((batch.start for batch in recording.batches), default=0.0)
+    found, hosts = [], list(recording.hosts)
+    for number, lease in enumerate(hosts):
+        if (ready := lease.ready_at()) is None or lease.since <= first:
+            continue
+        before = (other.ready_at() for other in hosts[:number] if other.since <= lease.since)
+        found.append((lease.type.name, sum(at is None or at > lease.since for at in before), ready - lease.since))
+    return found
+
+
+def _start_queue(recording: Recording, notes: Notes, base: Settings) -> float:
+    """Seconds more that a host takes to start for each that is on its way when it is requested."""
+    starts = _starts(recording)
+    ahead = np.array([float(each) for _, each, _ in starts])
+    if not ahead.any():
+        cores = recording.header.environment.get("cores")
+        notes.unknown.append("how much longer a host takes to start beside others")
+        return START_CPU / float(cores) if cores and recording.header.plant == "spark" else base.host_start_queue
+    _, more = line_through(ahead, np.array([seconds for *_, seconds in starts]))
+    notes.found("a host starts later by", more, "s for each on its way", f"Theil-Sen line through {ahead.size} leases")
+    return more
+
+
+def _host_type(recording: Recording, kind: HostType, queue: float, notes: Notes) -> HostType:
+    """Set the type's start and stop times to recorded medians, the start without what others on their way add (queue);
+    leases cut off by the run's start or end are ignored."""
     leases = [lease for lease in recording.hosts if lease.type.name == kind.name]
-    starts = [ready - lease.since for lease in leases if (ready := lease.ready_at()) is not None and lease.since > first]
+    starts = [seconds - queue * ahead for name, ahead, seconds in _starts(recording) if name == kind.name]
     stops = [
         gone - since
         for lease in leases

@@ -108,6 +108,8 @@ class SimulatedHosts:
         lease = Lease(name, kind, now).to(HostState.STARTING, now)
         spread = self.settings.host_start_spread
         start = kind.start * (1 + spread * (2 * uniform(self.seed, START_STREAM, row) - 1))
+        if (more := self.settings.host_start_queue) > 0:
+            start += more * sum(self.leases[each].state is HostState.STARTING for each in self.active.tolist())
         self.ready[row] = now if running else now + start
         self.cores[row], self.memory[row] = kind.cores, kind.memory
         self.speed[row] = kind.speed

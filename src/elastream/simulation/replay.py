@@ -104,16 +104,15 @@ def figures_of(
 ) -> tuple[tuple[str, str, float], ...]:
     """(name, unit, value) of each figure of a run.
 
-    Latency: all records, from due to committed. Backlog: of `sources`, time-weighted mean from `begins` on, by default
-    from the first batch. Host time: all leases, up to the end of the run, which counts from `origin`.
+    Latency: all records, from due to committed. Backlog: mean from `begins` on, by default from the first batch, of what
+    waits to be taken. Host time: all leases, up to the end of the run, which counts from `origin`.
     """
     since = min((batch.start for batch in run.batches), default=origin) if begins is None else begins
-    queued = np.sum([np.nan_to_num(run.operator(name, Metric.BACKLOG)) for name in sources], axis=0)
     working = [batch for batch in run.batches if batch.records > 0]
     return (
         ("latency p50", "s", latency_quantile(run.batches, 0.5)),
         ("latency p99", "s", latency_quantile(run.batches, 0.99)),
-        ("backlog, mean", "records", _mean_over_time(run.times, queued, since)),
+        ("backlog, mean", "records", _mean_backlog(run, sources, since)),
         ("host time", "min", math.fsum(_leased(lease, run.end) for lease in run.hosts) / 60),
         ("batch, mean", "s", float(np.mean([batch.seconds for batch in working] or [math.nan]))),
         ("batches", "", float(len(working))),
@@ -124,6 +123,21 @@ def figures_of(
 
 def _leased(lease: Lease, end: float) -> float:
     return max(0.0, min(end if lease.until is None else lease.until, end) - lease.since)
+
+
+def _mean_backlog(run: Recording, sources: Sequence[str], since: float) -> float:
+    """Records that wait to be taken, mean over time from `since` to the end of the last batch.
+
+    By Little's law of the batches: what each took had waited from when it was due until the batch began. Observations of
+    the backlog come once a second and batches at a trigger, so that a mean of the former says which moments of a batch they
+    happened to see. Where a source tells no due times they are all that there is.
+    """
+    took = [batch for batch in run.batches if batch.records > 0 and batch.end > since]
+    waited = [batch.records * (batch.start - batch.end + (batch.oldest + batch.newest) / 2) for batch in took]
+    if took and not any(map(math.isnan, waited)):
+        return math.fsum(max(0.0, each) for each in waited) / max(took[-1].end - since, 1e-9)
+    queued = np.sum([np.nan_to_num(run.operator(name, Metric.BACKLOG)) for name in sources], axis=0)
+    return _mean_over_time(run.times, queued, since)
 
 
 def _mean_over_time(times: Floats, values: Floats, begins: float) -> float:

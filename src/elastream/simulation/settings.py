@@ -179,6 +179,9 @@ class Settings:
     """Seconds one way. Assumed: a round trip of 1 ms between hosts of one data centre."""
     message_overhead: float = 0.0
     """Seconds an item. Assumed: time in the messaging system beyond what the cost contains."""
+    host_start_queue: float = 0.0
+    """Seconds more that a host takes to start for each that is on its way when it is requested. Assumed: none, as hosts of
+    a cloud start beside each other; processes of one machine share its cores."""
     early_margin: float = 0.05
     """Fraction of a BTU. VISP, optimise resource usage: hosts are judged in the last 5 % of their BTU."""
     factors: tuple[float, ...] = (1.0, 2.0, 5.0)
@@ -242,7 +245,8 @@ class Settings:
             if not getattr(self, name) > 0:
                 raise InputError(f"the simulator's {name.replace('_', ' ')} is {getattr(self, name):g}; it must be above 0")
         for name in ("start_cached", "variation", "latency", "message_overhead", "batch_overhead", "batch_interval",
-            "batch_work", "state_load", "start_delay", "host_start_spread", "replica_work", "turnaround",
+            "batch_work", "state_load", "start_delay", "host_start_spread",
+            "host_start_queue", "replica_work", "turnaround",
         ):  # fmt: skip
             if getattr(self, name) < 0:
                 raise InputError(f"the simulator's {name.replace('_', ' ')} is negative ({getattr(self, name):g})")
