@@ -44,6 +44,16 @@ def test_load_classes_go_by_cpu_and_by_queue():
     assert found.tolist() == [low, normal, high, high, unknown, low]
 
 
+@pytest.mark.parametrize("rate", [100.0, 100_000.0])
+def test_a_queue_is_long_by_the_seconds_that_its_worker_takes_for_it_at_any_rate(rate):
+    three = replace(
+        workers([0.5] * 4, queue=[2 * rate, 20 * rate, 500.0, 2000.0]), processed=np.array([rate, rate, 0.0, math.nan])
+    )
+    assert three.long(OtdRules()).tolist() == [False, True, False, True]
+    with pytest.raises(InputError, match="long_wait 0 s; both must be above 0"):
+        OtdRules(long_wait=0.0)
+
+
 def test_a_worker_that_takes_no_tasks_is_of_no_class():
     assert classes(workers([0.1, 0.99], takes=[False, False]), OtdRules()).tolist() == [LoadClass.UNKNOWN] * 2
 

@@ -54,9 +54,10 @@ class Case(IntEnum):
 class OtdRules:
     """Thresholds of load and benefit; the paper gives no figures for them.
 
-    high: utilisation from which load is high. low: below which it is low. long_queue: records waiting at a worker from
-    which its load is high, whatever its CPU use. threshold: least change of the allocation score for Algorithm 2, as a
-    fraction of a task's mean exchange (the paper's threshold_ASC has its own unit).
+    high: utilisation from which load is high. low: below which it is low. long_wait: seconds of a worker's work that wait
+    for it, from which its load is high, whatever its CPU use; long_queue: records, where it is unknown how many it works
+    off in a second. threshold: least change of the allocation score for Algorithm 2, as a fraction of a task's mean
+    exchange (the paper's threshold_ASC has its own unit).
 
     relief: an extension. As published, both algorithms consider communication alone: Algorithm 1 may move an idle task, or
     one so heavy that the receiver becomes as loaded as the giver was; Algorithm 2 may fill a worker that Algorithm 1 must
@@ -72,6 +73,7 @@ class OtdRules:
     high: float = 0.9
     low: float = 0.7
     long_queue: float = 1000.0
+    long_wait: float = 10.0
     threshold: float = 0.01
     relief: float = 1 / 60
 
@@ -82,9 +84,11 @@ class OtdRules:
             raise InputError(
                 f"load is low below {self.low:g} and high from {self.high:g}: low must be above 0 and at most high"
             )
-        if self.threshold < 0 or not self.long_queue > 0:
+        if self.threshold < 0:
+            raise InputError(f"threshold is {self.threshold:g}; it must not be negative")
+        if not (self.long_queue > 0 and self.long_wait > 0):
             raise InputError(
-                f"threshold is {self.threshold:g} and long_queue {self.long_queue:g}; they must be >= 0 and above 0"
+                f"long_queue is {self.long_queue:g} records and long_wait {self.long_wait:g} s; both must be above 0"
             )
 
 
@@ -92,13 +96,19 @@ class OtdRules:
 class Workers:
     """Columns by worker. node: number of its node. utilisation: 0 to 1, queue: records waiting there; NaN if unknown.
 
-    takes: whether it accepts tasks.
+    takes: whether it accepts tasks. processed: records/s that it works off, NaN or None if unknown.
     """
 
     node: Integers
     utilisation: Floats
     queue: Floats
     takes: NDArray[np.bool_]
+    processed: Floats | None = None
+
+    def long(self, rules: OtdRules) -> NDArray[np.bool_]:
+        """Which workers have a long queue: thousands of records are none where as many are worked off in a moment."""
+        rate = np.nan if self.processed is None else self.processed
+        return np.asarray(self.queue >= np.where(np.greater(rate, 0), rules.long_wait * rate, rules.long_queue))
 
     @property
     def heaviest_last(self) -> Integers:
@@ -121,7 +131,7 @@ class Pair:
 
 def classes(workers: Workers, rules: OtdRules) -> Integers:
     """Load class of each worker, by CPU use and queue, or by the one that is known; shape (workers,)."""
-    long = workers.queue >= rules.long_queue
+    long = workers.long(rules)
     found = np.full(workers.node.size, LoadClass.UNKNOWN, dtype=np.int64)
     found[~np.isnan(workers.utilisation)] = LoadClass.NORMAL
     found[workers.utilisation < rules.low] = LoadClass.LOW
@@ -352,12 +362,16 @@ def workers_of(observation: Observation, node: str = "host") -> Workers:
         number = np.array([regions.index(lease.type.region) for lease in leases], dtype=np.int64)
     else:
         number = np.arange(len(leases))
-    backlog = tasks.column(Metric.BACKLOG)
-    counted = (tasks.host >= 0) & ~np.isnan(backlog)
-    queue = np.bincount(tasks.host[counted], backlog[counted], len(leases)).astype(np.float64)
-    queue[np.bincount(tasks.host[counted], minlength=len(leases)) == 0] = np.nan
+
+    def by_host(metric: Metric) -> Floats:
+        values = tasks.column(metric)
+        counted = (tasks.host >= 0) & ~np.isnan(values)
+        found = np.bincount(tasks.host[counted], values[counted], len(leases)).astype(np.float64)
+        found[np.bincount(tasks.host[counted], minlength=len(leases)) == 0] = np.nan
+        return found
+
     takes = np.array([lease.state is HostState.RUNNING for lease in leases], dtype=np.bool_)
-    return Workers(number, hosts.column(Metric.CPU), queue, takes)
+    return Workers(number, hosts.column(Metric.CPU), by_host(Metric.BACKLOG), takes, by_host(Metric.PROCESSED_RATE))
 
 
 def shortage(observation: Observation, rules: OtdRules) -> str:
