@@ -36,6 +36,11 @@ def test_a_bar_within_the_interval_is_undecided(values, verdict):
     assert Check.mean_at_most("loss", [-value for value in values], -1.0, "a source").verdict == verdict
 
 
+def test_what_no_run_changes_has_no_interval_of_no_width():
+    assert MeanInterval.of([0.25, 0.25, 0.25]).shown(2) == "0.25 (in all of 3 runs)"
+    assert MeanInterval.of([0.25]).shown(2) == "0.25"
+
+
 def test_an_order_is_held_if_every_step_is_and_missed_if_one_surely_falls():
     rises, falls, unsure = [0.1, 0.2, 0.15], [-0.1, -0.11, -0.12], [-1.0, 1.0, 0.5]
 
@@ -46,6 +51,18 @@ def test_an_order_is_held_if_every_step_is_and_missed_if_one_surely_falls():
     assert verdict(rises, unsure) == "undecided"
     assert verdict(unsure, falls) == "missed"
     assert verdict([0.0, 0.0]) == "held"
+
+
+def test_an_order_with_a_tolerance_is_held_by_what_is_alike_within_it_and_by_nothing_else():
+    alike, rises, falls = [-0.001, 0.001, 0.0], [0.1, 0.2, 0.15], [-0.1, -0.11, -0.12]
+
+    def verdict(*steps, tolerances=()):
+        return Check.ordered("order", "a / b / c", "ascending", steps, "a source", tolerances).verdict
+
+    assert verdict(rises, alike) == "undecided"
+    assert verdict(rises, alike, tolerances=(0.0, 0.01)) == "held"
+    assert verdict(alike, rises, tolerances=(0.0, 0.01)) == "undecided"
+    assert verdict(rises, falls, tolerances=(0.0, 0.01)) == "missed"
 
 
 @given(st.lists(st.floats(-10, 10), min_size=2, max_size=20), st.floats(-10, 10))

@@ -64,15 +64,25 @@ class Check:
         return cls(name, found.shown(digits), f"<= {bar:g}", found.at_most(bar), source)
 
     @classmethod
-    def ordered(cls, name: str, value: str, bound: str, steps: Sequence[Sequence[float]], source: str) -> "Check":
+    def ordered(
+        cls,
+        name: str,
+        value: str,
+        bound: str,
+        steps: Sequence[Sequence[float]],
+        source: str,
+        tolerances: Sequence[float] = (),
+    ) -> "Check":
         """A check that none of several true mean `steps` is negative. steps: of each, the differences of its runs.
 
         Held if each surely is not. Missed if one surely is, at a confidence corrected for their number (Bonferroni).
+        tolerances: by how much each may be below 0; 0 for none.
         """
         strict = 1 - (1 - CONFIDENCE) / max(1, len(steps))
-        if all(MeanInterval.of(step).at_least(0) for step in steps):
+        least = [-each for each in tolerances] or [0.0] * len(steps)
+        if all(MeanInterval.of(step).at_least(bar) for step, bar in zip(steps, least, strict=True)):
             return cls(name, value, bound, True, source)
-        missed = any(MeanInterval.of(step, strict).at_least(0) is False for step in steps)
+        missed = any(MeanInterval.of(step, strict).at_least(bar) is False for step, bar in zip(steps, least, strict=True))
         return cls(name, value, bound, False if missed else None, source)
 
     @classmethod

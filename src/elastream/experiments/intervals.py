@@ -42,9 +42,11 @@ class MeanInterval:
         return True if self.high <= bar else False if self.low > bar else None
 
     def shown(self, digits: int = 4) -> str:
-        """ "mean (low to high)"; the mean alone without an interval."""
+        """ "mean (low to high)"; the mean alone without an interval, and how many runs all gave it where none differs."""
         if math.isnan(self.low):
             return f"{self.mean:.{digits}f}"
+        if self.low == self.high:  # nothing that is drawn enters: an interval of no width would claim to be of a sample
+            return f"{self.mean:.{digits}f} (in all of {self.runs} runs)"
         return f"{self.mean:.{digits}f} ({self.low:.{digits}f} to {self.high:.{digits}f})"
 
 

@@ -334,9 +334,12 @@ def bars(runs: Sequence[AllocatorRun]) -> tuple[Check, ...]:
             gaps = [[each - bound for each in step] for step in steps]
             sign = ">=" if bound < 0 else ">"
             checks.append(Check.ordered(f"{what}: {claim}", text, f"{sign} {bound:g}", gaps, FIGURE_4))
-    gaps_found = [run.gap for run in main if not math.isnan(run.gap)]
-    if gaps_found:
-        checks.append(Check.at_most("greedy matching's deviation over the exact", max(gaps_found), WITHIN, "our bar"))
+    if exact := [run for run in main if not math.isnan(run.gap)]:
+        # Beside the best that the solver found in its time: where that is not proven best, the true one may be further.
+        widest, proven = max(run.gap for run in exact), all(run.proven for run in exact)
+        what = f"greedy matching's deviation over the exact{'' if proven else ', best found'}"
+        within = widest <= WITHIN and (proven or None)
+        checks.append(Check(what, round(widest, 4), f"<= {WITHIN:g}", within, "our bar"))
     crowded = max(run.crowded for run in runs)
     checks.append(Check("tasks on a host, at most", crowded, f"<= {SLOTS}", crowded <= SLOTS, "Figure 3: slots"))
     return (*checks, *conserved([run for run in runs if run.case.sweep]))

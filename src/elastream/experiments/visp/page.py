@@ -12,7 +12,7 @@ from elastream.experiments.assumptions import assumption_table, scaled, variatio
 from elastream.experiments.cases import ExperimentOptions, run_all
 from elastream.experiments.findings import Check, Findings, check_table, counted, environment
 from elastream.experiments.page import Block, Heading, Page, Plot, Prose, Table, comparison_table, hosts_plot, load_line
-from elastream.experiments.visp.bars import Figures, Statistic, bars, tabulate
+from elastream.experiments.visp.bars import PRINTED, Figures, Statistic, bars, orders, tabulate
 from elastream.experiments.visp.experiment import (
     SENSITIVITY_SEEDS,
     TIMES,
@@ -57,6 +57,9 @@ def outcome(
                 "bars that would hold": f"{sum(check.verdict == 'held' for check in by_text)} of {len(by_text)}",
                 "missed": {check.name: check.value for check in by_text if check.missed},
                 "undecided": {check.name: check.value for check in by_text if check.holds is None},
+            },
+            "orders without tolerance": {
+                check.name: check.verdict for pattern, columns in figures.items() for check in orders(pattern, columns)
             },
             "tables": {pattern: _columns(columns) for pattern, columns in figures.items()},
             "items": {pattern: columns["btu 10"]["items"].mean for pattern, columns in figures.items()},
@@ -208,6 +211,7 @@ def _page(
         ),
         Prose(f"{counted(checks)}. {verdict(checks, by_text, varied)}"),
         check_table(checks),
+        Prose(_without_tolerance(figures)),
         by_text_table(by_text),
         items_table(figures),
     ]
@@ -265,6 +269,19 @@ def delays_table(without: Figures, held: Figures) -> Table:
     names = next(iter(held.values()))
     what = f"Network delays of {HOLD_SECONDS:g} s about every {HOLD_EVERY:g} s that hold all arrivals up (simulated)"
     return Table(what, ("", *names), tuple(rows))
+
+
+def _without_tolerance(figures: Figures) -> str:
+    """What the orders of compliance come to where two units of billing may not be alike."""
+    strict = [check for pattern, columns in figures.items() for check in orders(pattern, columns)]
+    left = [
+        f"{each.name.split(' compliance')[0]} ({each.verdict}: {each.value})" for each in strict if each.verdict != "held"
+    ]
+    said = (
+        f"BTU10 <= BTU30 <= BTU60 is judged to {100 * PRINTED:g} points: the paper prints whole per cent, to which "
+        "two that are alike are in order. "
+    )
+    return said + (f"Without that, not held: {'; '.join(left)}." if left else "Without that all orders are held as well.")
 
 
 def _plot(run: VispRun) -> Plot:
