@@ -75,6 +75,8 @@ SOURCES = (
            "elastream experiment dynamic-dataflow --plant spark", "explanation/demand-response.md"),
     Source("resilience-spark", "Resilience on Spark: lost hosts, moved intervals, copies", SPARK,
            "elastream experiment resilience --plant spark", "explanation/resilient-state.md"),
+    Source("resilience-spark-kills", "The same: hosts and a zone killed, all runs", SPARK,
+           "elastream experiment resilience --plant spark --part kills", "explanation/resilient-state.md"),
     Source("recovery", "What a lost host costs, with copies and without", SPARK, "python benchmarks/recovery.py",
            "how-to/survive-lost-hosts.md"),
     Source("linear-road-spark", "Linear Road on Spark: a load that quadruples", SPARK,
@@ -94,8 +96,6 @@ SOURCES = (
            "elastream experiment resilience", "explanation/resilient-state.md"),
     Source("autopilot-skew", "Autopilot: skewed keys, 64 partitions", SIMULATED,
            "python benchmarks/autopilot.py --part skew", "how-to/autopilot.md"),
-    Source("calibration", "The simulator beside recorded runs", SIMULATED, "elastream simulate --calibrate RUN",
-           "explanation/simulator.md"),
     Source("drift", "The simulator beside runs that it was not calibrated with", SPARK, "python benchmarks/drift.py",
            "explanation/simulator.md"),
     Source("promise", "The default policy within its service level", SIMULATED, "python benchmarks/promise.py",
@@ -177,7 +177,10 @@ HEADLINES = (
         "visp-spark",
         "near-real-time compliance over",
     ),
-    Headline("seconds from the kill of one of four hosts to a batch as before", "resilience-spark", "s from the kill of 1"),
+    Headline(
+        "seconds from the kill of one of four hosts to a batch as before", "resilience-spark-kills", "s from the kill of 1"
+    ),
+    Headline("... of two at once, a whole fault zone", "resilience-spark-kills", "s from the kill of 2"),
     Headline("records/s with one copy of each state partition, over without", "resilience-spark", "records/s, r = 1"),
     Headline(
         "batches that met two compositions, over 1,000 random switches with faults among them",
@@ -185,10 +188,16 @@ HEADLINES = (
         "batch: mixed batches",
     ),
     Headline(
-        "records in all while 1 to 16 of 16 state partitions move, over stop and restart: the worst of these",
+        "seconds of throughput that stopping and restarting costs beyond lazy moves, of 16 of 16 state partitions",
         "nstorm",
-        "total over stop and restart's",
+        "lost, 16 of 16 tasks: stop and restart's less that of online, lazy",
     ),
+    Headline(
+        "... that moving all at once costs beyond lazy moves", "nstorm", "16 of 16 tasks: that of online, all at once less"
+    ),
+    Headline("simulator by constants of another run: part of the pairs whose median latency agrees", "drift", "p50"),
+    Headline("... whose 99th percentile does", "drift", "p99"),
+    Headline("... whose mean backlog does", "drift", "backlog"),
     Headline(
         "default policy on recorded and made loads, target 30 s: part of the records in time, the worst case",
         "promise",
