@@ -77,6 +77,21 @@ def test_values_that_are_worth_their_cores_run_and_others_do_not():
     assert optimum(poor, at(poor, 40.0)).deployment.active == (0, 1, 0)
 
 
+def test_a_model_that_the_solver_ends_with_an_error_of_its_own_is_solved_by_another(monkeypatch):
+    mathopt = pytest.importorskip("ortools.math_opt.python.mathopt")
+    usual, solve = optimum(CHOICE, at(CHOICE, 40.0)), mathopt.solve
+
+    def failing(model, solver, **more):
+        if solver is mathopt.SolverType.HIGHS:  # as its library ends where it cannot raise the error
+            raise AttributeError("'StatusNotOk' object has no attribute 'canonical_code'")
+        return solve(model, solver, **more)
+
+    monkeypatch.setattr(mathopt, "solve", failing)
+    found = optimum(CHOICE, at(CHOICE, 40.0))
+    assert found.optimal
+    assert found.profit == pytest.approx(usual.profit)
+
+
 def test_where_nothing_reaches_the_throughput_that_is_proven():
     case = replace(CHOICE, max_hosts=1)
     proven, searched = optimum(case, at(case, 1000.0)), exhausted(case, at(case, 1000.0))

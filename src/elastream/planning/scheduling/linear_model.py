@@ -84,7 +84,11 @@ class LinearModel:
         params = mathopt.SolveParameters(
             time_limit=timedelta(seconds=seconds), relative_gap_tolerance=0.0, absolute_gap_tolerance=ENOUGH / 2
         )
-        result = mathopt.solve(self.model, mathopt.SolverType.HIGHS, params=params)
+        try:
+            result = mathopt.solve(self.model, mathopt.SolverType.HIGHS, params=params)
+        except (AttributeError, RuntimeError, ValueError):
+            # HiGHS ends some small models with an internal error, which the library cannot even raise as its own.
+            result = mathopt.solve(self.model, mathopt.SolverType.GSCIP, params=params)
         if result.termination.reason == mathopt.TerminationReason.INFEASIBLE:
             return None, -math.inf
         bound = float(result.best_objective_bound())
