@@ -4,6 +4,7 @@ The partition's task moves to an executor that has a copy, in any order with bat
 deletes old files, copies that fail half-way and copies that are behind. Rows are compared one by one.
 """
 
+import random
 import subprocess
 import zipfile
 from pathlib import Path
@@ -18,7 +19,7 @@ from elastream.spark.jvm.adapters import COPIES
 from elastream.spark.jvm.copies_jar import COMPILER, PLUGIN, copies_settings, jar
 from elastream.spark.jvm.releases import release_of
 
-CHECK = Path(__file__).parent / "CopiesCheck.java"
+CHECK, ROOM = (Path(__file__).parent / name for name in ("CopiesCheck.java", "RoomCheck.java"))
 OPENED = [f"--add-opens=java.base/{name}=ALL-UNNAMED" for name in ("java.nio", "sun.nio.ch", "java.lang", "java.util")]
 """What Spark's launcher adds to every Java."""
 QUIET = "rootLogger.level = off\n"
@@ -34,8 +35,44 @@ def classes(tmp_path_factory):
     (folder / "log4j2.properties").write_text(QUIET)
     path = [str(jar()), *map(str, sorted((spark_home() / "jars").glob("*.jar")))]
     command = [str(find_java()), "-cp", f"{spark_home() / 'jars'}/*", COMPILER, "-d", str(folder)]
-    subprocess.run([*command, "-classpath", ":".join(path), str(CHECK)], check=True, capture_output=True)
+    subprocess.run([*command, "-classpath", ":".join(path), str(CHECK), str(ROOM)], check=True, capture_output=True)
     return f"{folder}:{jar()}:{spark_home() / 'jars'}/*"
+
+
+@kept
+def test_as_few_copies_as_do_leave_for_a_nearer_successor_s_and_none_where_all_would_not_do(classes):
+    chance, cases = random.Random(1), []
+    for _ in range(300):
+        ranks = sorted(chance.choices(range(4), k=chance.randint(1, 8)))
+        cases.append(
+            (
+                ranks,
+                [chance.choice((0, chance.randint(1, 50))) for _ in ranks],
+                chance.randrange(4),
+                chance.randint(-20, 120),
+            )
+        )
+    said = [
+        f"{','.join(map(str, ranks))} {','.join(map(str, memory))} {rank} {missing}"
+        for ranks, memory, rank, missing in cases
+    ]
+    done = subprocess.run(
+        [str(find_java()), "-cp", classes, "elastream.copies.RoomCheck", *said], capture_output=True, text=True, check=True
+    )
+    stay = list(map(int, done.stdout.split()))
+    assert len(stay) == len(cases)
+    assert -1 in stay
+
+    for first, (ranks, memory, rank, missing) in zip(stay, cases, strict=True):
+
+        def freed(begin, ranks=ranks, memory=memory, rank=rank):
+            return sum(taken for of, taken in list(zip(ranks, memory, strict=True))[begin:] if of > rank)
+
+        if first < 0:
+            assert freed(0) < missing
+        else:
+            assert freed(first) >= missing
+            assert first == len(ranks) or freed(first + 1) < missing, "one less would have done"
 
 
 def moved(classes, folder, steps, *cases):

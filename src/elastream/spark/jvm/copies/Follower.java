@@ -291,14 +291,28 @@ public final class Follower implements ExecutorPlugin, Runnable {
 
     /** Whether a copy that takes so much has room; those of hosts further from taking over leave for it, if that suffices. */
     private boolean fits(Copy[] all, Copy copy, long expected) {
-        long missing = used() + expected - budget, further = 0L;
-        for (int i = 0; i < all.length; i++)
-            if (all[i].state() == Copy.FOLLOWING && all[i].rank > copy.rank) further += all[i].memory;
-        if (missing > further) return false;
-        for (int i = all.length - 1; i >= 0 && used() + expected > budget; i--)
-            if (all[i].state() == Copy.FOLLOWING && all[i].rank > copy.rank)
+        int[] ranks = new int[all.length];
+        long[] memory = new long[all.length];
+        for (int i = 0; i < all.length; i++) {
+            ranks[i] = all[i].rank;
+            memory[i] = all[i].state() == Copy.FOLLOWING ? all[i].memory : 0L;
+        }
+        int stay = staying(ranks, memory, copy.rank, used() + expected - budget);
+        for (int i = all.length - 1; i >= 0 && i >= stay; i--)
+            if (ranks[i] > copy.rank && memory[i] > 0L)
                 all[i].leave("no room: it was the coldest where a nearer successor's copy needed " + megabytes(expected) + " MB");
-        return true;
+        return stay >= 0;
+    }
+
+    /**
+     * Of copies in order, the warmest first, the first that leaves so that `missing` bytes become free, if it is of a host
+     * further from taking over than `rank`, and so all behind it; their number where none has to; -1 where that does not
+     * suffice. memory: bytes that each gives back.
+     */
+    static int staying(int[] ranks, long[] memory, int rank, long missing) {
+        int first = ranks.length;
+        for (; missing > 0L && first > 0; first--) if (ranks[first - 1] > rank) missing -= memory[first - 1];
+        return missing > 0L ? -1 : first;
     }
 
     private static long megabytes(long bytes) {
