@@ -65,10 +65,11 @@ LAZY = WayToMove("online, lazy", Scheme.LAZY)
 LAZY_4 = WayToMove("online, lazy, four a host and batch", Scheme.LAZY, per_host=4)
 EXECUTORS = WayToMove("restart of executors", Scheme.EXECUTORS)
 CYCLES_TRIED = tuple(
-    WayToMove(f"online, cycles {plan:g} s and {look:g} s", Scheme.ONLINE, Cycles(plan, look))
+    WayToMove(f"online, lazy, cycles {plan:g} s and {look:g} s", Scheme.LAZY, Cycles(plan, look))
     for plan, look in ((10.0, 3.0), (3.0, 1.0), (1.0, 0.3), (0.3, 0.1))
 )
-"""Settings of T_S and T_W: the paper gives the first and the last, and that T_S is about three times T_W."""
+"""Settings of T_S and T_W under N-Storm+ (5.2.4): the paper gives the first and the last, and that T_S is about three times
+T_W."""
 
 
 @dataclass(frozen=True, slots=True)
