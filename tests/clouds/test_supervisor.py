@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -15,6 +16,7 @@ from elastream.clouds.local.confinement import TAG, CgroupV2, tagged
 from elastream.clouds.local.supervision import Connection
 from elastream.clouds.local.supervisor import Supervisor
 from elastream.model.errors import EnvironmentProblem
+from fake_clock import FakeClock
 from waiting import wait_until
 
 # As an executor's pyspark daemon does: a child in a session of its own, and an orphan of that child.
@@ -231,6 +233,26 @@ def test_cpu_seconds_grow_while_a_host_works_and_stay_known_when_it_is_gone(supe
     wait_until(lambda: supervised.ask("status")["a"]["gone"])
     assert supervised.cpu("a") > first + 0.05
     assert supervised.memory("a") is None
+
+
+def test_what_processes_hold_is_read_again_once_that_takes_next_to_nothing(monkeypatch):
+    """The kernel walks all of their pages, with a lock that keeps them from mapping more."""
+    supervisor, clock, spent, reads = Supervisor("0"), FakeClock(), [0.0], []
+
+    def megabytes(pid):
+        reads.append(pid)
+        spent[0] += 0.03
+        return 100.0 * len(reads)
+
+    times = SimpleNamespace(monotonic=clock.now, thread_time=lambda: spent[0])
+    monkeypatch.setattr("elastream.clouds.local.supervisor.megabytes", megabytes)
+    monkeypatch.setattr("elastream.clouds.local.supervisor.time", times)
+    assert supervisor.held({1, 2}) == supervisor.held({1, 2}) == {1: 100.0, 2: 200.0}
+    clock.advance(2.9)
+    assert supervisor.held({1, 3}) == {1: 100.0, 3: 300.0}, "one is new, and one is gone"
+    clock.advance(0.2)
+    assert supervisor.held({1, 3}) == {1: 400.0, 3: 500.0}
+    assert reads == [1, 2, 3, 1, 3]
 
 
 def test_memory_counts_pages_shared_by_forked_workers_once(supervised):

@@ -37,6 +37,7 @@ from elastream.recording.directory import create_private
 __all__ = ["Supervisor", "main"]
 
 BUSY_TICK, IDLE_TICK = 0.05, 1.0  # seconds between polls while a child is ending, and otherwise
+MEMORY_SHARE = 0.02  # of a core, for reading what processes hold: the kernel walks all of their pages, 30 ms a gigabyte
 FINISH = 30.0
 """Seconds after which the end of everything is given up: a process in the kernel (a hung disk) outlives even SIGKILL."""
 
@@ -79,6 +80,8 @@ class Supervisor:
         self.run, self.children, self.link = run, dict[str, Child](), link
         self.wire: subprocess.Popen[str] | None = None
         self.asides: set[int] = set()
+        self.memory: dict[int, float] = {}
+        self.memory_until = 0.0
         self.forks = 0
         self.apart = bool(delays)
         self.cgroups: Cgroups | None
@@ -216,12 +219,28 @@ class Supervisor:
 
     def measure(self) -> dict[str, tuple[float | None, float | None]]:
         """By name: CPU seconds used so far (of one that has ended, those last read), and the megabytes that its processes
-        hold, pages that forked workers share counted once (None once it is gone)."""
-        known, found = tagged(self.run), {}
-        for child in self.children.values():
-            pids = self.members(child, known)
-            found[child.name] = (self.cpu(child, pids), sum(map(megabytes, pids)) if pids else None)
-        return found
+        hold, pages that forked workers share counted once (None once it is gone); these are some seconds old where there is
+        much to read."""
+        known = tagged(self.run)
+        pids = {child.name: self.members(child, known) for child in self.children.values()}
+        memory = self.held(set().union(*pids.values()))
+        return {
+            child.name: (
+                self.cpu(child, mine := pids[child.name]),
+                sum(memory[pid] for pid in mine) if mine else None,
+            )
+            for child in self.children.values()
+        }
+
+    def held(self, pids: set[int]) -> Mapping[int, float]:
+        """Megabytes of processes: all read again once that takes no more than MEMORY_SHARE, before that only new ones."""
+        if time.monotonic() >= self.memory_until:
+            began = time.thread_time()
+            self.memory = {pid: megabytes(pid) for pid in pids}
+            self.memory_until = time.monotonic() + (time.thread_time() - began) / MEMORY_SHARE
+        else:
+            self.memory = {pid: self.memory[pid] if pid in self.memory else megabytes(pid) for pid in pids}
+        return self.memory
 
     def cpu(self, child: Child, pids: set[int]) -> float | None:
         """CPU seconds that a host has used so far, of which `pids` still live."""
