@@ -72,3 +72,13 @@ def test_without_a_ring_of_its_own_an_operator_has_one_of_all_hosts_in_zones_for
     assert rings.of("count") == Ring({"h3": 0.0})
     rings.forget("count")
     assert len(rings.of("count") or ()) == 4
+
+
+def test_the_ring_of_an_ended_query_is_not_told_of_and_holds_again_once_it_runs(placing: Placing, rings: Rings) -> None:
+    """A policy would see an operator without state partitions on it."""
+    states = placing.states["count"]
+    rings.follow("count", Ring({"h1": 0.0, "h2": 0.25}), {}, "")
+    placing.detach("count")
+    assert rings.standing == {}
+    placing.attach("count", states)
+    assert rings.standing["count"].tokens == {"h1": 0.0, "h2": 0.25}

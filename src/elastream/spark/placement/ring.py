@@ -26,8 +26,9 @@ class Rings:
 
     @property
     def standing(self) -> Mapping[str, Ring]:
-        """The rings that were set, of hosts that are left."""
-        return self._rings
+        """The rings that were set, of hosts that are left and of operators whose queries run."""
+        running = self._placing.partitions
+        return {name: ring for name, ring in self._rings.items() if name in running}
 
     def of(self, operator: str) -> Ring | None:
         """The ring of `operator`: the one that was set, else all usable hosts at even tokens; None without any host."""
