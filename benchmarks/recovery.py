@@ -1,9 +1,9 @@
 """How long a lost host costs: with standby copies, without, and where the query is started again instead.
 
-    python benchmarks/recovery.py [--quick] [--rounds N] [--json FILE]
+    python benchmarks/recovery.py [--quick] [--rounds N] [--faults N] [--json FILE]
 
 A count over a large state on four hosts (`elastream.experiments.resilience.bed`), all ways in turn on one cluster. In each
-round, in random order: with a copy of each state partition and without, a host is killed FAULTS times in the middle of a
+round, in random order: with a copy of each state partition and without, a host is killed `--faults` times in the middle of a
 batch, and another one leased in its place; and the same where the query is then stopped and started again from its
 checkpoint. Recovery is the time from the kill to the commit of the first batch that began after it and takes what batches
 took before. Then the records/s of the query at full speed, with copies and without, over a small and a large state.
@@ -81,7 +81,7 @@ def ended(made: Bed) -> int:
 
 def measure(arguments: argparse.Namespace) -> Report:
     report, chance = Report(), random.Random(SEED)
-    rounds, faults = (1, QUICK_FAULTS) if arguments.quick else (arguments.rounds, FAULTS)
+    rounds, faults = (1, QUICK_FAULTS) if arguments.quick else (arguments.rounds, arguments.faults)
     jobs = {"small": SMALL, "large": QUICK if arguments.quick else LARGE}
     runs: dict[str, list[list[Mended]]] = {"standby": [], "without": [], "restart": []}
     speeds: dict[tuple[str, int], list[float]] = {(size, copies): [] for size in jobs for copies in (0, 1)}
@@ -133,6 +133,7 @@ def line(report: Report) -> str:
 
 def more(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rounds", type=int, default=ROUNDS, help=f"default {ROUNDS}")
+    parser.add_argument("--faults", type=int, default=FAULTS, help=f"of each way a round; default {FAULTS}")
 
 
 if __name__ == "__main__":
