@@ -73,10 +73,16 @@ SOURCES = (
            "elastream experiment elastic-allocator --plant spark", "explanation/elastic-allocator.md"),
     Source("dynamic-dataflow-spark", "Dynamic dataflows on Spark", SPARK,
            "elastream experiment dynamic-dataflow --plant spark", "explanation/demand-response.md"),
-    Source("resilience-spark", "Resilience on Spark: lost hosts, moved intervals, copies", SPARK,
-           "elastream experiment resilience --plant spark", "explanation/resilient-state.md"),
-    Source("resilience-spark-kills", "The same: hosts and a zone killed, all runs", SPARK,
+    Source("resilience-spark-kills", "Resilience on Spark: hosts and a zone killed", SPARK,
            "elastream experiment resilience --plant spark --part kills", "explanation/resilient-state.md"),
+    Source("resilience-spark-moves", "Resilience on Spark: an interval moves", SPARK,
+           "elastream experiment resilience --plant spark --part moves", "explanation/resilient-state.md"),
+    Source("resilience-spark-checkpoints", "Resilience on Spark: checkpoints beside the state", SPARK,
+           "elastream experiment resilience --plant spark --part checkpoints", "explanation/resilient-state.md"),
+    Source("resilience-spark-throughput", "Resilience on Spark: records/s with copies, and with state outside", SPARK,
+           "elastream experiment resilience --plant spark --part throughput", "explanation/resilient-state.md"),
+    Source("resilience-spark-skew", "Resilience on Spark: a skew is balanced", SPARK,
+           "elastream experiment resilience --plant spark --part skew", "explanation/resilient-state.md"),
     Source("recovery", "What a lost host costs, with copies and without", SPARK, "python benchmarks/recovery.py",
            "how-to/survive-lost-hosts.md"),
     Source("linear-road-spark", "Linear Road on Spark: a load that quadruples", SPARK,
@@ -181,7 +187,9 @@ HEADLINES = (
         "seconds from the kill of one of four hosts to a batch as before", "resilience-spark-kills", "s from the kill of 1"
     ),
     Headline("... of two at once, a whole fault zone", "resilience-spark-kills", "s from the kill of 2"),
-    Headline("records/s with one copy of each state partition, over without", "resilience-spark", "records/s, r = 1"),
+    Headline(
+        "records/s with one copy of each state partition, over without", "resilience-spark-throughput", "records/s, r = 1"
+    ),
     Headline(
         "batches that met two compositions, over 1,000 random switches with faults among them",
         "switching",
