@@ -10,7 +10,7 @@ import pytest
 from elastream.model.action import DrainHost, ReleaseHost, RenewHost
 from elastream.recording.recorder import Recording
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 COMMAND = Path(sys.executable).with_name("elastream")
 UNIT, WINDOW = 12.0, 0.4

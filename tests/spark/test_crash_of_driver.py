@@ -94,9 +94,8 @@ def counted(root: Path) -> bool:
     return dict(latest(root / "out").itertuples(index=False)) == expected
 
 
-@pytest.mark.parametrize(
-    ("store", "snapshot"), [("memory", "*.snapshot"), pytest.param("disk", "*.zip", marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("store", "snapshot"), [("memory", "*.snapshot"), ("disk", "*.zip")])
 def test_state_is_snapshotted_so_that_a_partition_that_moves_reads_few_changes(tmp_path, store, snapshot):
     # That there is one of each partition ends the program: it waits for the store's maintenance.
     process = start(tmp_path, store, [f"checkpoint/source/state/0/{partition}/{snapshot}" for partition in range(3)])

@@ -86,9 +86,9 @@ def moved(classes, folder, steps, *cases):
 
 @kept
 def test_a_task_that_takes_over_a_copy_finds_row_by_row_what_the_checkpoint_holds(classes, tmp_path):
-    for wrong, committed, taken, behind, _ in moved(classes, tmp_path, 120, "memory:1", "disk:1"):
+    for wrong, committed, taken, behind, _ in moved(classes, tmp_path, 60, "memory:1", "disk:1"):
         assert not wrong
-        assert committed > 20
+        assert committed > 10
         assert taken > 1
         assert behind > 0
 
