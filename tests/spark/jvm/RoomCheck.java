@@ -1,7 +1,7 @@
 package elastream.copies;
 
-// Which copies leave for a nearer one: for each line "ranks memory rank missing" of numbers (lists by commas), what
-// Follower.staying answers.
+// Which copies leave for a nearer one: for each line "ranks memory rank missing" of numbers (lists by commas), who
+// leaves by Follower.leaving, as 0 and 1, or "none" where that does not suffice.
 public final class RoomCheck {
     /** `main CASE...` */
     public static void main(String[] with) {
@@ -14,7 +14,10 @@ public final class RoomCheck {
                 of[k] = Integer.parseInt(ranks[k]);
                 taken[k] = Long.parseLong(memory[k]);
             }
-            System.out.println(Follower.staying(of, taken, Integer.parseInt(parts[2]), Long.parseLong(parts[3])));
+            boolean[] leaves = Follower.leaving(of, taken, Integer.parseInt(parts[2]), Long.parseLong(parts[3]));
+            StringBuilder out = new StringBuilder(leaves == null ? "none" : "");
+            for (int k = 0; leaves != null && k < leaves.length; k++) out.append(leaves[k] ? '1' : '0');
+            System.out.println(out);
         }
     }
 }

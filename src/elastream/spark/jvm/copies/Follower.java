@@ -297,22 +297,26 @@ public final class Follower implements ExecutorPlugin, Runnable {
             ranks[i] = all[i].rank;
             memory[i] = all[i].state() == Copy.FOLLOWING ? all[i].memory : 0L;
         }
-        int stay = staying(ranks, memory, copy.rank, used() + expected - budget);
-        for (int i = all.length - 1; i >= 0 && i >= stay; i--)
-            if (ranks[i] > copy.rank && memory[i] > 0L)
+        boolean[] leaves = leaving(ranks, memory, copy.rank, used() + expected - budget);
+        if (leaves == null) return false;
+        for (int i = all.length - 1; i >= 0; i--)
+            if (leaves[i])
                 all[i].leave("no room: it was the coldest where a nearer successor's copy needed " + megabytes(expected) + " MB");
-        return stay >= 0;
+        return true;
     }
 
     /**
-     * Of copies in order, the warmest first, the first that leaves so that `missing` bytes become free, if it is of a host
-     * further from taking over than `rank`, and so all behind it; their number where none has to; -1 where that does not
-     * suffice. memory: bytes that each gives back.
+     * Which of copies in order, the warmest first, leave so that `missing` bytes become free: the coldest of hosts further
+     * from taking over than `rank`; null, and none leaves, where all of these do not suffice. memory: bytes that each gives
+     * back.
      */
-    static int staying(int[] ranks, long[] memory, int rank, long missing) {
-        int first = ranks.length;
-        for (; missing > 0L && first > 0; first--) if (ranks[first - 1] > rank) missing -= memory[first - 1];
-        return missing > 0L ? -1 : first;
+    static boolean[] leaving(int[] ranks, long[] memory, int rank, long missing) {
+        boolean[] found = new boolean[ranks.length];
+        for (int i = ranks.length - 1; i >= 0 && missing > 0L; i--) {
+            found[i] = ranks[i] > rank && memory[i] > 0L;
+            if (found[i]) missing -= memory[i];
+        }
+        return missing > 0L ? null : found;
     }
 
     private static long megabytes(long bytes) {
