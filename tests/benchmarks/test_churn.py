@@ -5,8 +5,8 @@ from collections import Counter
 import pytest
 from _churn import churn, schedule
 
-FEW = ("move", "tokens", "pause", "zone")
-"""What the small form has, on hosts of which one may go without another in its place, as these take most of the time to
+FEW = ("move", "tokens", "pause", "zone", "decommission")
+"""What the small form has, on hosts of which two may go without others in their place, as these take most of the time to
 come: a zone that is lost is one host killed, or several."""
 
 
