@@ -73,16 +73,15 @@ SOURCES = (
            "elastream experiment elastic-allocator --plant spark", "explanation/elastic-allocator.md"),
     Source("dynamic-dataflow-spark", "Dynamic dataflows on Spark", SPARK,
            "elastream experiment dynamic-dataflow --plant spark", "explanation/demand-response.md"),
-    Source("resilience-spark-kills", "Resilience on Spark: hosts and a zone killed", SPARK,
-           "elastream experiment resilience --plant spark --part kills", "explanation/resilient-state.md"),
-    Source("resilience-spark-moves", "Resilience on Spark: an interval moves", SPARK,
-           "elastream experiment resilience --plant spark --part moves", "explanation/resilient-state.md"),
-    Source("resilience-spark-checkpoints", "Resilience on Spark: checkpoints beside the state", SPARK,
-           "elastream experiment resilience --plant spark --part checkpoints", "explanation/resilient-state.md"),
-    Source("resilience-spark-throughput", "Resilience on Spark: records/s with copies, and with state outside", SPARK,
-           "elastream experiment resilience --plant spark --part throughput", "explanation/resilient-state.md"),
-    Source("resilience-spark-skew", "Resilience on Spark: a skew is balanced", SPARK,
-           "elastream experiment resilience --plant spark --part skew", "explanation/resilient-state.md"),
+    *(
+        Source(f"resilience-spark-{part}", f"Resilience on Spark: {about}", SPARK,
+               f"elastream experiment resilience --plant spark --part {part}", "explanation/resilient-state.md")
+        for part, about in (
+            ("kills", "hosts and a zone killed"), ("moves", "an interval moves"),
+            ("checkpoints", "checkpoints beside the state"),
+            ("throughput", "records/s with copies, and with state outside"), ("skew", "a skew is balanced"),
+        )
+    ),
     Source("recovery", "What a lost host costs, with copies and without", SPARK, "python benchmarks/recovery.py",
            "how-to/survive-lost-hosts.md"),
     Source("linear-road-spark", "Linear Road on Spark: a load that quadruples", SPARK,
