@@ -21,6 +21,7 @@ from _common import Report, main, progress
 
 from elastream.experiments.resilience.bed import STEADY, Bed, Mended, bed
 from elastream.experiments.resilience.job import Job
+from elastream.model.errors import InputError
 
 HOSTS = 4
 LARGE = Job(keys=600_000, rows=10_000)
@@ -82,6 +83,8 @@ def ended(made: Bed) -> int:
 
 
 def measure(arguments: argparse.Namespace) -> Report:
+    if min(arguments.rounds, arguments.faults) < 1:
+        raise InputError("--rounds and --faults must be 1 or more")
     report, chance = Report(), random.Random(SEED)
     rounds, faults = (1, QUICK_FAULTS) if arguments.quick else (arguments.rounds, arguments.faults)
     jobs = {"small": SMALL, "large": QUICK if arguments.quick else LARGE}
