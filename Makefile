@@ -4,6 +4,9 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+# Images for containers often forbid Python to keep what it has compiled. Then each of the hundreds of processes that tests and
+# hosts start would compile pandas and Spark's Python anew: five seconds of a core each. Empty is the same as not set.
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: setup demo demo-manufacturing demo-demand-response demo-linear-road demo-trending test test-all test-sparks quick check unit docs figures measure clean
 

@@ -2,6 +2,7 @@
 # Leaves a ready virtual environment in $1, with the locked dependencies, the package itself, a Java runtime to run on, and
 # tesseract, which one of the examples reads images with.
 set -eu
+unset PYTHONDONTWRITEBYTECODE # what is compiled here is kept, for all that start later
 venv=${1:-.venv}
 python=${PYTHON:-python3}
 

@@ -211,6 +211,17 @@ def test_rounds_that_only_noted_something_take_one_line_and_push_no_decision_out
     assert [decision.round for decision in kept] == [1, 19]
 
 
+def test_a_note_that_says_the_same_of_other_figures_is_one_line() -> None:
+    plain = io.StringIO()
+    lines = PlainView(Console(file=plain, width=100))
+    for number, note in enumerate(("22.3k/s are too many for h1", "980/s are too many for h1", "5/s are too many for h2"), 1):
+        lines.decided(Decision(number, float(number), "p", note=note))
+    assert [line.split(maxsplit=1)[1] for line in plain.getvalue().splitlines()] == [
+        "22.3k/s are too many for h1",
+        "5/s are too many for h2",
+    ]
+
+
 def test_a_metric_that_a_policy_lacks_is_shown_from_the_third_round_on_and_for_how_long(view: Screen) -> None:
     plain = io.StringIO()
     lines = PlainView(Console(file=plain, width=100))

@@ -9,7 +9,7 @@ from elastream.model.decision import Decision
 from elastream.model.graph import Kind
 from elastream.model.observation import Metric, Observation
 from elastream.model.units import format_duration
-from elastream.model.wording import quantities
+from elastream.model.wording import gist, quantities
 from elastream.recording.observer import Ending, Header
 from elastream.spark.attach import AttachedPlant
 
@@ -79,8 +79,8 @@ class PilotLog:
             log.warning("%s: %s, %s", text, outcome.status, outcome.reason)
 
     def _once(self, what: str, text: str, *, again: bool = True) -> None:
-        """Log `text` unless it equals the last text about `what`; without `again`, unless there was any."""
+        """Log `text` unless it says the same as the last text about `what`; without `again`, unless there was any."""
         last = self._last.get(what, "")
-        if text and (last != text if again else not last):
+        if text and (gist(last) != gist(text) if again else not last):
             log.log(logging.WARNING if what == "busy" else logging.INFO, "%s", text)
         self._last[what] = text

@@ -388,8 +388,9 @@ def summary_of(decision: Decision) -> str:
 
 
 def alike(one: Decision, other: Decision) -> bool:
-    """Whether two decisions say the same, but for how long a metric has been unknown."""
-    return one.repeats == other.repeats and summary_of(replace(one, unknown=())) == summary_of(replace(other, unknown=()))
+    """Whether two decisions say the same, but for figures of a note and for how long a metric has been unknown."""
+    did = [summary_of(replace(each, unknown=(), note="")) for each in (one, other)]
+    return one.repeats == other.repeats and did[0] == did[1]
 
 
 def remember(decisions: deque[Decision], decision: Decision) -> None:

@@ -12,6 +12,7 @@ from elastream.model.action import Action, Outcome, Status, describe, to_json
 from elastream.model.metrics import Metric
 from elastream.model.promises import Rows
 from elastream.model.units import format_duration
+from elastream.model.wording import gist
 
 __all__ = ["STANDING", "Decision", "Fault", "Proposal", "Unknown", "longest_lacked"]
 
@@ -141,8 +142,8 @@ class Decision:
 
     @property
     def repeats(self) -> Hashable:
-        """What rounds have in common that say the same, but for how long a metric has been unknown."""
-        return self.note, tuple(each.key for each in self.standing)
+        """What rounds have in common that say the same, but for figures and for how long a metric has been unknown."""
+        return gist(self.note), tuple(each.key for each in self.standing)
 
     def with_actual(self, actual: Mapping[str, float]) -> "Decision":
         """The record with what really happened."""

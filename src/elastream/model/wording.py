@@ -4,6 +4,7 @@ The live view, the report and the command line write the same value the same way
 """
 
 import math
+import re
 from collections.abc import Callable, Mapping
 from typing import TypeGuard
 
@@ -19,6 +20,7 @@ __all__ = [
     "clock",
     "counted",
     "duration_text",
+    "gist",
     "hosts_text",
     "money",
     "percent",
@@ -53,6 +55,11 @@ def signal_text(value: SignalValue | None) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     return value if isinstance(value, str) else f"{value:.6g}"
+
+
+def gist(sentence: str) -> str:
+    """A sentence without its figures: what two say that differ in nothing but how much of something there is."""
+    return re.sub(r"\b\d[\d.,]*[kM]?\b", "#", sentence)
 
 
 def hosts_text(hosts: float) -> str:
