@@ -472,6 +472,9 @@ def conformance_suite(case: PlantCase) -> type:
                 after = self.placed(plant)
                 assert after == list(Ring({first: 0.0, second: 0.25}).hosts_of(len(after)))
                 assert all(old == new or new == second for old, new in zip(before, after, strict=True))
+                there = wait_for(plant, case, lambda o: not o.moving)
+                assert not there.moving, "what moves comes to where it is placed"
+                assert self.placed(plant, there) == after
 
         def test_a_host_joins_a_ring_between_two_and_one_that_leaves_hands_its_keys_to_its_neighbour(self, shared):
             with self.plant(shared) as plant:

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from elastream.model.action import TaskId
 from elastream.model.alarms import Alarm
 from elastream.model.cloud import HostState, HostType, Lease
 from elastream.model.frames import OLD, Floats, Frame, Implausible, Integers, Reading, TableFrame, TaskFrame, known_sum
@@ -276,7 +277,8 @@ class Observation:
     alternates: a row per alternate that has run, `"operator.alternate"`: its own cost and selectivity. signals: the newest
     reading of each. standings: by dynamic element, what its guards allow; an element without guards is left out. guards:
     version of the guards in force, 0 without. rings: by operator, the ring by which its state partitions are placed, of
-    hosts that are left; an operator without `SetTokens` is left out. standby: copies of state. stalled: by query, seconds
+    hosts that are left; an operator without `SetTokens` is left out. moving: tasks whose state has not come yet to the host
+    that they are placed on: they run elsewhere until then. standby: copies of state. stalled: by query, seconds
     for which a batch has been under way that takes unusually long: what its tasks take is not known until they end.
     """
 
@@ -304,6 +306,7 @@ class Observation:
     stalled: Mapping[str, float] = field(default_factory=dict)
     rings: Mapping[str, Ring] = field(default_factory=dict)
     standby: Standby = NO_COPIES
+    moving: frozenset[TaskId] = frozenset()
 
     def __post_init__(self) -> None:
         if not isinstance(self.leases, Leases):
@@ -422,7 +425,7 @@ class Observation:
         return self.time - self._leased.changed
 
     def follows(self, operator: str, ring: Ring) -> bool:
-        """Whether every state partition of `operator` is on the host that owns it by `ring`."""
+        """Whether every state partition of `operator` is placed on the host that owns it by `ring`."""
         count, rows = self.context.partitions.get(operator, 0), self.hosts.rows
         mine = self.tasks.operator == self.operators.rows.get(operator, -1)
         at = np.full(count, -1, dtype=np.int64)

@@ -375,6 +375,7 @@ class SparkPlant(Generic[Q]):
             batches=tuple(batches),
             alarms=self.alarms.standing,
             rings=self.rings.standing,
+            moving=frozenset(self.placing.wanted()),
             standby=self.standby.observed(tasks.tasks, hosts.ids),
             latency_basis=self.queries.latency_basis(),
             stalled=self.queries.stalled(wall),

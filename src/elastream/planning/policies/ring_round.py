@@ -106,7 +106,9 @@ class Round:
         high = {h: before.high.get(h, now) for h in levels if levels[h] >= policy.cpu_high and queues[h] >= self.queue_high}
         low = {h: before.low.get(h, now) for h in levels if levels[h] <= policy.light and queues[h] <= self.queue_low}
         hosts = frozenset(self.observation.usable)
-        moving = any(not self.observation.follows(name, ring) for name, ring in self.rings.items())
+        # What is on its way runs where it was: use of CPU is of that, and not of the hosts that it is placed on.
+        moving = any(task.operator in self.rings for task in self.observation.moving)
+        moving = moving or any(not self.observation.follows(name, ring) for name, ring in self.rings.items())
         changed = now if moving or (self.before is not None and hosts != before.hosts) else before.changed
         return Watched(now, high, low, changed, hosts)
 
@@ -155,28 +157,32 @@ class Round:
         for host in joining:
             if host in rings[lead]:
                 beside = rings[lead].before(host)
+            elif overloaded:
+                beside = overloaded.pop(0)
             else:
-                beside = (
-                    overloaded.pop(0) if overloaded else self._fullest(lead, rings[lead], self._parted(rings[lead], host))
-                )
+                beside = self._fullest(lead, rings[lead], host, self._parted(rings[lead], host))
             for name, ring in rings.items():
                 if host not in ring:
-                    known = beside if beside in ring else self._fullest(name, ring)
+                    known = beside if beside in ring else self._fullest(name, ring, host)
                     rings[name] = self._divided(name, ring, known, host)
         why = f"{', '.join(joining)} joined where hosts are fullest"
         return [
             SetTokens(name, tuple(ring.tokens.items()), why=why) for name, ring in rings.items() if ring != self.rings[name]
         ]
 
-    def _fullest(self, operator: str, ring: Ring, among: Sequence[str] = ()) -> str:
+    def _fullest(self, operator: str, ring: Ring, joins: str, among: Sequence[str] = ()) -> str:
         """The host of `ring`, or of those `among` it, whose level is highest, by what it would own; where loads are unknown
-        that with the longest interval."""
+        that with the longest interval. Of several that are as full, but for `gain`, one beside which `joins` has fewest
+        neighbours of its own fault zone."""
         hosts, arc = among or ring.nodes, self.load.arc(operator, ring, ring.nodes)
         levels = arc.levels(arc.owned)
         if np.isnan(levels).any() or not arc.loads.sum() > 0:
-            return max(hosts, key=lambda host: (ring.length(host), host))
-        by_host = dict(zip(ring.nodes, levels.tolist(), strict=True))
-        return max(hosts, key=by_host.__getitem__)
+            full = {host: ring.length(host) for host in hosts}
+        else:
+            full = {host: level for host, level in zip(ring.nodes, levels.tolist(), strict=True) if host in hosts}
+        least = (1 - self.policy.gain) * max(full.values())
+        alike = {host: min(self._alike(ring, host, joins)) for host, level in full.items() if level >= least}
+        return max(alike, key=lambda host: (-alike[host], full[host], host))
 
     def _parted(self, ring: Ring, joins: str) -> list[str]:
         """Hosts of the zone of their neighbour counter-clockwise, which is not that of `joins`."""
@@ -203,13 +209,18 @@ class Round:
 
         So whoever replaces a lost host, whose neighbour clockwise took over and is the fullest, comes to where that was.
         """
+        behind, before = self._alike(ring, host, joins)
+        return before < behind
+
+    def _alike(self, ring: Ring, host: str, joins: str) -> tuple[int, int]:
+        """Neighbours of one fault zone among `host`, `joins` and those around: `joins` being behind `host`; before it."""
         near, far = ring.before(host), ring.successors(host, 1) or (host,)
 
         def alike(*hosts: str) -> int:
             zones = [self.observation.leases[each].zone for each in hosts]
             return sum(one == other for one, other in pairwise(zones))
 
-        return alike(near, joins, host, *far) < alike(near, host, joins, *far)
+        return alike(near, host, joins, *far), alike(near, joins, host, *far)
 
     def _sparse(self) -> None:
         """Say where state partitions are too few for the hosts."""
