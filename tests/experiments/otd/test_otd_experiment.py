@@ -143,10 +143,9 @@ def test_while_tasks_move_less_is_answered():
 
 def test_the_outcome_can_be_written_and_shown():
     made = [
-        run_case(OtdCase(application, policy, seed=seed))
+        run_case(OtdCase(application, policy, seed=1))
         for application in ("communication", "computation")
         for policy in ("even", "otd as published", "otd")
-        for seed in (1, 6)
     ]
     found = outcome(made, 1.0)
     json.dumps(found.to_json(), allow_nan=False)

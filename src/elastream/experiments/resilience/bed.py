@@ -157,15 +157,25 @@ class Bed:
         """Have the state of the query lie as `ring` says, from some batch on."""
         self.plant.apply(SetTokens(self.operator, tuple(ring.tokens.items())))
 
-    def shares(self, loads: Sequence[int] = ()) -> Mapping[str, float]:
-        """Part of the records that each host takes, by where its state partitions ran last. loads: records by state
-        partition; empty: as many in each."""
+    def shares(self) -> Mapping[str, float]:
+        """Part of the state partitions that each host has, by where they ran last."""
         found = dict.fromkeys(self.plant.hosts.usable, 0.0)
-        total = sum(loads) or self.job.partitions
         for task, host in self.plant.mover.ran().items():
             if task.operator == self.operator:
-                found[host] = found.get(host, 0.0) + (loads[task.index] if loads else 1) / total
+                found[host] = found.get(host, 0.0) + 1 / self.job.partitions
         return found
+
+    def worked(self) -> tuple[int, Mapping[str, float]]:
+        """(number of the newest batch whose tasks are known, core-seconds that those with state took of it by host)."""
+        host_of, found = self.plant.hosts.host_of(), dict.fromkeys(self.plant.hosts.usable, 0.0)
+        mine = next(each for each in self.plant.queries.live if each.run_id == self._run)
+        load = mine.newest_load(self.operator)
+        if load is None:
+            return -1, found
+        for executor, seconds in zip(load.executor, load.busy.tolist(), strict=True):
+            if (host := host_of.get(executor)) is not None:
+                found[host] = found.get(host, 0.0) + seconds
+        return load.batch, found
 
     def first_batch_on(self, hosts: Collection[str], since: float) -> float:
         """Wait until a state partition that moved after `since` ran on one of `hosts`; when that batch ended."""

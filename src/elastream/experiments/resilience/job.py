@@ -3,7 +3,6 @@
 The query is any user's: native Spark, watched and not compiled. Each batch brings as many records.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
 from pathlib import Path
@@ -55,13 +54,6 @@ class Job:
     def counted(self, numbers: DataFrame) -> DataFrame:
         """Count of each key."""
         return self.keyed(numbers).groupBy("key").count()
-
-    def loads(self, spark: SparkSession, batch: int) -> Sequence[int]:
-        """Records of a batch by state partition."""
-        numbers = spark.range(batch * self.rows, (batch + 1) * self.rows).withColumnRenamed("id", "value")
-        found = self.keyed(numbers).groupBy(self._partition(F.col("key")).alias("p")).count().collect()
-        by_partition = {row["p"]: row["count"] for row in found}
-        return [by_partition.get(number, 0) for number in range(self.partitions)]
 
     def start(self, spark: SparkSession, checkpoint: Path) -> StreamingQuery:
         """Start the query, or go on from its checkpoint."""

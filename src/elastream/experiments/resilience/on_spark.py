@@ -77,7 +77,7 @@ def _bars(found: Resilience) -> Iterator[Check]:
         if ratios := [a / b for a, b in zip(found.speeds.get(way, []), plain, strict=False)]:
             yield Check.median_at_least(f"records/s, {way} over r = 0", ratios, KEPT, "p. 147")
     if found.balanced:
-        name = f"batches until the busiest host takes {BALANCED:g} times the mean one's records"
+        name = f"batches until the busiest host's tasks take {BALANCED:g} times the mean one's CPU time"
         yield Check.median_at_most(name, found.balanced, WITHIN, "Fig. 6.11(a)")
     if idle := found.joined["idle"]:
         yield Check.median_at_most("s to the first batch on an idle host", idle, REACTED, "p. 149")

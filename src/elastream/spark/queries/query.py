@@ -293,6 +293,11 @@ class Query:
                 found[name] = found[name]._replace(state=sizes.megabytes, delta=sizes.delta)
         return found
 
+    def newest_load(self, name: str) -> StageLoad | None:
+        """What the newest batch cost of the stage whose tasks are called so, task by task; None where none was seen."""
+        window = self._windows.get(name)
+        return None if window is None else window.newest
+
     def _rated(self) -> Sequence[Batch]:
         """The batches that began in the last RATED seconds, and the one before them; since it is known when they ran."""
         within = sum(batch.start > self.batches[-1].start - RATED for batch in self.batches)

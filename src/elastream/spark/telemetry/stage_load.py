@@ -177,6 +177,11 @@ class LoadWindow:
         """Take a batch."""
         self._loads.append(load)
 
+    @property
+    def newest(self) -> StageLoad | None:
+        """The last batch that was seen; None before the first."""
+        return self._loads[-1] if self._loads else None
+
     def loads(self, partitions: int, now: float) -> PartitionLoads:
         """What `partitions` take at epoch second `now`; all unknown until LEAST_SAMPLES batches were seen.
 
