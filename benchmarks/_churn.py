@@ -40,6 +40,8 @@ RATE, SEED = 2000, 1
 """Lines a second: with two of the hosts lost the others cannot keep up, with all of them they can."""
 PAUSED = 3.0
 """Seconds that an executor stands still: a false alarm."""
+TOLD = 5
+"""Batches after a loss within which executors have said which copies tasks opened."""
 PATIENCE = 300.0
 """Seconds without what is waited for after which the query counts as hung."""
 CORES = 0.4
@@ -178,7 +180,9 @@ class _Events:
     def zone(self) -> None:
         """All hosts of a fault zone, once copies are whole; where none comes in their place, of one that leaves two others.
 
-        Neighbours are of distinct zones unless moves or tokens by chance have put them otherwise: copies are opened then.
+        Neighbours are of distinct zones unless moves or tokens by chance have put them otherwise: copies are opened then,
+        unless Spark runs tasks that were lost again before anybody is told, wherever there is a slot. Kills come at any
+        moment; this comes as a batch has ended, when no task with state runs, since copies are to be opened.
         """
         self.until(lambda: copied(self.plant.observe()), "copies of the state")
         usable, zones = self.whole(), dict[str, list[str]]()
@@ -190,8 +194,13 @@ class _Events:
             task for task, at in self.plant.mover.held().items() if at in hosts and set(kept.get(task, ())) - {*hosts}
         }
         before = len(desk.opened())
+        self.next_batch()
         self._kill(hosts)
-        self.until(lambda: not others or len(desk.opened()) > before, "a copy to be opened")
+        until = self.plant.queries.telemetry.batches + TOLD
+        self.until(
+            lambda: not others or len(desk.opened()) > before or self.plant.queries.telemetry.batches >= until,
+            "a copy to be opened",
+        )
         self.opened += desk.opened()[before:]
 
     def decommission(self) -> None:

@@ -4,7 +4,7 @@ from hypothesis import settings
 
 USUAL = 100
 """Examples of the profile "full", in which every test gets as many as it says."""
-FEWEST = 10
+FEWEST = 5
 
 
 def examples(full: int) -> int:

@@ -138,6 +138,9 @@ def test_a_run_killed_by_sigkill_goes_on_with_its_state_offsets_results_and_leas
     assert recording.ending is not None
     assert {lease.host: lease.state.value for lease in recording.ending.ledger} == {"h1": "lost", "h2": "released"}
     assert recording.ending.facts["records"] == RECORDS
+    assert recording.ending.status == "finished"
+    assert "</html>" in (run / "report.html").read_text()
+    assert "Traceback" not in err
     now = read_manifest(RunDirectory(run))
     assert (now.id, now.started, now.identity) == (was.id, was.started, was.identity)
     process = start(tmp_path, "--resume", str(run))

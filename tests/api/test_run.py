@@ -71,24 +71,33 @@ def wait_until_gone(folder: Path) -> None:
     wait_until(lambda: not left_over(folder), progress=lambda: len(left_over(folder)), otherwise=lambda: left_over(folder))
 
 
+def assert_ended_in_order(folder: Path, err: str, status: str) -> Recording:
+    """The only run in `folder` has ended so: no host is leased, its report is there, and no process of it is left."""
+    (run,) = (folder / "runs").iterdir()
+    recording = Recording.read(run)
+    assert recording.ending is not None
+    assert recording.ending.status == status
+    assert all(not lease.active for lease in recording.ending.ledger)
+    first = recording.ending.ledger[0].ready_at()
+    committed = min(file.stat().st_mtime for file in run.glob("checkpoint/*/commits/0"))
+    assert first is not None
+    assert recording.header.started + first <= committed, "its times count from when it began, not from its first host"
+    assert "</html>" in (run / "report.html").read_text()
+    assert "Traceback" not in err
+    wait_until_gone(folder)
+    return recording
+
+
+@pytest.mark.slow
 def test_a_run_ends_with_its_load_leaves_a_report_and_replays_what_it_took(tmp_path):
+    # A small form is a run that is killed, goes on and ends with its load: test_resume.py.
     process = start(tmp_path)
     out, err = ended(process)
     assert process.returncode == 0, err
     assert re.search(r"TAKEN 200\b", out), out
-    (folder,) = (tmp_path / "runs").iterdir()
-    recording = Recording.read(folder)
+    recording = assert_ended_in_order(tmp_path, err, "finished")
     assert recording.ending is not None
-    assert recording.ending.status == "finished"
     assert recording.ending.facts["records"] == 200
-    first = recording.ending.ledger[0].ready_at()
-    committed = min(file.stat().st_mtime for file in folder.glob("checkpoint/*/commits/0"))
-    assert first is not None
-    assert recording.header.started + first <= committed, "its times count from when it began, not from its first host"
-    assert all(not lease.active for lease in recording.ending.ledger)
-    assert "</html>" in (folder / "report.html").read_text()
-    assert "Traceback" not in err
-    wait_until_gone(tmp_path)
 
 
 @pytest.mark.slow
@@ -103,20 +112,16 @@ def test_a_function_that_fails_is_named_in_one_sentence(tmp_path):
     wait_until_gone(tmp_path)
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_a_run_in_order_and_nothing_is_left(tmp_path):
-    # SIGTERM and SIGKILL, with executors alive, are tested where the processes are started: test_local.py.
+    # A small form is at the end of the run with parts of one's own, below. SIGTERM and SIGKILL, with executors alive, are
+    # tested where the processes are started: test_local.py.
     process = start(tmp_path, lasts=None)
     wait_for_batches(tmp_path, process)
     process.send_signal(signal.SIGINT)
     _, err = ended(process)
     assert process.returncode == 130
-    assert "Traceback" not in err
-    (folder,) = (tmp_path / "runs").iterdir()
-    ending = Recording.read(folder).ending
-    assert ending is not None
-    assert ending.status == "stopped"
-    assert all(not lease.active for lease in ending.ledger)
-    wait_until_gone(tmp_path)
+    assert_ended_in_order(tmp_path, err, "stopped")
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount a small disk")
@@ -200,4 +205,4 @@ def test_a_policy_a_cloud_a_source_and_a_sink_in_a_file_beside_a_document_run(tm
     assert process.returncode == 130, err
     assert "own: started with policy idle" in out
     assert set(seen.read_text().split()) == {"a", "b"}
-    wait_until_gone(tmp_path)
+    assert_ended_in_order(tmp_path, err, "stopped")

@@ -214,7 +214,8 @@ def test_rounds_that_only_noted_something_take_one_line_and_push_no_decision_out
 def test_a_note_that_says_the_same_of_other_figures_is_one_line() -> None:
     plain = io.StringIO()
     lines = PlainView(Console(file=plain, width=100))
-    for number, note in enumerate(("22.3k/s are too many for h1", "980/s are too many for h1", "5/s are too many for h2"), 1):
+    notes = "22.3k/s are too many for h1", "980/s are too many for h1", "5/s are too many for h2"
+    for number, note in enumerate(notes, 1):
         lines.decided(Decision(number, float(number), "p", note=note))
     assert [line.split(maxsplit=1)[1] for line in plain.getvalue().splitlines()] == [
         "22.3k/s are too many for h1",

@@ -340,6 +340,7 @@ def test_several_sinks_each_get_their_part(spark, tmp_path):
     assert sum(row.rows_in for row in meter if row.operator == "add") == 700  # the walk ran once, not once a sink
 
 
+@pytest.mark.slow  # what several edges carry, and how wide what is behind them runs, is tested below
 def test_a_durable_edge_carries_each_record_once_to_a_query_of_its_own(spark, tmp_path):
     flow = Dataflow("durable")
     words = lines(flow, 700).flat_map(split, returns="word string").durable()
@@ -427,6 +428,7 @@ def test_records_of_several_durable_edges_meet_in_one_query_and_are_switched_tog
     assert 0 < texts["none"] < 1200
 
 
+@pytest.mark.slow
 def test_a_durable_edge_beside_a_sink_carries_each_record_once(spark, tmp_path):
     flow = Dataflow("beside")
     words = lines(flow, 700).flat_map(split, returns="word string")
