@@ -69,8 +69,9 @@ locked -r "$work/rest1"
 wait "$half"
 wait "$pyspark"
 "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
-say "compiling the simulator's inner loops once"
-"$venv/bin/python" scripts/compile_loops.py
-say "archiving the Java classes that hosts load, once: they start in half the time then"
+say "compiling the simulator's inner loops, and archiving the Java classes that hosts load, once: they start in half the time then"
+"$venv/bin/python" scripts/compile_loops.py &
+loops=$!
 "$venv/bin/python" scripts/archive_classes.py || say "that failed, and hosts start slower than they could"
+wait "$loops"
 say "ready: $venv/bin/elastream"
