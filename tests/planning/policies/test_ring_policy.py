@@ -397,6 +397,38 @@ def test_of_partitions_that_share_no_core_more_are_asked_for_and_no_host():
     assert any("give more than 16 state partitions" in remark for remark in plan.remarks)
 
 
+def test_where_loads_are_known_a_neighbour_need_not_be_light_to_take_a_part():
+    loads = np.array([0.2] * 6 + [0.1] * 10)
+    cpu = [0.9, 0.55, 0.55]  # none is light, below 0.35, and all together are not too much for these hosts
+    rounds = lasting(cpu, waits=3.0, loads=loads)
+    ((action,), _), (half, _) = (after(RingBalance(cut=cut), *rounds) for cut in ("load", "half"))
+    assert isinstance(action, SetTokens)
+    ring = Ring(dict(action.tokens))
+    assert len(ring.partitions("h1", P)) < 6
+    assert "h1 is overloaded, h2 takes a part" in action.why
+    assert [type(each) for each in half] == [LeaseHost]
+    unknown, _ = after(RingBalance(cut="load"), *lasting(cpu, waits=3.0))
+    assert [type(each) for each in unknown] == [LeaseHost]
+
+
+@pytest.mark.parametrize("odd", ["h2", "h3", "h4"])
+def test_what_hosts_do_beside_state_is_not_told_by_one_measurement(odd):
+    hosts = ("h1", "h2", "h3", "h4")
+    ring = Ring.even(hosts)
+    loads = np.array([0.18] * 4 + [0.05] * 12)
+
+    def cut(noise):
+        run, changes = OneRun(RingBalance(cut="load", cpu_low=0.6)), []
+        for time in np.arange(0.0, 80.0, 2.0).tolist():
+            other = {odd: 0.2 + noise} if time > 70.0 else {}
+            cpu = [other.get(host, 0.2) + float(loads[list(ring.partitions(host, P))].sum()) for host in hosts]
+            plan = run.plan(seen(time, cpu, ring=ring, loads=loads, waits=3.0 if time > 70.0 else 0.0))
+            changes += [action for action in plan.actions if isinstance(action, SetTokens)]
+        return changes[0].tokens
+
+    assert cut(0.1) == cut(0.0), "a measurement that is off by half does not change where state goes"
+
+
 def test_low_above_high_is_refused_where_high_follows_from_the_target_latency():
     context = Context(LAYOUT, target_latency=1.0)
     assert RingBalance(queue_low=2.0).unfit(context) == (

@@ -40,7 +40,7 @@ STAYS = 3
 GIVEN_UP = 40
 """Batches after the skew that a balance is waited for: twice the bar."""
 MEASURED = 1.0
-"""Seconds from one round to the next: each measurement is acted upon, as in the simulated runs (`scene.policy`)."""
+"""Seconds from one round to the next: no measurement is missed."""
 LIMIT = 1800.0
 """Seconds that the loop may take in all: batches of twenty seconds, which no machine has had."""
 
@@ -51,9 +51,9 @@ def balanced_after(made: Bed) -> float:
     watch = Watch(made)
     made.run(SKEWED)
     # Records always wait, as a full batch is always ready: longer than half of what one takes, so that use of CPU alone
-    # decides. The thesis's damping as in the simulated runs: at the first measurement that says so, and after a change as
-    # long as one takes, which is up to LONGEST.
-    policy = RingBalance(cpu_low=LIGHT, queue_high=made.normal() / 2, patience=0.0, cool_down=LONGEST, cut="load")
+    # decides. A measurement of it is of one batch: two in a row are to say that a host is overloaded, and after a change
+    # one is waited for. Both take up to LONGEST.
+    policy = RingBalance(cpu_low=LIGHT, queue_high=made.normal() / 2, patience=LONGEST, cool_down=LONGEST, cut="load")
     watch.loop = Loop(_AsItIs(made.plant), policy, period=MEASURED, observers=[watch], limit=LIMIT)
     watch.loop.run()
     return watch.after

@@ -9,6 +9,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from types import MappingProxyType
 
 import numpy as np
 
@@ -209,19 +210,44 @@ class RingLoad:
         found[tasks.index[within]] = tasks.column(Metric.BUSY_CORES)[within] * self._speeds[tasks.host[within]]
         return found
 
-    def arc(self, operator: str, ring: Ring, hosts: tuple[str, ...], joins: str | None = None) -> Arc:
+    @cached_property
+    def _state(self) -> Mapping[str, float]:
+        """Cores that the state partitions on each host keep busy, as far as it is known."""
+        found: dict[str, float] = {}
+        for name in self.units:
+            loads = self.loads(name)
+            for host, numbers in self._on(name).items():
+                found[host] = found.get(host, 0.0) + float(np.nansum(loads[numbers]))
+        return found
+
+    @cached_property
+    def other(self) -> Mapping[str, float]:
+        """Cores that each usable host is busy with beside its state partitions, by what is measured now; 0 where that is
+        less than they take. Hosts whose use is unknown are left out."""
+        busy = {host: used * self.observation.capacities[host] for host, used in self.used.items() if used == used}
+        return {host: max(0.0, cores - self._state.get(host, 0.0)) for host, cores in busy.items()}
+
+    def arc(
+        self,
+        operator: str,
+        ring: Ring,
+        hosts: tuple[str, ...],
+        joins: str | None = None,
+        other: Mapping[str, float] = MappingProxyType({}),
+    ) -> Arc:
         """`hosts`, neighbours on `ring` clockwise, with what they own; joins: another host behind them, which owns nothing.
 
-        What a host is busy with otherwise is its use of CPU without the partitions that are on it now.
+        other: what hosts are busy with beside state, where more is known of it than is measured now.
         """
         count, loads = self.observation.context.partitions[operator], self.loads(operator)
         owned = [ring.partitions(host, count) for host in hosts]
         numbers = [number for each in owned for number in each]
-        on = self._on(operator)
+        on, known = self._on(operator), {**self.other, **other}
         members = (*hosts, *([] if joins is None else [joins]))
         capacity = np.array([self.observation.capacities[host] for host in members])
-        used = np.array([self.observation.hosts.value(host, Metric.CPU) for host in members]) * capacity
-        fixed = np.maximum(0.0, np.nan_to_num(used) - [float(np.nansum(loads[on.get(host, [])])) for host in members])
+        own = [float(np.nansum(loads[on.get(host, [])])) for host in members]
+        beside = [self._state.get(host, 0.0) - mine for host, mine in zip(members, own, strict=True)]
+        fixed = np.array([known.get(host, 0.0) + max(0.0, rest) for host, rest in zip(members, beside, strict=True)])
         counts = (*(len(each) for each in owned), *([] if joins is None else [0]))
         return Arc(members, numbers[0] if numbers else 0, count, loads[numbers], counts, fixed, capacity)
 

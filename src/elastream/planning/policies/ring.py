@@ -35,8 +35,9 @@ class RingBalance:
     The first that is light takes over a part of the interval before it, and so does each up to the overloaded one, all in
     one change of the ring. cut: how large a part: `"half"`: the thesis's half of the interval; where measured loads of the
     partitions say that this would not lower the highest level of these hosts by `gain`, or with `"load"` always: such that
-    the highest level is lowest. With `"load"` further neighbours take part where that lowers the highest level more, so
-    that a skew is balanced by one change where halves take one for each neighbour.
+    the highest level is lowest. With `"load"` further neighbours take part where that lowers the highest level more, and
+    none need be light, so that a skew is balanced by one change where halves take one for each neighbour. What hosts are
+    busy with beside state is a mean of the last half minute (`ring_round.OTHER`).
 
     **Scale-out.** If no host is light, as many hosts are leased as the load needs at `cpu_high`, at least one. A host that
     has come joins every ring between the one with the highest level and its neighbour, and takes over only once it has

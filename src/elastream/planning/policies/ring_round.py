@@ -30,6 +30,8 @@ PACE = 2.0
 UNCERTAIN, DOUBTS = 0.35, 30.0
 """Standard error of what the partitions of a host take, over that, from which a cut waits for more batches: it would be by
 loads of before a skew. And seconds that it waits at most, so that loads which never agree do not hold it up."""
+OTHER = 30.0
+"""Seconds over which the mean is taken of what hosts are busy with beside their state partitions."""
 AT_ONCE = 4
 """Hosts that may join a ring in a round, or as many as are on it, if these are more (HPA: 4 pods, or twice as many)."""
 LEAST_CALM = 10.0
@@ -60,13 +62,15 @@ class Thresholds(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """What the policy remembers: since when each host is overloaded, and light; when hosts or rings last changed."""
+    """What the policy remembers: since when each host is overloaded, and light; when hosts or rings last changed; and the
+    cores that each host is busy with beside its state partitions, a moving mean of what was measured while none moved."""
 
     time: float
     high: Mapping[str, float] = field(default_factory=dict)
     low: Mapping[str, float] = field(default_factory=dict)
     changed: float = -math.inf
     hosts: frozenset[str] = frozenset()
+    other: Mapping[str, float] = field(default_factory=dict)
 
 
 class Round:
@@ -110,15 +114,35 @@ class Round:
         moving = any(task.operator in self.rings for task in self.observation.moving)
         moving = moving or any(not self.observation.follows(name, ring) for name, ring in self.rings.items())
         changed = now if moving or (self.before is not None and hosts != before.hosts) else before.changed
-        return Watched(now, high, low, changed, hosts)
+        return Watched(now, high, low, changed, hosts, self._other(before, changed))
+
+    def _other(self, before: Watched, changed: float) -> Mapping[str, float]:
+        """Cores that hosts are busy with beside state, by what was remembered and is measured.
+
+        A measurement is of one batch or two and differs by a third from the next. By it alone, cuts go to and fro.
+        """
+        known = {host: cores for host, cores in before.other.items() if host in self.load.other}
+        if not self._measured_after(changed):
+            return known
+        weight = 1 - math.exp(-self.pace / OTHER)
+        return {
+            host: cores if (was := known.get(host)) is None else was + weight * (cores - was)
+            for host, cores in self.load.other.items()
+        }
+
+    def _measured_after(self, changed: float) -> bool:
+        """Whether what is measured is of the time after a change, and what follows from it at once."""
+        return self.observation.time - self.observation.hosts.age(Metric.CPU) >= changed + self.policy.cool_down
+
+    def _read(self, operator: str, ring: Ring, hosts: tuple[str, ...], joins: str | None = None) -> Arc:
+        """`hosts`, neighbours on `ring`, with what they own and what they are busy with beside that."""
+        return self.load.arc(operator, ring, hosts, joins, self.seen.other)
 
     @cached_property
     def _unsettled(self) -> bool:
         """Whether what is measured may be of before the last change, or shortly after, or something needed is unknown."""
         self.unknown = self.load.lacking
-        until = self.observation.time - self.observation.hosts.age(Metric.CPU)
-        fresh = until < self.seen.changed + self.policy.cool_down
-        return fresh or bool(self.unknown) or not self.rings
+        return not self._measured_after(self.seen.changed) or bool(self.unknown) or not self.rings
 
     @cached_property
     def _overloaded(self) -> list[str]:
@@ -174,7 +198,7 @@ class Round:
         """The host of `ring`, or of those `among` it, whose level is highest, by what it would own; where loads are unknown
         that with the longest interval. Of several that are as full, but for `gain`, one beside which `joins` has fewest
         neighbours of its own fault zone."""
-        hosts, arc = among or ring.nodes, self.load.arc(operator, ring, ring.nodes)
+        hosts, arc = among or ring.nodes, self._read(operator, ring, ring.nodes)
         levels = arc.levels(arc.owned)
         if np.isnan(levels).any() or not arc.loads.sum() > 0:
             full = {host: ring.length(host) for host in hosts}
@@ -192,7 +216,7 @@ class Round:
     def _divided(self, operator: str, ring: Ring, host: str, joins: str) -> Ring:
         """`ring` with `joins`, which takes the second part of the interval of `host`, or before it the first."""
         before = self._before(ring, host, joins)
-        arc = self.load.arc(operator, ring, (host,), joins)
+        arc = self._read(operator, ring, (host,), joins)
         if before:  # what `host` gives up lies at the other end
             arc = replace(arc, loads=arc.loads[::-1])
         owned = self._cut(arc)
@@ -277,18 +301,23 @@ class Round:
         return self.policy.cut == "load" and lasted < DOUBTS and self.load.uncertainty(host) > UNCERTAIN
 
     def _asked(self, host: str) -> tuple[str, ...] | None:
-        """`host` and its neighbours clockwise up to the first that is light; None where none is."""
+        """`host` and its neighbours clockwise up to the first that is light; None where none is.
+
+        Under `cut` "load" that is no condition where loads are known: so is what a change would gain, whatever the levels.
+        Without a light one the first is asked, and those behind it as far as that helps.
+        """
         ring, asked = next(iter(self.rings.values())), [host]
         for neighbour in ring.successors(host, len(ring)):
             asked.append(neighbour)
             if neighbour in self.seen.low:
                 return tuple(asked)
-        return None
+        known = not any(np.isnan(self.load.loads(name)).any() for name in self.rings)
+        return tuple(asked[:2]) if self.policy.cut == "load" and known and len(asked) > 1 else None
 
     def _balanced(self, hosts: tuple[str, ...]) -> SetTokens | None:
         """The change that evens out `hosts`, of the operator that keeps the first busiest and gives one; None without."""
         by_load = sorted(
-            self.rings, key=lambda name: -float(np.nan_to_num(self.load.arc(name, self.rings[name], hosts[:1]).loads).sum())
+            self.rings, key=lambda name: -float(np.nan_to_num(self._read(name, self.rings[name], hosts[:1]).loads).sum())
         )
         for name in by_load:
             if self.rings[name].successors(hosts[0], len(hosts) - 1) != hosts[1:]:
@@ -298,7 +327,7 @@ class Round:
             arc, owned = found
             now, then = float(arc.levels(arc.owned).max()), float(arc.levels(owned).max())
             tokens = {**self.rings[name].tokens, **arc.tokens(owned)}
-            why = f"{hosts[0]} is overloaded, {hosts[-1]} is light"
+            why = f"{hosts[0]} is overloaded, {hosts[-1]} {'is light' if hosts[-1] in self.seen.low else 'takes a part'}"
             if more := len(arc.hosts) - len(hosts):
                 why += f", {counted(more, 'host')} behind it take part"
             if now == now:
@@ -309,10 +338,10 @@ class Round:
     def _arc(self, operator: str, hosts: tuple[str, ...]) -> tuple[Arc, tuple[int, ...]] | None:
         """The arc of `hosts` with its cut, under `cut` "load" of those behind them too; None where none would help."""
         ring = self.rings[operator]
-        arc = self.load.arc(operator, ring, hosts)
+        arc = self._read(operator, ring, hosts)
         owned = self._cut(arc)
         if self.policy.cut == "load" and not np.isnan(arc.loads).any():
-            whole = self.load.arc(operator, ring, (hosts[0], *ring.successors(hosts[0], len(ring))))
+            whole = self._read(operator, ring, (hosts[0], *ring.successors(hosts[0], len(ring))))
             return widened(whole, len(hosts), owned, self.policy.gain)
         return None if owned is None else (arc, owned)
 
@@ -334,7 +363,7 @@ class Round:
         """
         there, width = len(self.observation.usable), self.observation.leases[host].type.width
         for name, ring in self.rings.items():
-            arc = self.load.arc(name, ring, (host,), host)
+            arc = self._read(name, ring, (host,), host)
             crowded = arc.loads.size > width
             known = not np.isnan(arc.loads).any()
             fixed = arc.fixed[:1] * there / (there + 1)  # tasks without state are dealt to all hosts
