@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from elastream.experiments.resilience.balancing import GIVEN_UP, STAYS, Watch, alike
+from elastream.experiments.resilience.balancing import GIVEN_UP, STAYS, BalanceWatch, alike
 
 EVEN, UNEVEN = (1.0, 1.1, 0.9, 1.0), (2.0, 0.7, 0.7, 0.6)
 FIRST = 10
@@ -19,7 +19,7 @@ def watched(batches: Mapping[int, tuple[float, ...]]) -> tuple[float, int]:
     stopped: list[bool] = []
     seen: list[tuple[int, dict[str, float]]] = []
     made: Any = SimpleNamespace(worked=lambda: seen[-1], job=SimpleNamespace(skewed_from=FIRST))
-    watch = Watch(made)
+    watch = BalanceWatch(made)
     loop: Any = SimpleNamespace(stop=lambda: stopped.append(True))
     watch.loop = loop
     nothing: Any = None

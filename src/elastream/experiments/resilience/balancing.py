@@ -22,7 +22,7 @@ from elastream.planning.policies.ring import RingBalance
 from elastream.recording.observer import Ending, Header
 from elastream.spark.plant import SparkPlant
 
-__all__ = ["BALANCED", "CORES", "Watch", "alike", "balanced_after"]
+__all__ = ["BALANCED", "CORES", "BalanceWatch", "alike", "balanced_after"]
 
 SKEWED = Job(keys=500_000, rows=250_000, pace=0.0, partitions=32, hot=8, skewed_from=25)
 """A full batch is always ready, and what it takes is work on state: most keys of a batch come once. The hot keys are those
@@ -48,7 +48,7 @@ LIMIT = 1800.0
 def balanced_after(made: Bed) -> float:
     """Batches from the skew until hosts are `alike` for STAYS batches, under the policy `ring`; infinite where that has not
     come GIVEN_UP batches after it."""
-    watch = Watch(made)
+    watch = BalanceWatch(made)
     made.run(SKEWED)
     # Records always wait, as a full batch is always ready: longer than half of what one takes, so that use of CPU alone
     # decides. A measurement of it is of one batch: two in a row are to say that a host is overloaded, and after a change
@@ -64,7 +64,7 @@ def alike(worked: Sequence[float]) -> bool:
     return max(worked) * len(worked) <= BALANCED * math.fsum(worked)
 
 
-class Watch:
+class BalanceWatch:
     """Ends its loop once the hosts are balanced after the skew, or are not for GIVEN_UP batches."""
 
     def __init__(self, made: Bed) -> None:

@@ -222,10 +222,10 @@ class RingLoad:
 
     @cached_property
     def other(self) -> Mapping[str, float]:
-        """Cores that each usable host is busy with beside its state partitions, by what is measured now; 0 where that is
-        less than they take. Hosts whose use is unknown are left out."""
+        """Cores that each usable host is busy with beside its state partitions, by what is measured now; below 0 where that
+        is less than they take. Hosts whose use is unknown are left out."""
         busy = {host: used * self.observation.capacities[host] for host, used in self.used.items() if used == used}
-        return {host: max(0.0, cores - self._state.get(host, 0.0)) for host, cores in busy.items()}
+        return {host: cores - self._state.get(host, 0.0) for host, cores in busy.items()}
 
     def arc(
         self,
@@ -246,8 +246,8 @@ class RingLoad:
         members = (*hosts, *([] if joins is None else [joins]))
         capacity = np.array([self.observation.capacities[host] for host in members])
         own = [float(np.nansum(loads[on.get(host, [])])) for host in members]
-        beside = [self._state.get(host, 0.0) - mine for host, mine in zip(members, own, strict=True)]
-        fixed = np.array([known.get(host, 0.0) + max(0.0, rest) for host, rest in zip(members, beside, strict=True)])
+        busy = np.array([known[host] + self._state.get(host, 0.0) if host in known else 0.0 for host in members])
+        fixed = np.maximum(0.0, busy - own)
         counts = (*(len(each) for each in owned), *([] if joins is None else [0]))
         return Arc(members, numbers[0] if numbers else 0, count, loads[numbers], counts, fixed, capacity)
 

@@ -206,7 +206,7 @@ class Round:
             full = {host: level for host, level in zip(ring.nodes, levels.tolist(), strict=True) if host in hosts}
         least = (1 - self.policy.gain) * max(full.values())
         alike = {host: min(self._alike(ring, host, joins)) for host, level in full.items() if level >= least}
-        return max(alike, key=lambda host: (-alike[host], full[host], host))
+        return max(alike, key=lambda host: (-alike[host], full[host]))
 
     def _parted(self, ring: Ring, joins: str) -> list[str]:
         """Hosts of the zone of their neighbour counter-clockwise, which is not that of `joins`."""
