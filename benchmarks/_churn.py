@@ -189,12 +189,12 @@ class _Events:
         for host in usable:
             zones.setdefault(self.plant.hosts.leases[host].type.zone, []).append(host)
         hosts = self.chance.choice([each for each in zones.values() if self.refill or len(usable) - len(each) >= 2])
-        desk, kept = self.plant.instruments.copies, self.plant.standby.copies()
+        desk = self.plant.instruments.copies
+        self.next_batch()
+        kept, before = self.plant.standby.copies(), len(desk.opened())
         others = {
             task for task, at in self.plant.mover.held().items() if at in hosts and set(kept.get(task, ())) - {*hosts}
         }
-        before = len(desk.opened())
-        self.next_batch()
         self._kill(hosts)
         until = self.plant.queries.telemetry.batches + TOLD
         self.until(
