@@ -30,8 +30,7 @@ def test_random_events_and_a_false_alarm_leave_every_count_exact_and_the_query_r
     found = churn(events, **options)
     assert found.events == Counter(events)
     assert found.lost > 0
-    # On a machine so busy that Spark runs tasks away from their state, these have taken the copies before a host is lost.
-    assert found.opened > 0 or found.drifted > 0
+    assert found.opened > 0
     assert found.files <= found.behind, "more was read from the checkpoint than copies lacked"
     assert found.landed > 0
     assert found.starts == 0

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastream.model.wording import amount, clock, money, percent, quantities, quantity
+from elastream.model.wording import amount, clock, gist, money, percent, quantities, quantity
 
 
 @pytest.mark.parametrize(
@@ -57,3 +57,8 @@ def test_small_money_is_not_rounded_away() -> None:
 def test_several_quantities_stand_on_one_line() -> None:
     seen = {"arrival_rate": 250.0, "hosts": 3.0, "latency_p99": math.nan}
     assert quantities(seen) == "arrival rate 250/s, hosts 3, latency p99 –"
+
+
+def test_the_gist_of_a_sentence_is_the_same_whatever_its_figures_but_names_of_hosts_are_none() -> None:
+    assert gist("h1 waits 10s, at 22.3k/s of 1,000 and 75%") == gist("h1 waits 500s, at 980/s of 3 and 9%")
+    assert gist("h1 waits") != gist("h2 waits")

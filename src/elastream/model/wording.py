@@ -59,7 +59,7 @@ def signal_text(value: SignalValue | None) -> str:
 
 def gist(sentence: str) -> str:
     """A sentence without its figures: what two say that differ in nothing but how much of something there is."""
-    return re.sub(r"\b\d[\d.,]*[kM]?\b", "#", sentence)
+    return re.sub(r"\b\d[\d.,]*[kM]?", "#", sentence)
 
 
 def hosts_text(hosts: float) -> str:

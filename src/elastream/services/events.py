@@ -18,7 +18,7 @@ from elastream.model.errors import EnvironmentProblem
 from elastream.model.events import Reason, RunEvent
 from elastream.model.observation import Observation
 from elastream.model.scaling import rule_of
-from elastream.model.wording import counted
+from elastream.model.wording import counted, gist
 from elastream.planning.algorithms.reach import HALF_HELP, NO_HELP
 from elastream.recording.directory import create_private
 from elastream.recording.observer import Ending, Header
@@ -165,7 +165,7 @@ def _refused(proposal: Proposal) -> Iterator[tuple[Reason, str, str]]:
 
 def _kind(said: str) -> str:
     """A reason without its numbers and names of hosts: what repeats is told by it."""
-    return re.sub(r"\bh?\d[\d.,]*", "#", said)[:80]
+    return gist(re.sub(r"\bh(?=\d)", "", said))[:80]
 
 
 class EventLog:

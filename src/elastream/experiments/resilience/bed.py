@@ -30,6 +30,7 @@ from elastream.spark.jvm.copies import OpenedCopy
 from elastream.spark.jvm.session import StateStore
 from elastream.spark.jvm.stateful import StatefulStage
 from elastream.spark.plant import SparkPlant
+from elastream.spark.queries.query import Query
 from elastream.spark.queries.watched import WatchedQueries
 from elastream.spark.start import start_beside
 
@@ -109,15 +110,19 @@ class Bed:
     def stage(self) -> StatefulStage:
         """That stage."""
         operator = self.operator
-        return next(each.stages[operator] for each in self.plant.queries.live if each.run_id == self._run and each.stages)
+        return next(each.stages[operator] for each in self._mine if each.stages)
+
+    @property
+    def _mine(self) -> list[Query]:
+        """The query, as the plant observes it; none before it has been seen."""
+        return [each for each in self.plant.queries.live if each.run_id == self._run]
 
     def _named(self) -> list[str]:
-        return [name for each in self.plant.queries.live if each.run_id == self._run for name in each.operators]
+        return [name for each in self._mine for name in each.operators]
 
     def batches(self) -> list[Moments]:
         """The recent batches with records, as the plant has observed them, oldest first."""
-        mine = [each for each in self.plant.queries.live if each.run_id == self._run]
-        return [(batch.start, batch.end) for each in mine for batch in each.batches if batch.rows]
+        return [(batch.start, batch.end) for each in self._mine for batch in each.batches if batch.rows]
 
     def more(self, count: int) -> None:
         """Wait until `count` batches more have ended, each within PATIENCE and its pace of the one before it."""
@@ -168,8 +173,7 @@ class Bed:
     def worked(self) -> tuple[int, Mapping[str, float]]:
         """(number of the newest batch whose tasks are known, core-seconds that those with state took of it by host)."""
         host_of, found = self.plant.hosts.host_of(), dict.fromkeys(self.plant.hosts.usable, 0.0)
-        mine = next(each for each in self.plant.queries.live if each.run_id == self._run)
-        load = mine.newest_load(self.operator)
+        load = next((each.newest_load(self.operator) for each in self._mine), None)
         if load is None:
             return -1, found
         for executor, seconds in zip(load.executor, load.busy.tolist(), strict=True):
@@ -317,7 +321,7 @@ class Bed:
 
     def newest(self) -> int:
         """Number of the newest batch that the plant has observed; -1 before the first."""
-        return max((each.newest for each in self.plant.queries.live if each.run_id == self._run), default=-1)
+        return max((each.newest for each in self._mine), default=-1)
 
     def _more_than(self, ended: int, since: float, *, whole: bool = False) -> None:
         """Wait until more than so many batches have ended after `since`; whole: have begun after it, too."""

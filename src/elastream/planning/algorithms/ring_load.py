@@ -203,12 +203,20 @@ class RingLoad:
 
     def loads(self, operator: str) -> Floats:
         """Cores of speed 1 that each state partition of `operator` keeps busy, by its number; NaN where unknown."""
-        tasks, count = self.observation.tasks, self.observation.context.partitions[operator]
-        found = np.full(count, np.nan)
-        mine = tasks.operator == self.observation.operators.rows.get(operator, -1)
-        within = mine & (tasks.index < count)
-        found[tasks.index[within]] = tasks.column(Metric.BUSY_CORES)[within] * self._speeds[tasks.host[within]]
-        return found
+        return self._loads[operator]
+
+    @cached_property
+    def _loads(self) -> Mapping[str, Floats]:
+        tasks = self.observation.tasks
+        busy, done = tasks.column(Metric.BUSY_CORES), {}
+        for name in self.units:
+            count = self.observation.context.partitions[name]
+            within = (tasks.operator == self.observation.operators.rows.get(name, -1)) & (tasks.index < count)
+            found = np.full(count, np.nan)
+            found[tasks.index[within]] = busy[within] * self._speeds[tasks.host[within]]
+            found.flags.writeable = False
+            done[name] = found
+        return done
 
     @cached_property
     def _state(self) -> Mapping[str, float]:
@@ -216,7 +224,7 @@ class RingLoad:
         found: dict[str, float] = {}
         for name in self.units:
             loads = self.loads(name)
-            for host, numbers in self._on(name).items():
+            for host, numbers in self._on[name].items():
                 found[host] = found.get(host, 0.0) + float(np.nansum(loads[numbers]))
         return found
 
@@ -242,7 +250,7 @@ class RingLoad:
         count, loads = self.observation.context.partitions[operator], self.loads(operator)
         owned = [ring.partitions(host, count) for host in hosts]
         numbers = [number for each in owned for number in each]
-        on, known = self._on(operator), {**self.other, **other}
+        on, known = self._on[operator], {**self.other, **other}
         members = (*hosts, *([] if joins is None else [joins]))
         capacity = np.array([self.observation.capacities[host] for host in members])
         own = [float(np.nansum(loads[on.get(host, [])])) for host in members]
@@ -251,14 +259,18 @@ class RingLoad:
         counts = (*(len(each) for each in owned), *([] if joins is None else [0]))
         return Arc(members, numbers[0] if numbers else 0, count, loads[numbers], counts, fixed, capacity)
 
-    def _on(self, operator: str) -> Mapping[str, list[int]]:
-        """Numbers of the partitions of `operator` that are on each host."""
+    @cached_property
+    def _on(self) -> Mapping[str, Mapping[str, list[int]]]:
+        """By operator, numbers of its partitions that are on each host."""
         tasks, names = self.observation.tasks, self.observation.hosts.ids
-        mine = tasks.operator == self.observation.operators.rows.get(operator, -1)
-        found: dict[str, list[int]] = {}
-        for number, row in zip(tasks.index[mine].tolist(), tasks.host[mine].tolist(), strict=True):
-            found.setdefault(names[row], []).append(number)
-        return found
+        done: dict[str, Mapping[str, list[int]]] = {}
+        for name in self.units:
+            mine = tasks.operator == self.observation.operators.rows.get(name, -1)
+            found: dict[str, list[int]] = {}
+            for number, row in zip(tasks.index[mine].tolist(), tasks.host[mine].tolist(), strict=True):
+                found.setdefault(names[row], []).append(number)
+            done[name] = found
+        return done
 
     def uncertainty(self, host: str) -> float:
         """Standard error of what all state partitions on `host` take, over that, at most: as if all erred the same way, as
@@ -277,7 +289,7 @@ class RingLoad:
             (float(loads[number]), name, number)
             for name in self.units
             for loads in [self.loads(name)]
-            for number in self._on(name).get(host, [])
+            for number in self._on[name].get(host, [])
             if loads[number] == loads[number]
         ]
         cores, name, number = max(known, default=(math.nan, "", -1))
