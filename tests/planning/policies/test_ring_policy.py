@@ -411,6 +411,15 @@ def test_where_loads_are_known_a_neighbour_need_not_be_light_to_take_a_part():
     assert [type(each) for each in unknown] == [LeaseHost]
 
 
+@pytest.mark.parametrize("hosts", [2, 12])
+def test_work_without_state_is_a_reason_for_more_hosts_however_many_there_are(hosts):
+    late = lasting([1.0] * hosts, waits=30.0, loads=np.full(P, 0.001), rate=1000.0, done=100.0)
+    actions, plan = after(RingBalance(), *late)
+    assert actions, plan.remarks
+    assert {type(action) for action in actions} == {LeaseHost}
+    assert plan.remarks == ()
+
+
 @pytest.mark.parametrize("odd", ["h2", "h3", "h4"])
 def test_what_hosts_do_beside_state_is_not_told_by_one_measurement(odd):
     hosts = ("h1", "h2", "h3", "h4")

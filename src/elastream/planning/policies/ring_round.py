@@ -357,7 +357,8 @@ class Round:
         return float(arc.levels(after).max()) < (1 - self.policy.gain) * float(arc.levels(before).max())
 
     def _divisible(self, host: str) -> bool:
-        """Whether another host beside `host` would lower its level: by a part of what it owns, or of its other work.
+        """Whether other hosts would lower the level of `host`: one beside it by a part of what it owns, or a quarter more of
+        them by a part of its other work. Of that one host more takes less than `gain` where there are ten.
 
         State partitions that share no core are as quick alone: of what has no more than the host's cores nothing is gained.
         """
@@ -366,7 +367,7 @@ class Round:
             arc = self._read(name, ring, (host,), host)
             crowded = arc.loads.size > width
             known = not np.isnan(arc.loads).any()
-            fixed = arc.fixed[:1] * there / (there + 1)  # tasks without state are dealt to all hosts
+            fixed = arc.fixed[:1] * there / (there + max(1, there // 4))  # tasks without state are dealt to all hosts
             split = replace(arc, fixed=fixed.repeat(2))
             owned = None if not crowded else evened(split) if known else halved(arc)
             alone = (arc.loads.size, 0)
