@@ -15,6 +15,7 @@ THE_LAST = (CPU_WINDOW, 0.0)
         ([[10.0, 12.0, 14.0, 16.0]], (5.0, 1.0)),  # two whole ones are three seconds and more
         ([[15.0, 15.2, 15.4, 15.6]], THE_LAST),  # so short that what is cut off of one says little
         ([[1.0, 16.0]], THE_LAST),  # so long that what was before it says less than the last seconds
+        ([[-3.0, 14.0, 15.0, 16.0]], THE_LAST),  # one of them is that long, if not their mean
         ([[0.0, 2.0, 4.0]], THE_LAST),  # no more come
         ([[16.0]], THE_LAST),
         ([[]], THE_LAST),

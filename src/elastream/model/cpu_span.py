@@ -24,7 +24,7 @@ def whole_batches(queries: Iterable[Sequence[float] | Floats], now: float) -> tu
     """Over which seconds before `now` the use is told: from how many ago, until how many ago.
 
     They are those of the newest whole batches that last CPU_WINDOW together, of the query with the longest; CPU_WINDOW
-    where no query has any of SHORTEST to LONGEST. queries: ends of the batches of each, oldest first, as `now` counts.
+    where no query's last SHORTEST to LONGEST each. queries: ends of the batches of each, oldest first, as `now` counts.
     """
     longest, found = 0.0, (CPU_WINDOW, 0.0)
     for every in queries:
@@ -32,7 +32,9 @@ def whole_batches(queries: Iterable[Sequence[float] | Floats], now: float) -> tu
         if not len(ends) or not 0 <= now - ends[-1] <= LONGEST:
             continue
         count = next((each for each in range(2, 1 + len(ends)) if ends[-1] - ends[-each] >= CPU_WINDOW), 0)
-        length = (ends[-1] - ends[-count]) / (count - 1) if count else 0.0
+        if not count or ends[1 - count] - ends[-count] > LONGEST:  # the others are less than CPU_WINDOW together
+            continue
+        length = (ends[-1] - ends[-count]) / (count - 1)
         if SHORTEST <= length <= LONGEST and length > longest:
             longest, found = float(length), (float(now - ends[-count]), float(now - ends[-1]))
     return found

@@ -357,8 +357,8 @@ class Round:
         return float(arc.levels(after).max()) < (1 - self.policy.gain) * float(arc.levels(before).max())
 
     def _divisible(self, host: str) -> bool:
-        """Whether other hosts would lower the level of `host`: one beside it by a part of what it owns, or a quarter more of
-        them by a part of its other work. Of that one host more takes less than `gain` where there are ten.
+        """Whether other hosts would lower the level of `host`: one beside it by a part of what it owns, or a quarter more
+        of them by a part of its other work. Of that one host more takes less than `gain` where there are ten.
 
         State partitions that share no core are as quick alone: of what has no more than the host's cores nothing is gained.
         """
