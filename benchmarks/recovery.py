@@ -1,12 +1,13 @@
 """How long a lost host costs: with standby copies, without, and where the query is started again instead.
 
-    python benchmarks/recovery.py [--quick] [--rounds N] [--faults N] [--json FILE]
+    python benchmarks/recovery.py [--quick] [--part faults|speeds] [--rounds N] [--faults N] [--json FILE]
 
 A count over a large state on four hosts (`elastream.experiments.resilience.bed`), all ways in turn on one cluster. In each
 round, in random order: with a copy of each state partition and without, a host is killed `--faults` times in mid-batch, and
 another one leased in its place; and the same where the query is then stopped and started again from its checkpoint.
 Recovery is the time from the kill to the commit of the first batch that began after it and takes what batches took before.
-Then the records/s of the query at full speed, with copies and without, over a small and a large state.
+Then the records/s of the query at full speed, with copies and without, over a small and a large state. --part: one of the
+two, half an hour at most each.
 """
 
 import argparse
@@ -35,6 +36,8 @@ QUICK_STEADY = 4
 """Batches that are waited for after a change."""
 WINDOW, QUICK_WINDOW = 20.0, 5.0
 """Seconds that records/s are taken over."""
+PARTS = ("faults", "speeds")
+WAYS: Mapping[str, str] = {"standby": "with copies", "without": "without", "restart": "with a restart"}
 SEED = 1
 SOURCE = "the project's bar"
 BARS: Mapping[str, float] = {"small": 0.95, "large": 0.85}
@@ -87,37 +90,44 @@ def measure(arguments: argparse.Namespace) -> Report:
         raise InputError("--rounds and --faults must be 1 or more")
     report, chance = Report(), random.Random(SEED)
     rounds, faults = (1, QUICK_FAULTS) if arguments.quick else (arguments.rounds, arguments.faults)
+    parts = PARTS if arguments.part is None else (arguments.part,)
     jobs = {"small": SMALL, "large": QUICK if arguments.quick else LARGE}
     runs: dict[str, list[list[Mended]]] = {"standby": [], "without": [], "restart": []}
     speeds: dict[tuple[str, int], list[float]] = {(size, copies): [] for size in jobs for copies in (0, 1)}
     wrong = 0
     with bed(jobs["large"], HOSTS, replicas=1, steady=QUICK_STEADY if arguments.quick else STEADY) as made:
         for number in range(rounds):
-            if number:
-                made.run(jobs["large"])
-            for name in chance.sample(list(runs), len(runs)):
-                runs[name].append(arm(made, name, faults, chance))
-            wrong += ended(made)
-            for size in chance.sample(list(jobs), len(jobs)):
-                found = speeds_of(made, jobs[size], QUICK_WINDOW if arguments.quick else WINDOW, chance)
-                for copies, speed in found.items():
-                    speeds[size, copies].append(speed)
+            if "faults" in parts:
+                if number and "speeds" in parts:
+                    made.run(jobs["large"])
+                for name in chance.sample(list(runs), len(runs)):
+                    runs[name].append(arm(made, name, faults, chance))
+            if "speeds" in parts:
                 wrong += ended(made)
+                for size in chance.sample(list(jobs), len(jobs)):
+                    found = speeds_of(made, jobs[size], QUICK_WINDOW if arguments.quick else WINDOW, chance)
+                    for copies, speed in found.items():
+                        speeds[size, copies].append(speed)
+                    wrong += ended(made)
             progress(f"round {number + 1} of {rounds}")
-    report.figures = {
-        "faults": {name: [asdict(each) for found in all for each in found] for name, all in runs.items()},
-        "median": {
-            name: statistics.median(each.recovered for found in all for each in found) for name, all in runs.items()
-        },
-        "records a second": {f"{size} state, r = {copies}": found for (size, copies), found in speeds.items()},
-        "wrong": wrong,
-    }
+        if parts == ("faults",):
+            wrong += ended(made)
+    report.figures = {"wrong": wrong}
     report.environment["hosts"] = f"{HOSTS} processes of four slots each, sharing the machine's cores"
-    report.median_at_most("recovery with a copy over without", _over(runs, "without"), 0.5, SOURCE)
-    report.median_at_most("recovery with a copy over a restart", _over(runs, "restart"), 0.1, SOURCE)
-    for size, bar in BARS.items():
-        ratios = [a / b for a, b in zip(speeds[size, 1], speeds[size, 0], strict=True)]
-        report.median_at_least(f"records/s with a copy over without, {size} state", ratios, bar, SOURCE)
+    if "faults" in parts:
+        report.figures["faults"] = {name: [asdict(each) for found in all for each in found] for name, all in runs.items()}
+        report.figures["median"] = {
+            name: statistics.median(each.recovered for found in all for each in found) for name, all in runs.items()
+        }
+        report.median_at_most("recovery with a copy over without", _over(runs, "without"), 0.5, SOURCE)
+        report.median_at_most("recovery with a copy over a restart", _over(runs, "restart"), 0.1, SOURCE)
+    if "speeds" in parts:
+        report.figures["records a second"] = {
+            f"{size} state, r = {copies}": found for (size, copies), found in speeds.items()
+        }
+        for size, bar in BARS.items():
+            ratios = [a / b for a, b in zip(speeds[size, 1], speeds[size, 0], strict=True)]
+            report.median_at_least(f"records/s with a copy over without, {size} state", ratios, bar, SOURCE)
     report.at_most("counts that differ from a batch query's, and restarts that were not meant", wrong, 0, SOURCE)
     return report
 
@@ -129,14 +139,14 @@ def _over(runs: Mapping[str, Sequence[Sequence[Mended]]], other: str) -> list[fl
 
 
 def line(report: Report) -> str:
-    median: dict[str, Any] = report.figures["median"]
-    return (
-        f"a lost host costs {median['standby']:.1f} s with copies, {median['without']:.1f} s without, "
-        f"{median['restart']:.1f} s with a restart; {report.figures['wrong']} counts wrong"
-    )
+    median: dict[str, Any] = report.figures.get("median", {})
+    said = [f"{median[way]:.1f} s {words}" for way, words in WAYS.items() if way in median]
+    lost = [f"a lost host costs {', '.join(said)}"] if said else []
+    return "; ".join([*lost, f"{report.figures['wrong']} counts wrong"])
 
 
 def more(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--part", choices=PARTS, help="alone; default both")
     parser.add_argument("--rounds", type=int, default=ROUNDS, help=f"default {ROUNDS}")
     parser.add_argument("--faults", type=int, default=FAULTS, help=f"of each way a round; default {FAULTS}")
 

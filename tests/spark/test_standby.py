@@ -134,6 +134,21 @@ def test_a_host_without_an_executor_is_passed_over():
     assert keepers(java)[0] == ["c"]
 
 
+def test_a_host_that_took_a_partition_over_keeps_its_copy_until_a_task_has_opened_it():
+    java, hosts = Java(), Hosts()
+    java.keeps("b", 0)
+    warm = standby(java, hosts=hosts)
+    warm.look()
+    hosts.executors = "bcd"  # "a" is lost, and the plan knows at once where its partition is
+    warm._placing.where_[TaskId("count", 0)] = Location("", "b")
+    warm.look()
+    assert keepers(java)[0] == ["b", "c"]
+    java.rows.clear()  # a task has taken it
+    warm.look()
+    warm.look()
+    assert keepers(java)[0] == ["c"]
+
+
 def test_the_host_that_a_partition_moves_to_keeps_a_copy_meanwhile():
     java = Java()
     standby(java, wanted_={TaskId("count", 0): "h-d"}).look()

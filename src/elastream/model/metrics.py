@@ -129,7 +129,8 @@ busy_cores cores | Core-seconds spent a second.
   operator W source | an equal part of what executors use and no stage with state is charged with
   operator A working | counted in the monitoring period
   operator F reading first | mean over the last 3 s
-  task SW | CPU time, with Python the time in its slot less waiting; median of the last seven batches
+  task SW | CPU time, with Python the time in its slot less waiting; median of the last seven batches, \
+or of those since work moved to other partitions
   task A queues | counted in the monitoring period
   task F | an equal part of its operator's
   operator R keyed | counted in the monitoring period

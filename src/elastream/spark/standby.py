@@ -1,7 +1,8 @@
 """Warm standby: which hosts keep copies of which state partitions, kept up to date as hosts and partitions come and go.
 
 A partition's copies are kept by the hosts that follow its own clockwise on its operator's ring, as many as there are
-replicas, and by the one that it is about to move to. A host that is given a partition back lets the copy go by itself.
+replicas, and by the one that it is about to move to. Whoever it has come to keeps its copy until a task opens it there; the
+host lets it go by itself then.
 """
 
 import logging
@@ -49,11 +50,12 @@ class WarmStandby:
         self._follow_runs(self._desk)
         host_of, where, moving = self._hosts.host_of(), self._placing.where(), self._placing.wanted()
         for name, (states, copies) in self._copies.items():
+            held = copies.lag(self._kept)
             copies.follow(
                 {
                     index: places
                     for index in range(states.partitions)
-                    if (places := self._places(TaskId(name, index), host_of, where, moving))
+                    if (places := self._places(TaskId(name, index), held.get(index, {}), host_of, where, moving))
                 }
             )
             for sentence in set(copies.why) - self._said:
@@ -90,18 +92,24 @@ class WarmStandby:
     def _places(
         self,
         task: TaskId,
+        held: Mapping[str, float],
         host_of: Mapping[str, str],
         where: Mapping[TaskId, Location],
         moving: Mapping[TaskId, str],
     ) -> Sequence[Location]:
-        """Executors that are to keep a copy of `task`, the first to take over first; none where its own is unknown."""
+        """Executors that are to keep a copy of `task`, the first to take over first; none where its own is unknown.
+
+        held: executors that have one, by the last look.
+        """
         at = where.get(task)
         owner = None if at is None else host_of.get(at.executor)
-        if owner is None:
+        if at is None or owner is None:
             return ()
         heirs = self._rings.heirs(task, owner)
         usable = [name for name in dict.fromkeys(heirs) if name != owner and self._hosts.target(name) is not None]
         hosts = [*usable[: self.replicas], *(name for name in (moving.get(task),) if name is not None and name != owner)]
+        if at.executor in held:  # it took over what was lost elsewhere, and the task that opens it is still to come
+            hosts.insert(0, owner)
         found = (self._hosts.target(name) for name in dict.fromkeys(hosts))
         return [place for place in found if place is not None]
 

@@ -4,8 +4,10 @@ import math
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from elastream.spark.telemetry.stage_load import LoadWindow, read_loads
+from elastream.spark.telemetry.stage_load import LoadWindow, StageLoad, read_loads
 
 RECORDED = """\
 J\t5\t1795271217824
@@ -129,3 +131,89 @@ def test_a_window_says_nothing_before_three_batches_and_of_another_number_of_par
         window.add(told(batch))
     assert np.isnan(window.loads(3, now=0.0).busy).all()
     assert not np.isnan(window.loads(2, now=0.0).busy).any()
+
+
+def batch_of(number, work, seconds=2.0):
+    """A batch whose tasks took `work` core-seconds."""
+    work = np.asarray(work, dtype=float)
+    nothing = np.zeros(len(work))
+    return StageLoad(
+        batch=number,
+        stage=number,
+        parents=(),
+        ranks=(0,),
+        python=False,
+        seconds=seconds,
+        ended=seconds * number,
+        executor=("1",) * len(work),
+        task=np.arange(len(work)),
+        run_time=work,
+        waited=nothing,
+        cpu=work,
+        records=nothing,
+        local_bytes=nothing,
+        remote_bytes=nothing,
+        written_bytes=nothing,
+    )
+
+
+def after(*batches):
+    window = LoadWindow()
+    for number, work in enumerate(batches):
+        window.add(batch_of(number, work))
+    return window.loads(len(batches[0]), now=2.0 * (len(batches) - 1))
+
+
+def noisy(parts, batches, seed=1):
+    chance = np.random.default_rng(seed)
+    return [np.asarray(parts) * chance.normal(1.0, 0.15, len(parts)) for _ in range(batches)]
+
+
+EVEN, HOT = [1.0] * 16, [2.5] * 4 + [0.5] * 12
+
+
+def test_of_work_that_moved_to_other_partitions_two_batches_tell():
+    busy = after(*noisy(EVEN, 7), *noisy(HOT, 2)).busy
+    assert busy[:4].sum() == pytest.approx(5.0, rel=0.2)
+    assert busy[4:].sum() == pytest.approx(3.0, rel=0.2)
+
+
+def test_one_batch_that_is_unlike_those_before_puts_them_in_doubt_until_the_next():
+    before, doubtful, again = (after(*noisy(EVEN, 7), *more) for more in ([], noisy(HOT, 1), [*noisy(HOT, 1), EVEN]))
+    assert doubtful.busy == pytest.approx(before.busy, rel=0.2)
+    assert doubtful.error[:4].sum() > 0.5 * doubtful.busy[:4].sum() > 2 * before.error[:4].sum()
+    assert again.busy == pytest.approx(before.busy, rel=0.2)
+    assert again.error.sum() < doubtful.error.sum()
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        [[3.0] * 4 + [1.0] * 12, [1.0] * 12 + [3.0] * 4],  # tasks that have just moved, some in each batch
+        [[0.2] * 4 + [0.01] * 12] * 2,  # next to nothing came
+        [[2.0] * 16] * 2,  # twice as much of the same
+    ],
+)
+def test_what_two_batches_say_that_differ_or_are_nearly_empty_or_are_of_the_same_kind_is_not_a_move_of_work(odd):
+    batches = [*noisy(EVEN, 7), *odd]
+    assert after(*batches).busy == pytest.approx(np.median(np.stack(batches[-7:]), axis=0) / 2.0)
+
+
+SOME_WORK = st.integers(2, 40).flatmap(
+    lambda count: st.lists(st.lists(st.floats(0.0, 10.0), min_size=count, max_size=count), min_size=3, max_size=12)
+)
+
+
+@given(SOME_WORK)
+def test_loads_lie_within_what_the_last_batches_took(batches):
+    loads = after(*batches)
+    last = np.stack(batches[-7:]) / 2.0
+    assert (loads.busy >= last.min(axis=0) - 1e-9).all()
+    assert (loads.busy <= last.max(axis=0) + 1e-9).all()
+    assert (loads.error >= 0).all()
+
+
+@given(st.integers(3, 40), st.integers(0, 2**16))
+def test_of_batches_that_differ_by_chance_alone_all_of_a_window_tell(count, seed):
+    batches = noisy([1.0] * count, 12, seed)
+    assert after(*batches).busy == pytest.approx(np.median(np.stack(batches[-7:]), axis=0) / 2.0)

@@ -29,10 +29,9 @@ SKEWED = Job(keys=500_000, rows=250_000, pace=0.0, partitions=32, hot=8, skewed_
 of a quarter of the state partitions, as one host of four has; they come some batches after the state is filled and lies
 evenly. A hot partition then has a tenth of all records, so that tokens can be set finely enough: of 16 partitions, four of
 them hot with three quarters of all records, the best of all contiguous placements would just reach BALANCED."""
-CORES, LIGHT = 0.4, 0.6
+CORES = 0.4
 """Cores of each host: together less than the machine's two, so that a host with more records than others is busy for longer
-than they are. And the part of them up to which a host has room: some of a host's work, reading and shuffling, is not on
-state and as much on all: a host with next to no state was busy for 0.5 to 0.6 of its cores (a first run showed)."""
+than they are."""
 BALANCED = 1.25
 """CPU time of the busiest host's tasks over the mean one's (the project's bar)."""
 STAYS = 3
@@ -53,7 +52,7 @@ def balanced_after(made: Bed) -> float:
     # Records always wait, as a full batch is always ready: longer than half of what one takes, so that use of CPU alone
     # decides. A measurement of it is of one batch: two in a row are to say that a host is overloaded, and after a change
     # one is waited for. Both take up to LONGEST.
-    policy = RingBalance(cpu_low=LIGHT, queue_high=made.normal() / 2, patience=LONGEST, cool_down=LONGEST, cut="load")
+    policy = RingBalance(queue_high=made.normal() / 2, patience=LONGEST, cool_down=LONGEST, cut="load")
     watch.loop = Loop(_AsItIs(made.plant), policy, period=MEASURED, observers=[watch], limit=LIMIT)
     watch.loop.run()
     return watch.after

@@ -119,16 +119,19 @@ class Round:
     def _other(self, before: Watched, changed: float) -> Mapping[str, float]:
         """Cores that hosts are busy with beside state, by what was remembered and is measured.
 
-        A measurement is of one batch or two and differs by a third from the next. By it alone, cuts go to and fro.
+        A measurement is of one batch or two and differs by a third from the next: by it alone, cuts go to and fro. It
+        counts for less the less certain loads are, as when a skew begins, where the difference would be of two times.
         """
         known = {host: cores for host, cores in before.other.items() if host in self.load.other}
         if not self._measured_after(changed):
             return known
         weight = 1 - math.exp(-self.pace / OTHER)
-        return {
-            host: cores if (was := known.get(host)) is None else was + weight * (cores - was)
-            for host, cores in self.load.other.items()
-        }
+
+        def learnt(host: str, cores: float) -> float:
+            was, doubt = known.get(host, cores), self.load.uncertainty(host) / UNCERTAIN
+            return was + weight / (1 + doubt**2) * (cores - was)
+
+        return {host: learnt(host, cores) for host, cores in self.load.other.items()}
 
     def _measured_after(self, changed: float) -> bool:
         """Whether what is measured is of the time after a change, and what follows from it at once."""

@@ -1,6 +1,7 @@
 // What the driver does by itself when an executor is lost, within milliseconds and without Python: a SparkListener, compiled
 // by recovery.py in the Java that Janino knows (no lambdas, no generics). Its event comes after Spark has failed the tasks that
-// ran there and put them back among the waiting ones.
+// ran there and put them back among the waiting ones; where slots are free, they run anywhere by then. So beside it something
+// stands in the scheduler's pool, which hears of the loss before the stages do: it gives these tasks a place among the living.
 //
 // Spark's own: the coordinator goes on naming the lost executor as the place of its state partitions, and tasks that wait for
 // it, or for its host, do so for spark.locality.wait twice (once a level) before they run anywhere. Here: each of its
@@ -16,6 +17,8 @@ private final java.util.List lost = new java.util.ArrayList(); // recently, used
 private final java.util.List heirs = new java.util.ArrayList(); // of those: arrays of stage, field of the partition, heir
 private long recentUntil;
 private String resubmitted = ""; // the newest attempt of a stage
+private org.apache.spark.scheduler.Schedulable early; // in the pool; null where not
+private volatile String readdressing = ""; // why it could not
 
 private static final long RECENT = 10L * 1000L * 1000L * 1000L; // nanoseconds: longer than submitting a stage takes
 
@@ -30,10 +33,101 @@ public void begin(Object context, Object coordinator) {
 /** Listen in a queue of its own: behind no other listener. */
 public void listen() {
     context.listenerBus().addToQueue(this, "elastream-recovery");
+    org.apache.spark.scheduler.Pool pool = scheduler().rootPool();
+    // Under FAIR the stages are in pools that were there before, and hear of a loss first.
+    if (early != null || !"FIFO".equals(String.valueOf(pool.schedulingMode()))) return;
+    early = early();
+    synchronized (scheduler()) {
+        pool.addSchedulable(early);
+    }
 }
 
 public void end() {
     context.listenerBus().removeListener(this);
+    if (early == null) return;
+    synchronized (scheduler()) {
+        scheduler().rootPool().removeSchedulable(early);
+    }
+    early = null;
+}
+
+/** Something without tasks in the pool of the scheduler, which is told of lost executors in the scheduler's own thread. */
+private org.apache.spark.scheduler.Schedulable early() {
+    return (org.apache.spark.scheduler.Schedulable) java.lang.reflect.Proxy.newProxyInstance(
+        org.apache.spark.scheduler.Schedulable.class.getClassLoader(),
+        new Class[] {org.apache.spark.scheduler.Schedulable.class},
+        new java.lang.reflect.InvocationHandler() {
+            public Object invoke(Object proxy, java.lang.reflect.Method method, Object[] arguments) {
+                String name = method.getName();
+                if (name.equals("executorLost")) readdress((String) arguments[0]);
+                if (name.equals("getSortedTaskSetQueue")) return new scala.collection.mutable.ArrayBuffer();
+                if (name.equals("name") || name.equals("toString")) return "elastream-recovery";
+                if (name.equals("equals")) return Boolean.valueOf(proxy == arguments[0]);
+                if (name.equals("hashCode")) return Integer.valueOf(System.identityHashCode(proxy));
+                if (method.getReturnType() == Boolean.TYPE) return Boolean.FALSE;
+                return method.getReturnType() == Integer.TYPE ? Integer.valueOf(0) : null;
+            }
+        });
+}
+
+/**
+ * Have the tasks that run at `lost`, or did, run again at the first living successor of their state partition. Called with the
+ * scheduler's lock, before it puts them back: nothing is asked of anyone here.
+ */
+private void readdress(String lost) {
+    try {
+        scala.collection.mutable.ArrayBuffer all = scheduler().rootPool().getSortedTaskSetQueue();
+        for (int i = 0; i < all.size(); i++) {
+            org.apache.spark.scheduler.TaskSetManager tasks = (org.apache.spark.scheduler.TaskSetManager) all.apply(i);
+            java.util.Properties properties = tasks.taskSet().properties();
+            String[] stage = properties == null ? null : known(properties.getProperty("spark.jobGroup.id"));
+            if (stage == null || tasks.isZombie()) continue;
+            boolean found = false;
+            for (int index = 0; index < tasks.tasks().length; index++) {
+                int field = tasks.tasks()[index].partitionId() + 3;
+                if (waits(tasks, index) || field >= stage.length || hostAmong(tasks, index, lost) == null) continue;
+                String[] successors = stage[field].split(",");
+                for (int k = 0; k < successors.length; k++) {
+                    if (successors[k].length() == 0 || !lives(successors[k], lost)) continue;
+                    prefer(tasks.tasks()[index], successors[k]);
+                    found = true;
+                    break;
+                }
+            }
+            if (found) mark(tasks.taskSet(), stage[0]);
+        }
+    } catch (Throwable thrown) { // they run anywhere, as they do in Spark
+        readdressing = "places of running tasks: " + thrown;
+    }
+}
+
+/** State partitions of the run `run` and who follows whom; null for none. Of several stages neighbours are the same. */
+private String[] known(String run) {
+    String[][] all = stages;
+    for (int i = 0; i < all.length; i++) if (all[i][0].equals(run)) return all[i];
+    return null;
+}
+
+/**
+ * Say to executors that tasks of `stage` open state of `run`, as jobs that load state ahead do: they may start before the
+ * coordinator knows its new places.
+ */
+private static void mark(org.apache.spark.scheduler.TaskSet stage, String run) throws Exception {
+    java.util.Properties marked = (java.util.Properties) stage.properties().clone(); // what others read at this moment stays
+    marked.setProperty("elastream.opens", run);
+    set(stage, "properties", marked);
+}
+
+private static void set(Object on, String field, Object value) throws Exception {
+    java.lang.reflect.Field found = on.getClass().getDeclaredField(field);
+    found.setAccessible(true);
+    found.set(on, value);
+}
+
+/** Let `task` wait for `executor`, when it is put among the waiting ones again. */
+private void prefer(org.apache.spark.scheduler.Task task, String executor) throws Exception {
+    Object place = new org.apache.spark.scheduler.ExecutorCacheTaskLocation(hostOf(executor), executor);
+    set(task, "preferredLocs", scala.collection.immutable.Nil$.MODULE$.$colon$colon(place));
 }
 
 /**
@@ -64,11 +158,12 @@ public void onExecutorRemoved(org.apache.spark.scheduler.SparkListenerExecutorRe
     long began = System.nanoTime();
     StringBuilder moved = new StringBuilder();
     int unstuck = 0;
-    String fault = "";
+    String fault = readdressing;
+    readdressing = "";
     try {
         repoint(removed.executorId(), moved);
     } catch (Throwable thrown) {
-        fault = "state partitions: " + thrown;
+        fault = fault + (fault.length() == 0 ? "" : "; ") + "state partitions: " + thrown;
     }
     try {
         unstuck = unstick(removed.executorId());

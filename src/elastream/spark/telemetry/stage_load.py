@@ -19,6 +19,9 @@ SAMPLES, LEAST_SAMPLES = 7, 3
 """Batches whose tasks tell what a partition takes, and the fewest that tell anything."""
 MEDIAN_ERROR = 1.25
 """Standard error of a median over that of a mean, of normal samples: the root of pi / 2."""
+SHIFT, NOISE, QUIET = 0.1, 1.5, 0.5
+"""Part of the work that lies on other partitions than it did, from which a batch is unlike those before; how many times as
+much as in these it must be; and the work over theirs below which a batch says nothing of that, being nearly empty."""
 
 MILLI, NANO = 1e-3, 1e-9
 FIGURES = {
@@ -168,14 +171,27 @@ class PartitionLoads(NamedTuple):
 
 
 class LoadWindow:
-    """The last `length` batches of one stateful stage that were seen, and what its partitions take a second by them."""
+    """The last `length` batches of one stateful stage that were seen, and what its partitions take a second by them.
+
+    Where work moves from partitions to others for good, as keys get hot, a median would tell of before until half of the
+    batches are of after. Once two batches in a row are unlike those before and like each other, those are forgotten;
+    what one alone says is in doubt.
+    """
 
     def __init__(self, length: int = SAMPLES) -> None:
         self._loads: deque[StageLoad] = deque(maxlen=length)
+        self._least = LEAST_SAMPLES
+        self._doubtful = False
 
     def add(self, load: StageLoad) -> None:
         """Take a batch."""
+        before = list(self._loads)
         self._loads.append(load)
+        if self._doubtful and _unlike(before[:-1], load) and _alike(before[:-1], before[-1], load):
+            self._loads = deque((before[-1], load), maxlen=self._loads.maxlen)
+            self._least, self._doubtful = len(self._loads), False
+        else:
+            self._doubtful = _unlike(before, load)
 
     @property
     def newest(self) -> StageLoad | None:
@@ -188,23 +204,57 @@ class LoadWindow:
         How large their state is files tell, and not batches: unknown here.
 
         Busy cores are medians, since a task that has just moved, or that a garbage collection met, is one of the samples;
-        their error is what the samples' own disagreement makes of it. The rest are means. A second is one of those from
-        batch to batch: what has gone quiet takes less and less.
+        their error is what the samples' own disagreement makes of it, and at least how far the newest is off where that is
+        unlike the others. The rest are means. A second is one of those from batch to batch: what has gone quiet takes less
+        and less.
         """
         told = [load for load in self._loads if load.partitions == partitions]
         periods = [load.seconds for load in told if load.seconds > 0]
-        if len(told) < LEAST_SAMPLES or not periods:
+        if len(told) < self._least or not periods:
             unknown = np.full(partitions, math.nan)
             return PartitionLoads(unknown, unknown, unknown, unknown, unknown, 0.0, unknown)
         age = max(0.0, now - told[-1].ended)
         seconds = max(math.fsum(periods) / len(periods), age)
         busy = np.stack([load.busy for load in told]) / seconds
+        usual = np.median(busy, axis=0)
         error = MEDIAN_ERROR * busy.std(axis=0, ddof=1) / math.sqrt(len(told))
+        if self._doubtful:
+            error = np.maximum(error, np.abs(busy[-1] - usual))
         traffic = [load.local_bytes + load.remote_bytes for load in told]
         occupied, records, exchanged = (
             np.mean(columns, axis=0) / seconds
             for columns in ([load.run_time for load in told], [load.records for load in told], traffic)
         )
-        return PartitionLoads(
-            np.median(busy, axis=0), error, occupied, records, exchanged, age, np.full(partitions, math.nan)
-        )
+        return PartitionLoads(usual, error, occupied, records, exchanged, age, np.full(partitions, math.nan))
+
+
+def _unlike(before: Sequence[StageLoad], load: StageLoad) -> bool:
+    """Whether the work of `load` lies on other partitions than in the batches `before`, by more than these differ."""
+    known = [each for each in before if each.partitions == load.partitions and each.busy.sum() > 0]
+    if len(known) < LEAST_SAMPLES or load.busy.sum() < QUIET * np.median([each.busy.sum() for each in known]):
+        return False
+    noise = sorted(_moved(_usual(known), _parts(each)) for each in known)[-2]  # one of them may be an outlier itself
+    return _moved(_usual(known), _parts(load)) > max(SHIFT, NOISE * noise)
+
+
+def _alike(before: Sequence[StageLoad], one: StageLoad, other: StageLoad) -> bool:
+    """Whether two batches that are unlike those `before` are more like each other than like these."""
+    usual = _usual([each for each in before if each.partitions == other.partitions and each.busy.sum() > 0])
+    apart = _moved(_parts(one), _parts(other))
+    return apart < min(_moved(usual, _parts(one)), _moved(usual, _parts(other)))
+
+
+def _parts(load: StageLoad) -> Floats:
+    """The part of the work that each partition has."""
+    return load.busy / float(load.busy.sum())
+
+
+def _usual(loads: Sequence[StageLoad]) -> Floats:
+    """Medians of the parts of the work that partitions have."""
+    usual: Floats = np.median([_parts(each) for each in loads], axis=0)
+    return usual
+
+
+def _moved(one: Floats, other: Floats) -> float:
+    """The part of the work that lies elsewhere, of two ways in which it lies (their total variation)."""
+    return float(np.abs(one - other).sum()) / 2

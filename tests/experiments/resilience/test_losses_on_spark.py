@@ -1,0 +1,33 @@
+"""A host killed at any time of a batch, when its state has copies: its state partitions go on from these."""
+
+import random
+import time
+
+import pytest
+
+from elastream.experiments.resilience.bed import bed
+from elastream.experiments.resilience.job import Job
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+
+
+def test_state_partitions_of_a_lost_host_go_on_from_their_copies():
+    """All, but where a stage is submitted in the milliseconds between a loss and the coordinator's knowing of it, whose tasks
+    Spark runs anywhere. Without what `Recovery.java` does before stages hear of a loss it was half of them."""
+    chance, lost, opened = random.Random(1), 0, []
+    with bed(Job(keys=50_000, rows=10_000), 4, replicas=1, steady=3) as made:
+        for _ in range(4):
+            normal = made.normal()
+            made.more(1)
+            time.sleep(chance.random() * normal)
+            host = chance.choice(made.plant.hosts.usable)
+            lost += sum(at == host for at in made.plant.mover.ran().values())
+            before = len(made.opened())
+            made.kill(host)
+            made.more(4)
+            opened += made.opened()[before:]
+            made.in_place_of([host])
+        assert made.wrong() == 0
+    assert lost == 8
+    assert len(opened) >= 6
+    assert all(each.files <= each.wanted - each.copied for each in opened)
