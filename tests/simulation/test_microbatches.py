@@ -118,6 +118,17 @@ def test_a_batch_begins_when_the_trigger_is_due_and_a_missed_one_is_made_up_for(
     assert [b.start for b in batches[1:]] == pytest.approx([b.end for b in batches[:-1]])
 
 
+def test_a_governor_that_learns_while_batches_are_rare_lets_them_take_what_comes():
+    """Two fifths of what a host can do, in batches every four seconds: once a stop had made the governor measure, its aim
+    of batches of a second let less in than came."""
+    settings = Settings(monitor=1.0, batch_overhead=0.05, batch_interval=4.0, state_partitions=8)
+    faulty = plant(rate=130, settings=replace(settings, faults=(HostFailure(60.0, "h1"), HostFailure(60.0, "h2"))), hosts=2)
+    faulty.apply(LeaseHost("h3", "one"))
+    faulty.advance(500.0)
+    took = [batch.records for batch in list(faulty.network.segments["source"].recent)[-10:]]
+    assert np.mean(took) == pytest.approx(4.0 * 130, rel=0.05)
+
+
 def test_a_host_that_starts_makes_batches_longer_by_what_it_takes():
     settings = Settings(monitor=1.0, batch_overhead=0.05, state_partitions=8, start_delay=0.5, host_start_spread=0.0)
     shared = plant(settings=settings)

@@ -124,7 +124,7 @@ class FusedSegment:
 
     def govern(self, rate: float) -> None:
         """Limit batch sizes with a governor, as Elastream's sources do; `rate`: records/s at the start of the load."""
-        seconds = self.settings.batch_seconds
+        seconds = self.settings.governed
         # Arrivals within two batch durations are not treated as a burst (`spark.dataflow.sources`).
         self.state[batching.ALLOWANCE] = max(Governor(seconds).allowance, int(2 * seconds * rate))
         self.marks[batching.KNOWN] = -1
@@ -165,7 +165,7 @@ class FusedSegment:
                 *self.queue, marks, state, self.remembered, self.spent,
                 burdens.hosts, burdens.share, burdens.loading, burdens.pace, burdens.speed, burdens.floor, work,
                 (settings.batch_overhead, settings.batch_work, settings.state_load,
-                 settings.start_delay * burdens.coming, settings.batch_interval, settings.batch_seconds),
+                 settings.start_delay * burdens.coming, settings.batch_interval, settings.governed),
                 self.ratios, self.first_ratio, self.charged, self.charges, self.busy, begin, end, turn.ends,
                 self.leader.limits, target, burdens.careful, table, turn.worked, batches, gave,
             )  # fmt: skip

@@ -191,7 +191,7 @@ class Settings:
     batch_overhead: float = 0.05
     """Seconds a micro-batch and stage. Measured: a fused Arrow stage on Spark 4.3.0, two shared cores, 49 ms."""
     batch_seconds: float = 1.0
-    """Seconds. Default target of the batch governor of Elastream on Spark."""
+    """Seconds. Default target of the batch governor of Elastream on Spark; `batch_interval` where that is longer."""
     batch_interval: float = 0.0
     """Seconds. Assumed: from one batch's start to the next, at least; 0: the next begins when the last is done."""
     batch_work: float = 0.0
@@ -237,6 +237,12 @@ class Settings:
     link_trace: LinkTrace | None = None
     faults: tuple[HostFailure, ...] = ()
     background: Mapping[str, Background] = field(default_factory=dict)
+
+    @property
+    def governed(self) -> float:
+        """Seconds that the governor wants batches to last. Of shorter ones than an interval a query would lie idle between
+        them while records wait: on Spark the two are one number."""
+        return max(self.batch_seconds, self.batch_interval)
 
     def __post_init__(self) -> None:
         for name in ("monitor", "registry_bandwidth", "batch_seconds", "delivered", "settling_boost",
