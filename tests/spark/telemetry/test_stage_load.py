@@ -213,7 +213,9 @@ def test_loads_lie_within_what_the_last_batches_took(batches):
     assert (loads.error >= 0).all()
 
 
-@given(st.integers(3, 40), st.integers(0, 2**16))
-def test_of_batches_that_differ_by_chance_alone_all_of_a_window_tell(count, seed):
-    batches = noisy([1.0] * count, 12, seed)
-    assert after(*batches).busy == pytest.approx(np.median(np.stack(batches[-7:]), axis=0) / 2.0)
+@pytest.mark.parametrize("count", [3, 4, 6, 8, 16, 40])
+def test_of_batches_that_differ_by_chance_alone_all_of_a_window_tell(count):
+    """Chance may look like anything, if seldom: these are two hundred windows, always the same."""
+    for seed in range(200):
+        batches = noisy([1.0] * count, 12, seed)
+        assert after(*batches).busy == pytest.approx(np.median(np.stack(batches[-7:]), axis=0) / 2.0), seed

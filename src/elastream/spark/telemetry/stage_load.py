@@ -19,9 +19,12 @@ SAMPLES, LEAST_SAMPLES = 7, 3
 """Batches whose tasks tell what a partition takes, and the fewest that tell anything."""
 MEDIAN_ERROR = 1.25
 """Standard error of a median over that of a mean, of normal samples: the root of pi / 2."""
-SHIFT, NOISE, QUIET = 0.1, 1.5, 0.5
+SHIFT, NOISE, CHANCE, QUIET = 0.1, 1.5, 2.5, 0.5
 """Part of the work that lies on other partitions than it did, from which a batch is unlike those before; how many times as
-much as in these it must be; and the work over theirs below which a batch says nothing of that, being nearly empty."""
+much as in these it must be, and what is added to 1 for that of two partitions, the less of it the more there are, as chance
+evens out; and the work over theirs below which a batch says nothing of that, being nearly empty."""
+USUAL = 5
+"""Batches from which it is known by how much they differ by chance: three may be alike by chance themselves."""
 
 MILLI, NANO = 1e-3, 1e-9
 FIGURES = {
@@ -230,18 +233,25 @@ class LoadWindow:
 
 def _unlike(before: Sequence[StageLoad], load: StageLoad) -> bool:
     """Whether the work of `load` lies on other partitions than in the batches `before`, by more than these differ."""
-    known = [each for each in before if each.partitions == load.partitions and each.busy.sum() > 0]
-    if len(known) < LEAST_SAMPLES or load.busy.sum() < QUIET * np.median([each.busy.sum() for each in known]):
+    known = _comparable(before, load)
+    if len(known) < USUAL or load.busy.sum() < QUIET * np.median([each.busy.sum() for each in known]):
         return False
-    noise = sorted(_moved(_usual(known), _parts(each)) for each in known)[-2]  # one of them may be an outlier itself
-    return _moved(_usual(known), _parts(load)) > max(SHIFT, NOISE * noise)
+    usual = _usual(known)
+    noise = sorted(_moved(usual, _parts(each)) for each in known)[-2]  # one of them may be an outlier itself
+    times = max(NOISE, 1 + CHANCE / math.sqrt(max(1, load.partitions - 1)))
+    return _moved(usual, _parts(load)) > max(SHIFT, times * noise)
 
 
 def _alike(before: Sequence[StageLoad], one: StageLoad, other: StageLoad) -> bool:
     """Whether two batches that are unlike those `before` are more like each other than like these."""
-    usual = _usual([each for each in before if each.partitions == other.partitions and each.busy.sum() > 0])
+    usual = _usual(_comparable(before, other))
     apart = _moved(_parts(one), _parts(other))
     return apart < min(_moved(usual, _parts(one)), _moved(usual, _parts(other)))
+
+
+def _comparable(before: Sequence[StageLoad], load: StageLoad) -> list[StageLoad]:
+    """Those of `before` whose work lies on as many partitions as that of `load`."""
+    return [each for each in before if each.partitions == load.partitions and each.busy.sum() > 0]
 
 
 def _parts(load: StageLoad) -> Floats:
