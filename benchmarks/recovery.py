@@ -92,7 +92,7 @@ def measure(arguments: argparse.Namespace) -> Report:
     rounds, faults = (1, QUICK_FAULTS) if arguments.quick else (arguments.rounds, arguments.faults)
     parts = PARTS if arguments.part is None else (arguments.part,)
     jobs = {"small": SMALL, "large": QUICK if arguments.quick else LARGE}
-    runs: dict[str, list[list[Mended]]] = {"standby": [], "without": [], "restart": []}
+    runs: dict[str, list[list[Mended]]] = {name: [] for name in WAYS}
     speeds: dict[tuple[str, int], list[float]] = {(size, copies): [] for size in jobs for copies in (0, 1)}
     wrong = 0
     with bed(jobs["large"], HOSTS, replicas=1, steady=QUICK_STEADY if arguments.quick else STEADY) as made:
@@ -140,8 +140,8 @@ def _over(runs: Mapping[str, Sequence[Sequence[Mended]]], other: str) -> list[fl
 
 def line(report: Report) -> str:
     median: dict[str, Any] = report.figures.get("median", {})
-    said = [f"{median[way]:.1f} s {words}" for way, words in WAYS.items() if way in median]
-    lost = [f"a lost host costs {', '.join(said)}"] if said else []
+    said = ", ".join(f"{median[way]:.1f} s {words}" for way, words in WAYS.items() if way in median)
+    lost = [f"a lost host costs {said}"] if said else []
     return "; ".join([*lost, f"{report.figures['wrong']} counts wrong"])
 
 

@@ -76,6 +76,7 @@ private org.apache.spark.scheduler.Schedulable early() {
  */
 private void readdress(String lost) {
     try {
+        java.util.Map living = living(lost);
         scala.collection.mutable.ArrayBuffer all = scheduler().rootPool().getSortedTaskSetQueue();
         for (int i = 0; i < all.size(); i++) {
             org.apache.spark.scheduler.TaskSetManager tasks = (org.apache.spark.scheduler.TaskSetManager) all.apply(i);
@@ -86,13 +87,10 @@ private void readdress(String lost) {
             for (int index = 0; index < tasks.tasks().length; index++) {
                 int field = tasks.tasks()[index].partitionId() + 3;
                 if (waits(tasks, index) || field >= stage.length || hostAmong(tasks, index, lost) == null) continue;
-                String[] successors = stage[field].split(",");
-                for (int k = 0; k < successors.length; k++) {
-                    if (successors[k].length() == 0 || !lives(successors[k], lost)) continue;
-                    prefer(tasks.tasks()[index], successors[k]);
-                    found = true;
-                    break;
-                }
+                String heir = successor(stage[field], living);
+                if (heir == null) continue;
+                prefer(tasks.tasks()[index], heir);
+                found = true;
             }
             if (found) mark(tasks.taskSet(), stage[0]);
         }
@@ -229,12 +227,7 @@ private void note(String executor, long at, String reason, long began, int unstu
 /** Report every state partition that was at `lost` at the first of its successors that lives, else where fewest are. */
 private void repoint(String lost, StringBuilder moved) {
     String[][] known = stages;
-    java.util.Map held = new java.util.TreeMap();
-    scala.collection.Iterator living = client().getExecutorIds().iterator();
-    while (living.hasNext()) {
-        String executor = (String) living.next();
-        if (lives(executor, lost)) held.put(executor, Integer.valueOf(0));
-    }
+    java.util.Map held = living(lost);
     if (held.isEmpty()) return;
     java.util.List gone = new java.util.ArrayList();
     for (int i = 0; i < known.length; i++) {
@@ -284,9 +277,27 @@ private void repeat() {
     }
 }
 
-private String heir(String successors, java.util.Map held) {
+/** Executors that live without `lost`, none of which has been given anything: a number of partitions, 0, by each. */
+private java.util.Map living(String lost) {
+    java.util.Map found = new java.util.TreeMap();
+    scala.collection.Iterator all = client().getExecutorIds().iterator();
+    while (all.hasNext()) {
+        String executor = (String) all.next();
+        if (lives(executor, lost)) found.put(executor, Integer.valueOf(0));
+    }
+    return found;
+}
+
+/** The first of `successors` that lives; null where none does. */
+private static String successor(String successors, java.util.Map living) {
     String[] each = successors.split(",");
-    for (int i = 0; i < each.length; i++) if (held.containsKey(each[i])) return each[i];
+    for (int i = 0; i < each.length; i++) if (living.containsKey(each[i])) return each[i];
+    return null;
+}
+
+private static String heir(String successors, java.util.Map held) {
+    String first = successor(successors, held);
+    if (first != null) return first;
     String least = null;
     for (java.util.Iterator names = held.keySet().iterator(); names.hasNext();) {
         String name = (String) names.next();
