@@ -149,6 +149,19 @@ def test_a_host_that_took_a_partition_over_keeps_its_copy_until_a_task_has_opene
     assert keepers(java)[0] == ["c"]
 
 
+def test_copies_of_what_a_lost_host_had_are_kept_until_it_is_known_where_that_is_now():
+    java, hosts = Java(), Hosts()
+    warm = standby(java, hosts=hosts, replicas=2)
+    warm.look()
+    hosts.executors = "bd"  # "a" is lost, and "c"; where their partitions are is not known yet
+    for _ in range(2):
+        warm.look()
+        assert keepers(java) == {0: ["b"], 1: ["d"], 2: ["d"], 3: ["b"]}
+    warm._placing.where_ |= {TaskId("count", 0): Location("", "b"), TaskId("count", 2): Location("", "d")}
+    warm.look()
+    assert keepers(java) == {0: ["d"], 1: ["d"], 2: ["b"], 3: ["b"]}
+
+
 def test_the_host_that_a_partition_moves_to_keeps_a_copy_meanwhile():
     java = Java()
     standby(java, wanted_={TaskId("count", 0): "h-d"}).look()

@@ -114,6 +114,20 @@ def test_a_partition_that_is_nowhere_has_no_successor():
     assert world.successors() == [["2"], [], ["1"]]
 
 
+def test_who_follows_a_host_that_is_gone_stays_until_the_driver_has_heard_of_it():
+    world = World("h1", "h2", "h3", tasks=("h1", "h2", "h2"))
+    world.copies = {SECOND: ["h3"], THIRD: ["h1"]}
+    before = world.successors()
+    world.provider.die("h2")
+    world.hosts.look()
+    assert world.hosts.state("h2") is HostState.LOST
+    for _ in range(2):
+        first, second, third = world.successors()
+        assert (first, second, third) == (["3"], *before[1:])
+    world.lose("2", p1="3", p2="1")
+    assert world.successors() == [["3"], ["1"], ["3"]]
+
+
 def test_what_the_driver_put_elsewhere_is_known_before_a_batch_reports_it():
     world = World("h1", "h2", "h3", tasks=("h1", "h2", "h2"))
     world.succession.look()

@@ -38,6 +38,8 @@ class WarmStandby:
         self._copies: Mapping[str, tuple[StatePartitions, Copies]] = {}
         self._kept: tuple[KeptCopy, ...] = ()
         self._faults: Mapping[str, str] = {}
+        self._keepers: Mapping[tuple[TaskId, str], Sequence[Location]] = {}
+        """Who keeps copies of a task's state, by the task and the executor that it was at."""
         self._said: set[str] = set()
 
     def look(self) -> None:
@@ -49,18 +51,24 @@ class WarmStandby:
             return
         self._follow_runs(self._desk)
         host_of, where, moving = self._hosts.host_of(), self._placing.where(), self._placing.wanted()
+        held, keepers = self.copies(), dict[tuple[TaskId, str], Sequence[Location]]()
         for name, (states, copies) in self._copies.items():
-            held = copies.lag(self._kept)
-            copies.follow(
-                {
-                    index: places
-                    for index in range(states.partitions)
-                    if (places := self._places(TaskId(name, index), held.get(index, {}), host_of, where, moving))
-                }
-            )
+            places: dict[int, Sequence[Location]] = {}
+            for index in range(states.partitions):
+                task = TaskId(name, index)
+                if (at := where.get(task)) is None:
+                    continue
+                if (owner := host_of.get(at.executor)) is not None:
+                    places[index] = self._places(task, owner, held, moving)
+                else:  # lost, and the task that opens a copy is still to come: whoever keeps one goes on
+                    before = self._keepers.get((task, at.executor), ())
+                    places[index] = [place for place in before if place.executor in host_of]
+                keepers[task, at.executor] = places[index]
+            copies.follow(places)
             for sentence in set(copies.why) - self._said:
                 self._said.add(sentence)
                 log.warning("%s: %s", name, sentence)
+        self._keepers = keepers
         kept, said = self._desk.reports()
         faults = {executor: fault for executor, fault in said.items() if executor in host_of}
         self._kept = tuple(each for each in kept if each.executor in host_of)
@@ -90,25 +98,16 @@ class WarmStandby:
         }
 
     def _places(
-        self,
-        task: TaskId,
-        held: Mapping[str, float],
-        host_of: Mapping[str, str],
-        where: Mapping[TaskId, Location],
-        moving: Mapping[TaskId, str],
+        self, task: TaskId, owner: str, held: Mapping[TaskId, Sequence[str]], moving: Mapping[TaskId, str]
     ) -> Sequence[Location]:
-        """Executors that are to keep a copy of `task`, the first to take over first; none where its own is unknown.
+        """Executors that are to keep a copy of `task`, which is at the host `owner`; the first to take over first.
 
-        held: executors that have one, by the last look.
+        held: hosts that have one, by the last look. moving: hosts that tasks are about to move to.
         """
-        at = where.get(task)
-        owner = None if at is None else host_of.get(at.executor)
-        if at is None or owner is None:
-            return ()
         heirs = self._rings.heirs(task, owner)
         usable = [name for name in dict.fromkeys(heirs) if name != owner and self._hosts.target(name) is not None]
         hosts = [*usable[: self.replicas], *(name for name in (moving.get(task),) if name is not None and name != owner)]
-        if at.executor in held:  # it took over what was lost elsewhere, and the task that opens it is still to come
+        if owner in held.get(task, ()):  # it took over what was lost elsewhere, and the task that opens it is still to come
             hosts.insert(0, owner)
         found = (self._hosts.target(name) for name in dict.fromkeys(hosts))
         return [place for place in found if place is not None]

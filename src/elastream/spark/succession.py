@@ -7,7 +7,8 @@ What follows from a loss, by who does it:
 
     Spark        fails the tasks that ran there, forgets the shuffle files that it wrote, and posts an event
     Recovery     (JVM) puts its partitions and the tasks that wait for it on the first living successor
-    look         takes over where they are now; where the host is lost for good, the plan says so as well, in one version
+    look         takes over where they are now; where the host is lost for good, the plan says so as well, in one version;
+                 while a host's provider says that it is gone and Spark does not, who follows it stays as it was
     Placing      nothing is under way: partitions are where the plan says; once a policy wants them elsewhere, they move
 
 An executor that was lost on a host that lives comes back within seconds. The plan still names that host, so that its
@@ -59,6 +60,8 @@ class Succession:
         self._named: dict[tuple[str, tuple[int, ...]], str] = {}
         self._followed_copies: Mapping[TaskId, Sequence[str]] = {}
         """Copies as they were when `recovery` was last told who follows whom."""
+        self._heirs: Mapping[tuple[TaskId, str], Sequence[str]] = {}
+        """What it was told, by task and the executor that the task was at."""
         self.losses: tuple[Loss, ...] = ()
         recovery.start()
 
@@ -111,14 +114,20 @@ class Succession:
         where, host_of, copies = self._placing.where(), self._hosts.host_of(), self._copies()
         self._followed_copies = copies
         usable = {name: target.executor for name in self._hosts.usable if (target := self._hosts.target(name)) is not None}
+        before, heirs = self._heirs, dict[tuple[TaskId, str], Sequence[str]]()
 
-        def heirs(task: TaskId) -> Sequence[str]:
+        def heirs_of(task: TaskId) -> Sequence[str]:
             at = where.get(task)
-            host = None if at is None else host_of.get(at.executor)
-            if host is None:
+            if at is None:
                 return ()
-            names = dict.fromkeys((*copies.get(task, ()), *self._rings.heirs(task, host)))
-            return [usable[name] for name in names if name in usable and name != host]
+            if (host := host_of.get(at.executor)) is None:
+                # Gone by what its provider says: Spark hears of it later, and what it was to do then must still hold.
+                found = before.get((task, at.executor), ())
+            else:
+                names = dict.fromkeys((*copies.get(task, ()), *self._rings.heirs(task, host)))
+                found = [usable[name] for name in names if name in usable and name != host]
+            heirs[task, at.executor] = found
+            return found
 
         found = []
         self._named = {}
@@ -128,5 +137,6 @@ class Succession:
             for name, stage in (query.stages or {}).items():
                 self._named[query.run_id, tuple(each.id for each in stage.operators)] = name
                 tasks = (TaskId(name, partition) for partition in range(stage.partitions))
-                found.append(Followed(query.run_id, stage, [heirs(task) for task in tasks]))
+                found.append(Followed(query.run_id, stage, [heirs_of(task) for task in tasks]))
+        self._heirs = heirs
         return found
