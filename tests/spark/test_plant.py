@@ -232,6 +232,32 @@ def test_an_executor_killed_in_mid_batch_is_replaced(plant):
     assert state(plant, "h2") is HostState.RUNNING
 
 
+def test_a_stage_that_is_submitted_to_a_lost_executor_runs_where_its_state_partitions_are_to_go(plant):
+    """As one is whose tasks were placed before the loss was known. It waits for nobody else, wherever slots are free."""
+    lost = next(loss.executor for loss in plant.succession.losses if loss.moved)
+    ran, executors = plant.mover.ran(), {host: plant.hosts.executor(host).id for host in ("h1", "h2")}
+    context, jvm = java_context(plant.spark), plant.spark.sparkContext._jvm
+    place = jvm.PythonUtils.toSeq([f"executor_{plant.hosts.executor('h2').host}_{lost}"])
+    numbers = [jvm.scala.Tuple2(number, place) for number in range(4)]
+    anything = jvm.scala.reflect.ClassTag.apply(jvm.java.lang.Class.forName("java.lang.Object"))
+    run, tracker = str(plant.queries.running[0].query.runId), context.statusTracker()
+    context.setJobGroup(run, "", False)
+    context.setCallSite("to a lost executor")
+    try:
+        with waiting_for_ever(plant):
+            rdd = context.makeRDD(jvm.PythonUtils.toSeq(numbers), anything)
+            assert rdd.count() == 4
+    finally:
+        context.clearCallSite()
+        context.clearJobGroup()
+    stages = (stage for job in tracker.getJobIdsForGroup(run) for stage in tracker.getJobInfo(job).get().stageIds())
+    (stage,) = (stage for stage in stages if tracker.getStageInfo(stage).get().name() == "to a lost executor")
+    tasks = context.statusStore().taskList(stage, 0, 100)
+    found = {each.index(): each.executorId() for each in (tasks.apply(number) for number in range(tasks.size()))}
+    other = {"h1": executors["h2"], "h2": executors["h1"]}
+    assert found == {task.index: other[host] for task, host in ran.items()}
+
+
 def test_a_host_killed_in_mid_batch_is_lost_and_the_stream_goes_on(plant):
     with waiting_for_ever(plant):
         in_the_middle_of_a_batch(plant)

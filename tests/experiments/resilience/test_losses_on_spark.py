@@ -12,8 +12,8 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 
 def test_state_partitions_of_a_lost_host_go_on_from_their_copies():
-    """All, but where a stage is submitted in the milliseconds between a loss and the coordinator's knowing of it, whose
-    tasks Spark runs anywhere. Without what `Recovery.java` does before stages hear of a loss it was half of them."""
+    """It was half of them without what `Recovery.java` does before stages hear of a loss. On a machine so busy that a task
+    waits longer than Spark has it wait for its place, one may run elsewhere."""
     chance, lost, opened = random.Random(1), 0, []
     with bed(Job(keys=50_000, rows=10_000), 4, replicas=1, steady=3) as made:
         for _ in range(4):

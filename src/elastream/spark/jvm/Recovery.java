@@ -2,6 +2,7 @@
 // by recovery.py in the Java that Janino knows (no lambdas, no generics). Its event comes after Spark has failed the tasks that
 // ran there and put them back among the waiting ones; where slots are free, they run anywhere by then. So beside it something
 // stands in the scheduler's pool, which hears of the loss before the stages do: it gives these tasks a place among the living.
+// It is asked before slots are offered, too, and does the same for stages that were submitted to the lost executor meanwhile.
 //
 // Spark's own: the coordinator goes on naming the lost executor as the place of its state partitions, and tasks that wait for
 // it, or for its host, do so for spark.locality.wait twice (once a level) before they run anywhere. Here: each of its
@@ -19,7 +20,10 @@ private long recentUntil;
 private String resubmitted = ""; // the newest attempt of a stage
 private org.apache.spark.scheduler.Schedulable early; // in the pool; null where not
 private volatile String readdressing = ""; // why it could not
+private final java.util.List gone = new java.util.ArrayList(); // the executors lost last; with the scheduler's lock, as the next
+private int refiled; // tasks that were submitted to one of these and sent elsewhere, since somebody asked
 
+private static final int GONE = 64; // that are remembered: stages name them for as long as submitting one takes
 private static final long RECENT = 10L * 1000L * 1000L * 1000L; // nanoseconds: longer than submitting a stage takes
 
 /** Fails where this Spark lacks what is used when it matters. */
@@ -60,7 +64,10 @@ private org.apache.spark.scheduler.Schedulable early() {
             public Object invoke(Object proxy, java.lang.reflect.Method method, Object[] arguments) {
                 String name = method.getName();
                 if (name.equals("executorLost")) readdress((String) arguments[0]);
-                if (name.equals("getSortedTaskSetQueue")) return new scala.collection.mutable.ArrayBuffer();
+                if (name.equals("getSortedTaskSetQueue")) {
+                    refile(); // slots are about to be offered
+                    return new scala.collection.mutable.ArrayBuffer();
+                }
                 if (name.equals("name") || name.equals("toString")) return "elastream-recovery";
                 if (name.equals("equals")) return Boolean.valueOf(proxy == arguments[0]);
                 if (name.equals("hashCode")) return Integer.valueOf(System.identityHashCode(proxy));
@@ -75,6 +82,8 @@ private org.apache.spark.scheduler.Schedulable early() {
  * scheduler's lock, before it puts them back: nothing is asked of anyone here.
  */
 private void readdress(String lost) {
+    gone.add(lost);
+    if (gone.size() > GONE) gone.remove(0);
     try {
         java.util.Map living = living(lost);
         scala.collection.mutable.ArrayBuffer all = scheduler().rootPool().getSortedTaskSetQueue();
@@ -96,6 +105,48 @@ private void readdress(String lost) {
         }
     } catch (Throwable thrown) { // they run anywhere, as they do in Spark
         readdressing = "places of running tasks: " + thrown;
+    }
+}
+
+/**
+ * Have tasks that wait for an executor which is lost wait for the first living successor of their state partition.
+ * Called with the scheduler's lock. Those without a successor are left to what follows from the event of the loss.
+ */
+private void refile() {
+    if (gone.isEmpty()) return;
+    java.util.List all = new java.util.ArrayList(gone);
+    gone.clear(); // what is asked below asks this again
+    try {
+        for (int i = 0; i < all.size(); i++) {
+            java.util.Map living = null;
+            java.util.List found = waiting((String) all.get(i));
+            for (int k = 0; k < found.size(); k++) {
+                Waiting each = (Waiting) found.get(k);
+                java.util.Properties properties = each.tasks.taskSet().properties();
+                String[] stage = properties == null ? null : known(properties.getProperty("spark.jobGroup.id"));
+                int field = each.task().partitionId() + 3;
+                if (stage == null || field >= stage.length) continue;
+                if (living == null) living = living((String) all.get(i));
+                String heir = successor(stage[field], living);
+                if (heir == null) continue;
+                prefer(each.task(), heir);
+                mark(each.tasks.taskSet(), stage[0]);
+                each.file(scheduler(), java.util.Collections.singletonList(each.task().preferredLocations().head()));
+                refiled++;
+            }
+        }
+    } catch (Throwable thrown) { // they run anywhere, as they do in Spark
+        readdressing = "places of waiting tasks: " + thrown;
+    }
+    gone.addAll(all);
+}
+
+/** Tasks that were sent elsewhere before slots were offered, since the last call. */
+private int refiled() {
+    synchronized (scheduler()) {
+        int found = refiled;
+        refiled = 0;
+        return found;
     }
 }
 
@@ -159,12 +210,13 @@ public void onExecutorRemoved(org.apache.spark.scheduler.SparkListenerExecutorRe
     String fault = readdressing;
     readdressing = "";
     try {
+        unstuck = refiled();
         repoint(removed.executorId(), moved);
     } catch (Throwable thrown) {
         fault = fault + (fault.length() == 0 ? "" : "; ") + "state partitions: " + thrown;
     }
     try {
-        unstuck = unstick(removed.executorId());
+        unstuck += unstick(removed.executorId());
     } catch (Throwable thrown) {
         fault = fault + (fault.length() == 0 ? "" : "; ") + "waiting tasks: " + thrown;
     }
@@ -185,10 +237,10 @@ public void onTaskStart(org.apache.spark.scheduler.SparkListenerTaskStart starte
     }
     for (int i = 0; i < lost.size(); i++) {
         long began = System.nanoTime();
-        int unstuck = 0;
+        int unstuck = i == 0 ? refiled() : 0;
         String fault = "";
         try {
-            unstuck = unstick((String) lost.get(i));
+            unstuck += unstick((String) lost.get(i));
         } catch (Throwable thrown) {
             fault = "waiting tasks: " + thrown;
         }
@@ -321,44 +373,71 @@ private int unstick(String lost) {
     if (found.isEmpty()) return 0;
     java.util.List places = new java.util.ArrayList();
     for (int i = 0; i < found.size(); i++) {
-        Object[] each = (Object[]) found.get(i);
-        places.add(places((org.apache.spark.scheduler.TaskSetManager) each[0], ((Integer) each[1]).intValue(), lost));
+        Waiting each = (Waiting) found.get(i);
+        places.add(places(each.tasks, each.index, lost));
     }
     int filed = 0;
     synchronized (scheduler) {
         for (int i = 0; i < found.size(); i++) {
-            Object[] each = (Object[]) found.get(i);
-            org.apache.spark.scheduler.TaskSetManager tasks = (org.apache.spark.scheduler.TaskSetManager) each[0];
-            int index = ((Integer) each[1]).intValue();
-            if (tasks.isZombie() || !waits(tasks, index)) continue;
-            org.apache.spark.scheduler.PendingTasksByLocality pending = tasks.pendingTasks();
-            pending.forExecutor().remove(lost);
-            java.util.List at = (java.util.List) places.get(i);
-            for (int k = 0; k < at.size(); k++) {
-                org.apache.spark.scheduler.TaskLocation place = (org.apache.spark.scheduler.TaskLocation) at.get(k);
-                if (place instanceof org.apache.spark.scheduler.ExecutorCacheTaskLocation) {
-                    file(pending.forExecutor(),
-                        ((org.apache.spark.scheduler.ExecutorCacheTaskLocation) place).executorId(), each[1]);
-                }
-                file(pending.forHost(), place.host(), each[1]);
-            }
-            if (at.isEmpty()) ((scala.collection.mutable.Growable) pending.noPrefs()).addOne(each[1]);
-            filed++;
-        }
-        for (int i = 0; i < found.size(); i++) {
-            Object[] each = (Object[]) found.get(i);
-            org.apache.spark.scheduler.TaskSetManager tasks = (org.apache.spark.scheduler.TaskSetManager) each[0];
-            if (each[2] != null && !scheduler.hasExecutorsAliveOnHost((String) each[2])) {
-                tasks.pendingTasks().forHost().remove(each[2]);
-            }
-            tasks.recomputeLocality();
+            if (((Waiting) found.get(i)).file(scheduler, (java.util.List) places.get(i))) filed++;
         }
     }
     context.schedulerBackend().reviveOffers();
     return filed;
 }
 
-/** Tasks of running stages that wait for an executor: arrays of task set, index (boxed), host of the executor or null. */
+/** A task of a running stage that waits for the executor `lost`. host: of that; null where another place is named. */
+private static final class Waiting {
+    final org.apache.spark.scheduler.TaskSetManager tasks;
+    final int index;
+    final String lost;
+    final String host;
+
+    Waiting(org.apache.spark.scheduler.TaskSetManager tasks, int index, String lost, String host) {
+        this.tasks = tasks;
+        this.index = index;
+        this.lost = lost;
+        this.host = host;
+    }
+
+    org.apache.spark.scheduler.Task task() {
+        return tasks.tasks()[index];
+    }
+
+    /** Let it wait for one of `places` instead, or for none. With the scheduler's lock; whether it still waited. */
+    boolean file(org.apache.spark.scheduler.TaskSchedulerImpl scheduler, java.util.List places) {
+        if (tasks.isZombie() || tasks.successful()[index] || tasks.copiesRunning()[index] > 0) return false;
+        Object boxed = Integer.valueOf(index);
+        org.apache.spark.scheduler.PendingTasksByLocality pending = tasks.pendingTasks();
+        scala.Option there = pending.forExecutor().get(lost);
+        if (there.isDefined()) ((scala.collection.mutable.Shrinkable) there.get()).subtractOne(boxed);
+        if (there.isDefined() && ((scala.collection.mutable.ArrayBuffer) there.get()).isEmpty()) pending.forExecutor().remove(lost);
+        for (int k = 0; k < places.size(); k++) {
+            org.apache.spark.scheduler.TaskLocation place = (org.apache.spark.scheduler.TaskLocation) places.get(k);
+            if (place instanceof org.apache.spark.scheduler.ExecutorCacheTaskLocation) {
+                add(pending.forExecutor(), ((org.apache.spark.scheduler.ExecutorCacheTaskLocation) place).executorId(), boxed);
+            }
+            add(pending.forHost(), place.host(), boxed);
+        }
+        if (places.isEmpty()) ((scala.collection.mutable.Growable) pending.noPrefs()).addOne(boxed);
+        if (host != null && !scheduler.hasExecutorsAliveOnHost(host)) pending.forHost().remove(host);
+        tasks.recomputeLocality();
+        return true;
+    }
+
+    private static void add(scala.collection.mutable.HashMap book, String place, Object index) {
+        scala.Option there = book.get(place);
+        if (there.isDefined()) {
+            ((scala.collection.mutable.Growable) there.get()).addOne(index);
+        } else {
+            scala.collection.mutable.ArrayBuffer tasks = new scala.collection.mutable.ArrayBuffer();
+            ((scala.collection.mutable.Growable) tasks).addOne(index);
+            book.put(place, tasks);
+        }
+    }
+}
+
+/** Tasks of running stages that wait for an executor, each a `Waiting`. */
 private java.util.List waiting(String lost) {
     org.apache.spark.scheduler.TaskSchedulerImpl scheduler = scheduler();
     java.util.List found = new java.util.ArrayList();
@@ -372,7 +451,7 @@ private java.util.List waiting(String lost) {
             scala.collection.mutable.ArrayBuffer indices = (scala.collection.mutable.ArrayBuffer) waiting.get();
             for (int k = 0; k < indices.size(); k++) {
                 int index = ((Integer) indices.apply(k)).intValue();
-                if (waits(tasks, index)) found.add(new Object[] {tasks, Integer.valueOf(index), hostAmong(tasks, index, lost)});
+                if (waits(tasks, index)) found.add(new Waiting(tasks, index, lost, hostAmong(tasks, index, lost)));
             }
         }
     }
@@ -409,17 +488,6 @@ private java.util.List places(org.apache.spark.scheduler.TaskSetManager tasks, i
         if (lives(executor, lost)) found.add(all.apply(i));
     }
     return found;
-}
-
-private static void file(scala.collection.mutable.HashMap book, String place, Object index) {
-    scala.Option there = book.get(place);
-    if (there.isDefined()) {
-        ((scala.collection.mutable.Growable) there.get()).addOne(index);
-    } else {
-        scala.collection.mutable.ArrayBuffer tasks = new scala.collection.mutable.ArrayBuffer();
-        ((scala.collection.mutable.Growable) tasks).addOne(index);
-        book.put(place, tasks);
-    }
 }
 
 private org.apache.spark.scheduler.TaskSchedulerImpl scheduler() {
