@@ -173,7 +173,7 @@ def test_a_failure_names_the_alternate_of_the_key_and_the_record(tmp_path, monke
     alternates = {"good": plus(1), "bad": breaks, "wrong": lambda row: {**row, "n": "many"}}
     flow.source(None).map(alternates, returns=DDL, name="choose", select_by="key").sink(None)
     rows = [{"key": key, "group": 1, "n": n} for n, key in enumerate("abc")]
-    for name, sentence in (("bad", "no such customer"), ("wrong", "it returned a value that is not")):
+    for name, sentence in (("bad", "no such customer"), ("wrong", "'n': 'many'}, which is not a dict of key")):
         tables = in_use(tmp_path, KeyTable("choosing", "choose", ("key",), {("b",): name}))
         with pytest.raises(OperatorFailed) as failed:
             ran(flow.graph, rows, Composition(1, tables={"choose": 1}), tables)

@@ -321,11 +321,15 @@ FAILING: dict[str, tuple[Callable[[Stream], Stream], str]] = {
     ),
     "a value of another type": (
         lambda s: s.map(lambda n: "four" if n == 4 else n, returns="n long", name="f"),
-        r"operator 'f' failed on the record 'four': it returned a value that is not n int64",
+        r"operator 'f' failed on the record 4: it returned 'four', which is not n int64",
+    ),
+    "a tuple for a row": (
+        lambda s: s.flat_map(lambda n: [(n, n * n)], returns="n long, square long", name="f"),
+        r"operator 'f' failed on the record 0: it returned \(0, 0\), which is not a dict of n int64, square int64",
     ),
     "a dict without a column": (
         lambda s: s.map(lambda n: {"n": n}, returns="n long, square long", name="f"),
-        r"operator 'f' failed on the record \{'n': 0\}: it returned a record without the column 'square'",
+        r"operator 'f' failed on the record 0: it returned \{'n': 0\}, which has no column 'square'",
     ),
     "not iterable": (
         lambda s: s.flat_map(lambda n: n, returns="n long", name="f"),

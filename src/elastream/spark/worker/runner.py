@@ -41,6 +41,12 @@ class Implementation:
     function: Callable[..., Any]
 
 
+def in_short(value: object) -> str:
+    """`value` as Python writes it, cut off at SHOWN characters."""
+    shown = repr(value)
+    return shown if len(shown) <= SHOWN else shown[: SHOWN - 3] + "..."
+
+
 class OperatorFailed(RuntimeError):
     """A user function raised, or returned values outside its schema. `explain_failure` parses the message."""
 
@@ -49,12 +55,11 @@ class OperatorFailed(RuntimeError):
     ) -> None:
         self.error = error
         what = error if isinstance(error, str) else f"{type(error).__name__}: {error}"
-        shown = repr(record)
         description = {
             "operator": operator,
             "alternate": alternate,
             "error": what.splitlines()[0] if what else "",
-            "record": shown if len(shown) <= SHOWN else shown[: SHOWN - 3] + "...",
+            "record": in_short(record),
             "batch_of": batch_of,
         }
         super().__init__(FAILED + json.dumps(description))
@@ -137,13 +142,13 @@ class Runner:
 
     def misfit(self, found: Made, at: int, error: BaseException) -> None:
         """Leave out record number `at`, as its result is not in the schema; raises OperatorFailed where it must not be."""
+        returned = next(filter(self._is_misfit, found.emitted(at, at + 1)), None)
         if isinstance(error, KeyError):
-            said = f"it returned a record without the column {error}"
+            said = f"it returned {in_short(returned)}, which has no column {error}"
         else:
             promised = ", ".join(f"{field.name} {field.type}" for field in self.schema)
-            said = f"it returned a value that is not {promised} ({error})"
-        if self.leave_out is None:
-            raise self._failure(said, next(filter(self._is_misfit, found.emitted(at, at + 1)), None)) from None
+            row = "a dict of " if len(self.schema) > 1 else ""
+            said = f"it returned {in_short(returned)}, which is not {row}{promised} ({error})"
         self.failed(found.values, found.bad, at, said)
 
     def _failure(self, error: BaseException | str, record: object, batch_of: int = 0) -> OperatorFailed:
