@@ -247,6 +247,25 @@ def test_equal_tasks_on_equal_hosts_are_evened_out_by_the_fewest_moves_there_are
     assert len(moves) == sum(max(0, held - share - (rank < rest)) for rank, held in enumerate(most))
 
 
+@given(
+    st.integers(2, 3).flatmap(
+        lambda hosts: st.tuples(
+            st.lists(st.integers(0, hosts - 1), min_size=1, max_size=8),
+            st.lists(st.tuples(st.floats(0.5, 2.0), st.floats(0.96, 1.04)), min_size=hosts, max_size=hosts),
+        )
+    )
+)
+def test_capacities_that_are_measured_with_noise_move_nothing_to_and_fro(case):
+    place, measured = case
+    capacities = [[cores for cores, _ in measured], [cores * noise for cores, noise in measured]]
+    moved = []
+    for number in range(8):
+        observation = observe(place, capacities[number % 2])
+        moved.append(balance(observation))
+        place = after(observation, moved[-1]).tasks.host.tolist()
+    assert not any(moved[2:])
+
+
 def test_a_move_names_the_task_and_says_why():
     (move,) = balance(observe([0, 0], [1, 1]))
     assert isinstance(move, MoveTask)

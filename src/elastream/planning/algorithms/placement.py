@@ -20,6 +20,9 @@ IDLE = 1e-9
 """Busy cores up to which an operator counts as idle."""
 SURE = 2.0
 """Standard errors from which a difference counts as significant (about 5 % error)."""
+SLACK = 0.5
+"""Tasks that a host must have too many, beside the one that moves. Hosts of equal capacity differ by whole tasks; between
+those whose capacities are measured, and differ by about a task, one would go to and fro with each measurement."""
 ENOUGH = 0.01
 """Fraction above the mean load at which the fullest host is left as it is: further moves would cost more than they gain."""
 
@@ -29,7 +32,8 @@ def balance(observation: Observation) -> list[MoveTask]:
 
     Operators are balanced separately, because the stages of a micro-batch run one after another: a host with all tasks of
     one operator and none of another idles half of the time. Only usable hosts take part; tasks on a draining host are moved
-    by its drain. The moves are the fewest after which no two hosts of equal capacity differ by more than one task.
+    by its drain. The moves are the fewest after which no two hosts of equal capacity differ by more than one task; those of
+    unlike capacity differ by half a task more, of the larger one.
     """
     moves: list[MoveTask] = []
     if not len(observation.tasks):
@@ -124,7 +128,7 @@ def _step(at: Integers, load: Floats, cores: Floats, total: Floats) -> tuple[int
     mean = load.sum() / cores.sum() + 1e-9
     for giver in givers[load[givers] / cores[givers] > mean].tolist():
         for receiver in receivers[receivers != giver].tolist():
-            if load[giver] / cores[giver] * cores[receiver] - load[receiver] > 1 + 1e-9:
+            if load[giver] / cores[giver] * cores[receiver] - load[receiver] > 1 + SLACK:
                 return int(np.flatnonzero(at == giver)[0]), receiver
     return None
 
