@@ -32,8 +32,8 @@ def balance(observation: Observation) -> list[MoveTask]:
 
     Operators are balanced separately, because the stages of a micro-batch run one after another: a host with all tasks of
     one operator and none of another idles half of the time. Only usable hosts take part; tasks on a draining host are moved
-    by its drain. The moves are the fewest after which no two hosts of equal capacity differ by more than one task; those of
-    unlike capacity differ by half a task more, of the larger one.
+    by its drain. The moves are the fewest after which no two hosts of equal capacity differ by more than one task. Between
+    those of unlike capacity, half a task more than one is left as it is (SLACK).
     """
     moves: list[MoveTask] = []
     if not len(observation.tasks):

@@ -31,7 +31,7 @@ public void begin(Object context, Object coordinator) {
     this.context = (org.apache.spark.SparkContext) context;
     this.coordinator = (org.apache.spark.sql.execution.streaming.state.StateStoreCoordinatorRef) coordinator;
     client().getExecutorIds();
-    waiting("none");
+    waiting(java.util.Collections.singletonList("none"));
 }
 
 /** Listen in a queue of its own: behind no other listener. */
@@ -89,8 +89,7 @@ private void readdress(String lost) {
         scala.collection.mutable.ArrayBuffer all = scheduler().rootPool().getSortedTaskSetQueue();
         for (int i = 0; i < all.size(); i++) {
             org.apache.spark.scheduler.TaskSetManager tasks = (org.apache.spark.scheduler.TaskSetManager) all.apply(i);
-            java.util.Properties properties = tasks.taskSet().properties();
-            String[] stage = properties == null ? null : known(properties.getProperty("spark.jobGroup.id"));
+            String[] stage = known(tasks);
             if (stage == null || tasks.isZombie()) continue;
             boolean found = false;
             for (int index = 0; index < tasks.tasks().length; index++) {
@@ -117,23 +116,19 @@ private void refile() {
     java.util.List all = new java.util.ArrayList(gone);
     gone.clear(); // what is asked below asks this again
     try {
-        for (int i = 0; i < all.size(); i++) {
-            java.util.Map living = null;
-            java.util.List found = waiting((String) all.get(i));
-            for (int k = 0; k < found.size(); k++) {
-                Waiting each = (Waiting) found.get(k);
-                java.util.Properties properties = each.tasks.taskSet().properties();
-                String[] stage = properties == null ? null : known(properties.getProperty("spark.jobGroup.id"));
-                int field = each.task().partitionId() + 3;
-                if (stage == null || field >= stage.length) continue;
-                if (living == null) living = living((String) all.get(i));
-                String heir = successor(stage[field], living);
-                if (heir == null) continue;
-                prefer(each.task(), heir);
-                mark(each.tasks.taskSet(), stage[0]);
-                each.file(scheduler(), java.util.Collections.singletonList(each.task().preferredLocations().head()));
-                refiled++;
-            }
+        java.util.List found = waiting(all);
+        java.util.Map living = found.isEmpty() ? null : living("");
+        for (int i = 0; i < found.size(); i++) {
+            Waiting each = (Waiting) found.get(i);
+            String[] stage = known(each.tasks);
+            int field = each.task().partitionId() + 3;
+            if (stage == null || field >= stage.length) continue;
+            String heir = successor(stage[field], living);
+            if (heir == null) continue;
+            prefer(each.task(), heir);
+            mark(each.tasks.taskSet(), stage[0]);
+            each.file(scheduler(), java.util.Collections.singletonList(each.task().preferredLocations().head()));
+            refiled++;
         }
     } catch (Throwable thrown) { // they run anywhere, as they do in Spark
         readdressing = "places of waiting tasks: " + thrown;
@@ -150,8 +145,10 @@ private int refiled() {
     }
 }
 
-/** State partitions of the run `run` and who follows whom; null for none. Of several stages neighbours are the same. */
-private String[] known(String run) {
+/** State partitions of the run of `tasks` and who follows whom; null for none. Of several stages neighbours are the same. */
+private String[] known(org.apache.spark.scheduler.TaskSetManager tasks) {
+    java.util.Properties properties = tasks.taskSet().properties();
+    String run = properties == null ? null : properties.getProperty("spark.jobGroup.id");
     String[][] all = stages;
     for (int i = 0; i < all.length; i++) if (all[i][0].equals(run)) return all[i];
     return null;
@@ -162,6 +159,7 @@ private String[] known(String run) {
  * coordinator knows its new places.
  */
 private static void mark(org.apache.spark.scheduler.TaskSet stage, String run) throws Exception {
+    if (run.equals(stage.properties().getProperty("elastream.opens"))) return;
     java.util.Properties marked = (java.util.Properties) stage.properties().clone(); // what others read at this moment stays
     marked.setProperty("elastream.opens", run);
     set(stage, "properties", marked);
@@ -369,7 +367,7 @@ private static void count(java.util.Map held, String executor) {
  */
 private int unstick(String lost) {
     org.apache.spark.scheduler.TaskSchedulerImpl scheduler = scheduler();
-    java.util.List found = waiting(lost);
+    java.util.List found = waiting(java.util.Collections.singletonList(lost));
     if (found.isEmpty()) return 0;
     java.util.List places = new java.util.ArrayList();
     for (int i = 0; i < found.size(); i++) {
@@ -406,7 +404,7 @@ private static final class Waiting {
 
     /** Let it wait for one of `places` instead, or for none. With the scheduler's lock; whether it still waited. */
     boolean file(org.apache.spark.scheduler.TaskSchedulerImpl scheduler, java.util.List places) {
-        if (tasks.isZombie() || tasks.successful()[index] || tasks.copiesRunning()[index] > 0) return false;
+        if (tasks.isZombie() || !waits(tasks, index)) return false;
         Object boxed = Integer.valueOf(index);
         org.apache.spark.scheduler.PendingTasksByLocality pending = tasks.pendingTasks();
         scala.Option there = pending.forExecutor().get(lost);
@@ -437,25 +435,28 @@ private static final class Waiting {
     }
 }
 
-/** Tasks of running stages that wait for an executor, each a `Waiting`. */
-private java.util.List waiting(String lost) {
+/** Tasks of running stages that wait for one of the executors `lost`, each a `Waiting`. */
+private java.util.List waiting(java.util.List lost) {
     org.apache.spark.scheduler.TaskSchedulerImpl scheduler = scheduler();
     java.util.List found = new java.util.ArrayList();
     synchronized (scheduler) {
         scala.collection.mutable.ArrayBuffer all = scheduler.rootPool().getSortedTaskSetQueue();
         for (int i = 0; i < all.size(); i++) {
             org.apache.spark.scheduler.TaskSetManager tasks = (org.apache.spark.scheduler.TaskSetManager) all.apply(i);
-            if (tasks.isZombie()) continue;
-            scala.Option waiting = tasks.pendingTasks().forExecutor().get(lost);
-            if (waiting.isEmpty()) continue;
-            scala.collection.mutable.ArrayBuffer indices = (scala.collection.mutable.ArrayBuffer) waiting.get();
-            for (int k = 0; k < indices.size(); k++) {
-                int index = ((Integer) indices.apply(k)).intValue();
-                if (waits(tasks, index)) found.add(new Waiting(tasks, index, lost, hostAmong(tasks, index, lost)));
-            }
+            if (!tasks.isZombie()) for (int l = 0; l < lost.size(); l++) waiting(tasks, (String) lost.get(l), found);
         }
     }
     return found;
+}
+
+private static void waiting(org.apache.spark.scheduler.TaskSetManager tasks, String lost, java.util.List found) {
+    scala.Option there = tasks.pendingTasks().forExecutor().get(lost);
+    if (there.isEmpty()) return;
+    scala.collection.mutable.ArrayBuffer indices = (scala.collection.mutable.ArrayBuffer) there.get();
+    for (int k = 0; k < indices.size(); k++) {
+        int index = ((Integer) indices.apply(k)).intValue();
+        if (waits(tasks, index)) found.add(new Waiting(tasks, index, lost, hostAmong(tasks, index, lost)));
+    }
 }
 
 private static boolean waits(org.apache.spark.scheduler.TaskSetManager tasks, int index) {
