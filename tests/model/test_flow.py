@@ -24,3 +24,18 @@ def test_columns_that_are_not_sql_text_by_name_are_refused_where_they_are_writte
         for write in (words()[1].select, words()[1].key_by("value").aggregate):
             with pytest.raises(DataflowError, match="is not SQL text by column name, such as"):
                 write(columns)
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({"cost": 0.1}, r"an operator has no 'cost'; it is an alternate's: \[Alternate\('...', function, cost=...\)\]"),
+        ({"core": 1}, "an operator has no 'core'; known: max_duration, cores, "),
+    ],
+)
+def test_what_operators_do_not_take_is_a_sentence(given, sentence):
+    source = Dataflow("typo").source(None)
+    with pytest.raises(DataflowError, match=sentence):
+        source.map(str.lower, returns="word string", **given)
+    with pytest.raises(DataflowError, match=sentence):
+        source.key_by("word").apply(str.lower, returns="word string", state="n long", **given)

@@ -4,7 +4,7 @@
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, Protocol, TypedDict, TypeVar
 
 from elastream.model.errors import DataflowError
@@ -109,7 +109,10 @@ def expressions_of(operator: str, columns: Mapping[str, str]) -> dict[str, str]:
 
 
 def fields_of(needs: Needs) -> dict[str, Any]:
-    """Fields of an operator for its `needs`."""
+    """Fields of an operator for its `needs`. Raises DataflowError for one that there is none of."""
+    for name in needs:
+        if name not in Needs.__annotations__:
+            raise DataflowError(f"an operator has no {name!r}; {_where(name)}")
     found: dict[str, Any] = dict(needs)
     if (longest := needs.get("max_duration")) is not None:
         found["max_duration"] = duration(longest)
@@ -121,6 +124,13 @@ def fields_of(needs: Needs) -> dict[str, Any]:
     if "on_error" in needs:
         found["on_error"] = _on_error(needs["on_error"])
     return found
+
+
+def _where(name: str) -> str:
+    """Where what operators do not take belongs."""
+    if name in (each.name for each in fields(Alternate)):
+        return f"it is an alternate's: [Alternate('...', function, {name}=...)]"
+    return f"known: {', '.join(Needs.__annotations__)}"
 
 
 def _on_error(given: str) -> OnError:
