@@ -44,6 +44,16 @@ def test_several_settings_of_one_policy_have_names_of_their_own():
     assert [trial.name for trial in numbered.trials] == ["static", "static 2"]
 
 
+@pytest.mark.parametrize("partitions", [0, -3, 2.5])
+def test_state_partitions_that_are_no_number_of_partitions_are_refused_and_nothing_else_is_said(partitions, caplog):
+    counted = Dataflow("counts")
+    lines = counted.source(records([{"value": "a"}], "value string"), load=LOAD)
+    lines.key_by("value").count(cost=1e-5).sink(collect("seen"))
+    with pytest.raises(InputError, match=r"state_partitions is .*; it must be a whole number, 1 or more"):
+        simulate(counted, Threshold(), cloud=Local(SMALL, max_hosts=4), state_partitions=partitions)
+    assert not caplog.records
+
+
 @pytest.mark.parametrize("fused", [True, False], ids=["fused", "apart"])
 def test_a_fixed_cluster_is_there_when_the_load_begins(fused):
     busy = flow(constant("100/s", lasts="2min"))

@@ -14,7 +14,7 @@ from elastream.model.cloud import HostType
 from elastream.model.composing import Consistency
 from elastream.model.endpoints import ArrivalPattern
 from elastream.model.errors import ElastreamError, InputError
-from elastream.model.fitting import refuse_partitions, refuse_unreachable
+from elastream.model.fitting import refuse_unreachable
 from elastream.model.graph import Graph
 from elastream.model.key_table import KeyTable, selection_of
 from elastream.model.plant import Policy
@@ -90,7 +90,6 @@ def compare(
         base = replace(base, consistency=consistency)
     if replicas is not None:
         base = replace(base, replicas=replicas)
-    refuse_partitions(state_partitions)
     if state_partitions is not None:
         base = replace(base, state_partitions=state_partitions)
     base = replace(

@@ -24,7 +24,7 @@ from elastream.model.cloud import HostType
 from elastream.model.composing import consistency_of
 from elastream.model.endpoints import ArrivalPattern
 from elastream.model.errors import CloudError, InputError
-from elastream.model.fitting import doubts, refuse_replicas, refuse_rules
+from elastream.model.fitting import doubts, refuse_partitions, refuse_replicas, refuse_rules
 from elastream.model.flow import Dataflow
 from elastream.model.graph import Graph, Kind
 from elastream.model.key_table import KeyTable
@@ -112,6 +112,7 @@ def simulate(
     if not types:
         raise CloudError("no host types to simulate: give a cloud, host types, or a recorded run to calibrate with")
     stated = max_hosts or (0 if cloud is None or host_types else cloud.max_hosts)
+    refuse_partitions(state_partitions)
     refuse_replicas(replicas, most := stated or MOST_HOSTS)
     refuse_rules(scaling, most, types)
     keyed = any(each.kind is Kind.KEYED for each in graph.operators)
