@@ -348,10 +348,19 @@ class Placing:
                     each = self._under_way.get(task)
                     if each is not None and each.load is load:
                         each.load, each.loaded = None, task.index in (loaded or ())
-                        if each.loaded and not load.keep:
-                            # The executor has reported that it holds the state; waiting would let it unload it again.
-                            self._step(each, MigrationState.WARM)
-                            self._flip(each)
+                self._flip_loaded(set(load.places.values()))
+
+    def _flip_loaded(self, places: Collection[Location]) -> None:
+        """Report what has been loaded at `places`, in the middle of a batch: the next one is planned by it.
+
+        An executor that runs tasks has reported that it holds the state, and would unload it again if that did not stand.
+        One without tasks takes over all that it is given at once, with the last load.
+        """
+        for each in self._under_way.values():
+            if each.place in places and not self._waits(each):
+                if each.loaded and each.migration.state is MigrationState.WARMING:
+                    self._step(each, MigrationState.WARM)
+                self._flip(each)
 
     def _back(self, each: _UnderWay) -> None:
         self._step(each, MigrationState.WANTED)
