@@ -337,7 +337,7 @@ def test_it_says_when_hosts_cannot_all_hold_state():
         ({"cpu_low": 0.8}, "cpu_low is 0.8 and cpu_high 0.7; they must be 0 < cpu_low < cpu_high <= 1"),
         ({"cpu_high": 1.2}, "cpu_low is 0.6 and cpu_high 1.2; they must be 0 < cpu_low < cpu_high <= 1"),
         ({"queue_high": 1.0, "queue_low": 2.0}, "queue_low is 2 s; it must be at most queue_high, 1 s"),
-        ({"patience": -1.0}, "patience is -1 s; it must not be negative"),
+        ({"patience": -1.0}, "patience is -1 s; it must be 0 s or more"),
         ({"gain": 1.0}, "gain is 1; it must be 0 or more and below 1"),
         ({"cut": "third"}, "cut is 'third'; it must be 'half' or 'load'"),
     ],
@@ -444,3 +444,12 @@ def test_low_above_high_is_refused_where_high_follows_from_the_target_latency():
         "queue_low is 2 s; it must be at most queue_high, half of the target latency: 0.5 s"
     )
     assert RingBalance(cpu_high=0.3).light == 0.15
+
+
+def test_records_that_are_late_are_a_queue_however_short_it_is():
+    """A queue that grows by a hair is half of the target only after minutes, and its records late before that."""
+    almost = {"waits": 0.9, "batch": 0.8}
+    leases, _ = after(RingBalance(), *lasting([0.9, 0.88], latency=2.1, **almost))
+    assert [type(each) for each in leases] == [LeaseHost]
+    assert after(RingBalance(), *lasting([0.9, 0.88], latency=1.9, **almost))[0] == []
+    assert after(RingBalance(), *lasting([0.6, 0.5], latency=2.1, **almost))[0] == [], "hosts have room"

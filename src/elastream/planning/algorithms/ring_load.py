@@ -39,11 +39,12 @@ REMEMBERED = 120.0
 @dataclass(frozen=True)
 class RingLoad:
     """Readings of one observation. busy: part of its cores from which a host counts as busy. late: seconds from which
-    records wait for long."""
+    records wait for long. target: mean latency, seconds, from which they are late whatever waits."""
 
     observation: Observation
     busy: float
     late: float = math.inf
+    target: float = math.inf
 
     @cached_property
     def units(self) -> Mapping[str, Unit]:
@@ -55,9 +56,13 @@ class RingLoad:
     def waits(self) -> Mapping[str, float]:
         """Seconds that records which come now will wait for each operator, beyond one batch; NaN where unknown.
 
-        Batches that follow one another without a pause, each as long as `late`, keep records waiting for as long.
+        Batches that follow one another without a pause, each as long as `late`, keep records waiting for as long. A queue
+        that grows by less than a hundredth of the rate is short for minutes, in which records are late: they are asked.
         """
         held_up = self._batch if self.without_pause and self._batch >= self.late else 0.0
+        latency = self.observation.overall(Metric.LATENCY)
+        if latency > self.target and self._batch == self._batch:
+            held_up = max(held_up, latency - self._batch)
         return {name: max(seconds, held_up) if seconds == seconds else seconds for name, seconds in self._queued.items()}
 
     @cached_property

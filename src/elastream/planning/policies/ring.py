@@ -80,7 +80,7 @@ class RingBalance:
             )
         for name in ("queue_high", "queue_low", "patience", "cool_down", "calm"):
             if (value := getattr(self, name)) is not None and not value >= 0:
-                raise InputError(f"{name} is {value:g} s; it must not be negative")
+                raise InputError(f"{name} is {value:g} s; it must be 0 s or more")
         if self.queue_high is not None and self.queue_low is not None and self.queue_low > self.queue_high:
             raise InputError(f"queue_low is {self.queue_low:g} s; it must be at most queue_high, {self.queue_high:g} s")
         if self.partitions_a_host < 1:

@@ -78,8 +78,9 @@ class Round:
 
     def __init__(self, policy: Thresholds, observation: Observation, before: Watched | None) -> None:
         self.policy, self.observation, self.before = policy, observation, before
-        self.queue_high, self.queue_low = policy.queues(observation.context.target_latency)
-        self.load = RingLoad(observation, policy.cpu_high, self.queue_high)
+        target = observation.context.target_latency
+        self.queue_high, self.queue_low = policy.queues(target)
+        self.load = RingLoad(observation, policy.cpu_high, self.queue_high, target or math.inf)
         self.remarks: list[str] = []
         self.unknown: tuple[Unknown, ...] = ()
         self.pace = PACE if before is None else max(observation.time - before.time, 0.0)
