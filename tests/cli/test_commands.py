@@ -199,16 +199,16 @@ BROKEN = {
     ),
     "no dataflow": (
         "x = 1\n",
-        "elastream: broken.py runs no dataflow: call run(flow, policy=..., cloud=...) in it\n",
+        "elastream: broken.py runs no dataflow: call run(flow, cloud=...) in it\n",
     ),
     "a dataflow that is not run": (
         "from elastream import Dataflow\nmine = Dataflow('words')\n",
         ("elastream: broken.py declares the dataflow 'words' but does not run it: "
-        "end it with run(mine, policy=Threshold(), cloud=Local())\n"),
+        "end it with run(mine, cloud=Local())\n"),
     ),
     "two dataflows that are not run": (
         "from elastream import Dataflow\na, b = Dataflow('a'), Dataflow('b')\n",
-        "elastream: broken.py declares 2 dataflows (a, b) but runs none: call run(flow, policy=..., cloud=...) in it\n",
+        "elastream: broken.py declares 2 dataflows (a, b) but runs none: call run(flow, cloud=...) in it\n",
     ),
 }  # fmt: skip
 
@@ -409,8 +409,8 @@ def test_check_shows_a_document_s_operators_and_stages_and_what_a_run_and_a_simu
     assert result.exit_code == 0
     simulation = "--load (source 'lines' declares none); --calibrate RUN ('words' declares no cost)"
     assert result.stdout.splitlines()[-3:] == [
-        "to run it, give --policy and --cloud",
-        f"to simulate it, give {simulation}; --prices (no host type is declared); --policy (it names none)",
+        "to run it, give --cloud",
+        f"to simulate it, give {simulation}; --prices (no host type is declared)",
         VALID,
     ]
 
@@ -460,11 +460,11 @@ policy: {policy}
     assert [line for line in result.stdout.splitlines() if line.startswith("policy ")] == said
 
 
-def test_a_document_without_a_policy_cannot_be_run() -> None:
+def test_a_document_without_a_cloud_cannot_be_run() -> None:
     result = call("run", write("flow.yaml", DOCUMENT))
     assert (result.exit_code, result.stderr) == (
         2,
-        "elastream: flow.yaml: key 'policy' is missing: a run needs one, such as 'policy: threshold'\n",
+        "elastream: flow.yaml: key 'cloud' is missing: a run needs one, such as 'cloud: local'\n",
     )
 
 

@@ -105,7 +105,7 @@ def test_missing_the_target_is_exit_status_1(document):
         (("--policy", "btu:window"), "not key=value"),
         (("--policy", "btu:colour=3"), "colour"),
         (("--policy", "btu", "--consistency", "often"), "'often' is none of batch, wave, drain, rewired"),
-        ((), "names no policy"),
+        ((), "no load"),
         (("--policy", "btu"), "no load"),
         (("--policy", "btu", "--load", "5/s"), "--load: the load never ends: say how long to simulate with --limit"),
         (

@@ -39,6 +39,7 @@ from elastream.model.plant import Policy
 from elastream.model.scaling import NO_RULES, ScalingRules
 from elastream.model.stages import lay_out, state_partitions_of
 from elastream.model.units import duration, format_duration, pause
+from elastream.planning.policies.threshold import Threshold
 from elastream.recording.directory import RunDirectory
 from elastream.recording.file_systems import FILES_REACHED_BY, reached_by
 from elastream.recording.guard_log import GuardLog
@@ -65,8 +66,8 @@ LOG_BYTES, LOGS = 10_000_000, 3
 def run(
     flow: Dataflow | Graph,
     *,
-    policy: Policy,
     cloud: Cloud,
+    policy: Policy | None = None,
     target_latency: float | str | None = None,
     state_partitions: int | None = None,
     state_store: StateStore = "memory",
@@ -89,7 +90,8 @@ def run(
     fresh: bool = False,
     show: bool = True,
 ) -> RunResult:
-    """Run `flow` on hosts of `cloud` with `policy` until its load ends, or without end if it has none.
+    """Run `flow` on hosts of `cloud` with `policy` (by default `Threshold()`) until its load ends, or without end if it
+    has none.
 
     While it runs it is shown: a live view on a terminal, an output that is updated in a notebook, elsewhere a line every
     ten seconds and one whenever something happens; at its end the summary is printed. show: False prints nothing.
@@ -116,7 +118,8 @@ def run(
     order.
     """
     options = current_options()
-    policy, cloud, guards = options.policy or policy, options.cloud or cloud, options.guards or guards
+    policy = options.policy or policy or Threshold()
+    cloud, guards = options.cloud or cloud, options.guards or guards
     consistency = options.consistency or consistency
     replicas = replicas if options.replicas is None else options.replicas
     kept = duration(retention) if options.retention is None else options.retention

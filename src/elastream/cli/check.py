@@ -107,9 +107,8 @@ def needed(given: "Declared", runs: bool) -> "list[str]":
     from elastream.model.graph import Kind
 
     found, graph = [], given.graph
-    lacking = [f"--{name}" for name, value in (("policy", given.policy), ("cloud", given.cloud)) if value is None]
-    if runs and lacking:
-        found.append(f"to run it, give {' and '.join(lacking)}")
+    if runs and given.cloud is None:
+        found.append("to run it, give --cloud")
     bare = [source.name for source in graph.sources if source.load is None]
     endless = [name for name, load in graph.loads.items() if math.isinf(load.seconds)]
     free = [
@@ -122,7 +121,6 @@ def needed(given: "Declared", runs: bool) -> "list[str]":
         ("--limit", f"the load of {names_of(endless)} has no end" if endless else ""),
         ("--calibrate RUN", f"{names_of(free)} declares no cost" if free else ""),
         ("--prices", "no host type is declared" if not given.host_types and given.cloud is None else ""),
-        ("--policy", "it names none" if given.policy is None else ""),
     ]
     if missing := "; ".join(f"{option} ({why})" for option, why in wants if why):
         found.append(f"to simulate it, give {missing}")

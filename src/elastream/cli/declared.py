@@ -5,7 +5,7 @@
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,9 +21,15 @@ if TYPE_CHECKING:
 __all__ = ["Declared", "declared"]
 
 
+def _default_policy() -> "Policy":
+    from elastream.planning.policies.threshold import Threshold
+
+    return Threshold()
+
+
 @dataclass(frozen=True)
 class Declared:
-    """A validated dataflow with its run settings. policy, cloud, target_latency (seconds): None if not declared.
+    """A validated dataflow with its run settings. cloud, target_latency (seconds): None if not declared.
 
     host_types: those that a document declares. cloud: a provider of hosts, such as `elastream.Local`. placing: puts file,
     line and field before errors raised inside; its arguments are keys in whose place something else is used. guards: file.
@@ -32,7 +38,7 @@ class Declared:
     """
 
     graph: "Graph"
-    policy: "Policy | None" = None
+    policy: "Policy" = field(default_factory=_default_policy)
     cloud: Any = None
     target_latency: float | None = None
     host_types: "tuple[HostType, ...]" = ()
@@ -81,7 +87,7 @@ class Stopped(BaseException):
 
 def _stop_before(
     graph: "Graph",
-    policy: Any = None,
+    policy: "Policy",
     cloud: Any = None,
     target_latency: float | None = None,
     guards: Any = None,
@@ -112,7 +118,8 @@ def _of_document(file: Path) -> Declared:
     from elastream.documents.dataflow import load_document
 
     document = load_document(file)
-    policy, cloud = (None if each is None else each.build() for each in (document.policy, document.cloud))
+    policy = _default_policy() if document.policy is None else document.policy.build()
+    cloud = None if document.cloud is None else document.cloud.build()
     types = tuple(document.host_types.values())
     return Declared(
         document.graph,

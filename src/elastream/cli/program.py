@@ -37,8 +37,8 @@ def _run_document(file: Path, options: "RunOptions") -> None:
     from elastream.documents.dataflow import load_document
 
     document = load_document(file)
-    policy = options.policy or _setting(document, "policy").build()
-    cloud = options.cloud or _setting(document, "cloud").build()
+    policy = options.policy or (None if document.policy is None else document.policy.build())
+    cloud = options.cloud or _cloud_of(document).build()
     from elastream.api.run import run
     from elastream.recording.parts import RETENTION
 
@@ -67,12 +67,10 @@ def _run_document(file: Path, options: "RunOptions") -> None:
         )
 
 
-def _setting(document: "Document", key: str) -> "Setting":
-    setting: Setting | None = getattr(document, key)
-    if setting is None:
-        example = {"policy": "threshold", "cloud": "local"}[key]
-        raise DataflowError(f"{document.path}: key '{key}' is missing: a run needs one, such as '{key}: {example}'")
-    return setting
+def _cloud_of(document: "Document") -> "Setting":
+    if document.cloud is None:
+        raise DataflowError(f"{document.path}: key 'cloud' is missing: a run needs one, such as 'cloud: local'")
+    return document.cloud
 
 
 def _run_program(file: Path, options: "RunOptions") -> Mapping[str, Any] | None:

@@ -224,10 +224,10 @@ def without_run(file: Path, names: Mapping[str, Any]) -> NoReturn:
     flows = {name: value for name, value in names.items() if isinstance(value, Dataflow)}
     if len(flows) == 1:
         ((name, flow),) = flows.items()
-        how = f"run({name}, policy=Threshold(), cloud=Local())"
+        how = f"run({name}, cloud=Local())"
         raise DataflowError(f"{file} declares the dataflow {flow.name!r} but does not run it: end it with {how}")
     found = f"declares {len(flows)} dataflows ({', '.join(flows)}) but runs none" if flows else "runs no dataflow"
-    raise DataflowError(f"{file} {found}: call run(flow, policy=..., cloud=...) in it")
+    raise DataflowError(f"{file} {found}: call run(flow, cloud=...) in it")
 
 
 class Ends:

@@ -134,10 +134,7 @@ def simulate(
         return
     given = declared(file)
     named: dict[str, Policy] = {text: named_by(text, "policy", file) for text in policy or []}
-    if not named and given.policy is not None:
-        named = {given.policy.name: given.policy}
-    if not named:
-        raise InputError(f"{file} names no policy: give one or more with --policy")
+    named = named or {given.policy.name: given.policy}
     own = given.types
     if calibrate is not None:
         own = measured(calibrate, given.graph)[1]
