@@ -32,7 +32,7 @@ from elastream.spark.queries.watched import WatchedQueries
 from elastream.spark.start import start_beside
 
 LINK = Link("20mbit")
-HOST = HostType("small host", cores=0.35, slots=1, memory=1000.0, bandwidth=20e6 / 8)
+HOST = HostType("small host", cores=0.35, slots=1, memory=1000.0)
 """Two cores can run three of them in addition to Spark's driver."""
 HOSTS, PARTITIONS = 3, 6
 FAVOURITE = 0.9
@@ -161,13 +161,18 @@ def begin(spark: SparkSession, queries: Sequence[SteadyQuery], directory: RunDir
 
 
 @contextlib.contextmanager
-def cluster(queries: Sequence[SteadyQuery]) -> Iterator[WatchedPlant]:
-    """The queries on a cluster of their own, gone afterwards; on hosts without links of their own where those cannot be."""
+def cluster(queries: Sequence[SteadyQuery], link: Link = LINK) -> Iterator[WatchedPlant]:
+    """The queries on a cluster of their own, gone afterwards; on hosts without links of their own where those cannot be.
+
+    link: each host's, with a rate.
+    """
+    assert link.bits_per_second is not None
+    kind = replace(HOST, bandwidth=link.bits_per_second / 8)
     with tempfile.TemporaryDirectory(prefix="experiment-") as name:
         directory = RunDirectory.create(Path(name) / "runs", "placement")
         plant = start_beside(
             lambda spark: begin(spark, queries, directory),
-            Local(HOST, min_hosts=HOSTS, max_hosts=HOSTS, network=LINK),
+            Local(kind, min_hosts=HOSTS, max_hosts=HOSTS, network=link),
             directory,
             target_latency=5.0,
             state_partitions=PARTITIONS,
@@ -181,8 +186,16 @@ def cluster(queries: Sequence[SteadyQuery]) -> Iterator[WatchedPlant]:
 def network_kind(plant: WatchedPlant) -> str:
     """Which kind of network the hosts were on, in words."""
     if plant.hosts.provider.terms.link_rate > 0:
-        return f"a network namespace each, joined by a bridge, the link limited by tc (token bucket) to {LINK}, not delayed"
+        rate = f"{8 * _bandwidth(plant) / 1e6:g} Mbit/s"
+        return f"a network namespace each, joined by a bridge, the link limited by tc (token bucket) to {rate}, not delayed"
     return "loopback of one machine, which nothing limits: use of links is in parts of a rate that no link had"
+
+
+def _bandwidth(plant: WatchedPlant) -> float:
+    """Bytes/s of a host's link, each way."""
+    (kind,) = plant.context.host_types.values()
+    assert kind.bandwidth is not None
+    return kind.bandwidth
 
 
 def settle(plant: WatchedPlant, policy: Policy, seconds: float) -> Moves:
@@ -251,9 +264,8 @@ def phase(plant: WatchedPlant, moves: Moves, seconds: float) -> PlacementFigures
         time.sleep(1.0)
     passed = time.monotonic() - clock
     cpu = tuple((b - a) / passed / HOST.cores for a, b in zip(before, _cpu(plant, hosts), strict=True))
-    assert HOST.bandwidth is not None
     link = tuple(
-        float(np.nanmean([each.hosts.value(host, Metric.BANDWIDTH) for each in seen])) / (2 * HOST.bandwidth)
+        float(np.nanmean([each.hosts.value(host, Metric.BANDWIDTH) for each in seen])) / (2 * _bandwidth(plant))
         for host in hosts
     )
     within, crossing = np.nanmean([each.exchange.split(each.tasks.host) for each in seen], axis=0).tolist()
