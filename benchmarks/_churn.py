@@ -87,17 +87,18 @@ def churn(
     hosts: int = HOSTS,
     store: StateStore = "memory",
     cores: float = CORES,
+    rate: int = RATE,
     refill: bool = True,
     progress: Callable[[str], None] = lambda text: None,
 ) -> Churn:
-    """Run events of these kinds. refill: whether a host is leased for each that goes; without, few may go.
+    """Run events of these kinds. rate: lines/s. refill: whether a host is leased for each that goes; without, few may go.
 
     Raises EnvironmentProblem if the query fails or hangs.
     """
     began, count = time.monotonic(), Counter[str]()
     types = [HostType(f"host-{zone}", cores=cores, slots=1, memory=1000.0, zone=zone) for zone in "ab"]
     with word_count(
-        constant(RATE),
+        constant(rate),
         hosts=-(-hosts // 2),  # the first are all of one zone; the others come with `lease`
         max_hosts=2 * hosts,
         types=types,
