@@ -4,12 +4,14 @@ import contextlib
 import json
 import shutil
 import signal
+import time
 from collections import Counter
 from pathlib import Path
 
 import numpy as np
 import psutil
 import pytest
+from pyspark.util import InheritableThread
 
 from elastream import Dataflow, HostType, Local, constant, latest, parquet, records
 from elastream.clouds.local.confinement import group_of, tagged
@@ -30,6 +32,7 @@ from elastream.planning.scheduling.enacting import enacted
 from elastream.planning.scheduling.problem import Goal
 from elastream.planning.scheduling.reading import read
 from elastream.recording.directory import RunDirectory
+from elastream.spark.hosts.warmup import _pinned, warm_up
 from elastream.spark.jvm.gateway import java_context
 from elastream.spark.start import start_plant
 from waiting import wait_until
@@ -256,6 +259,36 @@ def test_a_stage_that_is_submitted_to_a_lost_executor_runs_where_its_state_parti
     found = {each.index(): each.executorId() for each in (tasks.apply(number) for number in range(tasks.size()))}
     other = {"h1": executors["h2"], "h2": executors["h1"]}
     assert found == {task.index: other[host] for task, host in ran.items()}
+
+
+def test_what_warms_an_executor_up_waits_for_it_and_for_no_other(plant, folder):
+    """It registers seconds before it takes tasks; here another task has its slot."""
+    executor, context = plant.hosts.executor("h2"), java_context(plant.spark)
+
+    def sleep(batches):
+        time.sleep(5.0)
+        yield from batches
+
+    busy = InheritableThread(_pinned(plant.spark, executor).mapInArrow(sleep, "word string").collect, session=plant.spark)
+    plant.spark.sparkContext.setJobGroup("sleeps", "")
+    busy.start()
+    tracker = context.statusTracker()
+    jobs = tracker.getJobIdsForGroup
+    wait_until(lambda: any(stage.numActiveTasks() for stage in stages_of(tracker, jobs("sleeps"))))
+    plant.spark.sparkContext.setJobGroup("warms", "")
+    try:
+        warm_up(plant.spark, plant.instruments.driver, executor, folder / "warm-up")
+    finally:
+        context.clearJobGroup()
+        busy.join()
+    ran = [context.statusStore().taskList(stage.stageId(), 0, 100) for stage in stages_of(tracker, jobs("warms"))]
+    assert {tasks.apply(n).executorId() for tasks in ran for n in range(tasks.size())} == {executor.id}
+    observed(plant, lambda o: tasks_on(o, "h2") == 2 and not plant.placing.wanted())  # those that ran elsewhere meanwhile
+
+
+def stages_of(tracker, jobs):
+    found = (tracker.getStageInfo(stage) for job in jobs for stage in tracker.getJobInfo(job).get().stageIds())
+    return [each.get() for each in found if each.isDefined()]
 
 
 def test_a_host_killed_in_mid_batch_is_lost_and_the_stream_goes_on(plant):

@@ -253,7 +253,7 @@ def _on_hosts(
             provider,
             clock.now,
             fence=client.fence,
-            warm=(lambda executor: warm_up(session, executor, directory.cluster)) if warm else None,
+            warm=(lambda executor: warm_up(session, driver, executor, directory.cluster)) if warm else None,
             log=leases,
             alarms=alarms,
         )

@@ -1,6 +1,6 @@
 // What the control plane asks of the driver's JVM, many values at a time: one call through the gateway costs about as much
 // as everything below. Compiled by driver_side.py with the compiler that Spark itself generates code with (Janino), which
-// knows no lambdas and no inference: hence the plain loops and the casts. Reads only, except that nothing here is kept.
+// knows no lambdas and no inference: hence the plain loops and the casts. Reads only, but for `hold`; nothing here is kept.
 
 /**
  * Stateful operators of a query, by the plan of its last batch: "group operator partitions planId name root store,store" a
@@ -90,6 +90,29 @@ public static String executors(Object context) {
             .append('\n');
     }
     return out.toString();
+}
+
+/**
+ * Have the tasks that are to warm `executor` up, as their job's property says, go on waiting for it, as if they had just begun to:
+ * it registers seconds before it takes tasks, and by then they would run elsewhere. Nothing where it does not live.
+ */
+public static String hold(Object context, String executor, String property) throws Exception {
+    org.apache.spark.SparkContext spark = (org.apache.spark.SparkContext) context;
+    if (!((org.apache.spark.ExecutorAllocationClient) spark.schedulerBackend()).isExecutorActive(executor)) return "";
+    org.apache.spark.scheduler.TaskSchedulerImpl scheduler =
+        (org.apache.spark.scheduler.TaskSchedulerImpl) spark.taskScheduler();
+    java.lang.reflect.Field since = org.apache.spark.scheduler.TaskSetManager.class.getDeclaredField("lastLocalityWaitResetTime");
+    since.setAccessible(true);
+    synchronized (scheduler) {
+        scala.collection.mutable.ArrayBuffer all = scheduler.rootPool().getSortedTaskSetQueue();
+        for (int i = 0; i < all.size(); i++) {
+            org.apache.spark.scheduler.TaskSetManager tasks = (org.apache.spark.scheduler.TaskSetManager) all.apply(i);
+            java.util.Properties properties = tasks.taskSet().properties();
+            if (properties != null && executor.equals(properties.getProperty(property)))
+                since.setLong(tasks, System.currentTimeMillis());
+        }
+    }
+    return "";
 }
 
 /** Why an executor is gone, one line; nothing where Spark was not told. */
