@@ -111,20 +111,21 @@ def played(case, rates=None, faults=()):
     return Drawn(max(len(each.leases) for each in seen), changes, remarks, late, len(seen[-1].usable), use)
 
 
-def largest(case):
-    """Cores that the largest state partition of each stage needs, one after the other: more than one can never be kept up
-    with."""
-    slowest = min(case["speeds"])
-    return max(case["skew"], 1 / case["partitions"]) * case["rate"] * sum(case["costs"]) / slowest
+def largest(case, speed):
+    """Cores of this speed that the largest state partition of each stage needs, one after the other: more than one can
+    never be kept up with by hosts of that speed."""
+    return max(case["skew"], 1 / case["partitions"]) * case["rate"] * sum(case["costs"]) / speed
 
 
 @pytest.mark.slow
 @settings(max_examples=examples(30), deadline=None, phases=(Phase.generate,))
 @given(case=cases())
 def test_at_a_constant_load_it_comes_to_rest_and_what_stays_late_is_said(case):
-    assume(not 0.7 < largest(case) < 1.3)  # where the largest partition just fits, it is noise that decides
+    never = largest(case, max(case["speeds"])) > 1.3
+    # Where the largest partition just fits it is noise that decides, and where it fits the faster hosts alone who has it.
+    assume(never or largest(case, min(case["speeds"])) < 0.7)
     found = played(case)
-    if largest(case) > 1:
+    if never:
         assert found.remarks, (case, found)
         return
     late = [change for change in found.changes if change[0] > SECONDS - REST]
