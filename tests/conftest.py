@@ -68,6 +68,7 @@ SHARING = (
     "tests/spark/queries/test_linear_road_on_spark.py",
     "tests/spark/dataflow/test_keyed.py",
     "tests/spark/dataflow/test_sources.py",
+    "tests/spark/jvm/test_runs_python.py",
     "tests/docs/test_blocks_on_spark.py",
 )
 """Files whose tests share a session: one worker runs them all."""

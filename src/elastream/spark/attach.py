@@ -124,6 +124,7 @@ def attach(
         session = provider
     else:
         session = GrantedExecutors(Terms(tuple(kinds), max_hosts, patience=PATIENCE), client, allowed=allowed)
+
     # Executors that Spark brings may run where nothing of ours is installed; those on leased hosts are made ready.
     warm = None if provider is None or observe_only else lambda executor: warm_up(spark, driver, executor, None)
     log_of_leases = None if provider is None or observe_only or leases is None else leases.counted_from(clock.epoch)

@@ -206,6 +206,20 @@ def test_what_a_running_batch_overwrote_is_sent_again(tmp_path):
     assert len(bench.placing.landed) == 1
 
 
+def test_what_a_running_batch_overwrote_is_sent_again_and_not_loaded_again(tmp_path):
+    bench = Bench(tmp_path, lazy=True)
+    bench.engine.overwrites = True
+    bench.placing.want(task(0), "h2")
+    bench.batch()
+    assert bench.engine.told == [(0, "h2")]
+    bench.engine.overwrites = False
+    bench.placing.batch_ended(["count"], bench.engine.batch, bench.usable.get)  # of the batch under way
+    assert bench.engine.told == [(0, "h2")] * 2
+    bench.batch(2)
+    assert bench.placing.wanted() == {}
+    assert bench.engine.jobs == 1
+
+
 def test_a_batch_planned_before_it_was_sent_proves_nothing(tmp_path):
     bench = Bench(tmp_path)
     bench.placing.want(task(0), "h2")

@@ -20,7 +20,7 @@ from py4j.protocol import Py4JError
 from pyspark.sql import DataFrame, SparkSession
 
 from elastream.model.errors import first_line
-from elastream.spark.jvm.driver_side import DriverSide
+from elastream.spark.jvm.driver_side import DriverSide, runs_python
 from elastream.spark.jvm.executors import Executor
 from elastream.spark.jvm.gateway import gateway_of, java_context, java_session
 
@@ -48,14 +48,15 @@ LOAD_ROCKSDB = "java_method('org.rocksdb.RocksDB', 'loadLibrary')"
 def warm_up(spark: SparkSession, driver: DriverSide, executor: Executor, scratch: Path | None) -> None:
     """Run one task on each slot of `executor` that does what a batch does; returns when they have ended.
 
-    What it writes goes into `scratch`; None where executors need not see the driver's folders, and nothing is written.
+    Where no query that runs has Python in its batches, none is started: its workers and what they import are most of the
+    work. What it writes goes into `scratch`; None where executors need not see the driver's folders: nothing is written.
     """
     context = spark.sparkContext
     context.setJobDescription(f"warm up executor {executor.id}")
     context.setLocalProperty(WARMS, executor.id)
     try:
         with _held(driver, executor):
-            _run(spark, executor, scratch)
+            _run(spark, executor, scratch, runs_python(driver, spark))
     finally:
         context.setLocalProperty(WARMS, None)  # type: ignore[arg-type]
         context.setJobDescription(None)  # type: ignore[arg-type]
@@ -82,13 +83,16 @@ def _held(driver: DriverSide, executor: Executor) -> Iterator[None]:
         thread.join()
 
 
-def _run(spark: SparkSession, executor: Executor, scratch: Path | None) -> None:
+def _run(spark: SparkSession, executor: Executor, scratch: Path | None, python: bool) -> None:
     rows = _pinned(spark, executor)
     if "RocksDB" in str(spark.conf.get("spark.sql.streaming.stateStore.providerClass")):
         rows = rows.selectExpr(f"coalesce({LOAD_ROCKSDB}, word) as word")
-    # Twice, because a task of the stream has two workers: one reads its source, the other runs its operators.
-    touch = _touch()
-    touched = rows.mapInArrow(touch, "word string").mapInArrow(touch, "word string")
+    if python:
+        # Twice, because a task of the stream has two workers: one reads its source, the other runs its operators.
+        touch = _touch()
+        touched = rows.mapInArrow(touch, "word string").mapInArrow(touch, "word string")
+    else:
+        touched = rows.selectExpr(f"explode(transform(sequence(1, {ROWS}), n -> concat(word, n))) as word")
     # All of the shuffle's input is on this executor, so Spark runs the stage behind it there as well.
     counts = touched.groupBy("word").count().coalesce(TASKS * executor.slots).write.mode("overwrite")
     if scratch is None:

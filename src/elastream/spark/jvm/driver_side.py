@@ -16,10 +16,12 @@ from elastream.model.errors import EnvironmentProblem
 from elastream.spark.jvm.adapters import for_release
 from elastream.spark.jvm.gateway import Java, java_context, java_queries, java_session, jvm_of, why_in_java
 
-__all__ = ["HERE", "DriverSide", "RunningQuery", "TaskLoads", "running_queries"]
+__all__ = ["HERE", "DriverSide", "RunningQuery", "TaskLoads", "running_queries", "runs_python"]
 
 HERE = Path(__file__).parent
 """Folder of the Java sources."""
+ASKED, ASK_AGAIN = 10, 0.1
+"""Times that it is asked for what is unknown while a batch is planned, and seconds between two."""
 
 
 class DriverSide:
@@ -94,3 +96,13 @@ def running_queries(driver: DriverSide, spark: SparkSession) -> tuple[RunningQue
         RunningQuery(query, run, int(batch), idle == "1", real_time == "1", name)
         for query, run, batch, idle, real_time, name in rows
     )
+
+
+def runs_python(driver: DriverSide, spark: SparkSession) -> bool:
+    """Whether executors of the application of `spark` run Python for its queries, or may: without a query, where one has
+    had no batch yet, and behind `foreachBatch`, nobody knows. Raises Py4JError."""
+    for _ in range(ASKED):  # while a batch is being planned, its query has no plan
+        if answer := driver.ask("python", driver.context, java_queries(spark)):
+            return answer != [["0"]]
+        time.sleep(ASK_AGAIN)
+    return True

@@ -258,6 +258,8 @@ class Placing:
                 self._end(task, MigrationState.DROPPED)
             elif not there:
                 self._back(each)
+                if each.keep and each.loaded and batch < each.due and place not in self._where.values():
+                    each.place = place  # a batch planned before overwrote the report; the state is still loaded there
             elif batch >= each.due:
                 # The coordinator returns the reported location; only a batch planned since confirms it.
                 self._end(task, MigrationState.LANDED)

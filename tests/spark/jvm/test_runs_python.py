@@ -1,0 +1,56 @@
+"""Whether the tasks of queries run Python, by the plans of their batches: executors are warmed up accordingly."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming import DataStreamWriter
+
+from elastream.spark.hosts.warmup import warm_up
+from elastream.spark.jvm.driver_side import DriverSide, runs_python
+from elastream.spark.jvm.executors import Executor
+from waiting import wait_until
+
+pytestmark = pytest.mark.spark
+
+
+def unchanged(frame: DataFrame) -> DataFrame:
+    def same(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:  # in here, it travels whole
+        yield from batches
+
+    return frame.mapInArrow(same, frame.schema)
+
+
+def noop(frame: DataFrame) -> DataStreamWriter:
+    return frame.writeStream.format("noop")
+
+
+def by_function(frame: DataFrame) -> DataStreamWriter:
+    return frame.writeStream.foreachBatch(lambda batch, number: None)
+
+
+@pytest.mark.parametrize(
+    ("of", "sink", "said"),
+    [
+        (lambda rows: rows.selectExpr("value % 10 as v"), noop, False),
+        (lambda rows: rows.groupBy("value").count(), noop, False),
+        (unchanged, noop, True),
+        (lambda rows: rows, by_function, True),
+    ],
+    ids=["native", "state", "python", "foreachBatch"],
+)
+def test_a_plan_says_whether_its_tasks_run_python(
+    local_spark: SparkSession, of: Callable[[DataFrame], DataFrame], sink: Callable[[DataFrame], Any], said: bool
+) -> None:
+    driver = DriverSide(local_spark)
+    assert runs_python(driver, local_spark), "of no query nobody knows"
+    rows = local_spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 10).load()
+    query = sink(of(rows)).outputMode("update").trigger(processingTime="100 milliseconds").start()
+    try:
+        wait_until(lambda: query.lastProgress is not None)
+        assert runs_python(driver, local_spark) == said
+        warm_up(local_spark, driver, Executor("driver", "localhost", slots=1), None)  # as it goes with and without
+    finally:
+        query.stop()
