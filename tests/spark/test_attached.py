@@ -78,7 +78,7 @@ def test_what_is_owed_is_what_the_provider_says(spark, driver):
 
 def test_a_leased_host_is_warmed_before_it_takes_tasks_and_those_found_are_not(spark, driver, monkeypatch):
     warmed = []
-    monkeypatch.setattr(module, "warm_up", lambda session, executor, scratch: warmed.append((executor.id, scratch)))
+    monkeypatch.setattr(module, "warm_up", lambda session, driver, executor, scratch: warmed.append((executor.id, scratch)))
     plant = attach(spark, driver, None, provider=FakeProvider(), max_hosts=4)
     try:
         plant.hosts.lease("leased", SMALL)

@@ -238,7 +238,13 @@ def test_an_executor_killed_in_mid_batch_is_replaced(plant):
 def test_a_stage_that_is_submitted_to_a_lost_executor_runs_where_its_state_partitions_are_to_go(plant):
     """As one is whose tasks were placed before the loss was known. It waits for nobody else, wherever slots are free."""
     lost = next(loss.executor for loss in plant.succession.losses if loss.moved)
-    ran, executors = plant.mover.ran(), {host: plant.hosts.executor(host).id for host in ("h1", "h2")}
+    executors = {host: plant.hosts.executor(host).id for host in ("h1", "h2")}
+
+    def told():  # who follows whom by where tasks are now: within a second
+        return set(plant.succession._heirs) == {(task, executors[host]) for task, host in plant.mover.ran().items()}
+
+    wait_until(told)
+    ran = plant.mover.ran()
     context, jvm = java_context(plant.spark), plant.spark.sparkContext._jvm
     place = jvm.PythonUtils.toSeq([f"executor_{plant.hosts.executor('h2').host}_{lost}"])
     numbers = [jvm.scala.Tuple2(number, place) for number in range(4)]
