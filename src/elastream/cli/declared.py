@@ -5,7 +5,7 @@
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,12 +21,6 @@ if TYPE_CHECKING:
 __all__ = ["Declared", "declared"]
 
 
-def _default_policy() -> "Policy":
-    from elastream.planning.policies.threshold import Threshold
-
-    return Threshold()
-
-
 @dataclass(frozen=True)
 class Declared:
     """A validated dataflow with its run settings. cloud, target_latency (seconds): None if not declared.
@@ -38,7 +32,7 @@ class Declared:
     """
 
     graph: "Graph"
-    policy: "Policy" = field(default_factory=_default_policy)
+    policy: "Policy"
     cloud: Any = None
     target_latency: float | None = None
     host_types: "tuple[HostType, ...]" = ()
@@ -63,6 +57,7 @@ def declared(file: Path) -> Declared:
     from elastream.cli.run import without_run
     from elastream.model.errors import InputError
     from elastream.model.flow import Dataflow
+    from elastream.planning.policies.threshold import Threshold
 
     if file.suffix in (".yaml", ".yml") and file.is_file():
         return _of_document(file)
@@ -75,7 +70,7 @@ def declared(file: Path) -> Declared:
     flows = [value for value in names.values() if isinstance(value, Dataflow)]
     if len(flows) != 1:
         without_run(file, names)
-    return Declared(flows[0].graph)
+    return Declared(flows[0].graph, Threshold())
 
 
 class Stopped(BaseException):
@@ -118,8 +113,7 @@ def _of_document(file: Path) -> Declared:
     from elastream.documents.dataflow import load_document
 
     document = load_document(file)
-    policy = _default_policy() if document.policy is None else document.policy.build()
-    cloud = None if document.cloud is None else document.cloud.build()
+    policy, cloud = document.policy.build(), None if document.cloud is None else document.cloud.build()
     types = tuple(document.host_types.values())
     return Declared(
         document.graph,

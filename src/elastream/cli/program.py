@@ -37,7 +37,7 @@ def _run_document(file: Path, options: "RunOptions") -> None:
     from elastream.documents.dataflow import load_document
 
     document = load_document(file)
-    policy = options.policy or (None if document.policy is None else document.policy.build())
+    policy = options.policy or document.policy.build()
     cloud = options.cloud or _cloud_of(document).build()
     from elastream.api.run import run
     from elastream.recording.parts import RETENTION

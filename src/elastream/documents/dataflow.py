@@ -36,7 +36,7 @@ from elastream.documents.dataflow_keys import (
 )
 from elastream.documents.key_tables import load_key_table
 from elastream.documents.located import Loc, Located, read_yaml
-from elastream.documents.registry import CLOUD, POLICY, SINK, SOURCE, Registry, made
+from elastream.documents.registry import CLOUD, DEFAULT_POLICY, POLICY, SINK, SOURCE, Registry, made
 from elastream.documents.schema import chosen, declared_types
 from elastream.documents.user_code import ProgramError, References, near
 from elastream.model.building import Tap
@@ -95,14 +95,14 @@ class Setting:
 class Document:
     """A document, checked: the dataflow, and how it wants to be run where it says so (else None).
 
-    target_latency: seconds. host_types: those declared in the document, by name. guards: their file.
-    consistency: the mode's name. replicas: copies of each state partition. retention: seconds for which details are kept.
-    state_partitions: of each keyed operator; None: by default.
+    policy: the default one where none is named. target_latency: seconds. host_types: those declared in the document,
+    by name. guards: their file. consistency: the mode's name. replicas: copies of each state partition. retention:
+    seconds for which details are kept. state_partitions: of each keyed operator; None: by default.
     """
 
     path: Path
     flow: Dataflow
-    policy: Setting | None = None
+    policy: Setting
     cloud: Setting | None = None
     target_latency: float | None = None
     host_types: Mapping[str, HostType] = field(default_factory=dict)
@@ -150,7 +150,7 @@ def load_document(path: Path | str) -> Document:
     return Document(
         path=file.path,
         flow=flow,
-        policy=_setting(file, ("policy",), keys.policy, POLICY, references),
+        policy=_named(file, ("policy",), keys.policy or {DEFAULT_POLICY: {}}, POLICY, references),
         cloud=_setting(file, ("cloud",), keys.cloud, CLOUD, references, host_types),
         target_latency=keys.target_latency,
         host_types=host_types,
@@ -370,8 +370,17 @@ def _setting(
     references: References,
     host_types: Mapping[str, HostType] | None = None,
 ) -> Setting | None:
-    if written is None:
-        return None
+    return None if written is None else _named(file, place, written, registry, references, host_types)
+
+
+def _named(
+    file: Located,
+    place: Loc,
+    written: Mapping[str, Mapping[str, Any]],
+    registry: Registry,
+    references: References,
+    host_types: Mapping[str, HostType] | None = None,
+) -> Setting:
     ((name, parameters),) = written.items()
     place = file.written((*place, name)) or place
     if name not in registry.known and ":" not in name:

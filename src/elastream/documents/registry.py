@@ -62,6 +62,7 @@ POLICY = Registry(
         "exhaustive": "elastream.planning.policies.searching:Exhaustive",
     },
 )
+DEFAULT_POLICY = "threshold"
 CLOUD = Registry(
     "cloud",
     {"types": tuple | list, "max_hosts": int, "open": 1},

@@ -24,7 +24,7 @@ from elastream.spark.jvm.driver_side import DriverSide, runs_python
 from elastream.spark.jvm.executors import Executor
 from elastream.spark.jvm.gateway import gateway_of, java_context, java_session
 
-__all__ = ["HELD", "warm_up"]
+__all__ = ["warm_up"]
 
 log = logging.getLogger(__name__)
 

@@ -147,22 +147,27 @@ public static String queries(Object all) {
 }
 
 /**
- * Whether tasks of any of these queries run Python, by the plans of their last batches: "1" or "0", and nothing while one is not
- * known. So it may be where there is no query, and where a function of the driver is given each batch.
+ * Whether tasks of any of these queries run Python, by the plans of their last batches: "1" or "0", and nothing while the next
+ * one is being planned. So it may be where there is no query, where one has had no batch, and where a function of the driver is
+ * given each batch.
  */
 public static String python(Object context, Object all) {
     java.util.Iterator queries = ((java.util.Map) all).values().iterator();
-    boolean none = !queries.hasNext();
+    String found = queries.hasNext() ? "0\n" : "1\n";
     while (queries.hasNext()) {
         org.apache.spark.sql.execution.streaming.runtime.StreamExecution query =
             (org.apache.spark.sql.execution.streaming.runtime.StreamExecution) queries.next();
         org.apache.spark.sql.execution.streaming.runtime.IncrementalExecution last = query.lastExecution();
-        if (last == null || !planned((org.apache.spark.SparkContext) context, query, last)) return "";
+        if (last == null) return "1\n";
+        if (!planned((org.apache.spark.SparkContext) context, query, last)) {
+            found = ""; // unless another says
+            continue;
+        }
         String text = (last.executedPlan() + " " + query.sink().getClass().getName()).toLowerCase();
         String[] words = {"python", "pandas", "pyspark", "arrow", "foreach"};
         for (int i = 0; i < words.length; i++) if (text.contains(words[i])) return "1\n";
     }
-    return none ? "1\n" : "0\n";
+    return found;
 }
 
 /**
