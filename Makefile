@@ -45,6 +45,7 @@ check: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy -p elastream
+	$(BIN)/mypy scripts/archive_classes.py
 	$(BIN)/lint-imports
 
 # Every example of every property, and what needs minutes.

@@ -260,8 +260,9 @@ def listed(cluster: LocalCluster) -> Sequence[Mapping[str, Any]]:
 
 def warm(spark: SparkSession, root: Path) -> None:
     """Warm up every executor that is there, as Elastream does with its own."""
-    for executor in Executors(DriverSide(spark)).look().values():
-        warm_up(spark, executor, root)
+    driver = DriverSide(spark)
+    for executor in Executors(driver).look().values():
+        warm_up(spark, driver, executor, root)
 
 
 def started(query: StreamingQuery) -> None:

@@ -93,7 +93,8 @@ class Starter:
         if "forks" not in has:
             settings = {**settings, f"spark.executorEnv.{TAG}": ""}  # where its cluster's server is not looked for
         self.spark = session.open_session(reach.master, "start", folder, {**settings, **reach.settings}, reach.secret)
-        self.executors, self.folder, self.number = Executors(DriverSide(self.spark)), folder, 0
+        self.driver, self.folder, self.number = DriverSide(self.spark), folder, 0
+        self.executors = Executors(self.driver)
 
     def start(self, count: int = 1, in_turn: bool = False) -> dict[str, float]:
         """Start hosts and end them: seconds from the lease to each part, of the last host, and CPU seconds of all."""
@@ -117,7 +118,7 @@ class Starter:
         used = self.provider.measure()
         parts["CPU"] = sum(used[name].cpu_seconds or 0.0 for name in names)
         if count == 1:
-            warm_up(self.spark, found[listed[names[0]].address], self.folder)
+            warm_up(self.spark, self.driver, found[listed[names[0]].address], self.folder)
             parts["warm"] = time.monotonic() - began
             parts["CPU until warm"] = self.provider.measure()[names[0]].cpu_seconds or 0.0
         self.provider.release(names)

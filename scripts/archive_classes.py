@@ -10,6 +10,8 @@ import tempfile
 import time
 from pathlib import Path
 
+from pyspark.sql import SparkSession
+
 from elastream.clouds.local import archive, java
 from elastream.clouds.local.local import Local
 from elastream.model.cloud import HostType
@@ -37,6 +39,7 @@ def main() -> str:
         closing.callback(provider.close)
         provider.lease({"h1": HOST})
         reach = provider.terms.reach
+        assert reach is not None, "hosts of this machine bring their own cluster"
         settings = session.settings_for(
             driver_address=reach.driver_address,
             executor_memory=reach.executor_memory,
@@ -47,19 +50,20 @@ def main() -> str:
         )
         spark = session.open_session(reach.master, "archive", folder, {**settings, **reach.settings}, reach.secret)
         closing.callback(spark.stop)
-        executors = Executors(DriverSide(spark))
+        driver = DriverSide(spark)
+        executors = Executors(driver)
         while not (there := executors.by_address()):
             if time.monotonic() > until:
                 return f"no executor came within {LIMIT:g} s"
             provider.hosts()  # starts those that wait
             time.sleep(POLL)
         (executor,) = there.values()
-        warm_up(spark, executor, folder)
+        warm_up(spark, driver, executor, folder)
         batches(spark, folder, until)
         return wanted.make(provider.cluster.loaded_classes())
 
 
-def batches(spark, folder: Path, until: float) -> None:
+def batches(spark: SparkSession, folder: Path, until: float) -> None:
     """Two micro-batches with state, or as many as there are time for."""
     ticks = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 10).load()
     counted = ticks.selectExpr("value % 3 as third").groupBy("third").count()
