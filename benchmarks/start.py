@@ -85,7 +85,7 @@ class Starter:
             executor_memory=reach.executor_memory,
             executor_cores=reach.executor_cores,
             state_partitions=4,
-            small=True,
+            host_cores=0.5,
             java_options=reach.java_options,
         )
         if "daemon" not in has:

@@ -22,8 +22,9 @@ def split_words(line):
     return WORD.findall(line.lower())
 
 
-# 36,000 lines/s are work for four hosts. These have 0.35 cores each, so that two cores leave the driver room beside four.
-RISE, FALL = ramp("1k/s", "36k/s", over="90s"), ramp("36k/s", "1k/s", over="60s")
+# Hosts have 0.35 cores each, so that two cores leave the driver room beside four. 18,000 lines/s are work for two or three
+# of these on a quick machine, and for four on one of half its speed.
+RISE, FALL = ramp("1k/s", "18k/s", over="90s"), ramp("18k/s", "1k/s", over="60s")
 LOAD = constant("1k/s", lasts="15s").then(RISE).then(FALL).then(constant("1k/s", lasts="40s"))
 
 flow = Dataflow("word_count")

@@ -79,6 +79,12 @@ def test_a_decision_with_its_effect_is_not_counted_again():
     assert book.decided(round_.with_actual({"cost": 1.0})) == []
 
 
+def test_that_a_policy_needs_more_hosts_than_may_be_leased_is_a_warning_about_that_rule():
+    note = "max_hosts: at most 4 hosts may be leased, and 9 are needed for 900/s"
+    (event,) = EventBook().decided(decision(note=note))
+    assert (event.reason, event.about, event.type, event.message) == (Reason.SCALING_LIMITED, "max_hosts", "Warning", note)
+
+
 @pytest.mark.parametrize("note", [NO_HELP, HALF_HELP])
 def test_hosts_that_did_not_help_are_ineffective_scaling(note):
     (event,) = EventBook().decided(decision(note=f"1 observation skipped; {note}: 2 cores processed 10/s"))

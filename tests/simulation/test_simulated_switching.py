@@ -17,6 +17,7 @@ from elastream.model.errors import DataflowError, InputError
 from elastream.model.graph import Alternate, Edge, Graph, Kind, Operator
 from elastream.model.observation import Metric
 from elastream.model.stages import lay_out
+from elastream.model.wording import gist
 from elastream.planning.policies.threshold import Threshold
 from elastream.simulation import Emissions, Settings, Travel, make_plant
 from properties import examples
@@ -501,3 +502,33 @@ def test_while_a_branch_sleeps_its_hosts_go_and_when_it_wakes_hosts_come_back(bu
     assert max(asleep, again) <= 2
     assert 6 <= min(awake, back) <= max(awake, back) <= 12
     assert plant.observe().operators.value("source" if build == "fused" else "peak", Metric.BACKLOG) < 200 * 20
+
+
+@pytest.mark.parametrize(
+    ("build", "said"), [("fused", "# are needed for #/s"), ("apart", "there is no room for # instances of work")]
+)
+def test_that_too_few_hosts_may_be_leased_is_said_once_the_load_needs_more_and_not_before(build, said):
+    work = Operator("work", Kind.TRANSFORM, (Alternate("a", cost=0.02),), cores=0.5)
+    graph = Graph(
+        "few",
+        (Operator("source", Kind.SOURCE), work, Operator("sink", Kind.SINK)),
+        (Edge("source", "work"), Edge("work", "sink")),
+    )
+    plant = make_plant(
+        lay_out(graph, fused=build == "fused"),
+        host_types=[HostType("one", cores=1.0, price=1.0, billing=Billing(1.0, 60.0), start=20.0)],
+        loads={"source": Emissions.every(1.0, [20] * 600 + [100] * 300, spread=True)},
+        settings=Settings(monitor=1.0 if build == "fused" else 5.0, travel=Travel.COHORTS),
+        max_hosts=2,
+        target_latency=20.0,
+    )
+    policy, memory, heard = Threshold(), None, {True: set(), False: set()}
+    for time in range(5, 900, 5):
+        plant.advance(float(time))
+        plan = policy.plan(plant.observe(), memory)
+        memory = plan.memory
+        heard[time < 600] |= {gist(remark) for remark in plan.remarks}
+        for action in plan.actions:
+            assert plant.apply(action).succeeded, action
+    assert heard[True] == set()
+    assert any(remark.startswith("max_hosts: at most # hosts may be leased") and said in remark for remark in heard[False])

@@ -32,7 +32,7 @@ from elastream.model.decision import Proposal
 from elastream.model.observation import Observation
 from elastream.model.ring import tokens_refusal
 from elastream.model.units import format_duration
-from elastream.model.wording import counted
+from elastream.model.wording import at_most, counted
 
 __all__ = ["arbitrate", "subject"]
 
@@ -271,8 +271,7 @@ def _out_of_bounds(action: Action, plan: _Plan) -> str:
                     f"at most {counted(int(plan.growth), 'host')} may be added in one round, to {len(observation.leases)}"
                 )
             leased = len(observation.leases) + len(plan.leased)
-            most = f"max_hosts: at most {counted(context.max_hosts, 'host')} may be leased"
-            return most if leased >= context.max_hosts else ""
+            return at_most(context.max_hosts) if leased >= context.max_hosts else ""
         case DrainHost(host) | ReleaseHost(host):
             # A working host may only go while enough others work; one that is coming may also lean on others coming.
             if plan.state(host) is HostState.DRAINING or DrainHost(host) in plan.granted:

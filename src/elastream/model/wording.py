@@ -17,6 +17,7 @@ __all__ = [
     "UNKNOWN",
     "WRITERS",
     "amount",
+    "at_most",
     "clock",
     "counted",
     "duration_text",
@@ -65,6 +66,11 @@ def gist(sentence: str) -> str:
 def hosts_text(hosts: float) -> str:
     """A number of hosts: `"1 host"`, `"3 hosts"`."""
     return f"{amount(hosts)} host" + ("" if hosts == 1 else "s")
+
+
+def at_most(hosts: int) -> str:
+    """That no more than `hosts` may be leased, by the rule `max_hosts`: how a policy begins that needs more."""
+    return f"max_hosts: at most {counted(hosts, 'host')} may be leased"
 
 
 def duration_text(seconds: float | None) -> str:

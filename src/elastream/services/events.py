@@ -100,6 +100,8 @@ class EventBook:
         for said in decision.note.split("; "):
             if said.startswith((NO_HELP, HALF_HELP)):
                 yield Reason.INEFFECTIVE_SCALING, "", said
+            elif rule := rule_of(said):
+                yield Reason.SCALING_LIMITED, rule, said
         for unknown in decision.standing:
             yield Reason.METRICS_MISSING, "/".join((unknown.rows, unknown.row, unknown.metric)), str(unknown)
         for fault in decision.faults:

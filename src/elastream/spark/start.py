@@ -1,6 +1,7 @@
 """Starts queries on hosts of a cloud: cluster, session, first hosts, queries - all of it, or nothing is left running."""
 
 import logging
+import math
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -228,7 +229,7 @@ def _on_hosts(
             executor_cores=reach.executor_cores,
             state_partitions=partitions,
             state_store=state_store,
-            small=any(type.cores < 1 for type in terms.types),
+            host_cores=min((type.cores for type in terms.types), default=math.inf),
             java_options=reach.java_options,
         )
         readings = directory.cluster / "speeds"

@@ -150,8 +150,16 @@ def test_a_queue_that_is_worked_off_within_the_target_is_not_late_though_nothing
     assert not any(isinstance(action, SetParallelism) for action in Threshold().plan(ending).actions)
 
 
-def test_no_more_hosts_are_leased_than_allowed():
-    assert kinds(Threshold().plan(observe([host("h1")], 900.0, max_hosts=3)).actions) == [LeaseHost, LeaseHost]
+def test_no_more_hosts_are_leased_than_allowed_and_that_these_are_too_few_is_said():
+    plan = Threshold().plan(observe([host("h1")], 900.0, max_hosts=3))
+    assert kinds(plan.actions) == [LeaseHost, LeaseHost]
+    # (900/s x 0.01 core-seconds, and 5.75 cores for what waits until hosts work) at 77 % of a core a host.
+    assert plan.remarks == ("max_hosts: at most 3 hosts may be leased, and 20 are needed for 900/s",)
+
+
+@pytest.mark.parametrize("arriving", [120.0, 75.0, 0.0])
+def test_nothing_is_said_of_how_many_hosts_may_be_leased_where_they_suffice(arriving):
+    assert Threshold().plan(observe([host("h1")], arriving, max_hosts=3)).remarks == ()
 
 
 def test_late_backlog_is_worked_off_within_the_time_that_a_host_takes_to_start():

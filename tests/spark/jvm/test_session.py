@@ -1,5 +1,6 @@
 """What a session is opened with, and what is left of one whose opening is interrupted."""
 
+import math
 import os
 import signal
 import subprocess
@@ -16,7 +17,7 @@ from elastream.model.errors import EnvironmentProblem
 from elastream.spark.jvm.adapters import COPIES
 from elastream.spark.jvm.copies_jar import copies_settings
 from elastream.spark.jvm.releases import release_of
-from elastream.spark.jvm.session import STATE_STORES, open_session
+from elastream.spark.jvm.session import ONE_CORE_JVM, SMALL_JVM, STATE_STORES, open_session, settings_for
 from spark_jvm import forget_jvm
 from waiting import wait_until
 
@@ -44,6 +45,14 @@ def test_workers_run_the_drivers_interpreter_wherever_they_are_started(tmp_path,
     with pytest.raises(EnvironmentProblem, match="there is none"):
         open_session("local", "name", tmp_path, {"spark.driver.host": "localhost"})
     assert os.environ["PYSPARK_PYTHON"] == os.environ["PYSPARK_DRIVER_PYTHON"] == str(Path.cwd() / "venv/bin/python")
+
+
+@pytest.mark.parametrize(("cores", "told"), [(0.35, SMALL_JVM), (1.0, ONE_CORE_JVM), (2.0, ()), (math.inf, ())])
+def test_the_smaller_a_host_the_less_its_executor_optimises(cores, told):
+    made = settings_for(
+        driver_address="", executor_memory=1, executor_cores=1, state_partitions=1, host_cores=cores, java_options=["-Da=b"]
+    )
+    assert made["spark.executor.extraJavaOptions"].split() == [*told, "-Da=b"]
 
 
 def jvms() -> list[psutil.Process]:

@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 
 from elastream.model.action import Action
-from elastream.model.wording import counted
+from elastream.model.wording import at_most, counted
 from elastream.planning.algorithms.apart import CoreNeed, enlarge, lacks, may_reduce, needs_of, reduce
 from elastream.planning.algorithms.draft import Draft, observed_instances
 from elastream.planning.algorithms.measures import unsized
@@ -50,25 +50,33 @@ class ApartRound(SizingRound):
         shrinks = bool(surplus) and not observation.coming and observation.since_change >= policy.cool_down
         grown: list[Action] = []
         releases: list[Action] = []
+        remarks: tuple[str, ...] = ()
         if lacks(observation, wanted, instances, policy.spare) or (
             shrinks and may_reduce(observation, units, instances, surplus, self.pace)
         ):
-            grown, releases = self._drafted(wanted, needs, surplus, shrinks)
+            grown, releases, remarks = self._drafted(wanted, needs, surplus, shrinks)
         actions = [*grown, *self._emptied(), *releases]
         total = math.fsum(need.cores for need in needs.values()) if needs else math.nan
-        return Scaled(actions, (), seen, self._predicted(actions, total), unknown)
+        return Scaled(actions, (), seen, self._predicted(actions, total), unknown, remarks)
 
     def _drafted(
         self, wanted: Mapping[str, int], needs: Mapping[str, CoreNeed], surplus: Mapping[str, int], shrinks: bool
-    ) -> tuple[list[Action], list[Action]]:
-        """(actions towards `wanted` instances, releases where nothing grows); shrinks: whether hosts may go at all."""
+    ) -> tuple[list[Action], list[Action], tuple[str, ...]]:
+        """(actions towards `wanted` instances, releases where nothing grows, what no more hosts may be leased for).
+
+        shrinks: whether hosts may go at all.
+        """
         policy, draft = self.policy, Draft(self.observation)
         why = {name: self._reason(name, needs.get(name), draft.instances[name]) for name in wanted}
         leased = len(draft.hosts)
         enlarge(draft, wanted, surplus, why, policy.host_type, policy.spare)
         grown = len(draft.hosts) > leased or any(draft.instances[name] > 0 and draft.received for name in wanted)
         releases = reduce(draft, surplus, self.pace, policy.spare) if shrinks and not grown else []
-        return draft.plan, releases
+        lacking = {name: wanted[name] - n for name, n in draft.instances.items() if 0 < n < wanted.get(name, 0)}
+        if not lacking or draft.may_lease:
+            return draft.plan, releases, ()
+        short = ", ".join(f"{counted(n, 'instance')} of {name}" for name, n in lacking.items())
+        return draft.plan, releases, (f"{at_most(self.observation.context.max_hosts)}, and there is no room for {short}",)
 
     def _reason(self, name: str, need: CoreNeed | None, now: int) -> str:
         if need is None:

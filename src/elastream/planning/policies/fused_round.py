@@ -11,6 +11,7 @@ import numpy as np
 from elastream.model.action import Action, SetParallelism
 from elastream.model.metrics import Metric
 from elastream.model.units import format_rate
+from elastream.model.wording import at_most
 from elastream.planning.algorithms import fused
 from elastream.planning.algorithms.load import ROUNDS
 from elastream.planning.algorithms.measures import capacity, sum_of, unsized
@@ -45,6 +46,7 @@ class FusedRound(SizingRound):
             # What the first batches work, and how far they lag behind, says nothing of the next ones.
             need = min(need, there)
         more = fused.lease_missing(observation, self.kind, need, why, policy.spare, equal=self._equal)
+        remarks = (*remarks, *self._too_few(need))
         hosts = [*self._emptied(more), *(more if more or observation.draining else self._shrink(seen))]
         wider = [action for operator in sorted(observation.context.scalable) for action in self._widened(operator, need)]
         kept = math.nan if math.isnan(need) else max(need, self._kept(seen) / self.most)
@@ -84,6 +86,14 @@ class FusedRound(SizingRound):
             elif math.isnan(need):
                 need, said = there + 1e-6, [lambda: "late, and the need is unknown: one host more"]
         return need, lambda: "".join(each() for each in said)
+
+    def _too_few(self, need: float) -> tuple[str, ...]:
+        """That fewer hosts may be leased than `need` cores take, so that nobody waits for what will not come."""
+        most = self.observation.context.max_hosts
+        needed = fused.hosts_for(self.observation, self.kind, need, self.policy.spare, equal=self._equal)
+        if not needed > most + 1e-9:
+            return ()
+        return (f"{at_most(most)}, and {math.ceil(needed - 1e-9)} are needed for {format_rate(self.rate)}",)
 
     @cached_property
     def _behind(self) -> float:
