@@ -72,7 +72,7 @@ ONE_CORE_JVM = (
     "-XX:Tier4BackEdgeThreshold=400000",
 )
 """For executors on one core. The first tier alone would cost them 40 % of the records/s that they come to; optimising as
-soon as Java usually does takes the core from the tasks just when a host joins. So what runs ten times as often is optimised."""
+soon as Java usually does takes the core from tasks just when a host joins. So what runs ten times as often is optimised."""
 
 STACK = "-Xss32m"
 """Stack of the driver's threads: Spark searches for an interrupt in the text of a failed Python callback with an expression
