@@ -1,0 +1,102 @@
+"""What hosts of one core gain by optimising late: records/s from their start on, and a host that joins at work.
+
+    python benchmarks/one_core.py [--quick] [--rounds N] [--json FILE]
+
+A count in native Spark on two hosts of one core, a full batch always ready, in three ways, each on a cluster of its own, in
+another order each round: executors as Java starts them, with the first compiler tier alone, and optimising late (what a run
+does). Of each: records/s in the first minute and in the third, then seconds until a third host works, and the longest batch
+from its lease until ten batches after it joined, over the median of those before. A way takes five minutes, three rounds 45;
+`--quick` has one round of shorter windows.
+"""
+
+import argparse
+import random
+import statistics
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from _common import Report, main, progress
+
+from elastream.experiments.resilience.bed import bed
+from elastream.experiments.resilience.job import Job
+from elastream.spark.jvm import session
+
+JOB = Job(keys=50_000, rows=50_000)
+HOSTS, AFTER = 2, 10
+WAYS: Mapping[str, Sequence[str]] = {
+    "as Java does": (),
+    "first tier alone": session.SMALL_JVM,
+    "late": session.ONE_CORE_JVM,
+}
+WINDOW, THIRD = 60.0, 120.0
+"""Seconds that records/s are taken over, and after which the third minute begins; of `--quick`, the QUICK part of them."""
+QUICK = 0.25
+SEED = 1
+SOURCE = "the project's bar"
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Records/s in the first window and in the third, seconds from a lease until its host works, longest batch over the
+    median before."""
+
+    first: float
+    third: float
+    leased: float
+    longest: float
+
+
+def measured(way: str, part: float) -> Found:
+    """One cluster, on which executors are started in that way."""
+    session.ONE_CORE_JVM = tuple(WAYS[way])
+    with bed(JOB, HOSTS) as made:
+        began = time.monotonic()
+        first = made.rate(part * WINDOW)
+        time.sleep(max(0.0, began + part * THIRD - time.monotonic()))
+        third = made.rate(part * WINDOW)
+        normal, asked = made.normal(), time.time()
+        made.lease(list(made.plant.context.host_types.values()))
+        leased = time.time() - asked
+        made.spread()
+        made.more(AFTER)
+        longest = max(end - start for start, end in made.batches() if end > asked)
+    return Found(first, third, leased, longest / normal)
+
+
+def measure(arguments: argparse.Namespace) -> Report:
+    chance, rounds, part = random.Random(SEED), 1 if arguments.quick else arguments.rounds, QUICK if arguments.quick else 1.0
+    found: dict[str, list[Found]] = {way: [] for way in WAYS}
+    for number in range(rounds):
+        for way in chance.sample(list(WAYS), len(WAYS)):
+            found[way].append(measured(way, part))
+            progress(f"round {number + 1} of {rounds}, {way}: {found[way][-1]}")
+    report = Report()
+    for name in ("first", "third", "leased", "longest"):
+        report.figures[name] = {way: _spread([getattr(each, name) for each in all_of]) for way, all_of in found.items()}
+
+    def over(name: str, other: str) -> list[float]:
+        return [getattr(a, name) / getattr(b, name) for a, b in zip(found["late"], found[other], strict=True)]
+
+    report.median_at_most("seconds until a leased host works, over Java's own way", over("leased", "as Java does"), 0.8, SOURCE)
+    report.median_at_least("records/s in the first minute, over Java's own way", over("first", "as Java does"), 1.0, SOURCE)
+    report.median_at_least("records/s in the third minute, over Java's own way", over("third", "as Java does"), 0.85, SOURCE)
+    report.median_at_least("records/s in the third minute, over the first tier", over("third", "first tier alone"), 1.2, SOURCE)
+    return report
+
+
+def _spread(runs: Sequence[float]) -> Mapping[str, Any]:
+    return {"median": statistics.median(runs), "runs": runs}
+
+
+def line(report: Report) -> str:
+    return "; ".join(f"{check.name}: {check.value:.3g}" for check in report.checks)
+
+
+def more(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--rounds", type=int, default=3, metavar="N", help="of all three ways (default: 3)")
+
+
+if __name__ == "__main__":
+    main("one_core", __doc__.splitlines()[0], measure, line, more)
