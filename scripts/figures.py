@@ -145,7 +145,7 @@ class Headline:
 
 HEADLINES = (
     Headline(
-        "`make demo`: part of the time within its 3 s, under a load that rises to four hosts' work in 90 s",
+        "`make demo`: part of the time within its 3 s, under a load that rises eighteenfold in 90 s",
         "demo",
         "part of the time",
     ),

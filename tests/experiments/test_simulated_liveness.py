@@ -20,6 +20,11 @@ SIZING = ("threshold", "btu", "queue_threshold")
 SEEDS = (3, 11, 19, 43)
 
 
+def seconds(seed: int, policy: str) -> object:
+    """A case of fused stages that takes seconds to play."""
+    return pytest.param(LivenessCase(seed, policy, True), marks=pytest.mark.slow)
+
+
 @pytest.mark.parametrize("policy", SIZING)
 @pytest.mark.parametrize("fused", [True, False], ids=["fused", "apart"])
 @pytest.mark.parametrize("seed", SEEDS)
@@ -34,7 +39,7 @@ def test_under_sustained_overload_a_policy_acts_within_three_rounds_or_names_wha
     [
         LivenessCase(20018, "threshold", True),  # hosts of unlike speed: a stage's tasks wait for the slowest
         LivenessCase(30064, "queue_threshold", True),  # hosts smaller than what the source declares
-        LivenessCase(30021, "e2df", True),  # a micro-batch of minutes
+        seconds(30021, "e2df"),  # a micro-batch of minutes
         LivenessCase(
             40429, "btu", True
         ),  # records wait for the query of two sources, one of which has a fixed number of tasks
@@ -46,15 +51,15 @@ def test_under_sustained_overload_a_policy_acts_within_three_rounds_or_names_wha
         LivenessCase(71207, "btu", True),  # a run that begins with more instances than slots
         LivenessCase(71430, "threshold", True),  # as many tasks with state on some hosts as two turns take, on others three
         LivenessCase(70005, "threshold", True),  # hosts of unlike speed, which suffice by the sum of their cores
-        LivenessCase(100266, "e2df", True),  # two stages with state, beside which the source's own work is nothing
-        LivenessCase(100281, "e2df", True),  # a task with state on a slow host, for which all others wait
+        seconds(100266, "e2df"),  # two stages with state, beside which the source's own work is nothing
+        seconds(100281, "e2df"),  # a task with state on a slow host, for which all others wait
         LivenessCase(100036, "threshold", False),  # latencies of cohorts, a little less than nothing
         LivenessCase(102038, "by_load", True),  # state partitions that hold the rate, but not on the hosts that are there
         LivenessCase(100307, "btu", True),  # four instances on a host each, of which a fifth is none
         LivenessCase(103396, "threshold", False),  # what waited is worked off, and each record of it becomes two
-        LivenessCase(104901, "e2df", True),  # long micro-batches of one query beside short ones of another
+        seconds(104901, "e2df"),  # long micro-batches of one query beside short ones of another
         LivenessCase(101978, "by_load", True),  # hosts went, and more would have before it showed
-        LivenessCase(103973, "by_load", True),  # what each batch costs holds it up, on however many hosts
+        seconds(103973, "by_load"),  # what each batch costs holds it up, on however many hosts
     ],
     ids=str,
 )
