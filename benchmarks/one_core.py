@@ -3,8 +3,8 @@
     python benchmarks/one_core.py [--quick] [--rounds N] [--json FILE]
 
 A count in native Spark on two hosts of one core, a full batch always ready, in three ways, each on a cluster of its own, in
-another order each round: executors as Java starts them, with the first compiler tier alone, and optimising late (what a run
-does). Of each: records/s in the first minute and in the third, then seconds until a third host works, and the longest batch
+another order each round: executors as Java starts them, with the first compiler tier alone, and optimising late, which is
+what a run does. Of each: records/s in the first minute and in the third, then seconds until a third host works, and the longest batch
 from its lease until ten batches after it joined, over the median of those before. A way takes five minutes, three rounds 45;
 `--quick` has one round of shorter windows.
 """
@@ -66,7 +66,8 @@ def measured(way: str, part: float) -> Found:
 
 
 def measure(arguments: argparse.Namespace) -> Report:
-    chance, rounds, part = random.Random(SEED), 1 if arguments.quick else arguments.rounds, QUICK if arguments.quick else 1.0
+    rounds, part = (1, QUICK) if arguments.quick else (arguments.rounds, 1.0)
+    chance = random.Random(SEED)
     found: dict[str, list[Found]] = {way: [] for way in WAYS}
     for number in range(rounds):
         for way in chance.sample(list(WAYS), len(WAYS)):
@@ -79,10 +80,11 @@ def measure(arguments: argparse.Namespace) -> Report:
     def over(name: str, other: str) -> list[float]:
         return [getattr(a, name) / getattr(b, name) for a, b in zip(found["late"], found[other], strict=True)]
 
-    report.median_at_most("seconds until a leased host works, over Java's own way", over("leased", "as Java does"), 0.8, SOURCE)
-    report.median_at_least("records/s in the first minute, over Java's own way", over("first", "as Java does"), 1.0, SOURCE)
-    report.median_at_least("records/s in the third minute, over Java's own way", over("third", "as Java does"), 0.85, SOURCE)
-    report.median_at_least("records/s in the third minute, over the first tier", over("third", "first tier alone"), 1.2, SOURCE)
+    java, tier = "over Java's own way", "over the first tier"
+    report.median_at_most(f"seconds until a leased host works, {java}", over("leased", "as Java does"), 0.8, SOURCE)
+    report.median_at_least(f"records/s in the first minute, {java}", over("first", "as Java does"), 1.0, SOURCE)
+    report.median_at_least(f"records/s in the third minute, {java}", over("third", "as Java does"), 0.85, SOURCE)
+    report.median_at_least(f"records/s in the third minute, {tier}", over("third", "first tier alone"), 1.2, SOURCE)
     return report
 
 
