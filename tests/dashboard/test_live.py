@@ -223,6 +223,25 @@ def test_a_note_that_says_the_same_of_other_figures_is_one_line() -> None:
     ]
 
 
+def test_remarks_that_come_and_go_in_turns_are_said_once_and_again_after_a_minute_without() -> None:
+    plain = io.StringIO()
+    lines = PlainView(Console(file=plain, width=100))
+    notes = {
+        1: "5 are too many",
+        3: "4 are too few",
+        5: "7 are too many",
+        7: "7 are too many; 4 are too few",
+        80: "4 are too few",
+    }
+    for time, note in notes.items():
+        lines.decided(Decision(time, float(time), "p", note=note))
+    assert [line.split() for line in plain.getvalue().splitlines()] == [
+        ["0:01", "5", "are", "too", "many"],
+        ["0:03", "4", "are", "too", "few"],
+        ["1:20", "4", "are", "too", "few"],
+    ]
+
+
 def test_a_metric_that_a_policy_lacks_is_shown_from_the_third_round_on_and_for_how_long(view: Screen) -> None:
     plain = io.StringIO()
     lines = PlainView(Console(file=plain, width=100))
