@@ -47,6 +47,8 @@ SOURCES = (
     Source("reaction", "From a load step to the service level", SPARK, "python benchmarks/reaction.py"),
     Source("start", "From lease to first task", SPARK, "python benchmarks/start.py",
            "how-to/hosts.md#how-long-a-host-takes"),
+    Source("one-core", "Executors on one core optimise late", SPARK, "python benchmarks/one_core.py",
+           "explanation/spark.md#what-a-batch-costs-and-what-was-taken-off-it"),
     Source("nstorm", "Moving state partitions, N-Storm", SPARK, "elastream experiment nstorm", "explanation/nstorm.md"),
     Source("switching", "Random switches with faults among them", SPARK, "python benchmarks/switching.py",
            "explanation/consistency.md"),
