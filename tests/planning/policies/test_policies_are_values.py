@@ -35,7 +35,7 @@ def test_a_policy_decides_something_here_so_that_the_property_below_says_somethi
 
 
 @pytest.mark.parametrize("name", EVERY)
-@given(loads=st.lists(st.sampled_from([0, 50, 300, 900]), min_size=4, max_size=examples(16)))
+@given(loads=st.lists(st.sampled_from([0, 50, 300, 900]), min_size=4, max_size=16))
 @settings(max_examples=examples(20))
 def test_one_object_answers_two_loops_alike_one_after_the_other_and_in_turns(name: str, loads: list[int]) -> None:
     policy, rounds = EVERY[name](), len(loads) - 1

@@ -260,7 +260,6 @@ def test_a_pull_runs_once_a_task_in_order_and_signals_tell_of_each_batch(spark, 
     assert sum(count for _, _, signal, _, count, _ in told if signal == "seen") == total
 
 
-@pytest.mark.slow
 def test_the_example_of_set_points_gives_what_its_plain_loops_give(spark, tmp_path):
     readings, wanted = list(setpoints.measured(8, 20)), list(setpoints.wanted(8))
     off, swings = setpoints.expected(readings, wanted)
