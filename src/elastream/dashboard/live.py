@@ -7,7 +7,7 @@ JVM writes to the same terminal is overpainted and disappears with the alternate
 
 import math
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import Protocol
@@ -25,15 +25,15 @@ from elastream.model.decision import Decision
 from elastream.model.graph import Operator
 from elastream.model.latency import basis_text
 from elastream.model.observation import Metric, Observation
-from elastream.model.wording import UNKNOWN, amount, clock, duration_text, gist, hosts_text, money, quantity, rate_text
+from elastream.model.wording import UNKNOWN, amount, clock, duration_text, hosts_text, money, quantity, rate_text
 from elastream.recording.observer import Ending, Header, Observer
 
 __all__ = ["LiveView", "PlainView", "RunView", "Screen", "sparkline", "view_for"]
 
 EVERY = 10.0
+"""Seconds between two lines of the plain view."""
 AGAIN = 60.0
 """Seconds without a remark after which it is a line again: of several that come and go, each is said once."""
-"""Seconds between two lines of the plain view."""
 KEPT = 600
 """Samples kept for the sparklines."""
 MOVES = 2
@@ -236,7 +236,7 @@ class PlainView:
         self._next = 0.0
         self._round = 0
         self._last: Decision | None = None
-        self._remarked: dict[str, float] = {}
+        self._remarked: dict[Hashable, float] = {}
         self._standing: dict[str, str] = {}
         self._closed: dict[str, str] = {}
         self._target: float | None = None
@@ -273,16 +273,12 @@ class PlainView:
         if decision.round == self._round or not worth_showing(decision):
             return
         self._round = decision.round
-        heard = not acted(decision) and self._heard(decision)
+        self._remarked = {each: time for each, time in self._remarked.items() if decision.time - time < AGAIN}
+        heard = not acted(decision) and self._remarked.keys() >= set(decision.repeats)
         if decision.outcomes or not (heard or (self._last and alike(self._last, decision))):
             self._print(f"{clock(decision.time):>7}  {summary_of(decision)}")
         self._last = decision
-        for remark in remarks_of(decision):
-            self._remarked[remark] = decision.time
-
-    def _heard(self, decision: Decision) -> bool:
-        """Whether all that `decision` remarks was said less than AGAIN ago."""
-        return all(decision.time - self._remarked.get(each, -math.inf) < AGAIN for each in remarks_of(decision))
+        self._remarked |= dict.fromkeys(decision.repeats, decision.time)
 
     def ended(self, ending: Ending) -> None:
         reason = f": {ending.reason}" if ending.reason else ""
@@ -395,12 +391,6 @@ def summary_of(decision: Decision) -> str:
         done = [decision.headline()] if decision.outcomes else []
     refused = [f"{describe(p.action)}: refused, {p.refused}" for p in decision.proposals if p.refused]
     return "; ".join(filter(None, [*done, *refused, decision.said])) or UNKNOWN
-
-
-def remarks_of(decision: Decision) -> list[str]:
-    """What a decision remarks, without figures: the same for what says the same."""
-    noted = [gist(each) for each in decision.note.split("; ") if each]
-    return [*noted, *(str(each.key) for each in decision.standing)]
 
 
 def alike(one: Decision, other: Decision) -> bool:

@@ -141,9 +141,11 @@ class Decision:
         return "; ".join(filter(None, [self.note, *map(str, self.standing)]))
 
     @property
-    def repeats(self) -> Hashable:
-        """What rounds have in common that say the same, but for figures and for how long a metric has been unknown."""
-        return gist(self.note), tuple(each.key for each in self.standing)
+    def repeats(self) -> tuple[Hashable, ...]:
+        """What is said, one by one, without figures and for how long a metric has been unknown: alike in rounds that say it
+        again."""
+        noted = (gist(each) for each in self.note.split("; ") if each)
+        return (*noted, *(each.key for each in self.standing))
 
     def with_actual(self, actual: Mapping[str, float]) -> "Decision":
         """The record with what really happened."""
