@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 from _autopilot_skew import observed_stages
-from _common import Report, interleaved, local_session, wait_until
+from _common import Report, interleaved, local_session, wait_until, with_median
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
@@ -167,7 +167,7 @@ def measure_cost(report: Report, quick: bool) -> None:
         "queries": queries,
         "partitions each": partitions,
         "cores of driver and JVM": sides.figures("with", "without"),
-        "extra, by difference": {"median": statistics.median(extra), "runs": extra},
+        "extra, by difference": with_median(extra),
         "CPU seconds a look, of Python's threads and the JVM's that answer them": statistics.median(apart),
         "looks": looks,
         "load": "real queries that have read all there is; every look reads the newest batch of each anew",

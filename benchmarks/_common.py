@@ -75,8 +75,8 @@ class Sides:
     def figures(self, a: str, b: str) -> dict[str, Any]:
         """Medians and spread, with the two ways by name."""
         return {
-            a: {"median": statistics.median(self.a), "runs": self.a},
-            b: {"median": statistics.median(self.b), "runs": self.b},
+            a: with_median(self.a),
+            b: with_median(self.b),
             "ratio": {"median": self.ratio, "quartiles": _quartiles(self.ratios), "runs": self.ratios},
         }
 
@@ -94,6 +94,16 @@ def interleaved(a: Callable[[], float], b: Callable[[], float], rounds: int, wha
             first.append(a())
         progress(f"{what} round {number + 1} of {rounds}: {first[-1]:.4g} against {second[-1]:.4g}")
     return Sides(tuple(first), tuple(second))
+
+
+def each_check(report: Report) -> str:
+    """Every check with its value, on one line: for benchmarks that have nothing else to say."""
+    return "; ".join(f"{check.name}: {check.value:.3g}" for check in report.checks)
+
+
+def with_median(runs: Sequence[float]) -> dict[str, Any]:
+    """The runs as a figure has them."""
+    return {"median": statistics.median(runs), "runs": runs}
 
 
 def wait_until(holds: Callable[[], bool], limit: float) -> None:

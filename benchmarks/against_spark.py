@@ -15,13 +15,12 @@ settings of dynamic allocation, each once, in 27 minutes (with `--quick` 16), an
 import argparse
 import math
 import random
-import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
 from _arms import DYNAMIC, HOST, TARGET, Result, autopilot, dataflow, dynamic, fixed
-from _common import Report, main, progress
+from _common import Report, main, progress, with_median
 from _visitors import UNLIMITED
 
 from elastream.workload import Pattern, constant, ramp
@@ -136,10 +135,7 @@ def figures(results: Sequence[Result]) -> Mapping[str, Any]:
         "99th percentile of latency, s": [each.served.p99 for each in results],
         "rounds with exact results": [float(sum(each.exact for each in results))],
     }
-    return {
-        name: runs[0] if len(runs) == 1 else {"median": statistics.median(runs), "runs": runs}
-        for name, runs in table.items()
-    }
+    return {name: runs[0] if len(runs) == 1 else with_median(runs) for name, runs in table.items()}
 
 
 def judge(report: Report, found: Mapping[str, Sequence[Result]]) -> None:

@@ -16,7 +16,7 @@ from _autopilot_cost import measure_cost
 from _autopilot_growth import measure_growth
 from _autopilot_live_skew import measure_live_skew
 from _autopilot_skew import measure_skew
-from _common import Report, main
+from _common import Report, each_check, main
 
 PARTS = {"skew": measure_skew, "live-skew": measure_live_skew, "cost": measure_cost, "growth": measure_growth}
 
@@ -29,9 +29,7 @@ def measure(arguments: argparse.Namespace) -> Report:
     return report
 
 
-def line(report: Report) -> str:
-    return "; ".join(f"{check.name}: {check.value:.3g}" for check in report.checks)
-
-
 if __name__ == "__main__":
-    main("autopilot", __doc__.splitlines()[0], measure, line, lambda p: p.add_argument("--part", choices=tuple(PARTS)))
+    main(
+        "autopilot", __doc__.splitlines()[0], measure, each_check, lambda p: p.add_argument("--part", choices=tuple(PARTS))
+    )

@@ -7,13 +7,12 @@ part of the time and of the records within the target latency, cost, and the cos
 """
 
 import argparse
-import statistics
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
-from _common import Report, main, progress
+from _common import Report, each_check, main, progress, with_median
 
 from elastream.recording.recorder import Recording
 from elastream.report.summary import Summary, summarise
@@ -47,7 +46,7 @@ def measure(arguments: argparse.Namespace) -> Report:
         "cost of the static peak": [run.static_cost for run in runs],
         "hosts at most": [float(run.peak_hosts) for run in runs],
     }.items():
-        report.figures[name] = values[0] if rounds == 1 else {"median": statistics.median(values), "runs": values}
+        report.figures[name] = values[0] if rounds == 1 else with_median(values)
     report.median_at_least("part of the time within the target", [run.within_target for run in runs], LEVEL, SOURCE)
     report.median_at_least(
         "part of the records within the target", [run.records_within_target for run in runs], LEVEL, SOURCE
@@ -57,13 +56,9 @@ def measure(arguments: argparse.Namespace) -> Report:
     return report
 
 
-def line(report: Report) -> str:
-    return "; ".join(f"{check.name}: {check.value:.3g}" for check in report.checks)
-
-
 def more(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rounds", type=int, default=5, metavar="N", help="runs of the demo (default: 5)")
 
 
 if __name__ == "__main__":
-    main("demo", __doc__.splitlines()[0], measure, line, more)
+    main("demo", __doc__.splitlines()[0], measure, each_check, more)

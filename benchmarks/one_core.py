@@ -11,13 +11,11 @@ three rounds 45; `--quick` has one round of shorter windows.
 
 import argparse
 import random
-import statistics
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from _common import Report, main, progress
+from _common import Report, each_check, main, progress, with_median
 
 from elastream.experiments.resilience.bed import bed
 from elastream.experiments.resilience.job import Job
@@ -75,7 +73,7 @@ def measure(arguments: argparse.Namespace) -> Report:
             progress(f"round {number + 1} of {rounds}, {way}: {found[way][-1]}")
     report = Report()
     for name in ("first", "third", "leased", "longest"):
-        report.figures[name] = {way: _spread([getattr(each, name) for each in all_of]) for way, all_of in found.items()}
+        report.figures[name] = {way: with_median([getattr(each, name) for each in all_of]) for way, all_of in found.items()}
 
     def over(name: str, other: str) -> list[float]:
         return [getattr(a, name) / getattr(b, name) for a, b in zip(found["late"], found[other], strict=True)]
@@ -88,17 +86,9 @@ def measure(arguments: argparse.Namespace) -> Report:
     return report
 
 
-def _spread(runs: Sequence[float]) -> Mapping[str, Any]:
-    return {"median": statistics.median(runs), "runs": runs}
-
-
-def line(report: Report) -> str:
-    return "; ".join(f"{check.name}: {check.value:.3g}" for check in report.checks)
-
-
 def more(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rounds", type=int, default=3, metavar="N", help="of all three ways (default: 3)")
 
 
 if __name__ == "__main__":
-    main("one_core", __doc__.splitlines()[0], measure, line, more)
+    main("one_core", __doc__.splitlines()[0], measure, each_check, more)

@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from _common import Report, main, progress
+from _common import Report, each_check, main, progress
 
 from elastream.recording.directory import RunDirectory
 from elastream.recording.lease_log import LeaseLog
@@ -149,14 +149,10 @@ def measure(arguments: argparse.Namespace) -> Report:
     return report
 
 
-def line(report: Report) -> str:
-    return "; ".join(f"{check.name}: {check.value:.3g}" for check in report.checks)
-
-
 def more(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rounds", type=int, default=3, metavar="N", help="runs, each killed five times (default: 3)")
     parser.add_argument("--seed", type=int, default=1, metavar="N", help="of the moments (default: 1)")
 
 
 if __name__ == "__main__":
-    main("resume", __doc__.splitlines()[0], measure, line, more)
+    main("resume", __doc__.splitlines()[0], measure, each_check, more)

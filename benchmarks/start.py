@@ -16,7 +16,6 @@ import argparse
 import contextlib
 import json
 import random
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -28,7 +27,7 @@ from typing import Any
 
 import pyarrow as pa
 from _cluster import HOST, word_count
-from _common import Report, Sides, main, progress
+from _common import Report, Sides, main, progress, with_median
 
 from elastream import Local
 from elastream.clouds.local import archive, hosts, java
@@ -85,7 +84,7 @@ class Starter:
             executor_memory=reach.executor_memory,
             executor_cores=reach.executor_cores,
             state_partitions=4,
-            host_cores=0.5,
+            host_cores=[0.5],
             java_options=reach.java_options,
         )
         if "daemon" not in has:
@@ -273,7 +272,7 @@ def measure_starts(report: Report, arguments: argparse.Namespace) -> None:
         report.figures[f"{what}, now over before"] = sides.figures("now", "before")
     for way, each in found.items():
         parts = {part: [round(run[part], 3) for run in each] for part in each[0]}
-        report.figures[way] = {part: {"median": statistics.median(runs), "runs": runs} for part, runs in parts.items()}
+        report.figures[way] = {part: with_median(runs) for part, runs in parts.items()}
 
 
 def line(report: Report) -> str:

@@ -21,7 +21,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from _common import Report, interleaved, main, progress, wait_until
+from _common import Report, each_check, interleaved, main, progress, wait_until
 from _stranger import KEYS, STATES, ended, executors, seconds_of, start_work
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -161,9 +161,5 @@ def measure(arguments: argparse.Namespace) -> Report:
 PARTS = {"overhead": measure_overhead, "release": measure_release}
 
 
-def line(report: Report) -> str:
-    return "; ".join(f"{check.name}: {check.value:.3g}" for check in report.checks)
-
-
 if __name__ == "__main__":
-    main("yarn", __doc__.splitlines()[0], measure, line, lambda p: p.add_argument("--part", choices=tuple(PARTS)))
+    main("yarn", __doc__.splitlines()[0], measure, each_check, lambda p: p.add_argument("--part", choices=tuple(PARTS)))
