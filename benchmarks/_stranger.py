@@ -57,7 +57,7 @@ def session_on_hosts(
             executor_memory=cluster.executor_memory_mb,
             executor_cores=1,
             state_partitions=states,
-            host_cores=0.5,
+            host_cores=[0.5],
         )
         closed = cluster.secrets
         settings = {**settings, **closed.session_settings, **more}

@@ -45,7 +45,7 @@ def main() -> str:
             executor_memory=reach.executor_memory,
             executor_cores=reach.executor_cores,
             state_partitions=1,
-            host_cores=0.5,
+            host_cores=[0.5],
             java_options=reach.java_options,
         )
         spark = session.open_session(reach.master, "archive", folder, {**settings, **reach.settings}, reach.secret)

@@ -155,7 +155,7 @@ def settings_on(cloud: Any, provider: Any) -> dict[str, str]:
             executor_memory=reach.executor_memory,
             executor_cores=reach.executor_cores,
             state_partitions=4,
-            host_cores=kind.cores,
+            host_cores=[kind.cores],
         ),
         **reach.settings,
     }
@@ -195,7 +195,7 @@ def users_session(
         executor_memory=executor_memory(kind),
         executor_cores=kind.slots,
         state_partitions=4,
-        host_cores=0.5,
+        host_cores=[0.5],
     )
     spark = open_session(master, "user", folder, {**wanted, **settings}, packaged=packaged)
     try:

@@ -1,7 +1,6 @@
 """Starts queries on hosts of a cloud: cluster, session, first hosts, queries - all of it, or nothing is left running."""
 
 import logging
-import math
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -229,7 +228,7 @@ def _on_hosts(
             executor_cores=reach.executor_cores,
             state_partitions=partitions,
             state_store=state_store,
-            host_cores=min((type.cores for type in terms.types), default=math.inf),
+            host_cores=[type.cores for type in terms.types],
             java_options=reach.java_options,
         )
         readings = directory.cluster / "speeds"

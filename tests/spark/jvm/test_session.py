@@ -1,6 +1,5 @@
 """What a session is opened with, and what is left of one whose opening is interrupted."""
 
-import math
 import os
 import signal
 import subprocess
@@ -47,7 +46,13 @@ def test_workers_run_the_drivers_interpreter_wherever_they_are_started(tmp_path,
     assert os.environ["PYSPARK_PYTHON"] == os.environ["PYSPARK_DRIVER_PYTHON"] == str(Path.cwd() / "venv/bin/python")
 
 
-@pytest.mark.parametrize(("cores", "told"), [(0.35, SMALL_JVM), (1.0, ONE_CORE_JVM), (2.0, ()), (math.inf, ())])
+@pytest.mark.parametrize(
+    ("cores", "told"),
+    [
+        ([0.35], SMALL_JVM), ([1.0], ONE_CORE_JVM), ([2.0], ()), ([], ()),
+        ([0.5, 8.0], SMALL_JVM), ([1.0, 1.5], ONE_CORE_JVM), ([1.0, 8.0], ()),
+    ],
+)  # fmt: skip
 def test_the_smaller_a_host_the_less_its_executor_optimises(cores, told):
     made = settings_for(
         driver_address="", executor_memory=1, executor_cores=1, state_partitions=1, host_cores=cores, java_options=["-Da=b"]

@@ -121,7 +121,7 @@ class Rig:
             executor_cores=WORKER.slots,
             state_partitions=PARTITIONS,
             state_store="memory",
-            host_cores=WORKER.cores,
+            host_cores=[WORKER.cores],
         )
         kept = {"spark.sql.streaming.numRecentProgressUpdates": "400"}
         closed = self._cluster.secrets
