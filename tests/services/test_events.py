@@ -17,6 +17,7 @@ from elastream.model.metrics import Metric
 from elastream.model.plant import Plan
 from elastream.model.promises import Rows
 from elastream.model.scaling import ScalingRules
+from elastream.model.wording import at_most
 from elastream.planning.algorithms.reach import HALF_HELP, NO_HELP
 from elastream.services.events import REPEATED, EventBook, EventLog
 
@@ -79,8 +80,11 @@ def test_a_decision_with_its_effect_is_not_counted_again():
     assert book.decided(round_.with_actual({"cost": 1.0})) == []
 
 
-def test_that_a_policy_needs_more_hosts_than_may_be_leased_is_a_warning_about_that_rule():
-    note = "max_hosts: at most 4 hosts may be leased, and 9 are needed for 900/s"
+@pytest.mark.parametrize(
+    "why", ["9 are needed for 900/s", "h1, h2 overloaded", "7 are wanted", "throughput is below the goal"]
+)
+def test_that_a_policy_needs_more_hosts_than_may_be_leased_is_a_warning_about_that_rule(why):
+    note = f"{at_most(4)}, and {why}"
     (event,) = EventBook().decided(decision(note=note))
     assert (event.reason, event.about, event.type, event.message) == (Reason.SCALING_LIMITED, "max_hosts", "Warning", note)
 

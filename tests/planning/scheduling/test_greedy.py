@@ -97,7 +97,7 @@ def test_a_plan_that_may_have_too_few_hosts_says_what_it_misses_and_by_how_much(
     assert types_of(found) == ["large"]
     (said,) = missed(of, found, steady(of, 20.0))
     short = "relative throughput 0.40 planned, 0.40 below the goal, for want of 8 cores of speed 1"
-    assert said == f"{short}: at most 1 host may be leased"
+    assert said == f"max_hosts: at most 1 host may be leased, and {short}"
 
 
 def test_a_plan_for_which_no_host_is_large_enough_says_what_an_instance_needs() -> None:

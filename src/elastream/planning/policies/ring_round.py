@@ -16,7 +16,7 @@ from elastream.model.metrics import Metric
 from elastream.model.observation import Observation
 from elastream.model.plant import Plan
 from elastream.model.ring import Ring, in_zones
-from elastream.model.wording import counted, percent
+from elastream.model.wording import at_most, counted, percent
 from elastream.planning.algorithms.billing import due_back
 from elastream.planning.algorithms.measures import spread, tasks_on
 from elastream.planning.algorithms.ring_balance import Arc, evened, halved, middle, widened
@@ -438,7 +438,7 @@ class Round:
         wanted = min(wanted, max(AT_ONCE, len(observation.usable)))
         leases = min(wanted, max(0, room))
         if leases < wanted:
-            self.remarks.append(f"{why}; at most {counted(context.max_hosts, 'host')} may be leased")
+            self.remarks.append(f"{at_most(context.max_hosts)}, and {why}")
         if "LeaseHost" not in context.capabilities:
             leases = 0
         kinds = (kind, *spread(observation, kind, leases - 1))[:leases]

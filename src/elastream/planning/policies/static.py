@@ -11,7 +11,7 @@ from elastream.model.observation import Context, Metric, Observation
 from elastream.model.plant import Plan, Policy
 from elastream.model.prospect import Prospect
 from elastream.model.stages import Layout, Unit
-from elastream.model.wording import counted
+from elastream.model.wording import at_most, counted
 from elastream.planning.algorithms.draft import Draft
 from elastream.planning.algorithms.measures import spread
 from elastream.planning.algorithms.placement import balance
@@ -64,7 +64,7 @@ class Static:
             ]
         else:
             actions += filling(observation)
-        few = f"{counted(hosts, 'host')} wanted, {context.max_hosts} at most may be leased"
+        few = f"{at_most(context.max_hosts)}, and {hosts} are wanted"
         remarks = (few,) if hosts > context.max_hosts else ()
         # Apart, instances reserve cores and fill the hosts: what is placed has no better place to go to.
         moves = [] if observation.coming or context.layout.apart else balance(observation)

@@ -5,7 +5,7 @@ import math
 import numpy as np
 
 from elastream.model.observation import Floats
-from elastream.model.wording import counted
+from elastream.model.wording import at_most
 from elastream.planning.scheduling.packing import HOUR, NEARLY, rate_of
 from elastream.planning.scheduling.problem import Conditions, Deployment, Problem, capacities, limits, score, throughput
 
@@ -22,7 +22,10 @@ def missed(problem: Problem, wanted: Deployment, conditions: Conditions) -> tupl
     if not lacking.any():
         return (f"{said}: links between hosts let no more through",)
     total = float(lacking.max() if problem.shared else lacking.sum())
-    return (f"{said}, for want of {total:.3g} cores of speed 1{_why(problem, wanted, lacking)}",)
+    said, why = f"{said}, for want of {total:.3g} cores of speed 1", _why(problem, wanted, lacking)
+    if not why and len(wanted.hosts) >= problem.max_hosts:
+        return (f"{at_most(problem.max_hosts)}, and {said}",)
+    return (said + why,)
 
 
 def loss(problem: Problem, wanted: Deployment, conditions: Conditions) -> tuple[str, ...]:
@@ -57,6 +60,4 @@ def _why(problem: Problem, wanted: Deployment, lacking: Floats) -> str:
         return f": no type of host has the {cores:g} cores and {memory:g} MB that an instance of {name!r} needs"
     if problem.fixed[row]:
         return f": the number of instances of {name!r} cannot be changed"
-    if len(wanted.hosts) >= problem.max_hosts:
-        return f": at most {counted(problem.max_hosts, 'host')} may be leased"
     return ""
