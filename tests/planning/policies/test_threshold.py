@@ -154,7 +154,9 @@ def test_no_more_hosts_are_leased_than_allowed_and_that_these_are_too_few_is_sai
     plan = Threshold().plan(observe([host("h1")], 900.0, max_hosts=3))
     assert kinds(plan.actions) == [LeaseHost, LeaseHost]
     # (900/s x 0.01 core-seconds, and 5.75 cores for what waits until hosts work) at 77 % of a core a host.
-    assert plan.remarks == ("max_hosts: at most 3 hosts may be leased, and 20 are needed for 900/s",)
+    assert plan.remarks == (
+        "max_hosts: at most 3 hosts may be leased, and 20 are needed for 900/s and 2,300 records of late backlog",
+    )
 
 
 @pytest.mark.parametrize("arriving", [120.0, 75.0, 0.0])
@@ -166,6 +168,20 @@ def test_late_backlog_is_worked_off_within_the_time_that_a_host_takes_to_start()
     # 70/s fill one host; 540 records, 140 of them within the target latency: 400 x 0.01 / 4 s is one core more.
     plan = Threshold().plan(observe([host("h1")], 70.0, processed=70.0, backlog=540.0)).actions
     assert kinds(plan) == [LeaseHost, LeaseHost]
+    assert "backlog" in plan[0].why
+
+
+@pytest.mark.parametrize("arriving", [1.0, 0.2])
+def test_what_is_left_of_a_burst_is_no_dearer_for_a_load_that_has_fallen_to_a_trickle(arriving):
+    """Batches work 0.3 cores whatever they hold: shared by a record a second that is 0.3 core-seconds, and not 0.01."""
+    rates = [20.0 + 2.0 * n for n in range(30)]
+    seen = observe([host("h1")], arriving, processed=80.0, backlog=950.0, max_hosts=99)
+    works = [frame(rate, work=0.3 / rate + 0.005) for rate in rates]
+    history = tuple(replace(sample, operators=each) for sample, each in zip(seen.history, works, strict=True))
+    seen = replace(seen, history=history, operators=frame(arriving, 80.0, 950.0, work=0.3 / 80.0 + 0.005))
+    plan = Threshold().plan(seen).actions
+    # Of 950 records h1 works off 430 until a host comes: 520 x 0.0088 core-seconds / 4 s, and 0.3, at 77 % of a core each.
+    assert kinds(plan) == [LeaseHost]
     assert "backlog" in plan[0].why
 
 

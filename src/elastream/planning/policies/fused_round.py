@@ -61,8 +61,7 @@ class FusedRound(SizingRound):
         if (full := load.cores(self.upper)) > need:
             need = full
             said.append(lambda: f"; at most {format_rate(self.upper)} needs {full:.3g}")
-        late = load.late_backlog(self.forecast.level, self.kind.start if not observation.coming else 0.0)
-        each = base / self.rate if self.rate > 0 and base > 0 else load.work
+        late, each = self._late, self._each(base)
         target = observation.context.target_latency
         within = max(target or 0.0, self.kind.start) if self.catch_up is None else self.catch_up
         if target is not None and within > 0 and 0 < (drained := late * each / within) < math.inf:
@@ -87,13 +86,28 @@ class FusedRound(SizingRound):
                 need, said = there + 1e-6, [lambda: "late, and the need is unknown: one host more"]
         return need, lambda: "".join(each() for each in said)
 
+    def _each(self, base: float) -> float:
+        """Core-seconds of a record that waits: as at the rate that arrives or that is processed, whichever is higher. What
+        batches work whatever they hold, `base` has in it: a queue that is left to a trickle does not cost it by the record.
+        """
+        processed = self.load.processed
+        if processed > self.rate > 0 and (worked := self.load.cores(processed)) > 0:
+            return worked / processed
+        return base / self.rate if self.rate > 0 and base > 0 else self.load.work
+
     def _too_few(self, need: float) -> tuple[str, ...]:
         """That fewer hosts may be leased than `need` cores take, so that nobody waits for what will not come."""
         most = self.observation.context.max_hosts
         needed = fused.hosts_for(self.observation, self.kind, need, self.policy.spare, equal=self._equal)
         if not needed > most + 1e-9:
             return ()
-        return (f"{at_most(most)}, and {math.ceil(needed - 1e-9)} are needed for {format_rate(self.rate)}",)
+        late = f" and {self._late:,.0f} records of late backlog" if self._late >= 1 else ""
+        return (f"{at_most(most)}, and {math.ceil(needed - 1e-9)} are needed for {format_rate(self.rate)}{late}",)
+
+    @cached_property
+    def _late(self) -> float:
+        """Records of late backlog when a host that is leased now works."""
+        return self.load.late_backlog(self.forecast.level, self.kind.start if not self.observation.coming else 0.0)
 
     @cached_property
     def _behind(self) -> float:
