@@ -8,10 +8,12 @@ from conformance.fake_provider import SMALL, FakeProvider
 from conformance.fake_session import FakeSession
 from elastream.api.autopilot import Autopilot
 from elastream.clouds.granted import GrantedExecutors
+from elastream.clouds.local.local import Local
 from elastream.clouds.provider import Terms
 from elastream.model.endpoints import kafka
 from elastream.model.errors import ElastreamError
 from elastream.model.prices import PriceList
+from elastream.planning.policies.threshold import Threshold
 from elastream.recording.directory import RunDirectory
 
 
@@ -63,6 +65,8 @@ def test_executors_that_a_session_has_anyway_cost_what_is_known_of_them(pilot, p
 class ConnectSession:
     """What a session of Spark Connect answers where it is asked for what only a driver's process has."""
 
+    builder = None
+
     def __getattr__(self, name):
         raise AttributeError(f"[JVM_ATTRIBUTE_NOT_SUPPORTED] {name}")
 
@@ -74,3 +78,83 @@ def test_a_session_of_spark_connect_is_left_alone_and_the_log_says_what_to_do(ca
     assert record.levelname == "WARNING"
     assert "this one is Spark Connect: make the session with SparkSession.builder.master(...)" in record.message
     assert not (tmp_path / "run").exists()
+
+
+class Looks:
+    """An observer without most of what one has."""
+
+    def started(self, header): ...
+
+
+NAN, INF = float("nan"), float("inf")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"target_latency": -1}, "target_latency: -1 is not a duration: it is negative"),
+        ({"target_latency": NAN}, "target_latency: nan is not a duration: it is no number"),
+        ({"target_latency": [2]}, r"target_latency: \[2\] is not a duration"),
+        ({"target_latency": True}, "target_latency: True is not a duration"),
+        ({"target_latency": 0}, "target_latency is 0; it must be more than 0"),
+        ({"target_latency": INF}, "target_latency is inf; it must be more than 0"),
+        ({"period": 0}, "period: 0 is no time from one observation to the next"),
+        ({"retention": "abc"}, "retention: 'abc' is not a duration"),
+        ({"max_hosts": "8"}, "max_hosts is '8'; it must be a whole number, or None"),
+        ({"max_hosts": 2.5}, "max_hosts is 2.5; it must be a whole number, or None"),
+        ({"max_hosts": True}, "max_hosts is True; it must be a whole number, or None"),
+        ({"min_hosts": None}, "min_hosts is None; it must be a whole number"),
+        ({"min_hosts": 5, "max_hosts": 2}, "1 <= min_hosts <= max_hosts"),
+        ({"policy": "threshold"}, r"policy is 'threshold'; it must be a policy, such as Threshold\(\)"),
+        ({"policy": Threshold}, r"policy is the class Threshold; it must be an object, such as Threshold\(\)"),
+        ({"cloud": Local}, r"cloud is the class Local; it must be an object, such as Local\(\)"),
+        ({"cloud": "local"}, r"cloud is 'local'; it must be a cloud, such as Local\(\)"),
+        ({"host_type": "small"}, "host_type is 'small'; it must be a HostType, or None"),
+        ({"prices": {"core_hour": 1}}, "prices is {'core_hour': 1}; it must be a PriceList, or None"),
+        ({"scaling": {"max_hosts": 3}}, "scaling is {'max_hosts': 3}; it must be ScalingRules"),
+        ({"scaling": None}, "scaling is None; it must be ScalingRules"),
+        ({"commits": "orders"}, r"commits is 'orders'; it must be a list of Kafka topics, kafka\(...\)"),
+        ({"commits": ["orders"]}, r"commits is 'orders'; it must be a list of Kafka topics, kafka\(...\)"),
+        ({"observers": [3]}, "observers: 3 is no observer: it has no started, observed, decided, ended"),
+        ({"observers": [Looks()]}, "observers: .* is no observer: it has no observed, decided, ended"),
+        ({"observe_only": "no"}, "observe_only is 'no'; it must be True or False"),
+        ({"folder": 3}, "folder is 3; it must be a path, or None"),
+        ({"events": 3}, "events is 3; it must be a path, or None"),
+        ({"metrics_port": 99999}, "metrics_port is 99999; it must be a port, 0 to 65535"),
+        ({"metrics_port": "9400"}, "metrics_port is '9400'; it must be the number of a port, or None"),
+    ],
+    ids=str,
+)
+def test_an_argument_of_another_kind_is_refused_by_its_name(arguments, said):
+    with pytest.raises(ElastreamError, match=said):
+        Autopilot(None, **arguments)
+
+
+@pytest.mark.parametrize("query", ["q", None, 1, SimpleNamespace(id="a frame")], ids=str)
+def test_what_is_no_query_is_not_watched(query):
+    pilot = Autopilot(None)
+    with pytest.raises(ElastreamError, match=r"is no streaming query; give what writeStream...start\(\) returned"):
+        pilot.watch(query)
+    assert not pilot.running
+
+
+def test_an_autopilot_that_was_stopped_watches_nothing_more_and_says_so(caplog):
+    pilot = Autopilot(ConnectSession())
+    pilot.stop()
+    assert not pilot.watch().running
+    assert [record.message for record in caplog.records] == [
+        "autopilot has ended, and watches nothing more: make another one"
+    ]
+
+
+@pytest.mark.parametrize("session", [None, "spark"])
+def test_what_is_no_session_is_called_so(session, caplog):
+    assert Autopilot(session).watch().join(60)
+    assert [record.message for record in caplog.records] == [f"autopilot does nothing: {session!r} is no SparkSession"]
+
+
+def test_a_session_that_was_stopped_is_called_so(caplog):
+    stopped = SimpleNamespace(_jsparkSession=object(), sparkContext=SimpleNamespace(_jsc=None))
+    assert Autopilot(stopped).watch().join(60)
+    said = "autopilot does nothing: the session has been stopped: give it one that runs"
+    assert [record.message for record in caplog.records] == [said]

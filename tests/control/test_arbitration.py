@@ -1,12 +1,14 @@
 """What may be tried together, and what may not, each with the reason that people read."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from conformance.fake_plant import FakePlant
 from conformance.suite import any_action
-from elastream.control.arbitration import COMPATIBLE, arbitrate, subject
+from elastream.control.arbitration import COMPATIBLE, arbitrate, bound, subject
 from elastream.model.action import (
     CancelDrain,
     DrainHost,
@@ -19,7 +21,11 @@ from elastream.model.action import (
     SwitchEdge,
     TaskId,
 )
-from elastream.model.decision import Proposal
+from elastream.model.decision import Proposal, Unknown
+from elastream.model.metrics import Metric
+from elastream.model.observation import Frame
+from elastream.model.plant import Plan
+from elastream.model.promises import Rows
 
 TASK = TaskId("count", 0)
 
@@ -105,6 +111,41 @@ def test_what_is_under_way_is_not_requested_again():
 def test_no_more_hosts_than_allowed_and_a_release_makes_no_room_before_it_is_over():
     plan = [ReleaseHost("h1"), LeaseHost("h4", "small"), LeaseHost("h5", "small"), LeaseHost("h6", "small")]
     assert reasons(plan) == ["", "", "", "max_hosts: at most 5 hosts may be leased"]
+
+
+def late(latency=9.0, backlog=500.0, **options):
+    """Records take so long, and so many wait, on all the hosts that may be leased."""
+    seen = observed(**{"max_hosts": 3, **options})
+    waiting = [backlog if name == "source" else 0.0 for name in seen.operators.ids]
+    return replace(
+        seen,
+        operators=Frame(seen.operators.ids, {Metric.BACKLOG: waiting}),
+        application=Frame(seen.application.ids, {Metric.LATENCY_P99: [latency]}),
+    )
+
+
+@pytest.mark.parametrize("plan", [Plan(), Plan((RenewHost("h1"),)), Plan((MoveTask(TASK, "h2"),))])
+def test_that_no_more_hosts_may_be_leased_is_said_where_records_are_late_and_the_policy_says_and_does_nothing(plan):
+    assert (
+        bound(late(), plan) == "max_hosts: at most 3 hosts may be leased, and records take 9.0 s, and 2.0 s is the target"
+    )
+
+
+@pytest.mark.parametrize(
+    ("seen", "plan"),
+    [
+        (late(), Plan(remarks=("max_hosts: at most 3 hosts may be leased, and 9 are needed",))),
+        (late(), Plan((SetParallelism("source", 2),))),
+        (late(), Plan(unknown=(Unknown(Metric.BUSY_CORES, Rows.OPERATOR, "count"),))),
+        (late(max_hosts=4), Plan()),
+        (late(latency=1.0), Plan()),
+        (late(backlog=0.0), Plan()),
+        (late(target_latency=None), Plan()),
+    ],
+    ids=["said", "done", "unknown", "more may be leased", "in time", "nothing waits", "no target"],
+)
+def test_nothing_is_said_of_the_bound_where_the_policy_does_or_it_is_not_what_holds_records_up(seen, plan):
+    assert bound(seen, plan) == ""
 
 
 def test_enough_hosts_stay_and_those_that_are_coming_do_not_count_for_them():

@@ -6,6 +6,7 @@ the place of a recording also to stderr.
 """
 
 import logging
+import math
 import sys
 import tempfile
 import threading
@@ -15,6 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
+from elastream.api.arguments import refuse_others, refuse_unobserving, refuse_unplanning, refuse_unreal, seconds
 from elastream.api.keeping import keeping
 from elastream.api.pilot_log import PilotLog
 from elastream.api.result import RunResult
@@ -32,7 +34,7 @@ from elastream.model.fitting import refuse_replicas
 from elastream.model.plant import Policy
 from elastream.model.prices import PriceList
 from elastream.model.scaling import NO_RULES, ScalingRules
-from elastream.model.units import duration, pause
+from elastream.model.units import pause
 from elastream.planning.policies.by_load import ByLoad
 from elastream.recording.directory import RunDirectory, local_folder
 from elastream.recording.lease_log import LeaseLog
@@ -65,6 +67,8 @@ ENDING = 30.0
 """Seconds that `stop` waits for its thread."""
 MEBIBYTE = 1.048576
 """Megabytes."""
+PORTS = 65535
+"""The last port there is."""
 GIVING_BACK = 20.0
 """Part of ENDING, seconds, for moving partitions off the hosts that end with Autopilot."""
 
@@ -119,14 +123,34 @@ class Autopilot:
         commits: Sequence[KafkaTopic] = (),
         observers: Sequence[Observer] = (),
     ) -> None:
+        none = type(None)
+        refuse_others("max_hosts", max_hosts, int, none, wanted="a whole number, or None")
+        refuse_others("min_hosts", min_hosts, int, wanted="a whole number")
         if min_hosts < 1 or (max_hosts is not None and max_hosts < min_hosts):
             raise ElastreamError(f"min_hosts {min_hosts} and max_hosts {max_hosts}: 1 <= min_hosts <= max_hosts")
+        refuse_unplanning(policy)
+        refuse_unreal(cloud, provider=True)
+        refuse_unobserving(observers)
+        refuse_others("host_type", host_type, HostType, none, wanted="a HostType, or None")
+        refuse_others("scaling", scaling, ScalingRules, wanted="ScalingRules")
+        refuse_others("prices", prices, PriceList, none, wanted="a PriceList, or None")
+        refuse_others("observe_only", observe_only, bool, wanted="True or False")
+        refuse_others("commits", commits, list, tuple, wanted="a list of Kafka topics, kafka(...)")
+        for topic in commits:
+            refuse_others("commits", topic, KafkaTopic, wanted="a list of Kafka topics, kafka(...)")
+        for name, place in (("folder", folder), ("events", events)):
+            refuse_others(name, place, str, Path, none, wanted="a path, or None")
+        refuse_others("metrics_port", metrics_port, int, none, wanted="the number of a port, or None")
+        if metrics_port is not None and not 0 <= metrics_port <= PORTS:
+            raise InputError(f"metrics_port is {metrics_port}; it must be a port, 0 to {PORTS}", ("metrics_port",))
         refuse_replicas(replicas, replicas + 1 if max_hosts is None else max_hosts)
         self._spark = spark
-        self._target = None if target_latency is None else duration(target_latency)
+        self._target = None if target_latency is None else seconds("target_latency", target_latency)
+        if self._target is not None and not 0 < self._target < math.inf:
+            raise InputError(f"target_latency is {target_latency!r}; it must be more than 0", ("target_latency",))
         self._max_hosts, self._min_hosts = max_hosts, min_hosts
         self._cloud, self._type = cloud, host_type
-        self._period = pause(period, "observation")
+        self._period = seconds("period", period, lambda value: pause(value, "observation"))
         self._observe_only, self._replicas = observe_only, replicas
         if restore not in ("leave", "original"):
             raise InputError(f"restore is {restore!r}; it is 'leave' or 'original'")
@@ -135,7 +159,7 @@ class Autopilot:
             raise InputError(f"commits: the topic {nameless[0]!r} has no group to commit its offsets to")
         self._commits, self._others = tuple(commits), tuple(observers)
         self._paused = threading.Event()
-        self._retention = duration(retention)
+        self._retention = seconds("retention", retention)
         self._policy = policy or ByLoad()
         window = STABILIZATION_DOWN if cloud is None else getattr(cloud, "stabilization_down", 0.0)
         self._scaling = with_window(scaling, self._policy, window)
@@ -153,9 +177,16 @@ class Autopilot:
     def watch(self, *queries: "StreamingQuery") -> "Autopilot":
         """Start to manage `queries`, also after restarts from their checkpoints; without arguments, all of the application.
 
-        Returns at once. May be called again to add queries.
+        Returns at once. May be called again to add queries, until it has ended. Raises InputError for what is no query.
         """
+        for query in queries:
+            if not hasattr(query, "runId"):
+                kind = type(query).__name__
+                raise InputError(f"watch: a {kind} is no streaming query; give what writeStream...start() returned")
         with self._lock:
+            if self._stopped or (self._thread is not None and not self._thread.is_alive()):
+                log.warning("autopilot has ended, and watches nothing more: make another one")
+                return self
             if not queries:
                 self._chosen = None
             elif self._chosen is not None:

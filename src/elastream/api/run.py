@@ -16,6 +16,7 @@ from types import FrameType
 from typing import Any
 
 from elastream.api.admission import admit
+from elastream.api.arguments import refuse_others, refuse_unobserving, refuse_unplanning, refuse_unreal, seconds
 from elastream.api.folder import on_this_machine, opened, resumable
 from elastream.api.options import current_options
 from elastream.api.result import RunResult
@@ -38,7 +39,7 @@ from elastream.model.observation import Context
 from elastream.model.plant import Policy
 from elastream.model.scaling import NO_RULES, ScalingRules
 from elastream.model.stages import lay_out, state_partitions_of
-from elastream.model.units import duration, format_duration, pause
+from elastream.model.units import format_duration, pause
 from elastream.planning.policies.threshold import Threshold
 from elastream.recording.directory import RunDirectory
 from elastream.recording.file_systems import FILES_REACHED_BY, reached_by
@@ -118,17 +119,22 @@ def run(
     order.
     """
     options = current_options()
+    refuse_unplanning(policy)
+    refuse_unreal(cloud)
+    refuse_unobserving(observers)
+    refuse_others("flow", flow, Dataflow, Graph, wanted="a Dataflow")
+    refuse_others("scaling", scaling, ScalingRules, wanted="ScalingRules")
     policy = options.policy or policy or Threshold()
     cloud, guards = options.cloud or cloud, options.guards or guards
     consistency = options.consistency or consistency
     replicas = replicas if options.replicas is None else options.replicas
-    kept = duration(retention) if options.retention is None else options.retention
+    kept = seconds("retention", retention) if options.retention is None else options.retention
     state_partitions = options.state_partitions or state_partitions
     scaling = options.scaled(scaling)
     graph = _with_input(flow.graph if isinstance(flow, Dataflow) else flow, options.input)
     os.environ[FILES_REACHED_BY] = reached_by(settings or {})
     earlier, fresh = _what_becomes_of_earlier(options.resume or resume, options.fresh or fresh)
-    target = None if target_latency is None else duration(target_latency)
+    target = None if target_latency is None else seconds("target_latency", target_latency)
     if options.before is not None:
         options.before(graph, policy, cloud, target, guards, consistency, tables, replicas, state_partitions, scaling)
     scaling = with_window(scaling, policy, getattr(cloud, "stabilization_down", 0.0))
@@ -149,7 +155,9 @@ def run(
     selections = selections_of(graph)
     for table in tables:
         table.check(selection_of(graph, table.operator))
-    pace = pace_of(target, lay_out(graph)) if batch is None else duration(batch)
+    pace = pace_of(target, lay_out(graph)) if batch is None else seconds("batch", batch)
+    look = seconds("monitor", monitor, lambda value: pause(value, "observation"))
+    between = seconds("period", period, lambda value: pause(value, "plan"))
     with opened(graph, options, place_of(runs), earlier) as folder:
         folder = folder.begins(
             graph,
@@ -177,7 +185,7 @@ def run(
             "python": platform.python_version(),
             "directory": str(directory.root),
             "cores": os.cpu_count(),
-            "period": pause(period, "plan"),
+            "period": between,
             "batch seconds": pace,
             "consistency": str(mode),
             "replicas": replicas,
@@ -220,8 +228,8 @@ def run(
                     loop = Loop(
                         plant,
                         policy,
-                        monitor=pause(monitor, "observation"),
-                        period=pause(period, "plan"),
+                        monitor=look,
+                        period=between,
                         observers=[*recorders, *views, *options.observers, *observers, *told_to_cluster(plant.spark)],
                         journal=Journal(directory.journal),
                         observe_only=options.observe_only,

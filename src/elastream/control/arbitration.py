@@ -8,6 +8,8 @@ import math
 from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from dataclasses import replace
 
+import numpy as np
+
 from elastream.control.progress import parallelism, wanted
 from elastream.control.scaling import ScalingLimits
 from elastream.model.action import (
@@ -29,12 +31,14 @@ from elastream.model.action import (
 from elastream.model.cloud import HostState
 from elastream.model.composing import refusal
 from elastream.model.decision import Proposal
+from elastream.model.metrics import Metric
 from elastream.model.observation import Observation
+from elastream.model.plant import Plan
 from elastream.model.ring import tokens_refusal
 from elastream.model.units import format_duration
 from elastream.model.wording import at_most, counted
 
-__all__ = ["arbitrate", "subject"]
+__all__ = ["arbitrate", "bound", "subject"]
 
 LEAST, TIMES = 4, 20
 """Hosts that a round may add at least, and how many times as many as before it there may be at most.
@@ -260,6 +264,23 @@ def _unproven(action: Action, plan: _Plan) -> str:
         so_far = format_duration(round(seconds))
         return f"no batch of {query!r} has ended for {so_far}: what its hosts are needed for is unknown"
     return ""
+
+
+def bound(observation: Observation, plan: Plan) -> str:
+    """That no more hosts may be leased while records are late; empty where that is not so, and where `plan` says or does
+    anything about it: what a policy that keeps to the bound leaves unsaid is said for it."""
+    context, latency = observation.context, observation.latency().value
+    if "LeaseHost" not in context.capabilities or len(observation.leases) < context.max_hosts:
+        return ""
+    proposed = (*plan.actions, *(each.action for each in plan.refused))
+    if plan.remarks or plan.unknown or not all(isinstance(each, MoveTask | RenewHost) for each in proposed):
+        return ""
+    if context.target_latency is None or latency is None or not latency > context.target_latency:
+        return ""
+    if not np.nansum(observation.operators.column(Metric.BACKLOG)) > 0:  # the latency is that of the last records
+        return ""
+    late = f"records take {format_duration(latency)}, and {format_duration(context.target_latency)} is the target"
+    return f"{at_most(context.max_hosts)}, and {late}"
 
 
 def _out_of_bounds(action: Action, plan: _Plan) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from elastream.control.arbitration import arbitrate, subject
+from elastream.control.arbitration import arbitrate, bound, subject
 from elastream.control.guarding import Guarding, owed
 from elastream.control.journal import ActionState, Entry, Journal
 from elastream.control.journaling import UNWRITTEN, Journaling
@@ -236,6 +236,7 @@ class Loop:
         began = self._clock.now()
         plan = self._ask(observation)
         took = self._clock.now() - began
+        limited = bound(observation, plan)
         proposals = [Proposal(action, self._policy.name) for action in plan.actions]
         proposals += [replace(p, refused=p.refused or "it was not granted") for p in plan.refused]
         proposals += [Proposal(action, "guards") for action in owed(observation, plan.actions)]
@@ -262,7 +263,7 @@ class Loop:
             outcomes,
             {name: float(value) for name, value in plan.predicted.items()},
             seconds=took,
-            note="; ".join([*self._notes, *plan.remarks, *map(str, observation.implausible)]),
+            note="; ".join(filter(None, [*self._notes, *plan.remarks, limited, *map(str, observation.implausible)])),
             faults=tuple(self._faults),
             unknown=self._lacked.after(plan.unknown, observation.time),
             guards=observation.guards,

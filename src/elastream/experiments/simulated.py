@@ -19,7 +19,8 @@ from elastream.model.decision import Decision, Unknown, longest_lacked
 from elastream.model.errors import ElastreamError
 from elastream.model.observation import Observation
 from elastream.model.plant import Plant, Policy
-from elastream.model.scaling import NO_RULES, ScalingRules
+from elastream.model.scaling import NO_RULES, ScalingRules, rule_of
+from elastream.model.wording import gist
 from elastream.recording.guard_log import GuardLog
 from elastream.recording.observer import Ending, Header
 from elastream.services.external import ReadOnce
@@ -53,9 +54,17 @@ class SimulatedRun:
 
     @property
     def remarked(self) -> str:
-        """What was remarked in most rounds, if in `OFTEN` of them at least; else empty."""
-        said = Counter(decision.note for decision in self.decisions if decision.note).most_common(1)
-        return said[0][0] if said and said[0][1] >= OFTEN * len(self.decisions) else ""
+        """What was remarked in most rounds, or refused by a rule for the number of hosts, if in `OFTEN` of them at least,
+        whatever the figures in it; as it was said last. Else empty."""
+        said = [
+            dict.fromkeys(
+                [*decision.note.split("; "), *(each.refused for each in decision.proposals if rule_of(each.refused))]
+            )
+            for decision in self.decisions
+        ]
+        last = {gist(each): each for every in said for each in every if each}
+        counts = Counter(each for every in said for each in {gist(each) for each in every if each}).most_common(1)
+        return last[counts[0][0]] if counts and counts[0][1] >= OFTEN * len(self.decisions) else ""
 
 
 def simulated(

@@ -6,6 +6,7 @@ The Python API, the YAML reader and the command line share this parser, so that 
 import math
 import re
 from collections.abc import Mapping
+from typing import TypeGuard
 
 from elastream.model.errors import ElastreamError
 
@@ -70,10 +71,10 @@ def rate(value: float | str) -> float:
 
     Raises ElastreamError for anything else, and for a negative rate.
     """
-    if isinstance(value, int | float):
+    if _is_number(value):
         number, per = float(value), 1.0
     else:
-        number, unit = _split(value, "a rate such as '550/s'")
+        number, unit = _split(_text(value, "a rate"), "a rate such as '550/s'")
         factor, _, unit = unit.replace(" ", "").rpartition("/")
         if factor not in _FACTORS or (unit and unit not in _SECONDS):
             raise ElastreamError(f"{value!r} is not a rate: write it per s, min or h, such as '550/s' or '40k/s'")
@@ -96,9 +97,9 @@ def price(value: float | str) -> tuple[float, float | None]:
 
     Raises ElastreamError for anything else, and for a negative price.
     """
-    if isinstance(value, int | float):
+    if _is_number(value):
         return _positive(value, float(value), "a price"), None
-    number, unit = _split(value, "a price such as '0.04/h'")
+    number, unit = _split(_text(value, "a price"), "a price such as '0.04/h'")
     per = unit.removeprefix("/").strip()
     if unit and (per == unit or per not in _SECONDS):
         raise ElastreamError(f"{value!r} is not a price: write it per s, min, h or d, such as '0.04/h'")
@@ -107,15 +108,25 @@ def price(value: float | str) -> tuple[float, float | None]:
 
 def _in(units: Mapping[str, float], value: float | str, what: str, example: str, known: str) -> float:
     """`value` in the base unit of `units`, which a number without a unit is in."""
-    number, unit = (float(value), "") if isinstance(value, int | float) else _split(value, what + example)
+    number, unit = (float(value), "") if _is_number(value) else _split(_text(value, what), what + example)
     if unit not in units and unit:
         raise ElastreamError(f"{value!r} is not {what}: {known.format(unit)}")
     return _positive(value, number * units.get(unit, 1.0), what)
 
 
+def _is_number(value: object) -> TypeGuard[int | float]:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _text(value: object, what: str) -> str:
+    if not isinstance(value, str):
+        raise ElastreamError(f"{value!r} is not {what}")
+    return value
+
+
 def _positive(value: float | str, number: float, what: str) -> float:
-    if number < 0:
-        raise ElastreamError(f"{value!r} is not {what}: it is negative")
+    if not number >= 0:
+        raise ElastreamError(f"{value!r} is not {what}: it is {'negative' if number < 0 else 'no number'}")
     return number
 
 

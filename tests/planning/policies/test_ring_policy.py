@@ -169,6 +169,15 @@ def test_where_no_host_is_light_as_many_are_leased_as_the_load_needs():
     assert after(RingBalance(), *far_behind)[0] == [LeaseHost(f"h{number}", "one") for number in (4, 5, 6, 7)]
 
 
+def test_what_a_load_left_behind_that_has_fallen_to_nothing_needs_no_host_more():
+    given = seen(0.0, [0.9, 0.9], rate=0.0, done=100.0, batch=1.0, latency=9.0)
+    columns = {each: given.operators.column(each) for each in given.operators.metrics}
+    left = Frame(NAMES, {**columns, Metric.BACKLOG: [500.0 if name == "in" else math.nan for name in NAMES]})
+    load = RingLoad(replace(given, operators=left), 0.7)
+    assert load.without_pause
+    assert load.enough(0.03) == 0.0
+
+
 def test_no_more_hosts_are_leased_than_may_be_and_a_remark_says_so():
     actions, plan = after(RingBalance(), *lasting([0.9, 0.9], waits=3.0, max_hosts=2))
     assert actions == []

@@ -89,9 +89,11 @@ class LoadFigures:
     @cached_property
     def declared(self) -> float:
         """Core-seconds per record of the sources, in the mix that arrives now, as operators declare; NaN if one does
-        not."""
+        not, and where no query runs that has a source."""
         observation = self.observation
         sources = [source.name for source in observation.context.graph.sources]
+        if not sources:
+            return math.nan
         rates = {name: observation.operators.value(name, Metric.ARRIVAL_RATE) for name in sources}
         total = math.fsum(rates.values())
         if not total > 0:

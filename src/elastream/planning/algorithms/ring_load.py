@@ -146,7 +146,8 @@ class RingLoad:
         found = 0.0
         if any(seconds >= self.late for seconds in self._queued.values()):
             # What waits is to become less: the records of a batch are to take that part of their time.
-            part = 1 / ((1 + gain) * max(self._ratios.values(), default=1.0))
+            ratio = max(self._ratios.values(), default=1.0)
+            part = 1 / ((1 + gain) * ratio) if ratio > 0 else 1.0  # where nothing arrives, whatever is done is enough
             found = 0.0 if part >= 1 else hosts * tasks / (part - (1 - tasks)) if part > 1 - tasks else math.inf
         if self._batch >= self.late:
             # A batch takes what came during the one before it: rest / (1 - tasks) seconds.

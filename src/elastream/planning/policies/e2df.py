@@ -101,7 +101,7 @@ class E2df:
     def plan(self, observation: Observation, memory: E2dfMemory | None = None) -> Plan:
         """The plan of this round; no actions between two rounds of the application level."""
         memory, now = memory or E2dfMemory(), observation.time
-        if now < memory.due - TICK:
+        if now < memory.due - TICK or not observation.context.graph.operators:
             return Plan(memory=memory)
         hosts_too = bool(self.infrastructure) and now >= memory.hosts_due - TICK
         hosts_due = _next(memory.hosts_due, self.infrastructure_period, now) if hosts_too else memory.hosts_due

@@ -101,8 +101,10 @@ class FusedRound(SizingRound):
         needed = fused.hosts_for(self.observation, self.kind, need, self.policy.spare, equal=self._equal)
         if not needed > most + 1e-9:
             return ()
-        late = f" and {self._late:,.0f} records of late backlog" if self._late >= 1 else ""
-        return (f"{at_most(most)}, and {math.ceil(needed - 1e-9)} are needed for {format_rate(self.rate)}{late}",)
+        for_what = [format_rate(self.rate)] if self.rate > 0 else []
+        for_what += [f"{self._late:,.0f} records of late backlog"] if self._late >= 1 else []
+        said = f" for {' and '.join(for_what)}" if for_what else ""
+        return (f"{at_most(most)}, and {math.ceil(needed - 1e-9)} are needed{said}",)
 
     @cached_property
     def _late(self) -> float:

@@ -129,6 +129,8 @@ class ValueCost:
     def plan(self, observation: Observation, memory: Any = None) -> Plan:
         """Read what there is, search, and enact what was found. memory: a `Kept`."""
         kept = memory if isinstance(memory, Kept) else Kept()
+        if not observation.context.graph.operators:  # no query runs: there is nothing to weigh
+            return Plan(memory=kept)
         pace = _pace(observation, kept.time)
         found = read(observation, self.goal, self._instant(observation, pace), kept.known)
         after = replace(kept, known=found.known, time=observation.time)

@@ -15,6 +15,7 @@ from elastream.model.units import duration
 from elastream.spark.jvm.driver_side import DriverSide, TaskLoads
 from elastream.spark.jvm.gateway import java_context, jvm_of
 from elastream.spark.jvm.recovery import Recovery
+from elastream.spark.jvm.session import session_stopped
 
 __all__ = ["Capabilities", "probe"]
 
@@ -49,7 +50,10 @@ def probe(spark: SparkSession, provider: object | None = None) -> Capabilities:
     lacking: list[str] = []
     session: Any = getattr(spark, "_jsparkSession", None)
     if session is None:
-        return Capabilities(None, lacking=(f"autopilot does nothing: {CONNECT}",))
+        why = CONNECT if hasattr(type(spark), "builder") else f"{spark!r} is no SparkSession"
+        return Capabilities(None, lacking=(f"autopilot does nothing: {why}",))
+    if session_stopped(spark):
+        return Capabilities(None, lacking=("autopilot does nothing: the session has been stopped: give it one that runs",))
     try:
         driver = DriverSide(spark)
         session.streams().stateStoreCoordinator()
