@@ -6,6 +6,7 @@ from elastream import Autopilot, Dataflow, HostType, Local, QueueThreshold, coll
 from elastream.api.admission import admit
 from elastream.model.composing import Consistency
 from elastream.model.errors import ElastreamError
+from elastream.model.fitting import refuse_partitions
 from elastream.model.fitting import doubts
 
 
@@ -109,3 +110,8 @@ def test_state_partitions_that_are_no_number_of_partitions_are_refused(partition
         )  # fmt: skip
     assert str(refused.value) == f"state_partitions is {partitions!r}; it must be a whole number, 1 or more"
     assert not (tmp_path / "runs").exists()
+
+
+def test_more_state_partitions_than_a_driver_can_plan_are_refused():
+    with pytest.raises(ElastreamError, match="state_partitions is 1,000,000,000; more than 100,000 cannot be"):
+        refuse_partitions(1_000_000_000)

@@ -92,6 +92,41 @@ def test_every_consistency_can_be_simulated(document, mode):
     assert invoke("simulate", document, *words).exit_code == 0
 
 
+FUSED = """
+dataflow: shop
+cloud: {local: {min_hosts: 3, max_hosts: 4}}
+target_latency: 5s
+operators:
+  requests: {source: simulated, load: 5/s}
+  answer: {from: requests, cost: 2ms}
+  out: {from: answer, sink: simulated}
+host_types:
+  half: {cores: 0.5, memory: 4 GB, price: 1, btu: 10min}
+"""
+
+
+def test_a_document_with_a_cloud_is_simulated_as_it_runs_and_on_no_fewer_hosts_than_the_cloud_has(tmp_path):
+    path = tmp_path / "shop.yaml"
+    path.write_text(FUSED, encoding="utf-8")
+    checked = invoke("check", path)
+    assert checked.exit_code == 0, checked.output
+    figures = tmp_path / "figures.json"
+    found = invoke("simulate", path, "--policy", "threshold", "--policy", "static:1", "--limit", "9min", "--json", figures)
+    assert found.exit_code == 0, found.output  # apart, an instance would need a whole core
+    tried = json.loads(figures.read_text(encoding="utf-8"))["figures"]["policies"]
+    assert {name: policy["cost"] for name, policy in tried.items()} == {"threshold": 3.0, "static:1": 3.0}
+    few = invoke("simulate", path, "--max-hosts", "2", "--limit", "9min")
+    assert few.exit_code == 2
+    assert "min_hosts is 3: at least 1, and at most 2 (max_hosts)" in few.output
+
+
+@pytest.mark.parametrize("option", ["--billing", "--minimum"])
+def test_how_a_price_list_is_billed_says_nothing_of_declared_hosts(document, option):
+    found = invoke("simulate", document, *SHORT, option, "1h")
+    assert found.exit_code == 2
+    assert f"{option} is about a price list: give one with --prices" in found.output
+
+
 def test_missing_the_target_is_exit_status_1(document):
     found = invoke("simulate", document, "--policy", "btu", "--load", "50/s", "--limit", "3min", "--max-hosts", 1)
     assert found.exit_code == 1

@@ -22,6 +22,9 @@ SMALL = HostType("small", cores=1, price=2.0, billing=Billing(600))
     ("fields", "sentence"),
     [
         ({"cores": 0}, "host type 'bad' has no core"),
+        ({"cores": 1e9}, "host type 'bad' has 1e+09 cores; no host has more than 100,000"),
+        ({"cores": float("inf")}, "host type 'bad' has inf cores; no host has more than 100,000"),
+        ({"cores": 1, "memory": "1e30 GB"}, "host type 'bad' has 1e+33 MB; no host has more than 1,000,000,000 MB"),
         ({"cores": 1, "price": -0.1}, "host type 'bad' has a negative price (-0.1)"),
         ({"cores": 1, "memory": 0}, "host type 'bad' has no memory"),
         ({"cores": 1, "speed": 0}, "core speed of 0"),

@@ -89,7 +89,7 @@ def refuse(given: "Declared") -> "ElastreamError | None":
             state_partitions=given.state_partitions,
         )
         return None
-    layout = lay_out(given.graph, fused=not given.host_types)
+    layout = lay_out(given.graph, fused=given.fused)
     refuse_unworkable(
         layout,
         types,
@@ -97,7 +97,7 @@ def refuse(given: "Declared") -> "ElastreamError | None":
         target_latency=given.target_latency,
         max_hosts=most,
         scalable=layout.simulated_scalable,
-        apart=bool(given.host_types),
+        apart=not given.fused,
     )
     return reason
 
@@ -117,9 +117,14 @@ def needed(given: "Declared", runs: bool) -> "list[str]":
         if operator.kind in (Kind.TRANSFORM, Kind.KEYED) and operator.alternates[0].cost is None
     ]
     wants = [
-        ("--load", f"source {names_of(bare)} declares none" if bare else ""),
+        (
+            "--load",
+            f"{'sources' if len(bare) > 1 else 'source'} {names_of(bare)} {'declare' if len(bare) > 1 else 'declares'} none"
+            if bare
+            else "",
+        ),
         ("--limit", f"the load of {names_of(endless)} has no end" if endless else ""),
-        ("--calibrate RUN", f"{names_of(free)} declares no cost" if free else ""),
+        ("--calibrate RUN", f"{names_of(free)} {'declare' if len(free) > 1 else 'declares'} no cost" if free else ""),
         ("--prices", "no host type is declared" if not given.host_types and given.cloud is None else ""),
     ]
     if missing := "; ".join(f"{option} ({why})" for option, why in wants if why):
@@ -151,7 +156,7 @@ def beyond(given: "Declared") -> "list[str]":
 
     if given.cloud is None or isinstance(given.cloud, Pool) or not given.types:
         return []
-    layout = lay_out(given.graph, fused=not given.host_types)
+    layout = lay_out(given.graph, fused=given.fused)
     try:
         cores = declared_cores(given.graph, rates_of(given.graph, given.graph.loads, "peak", window=given.target_latency))
         peak = for_cores(layout, given.types[0], cores).hosts

@@ -49,6 +49,11 @@ class Declared:
         """Host types to lease: those declared, else the cloud's own."""
         return self.host_types or (() if self.cloud is None else self.cloud.types)
 
+    @property
+    def fused(self) -> bool:
+        """Whether it is simulated as it runs on Spark where nothing else is asked for: operators of one stage together."""
+        return self.cloud is not None or not self.host_types
+
 
 def declared(file: Path) -> Declared:
     """Read `file`; a program is executed up to its `run(...)`. Raises ElastreamError, as `execute` does."""

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from elastream.experiments.findings import Findings
-    from elastream.model.cloud import Billing, HostType
+    from elastream.model.cloud import HostType
     from elastream.model.plant import Policy
     from elastream.recording.recorder import Recording
 
@@ -42,8 +42,13 @@ Prices = Annotated[Path | None, typer.Option(metavar="CSV", help="Price list; de
 Shapes = Annotated[Path | None, typer.Option(metavar="CSV", help="Cores and memory, if the price list lacks them.")]
 Hosts = Annotated[list[str] | None, typer.Option("--host", metavar="TYPE", help="Host type to use; repeatable.")]
 PriceRegion = Annotated[str | None, typer.Option(metavar="NAME", help="Region of the price list.")]
-Unit = Annotated[float, typer.Option(parser=as_some_seconds, metavar="TIME", help="Billing time unit.")]
-Minimum = Annotated[float, typer.Option(parser=as_seconds, metavar="TIME", help="Least billed time.")]
+Unit = Annotated[
+    float | None,
+    typer.Option(parser=as_some_seconds, metavar="TIME", help="Billing time unit of a price list; default: 1s."),
+]
+Minimum = Annotated[
+    float | None, typer.Option(parser=as_seconds, metavar="TIME", help="Least billed time of a price list; default: 60s.")
+]
 Limit = Annotated[
     float | None,
     typer.Option(parser=as_some_seconds, metavar="TIME", help="Length of the simulated part of the load, from its start."),
@@ -57,7 +62,7 @@ Fused = Annotated[
     bool | None,
     typer.Option(
         "--fused/--apart",
-        help="Micro-batches of fused stages as on Spark (default for a FILE with a cloud), or a queue per operator.",
+        help="Micro-batches of fused stages as on Spark (default, but for host types without a cloud), or queues.",
     ),
 ]
 
@@ -94,8 +99,8 @@ def simulate(
     shapes: Shapes = None,
     host: Hosts = None,
     region: PriceRegion = None,
-    billing: Unit = "1s",  # type: ignore[assignment]
-    minimum: Minimum = "60s",  # type: ignore[assignment]
+    billing: Unit = None,
+    minimum: Minimum = None,
     limit: Limit = None,
     period: Period = None,
     target: Annotated[float, typer.Option(min=0, max=1, help="Fraction of records that must be in time.")] = 0.95,
@@ -122,7 +127,6 @@ def simulate(
 
     from elastream.experiments.simulate import measured
     from elastream.experiments.simulate import simulate as compared
-    from elastream.model.cloud import Billing
 
     console = Console()
     if file is None:
@@ -139,7 +143,7 @@ def simulate(
     if calibrate is not None:
         own = measured(calibrate, given.graph)[1]
     if fused is None:
-        fused = calibrate is not None or (prices is None and not given.host_types)
+        fused = calibrate is not None or (prices is None and given.fused)
     replaced = [
         *(["policy"] if policy else []),
         *(["consistency"] if consistency else []),
@@ -151,12 +155,13 @@ def simulate(
         comparison = compared(
             given.graph,
             named,
-            host_types=hosts_from(prices, shapes, host or [], region, Billing(billing, minimum), list(own)),
+            host_types=hosts_from(prices, shapes, host or [], region, billing, minimum, list(own)),
             load=load,
             limit=limit,
             target=target,
             target_latency=given.target_latency,
             max_hosts=max_hosts or (None if given.cloud is None or prices is not None else given.cloud.max_hosts),
+            min_hosts=None if given.cloud is None or prices is not None else getattr(given.cloud, "min_hosts", 1),
             calibrate=calibrate,
             fused=fused,
             period=period,
@@ -223,16 +228,20 @@ def hosts_from(
     shapes: Path | None,
     wanted: list[str],
     region: str | None,
-    billing: "Billing",
+    unit: float | None,
+    minimum: float | None,
     declared: "list[HostType]",
 ) -> "tuple[HostType, ...]":
     """Host types of the price list, or those that the document declares with its own billing."""
     from elastream.documents.user_code import near
     from elastream.experiments.prices import read_prices
+    from elastream.model.cloud import Billing
 
-    if prices is None and (given := [name for name, value in (("--shapes", shapes), ("--region", region)) if value]):
+    options = {"--shapes": shapes, "--region": region, "--billing": unit, "--minimum": minimum}
+    if prices is None and (given := [name for name, value in options.items() if value is not None]):
         raise InputError(f"{given[0]} is about a price list: give one with --prices")
     if prices is not None:
+        billing = Billing(1.0 if unit is None else unit, 60.0 if minimum is None else minimum)
         return read_prices(prices, only=wanted, region=region, billing=billing, shapes=shapes)
     if unknown := sorted(set(wanted) - {type.name for type in declared}):
         there = near(unknown[0], {type.name for type in declared})

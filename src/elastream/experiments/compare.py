@@ -47,6 +47,7 @@ def compare(
     target: float = 0.95,
     target_latency: float | None = None,
     max_hosts: int = 1_000,
+    min_hosts: int = 1,
     monitor: float = 15.0,
     period: float = 60.0,
     seed: int = 1,
@@ -65,7 +66,8 @@ def compare(
     """Run every policy on the same load and seed.
 
     load: for every source, in place of what the sources declare. seconds: how long; the longest load where not given.
-    target: fraction of records that must be in time. monitor, period: seconds between observations and between plans.
+    target: fraction of records that must be in time. max_hosts, min_hosts: of hosts at once, also
+    at the start. monitor, period: seconds between observations and between plans.
     fused: whether stages are scaled as on Spark, or (False) every operator by itself. guards, tables: in force all along.
     consistency, replicas, state_partitions: in place of those of `settings`; without these, a policy has as many state
     partitions as in a run on twice the hosts that the load's peak fills, or on the most that there may be. speeds, links:
@@ -104,8 +106,9 @@ def compare(
     loads = {source: pattern for source, pattern in patterns.items() if pattern is not None}
     goal = goal_of(graph, policies.values(), length)
     scene = Scene(
-        layout, host_types, loads, length, records, base, target_latency, max_hosts, period, seed, guards, tables, goal
-    )
+        layout, host_types, loads, length, records, base, target_latency, max_hosts, period, seed, guards, tables, goal,
+        min_hosts=min_hosts,
+    )  # fmt: skip
     fixed = None if settings is None and state_partitions is None else base.state_partitions
     peak = _static_peak(layout, host_types, loads, length, target_latency, scene.costs, fixed)
     if fixed is None:

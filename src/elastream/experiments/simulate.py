@@ -63,6 +63,7 @@ def simulate(
     target_latency: float | str | None = None,
     target: float = 0.95,
     max_hosts: int | None = None,
+    min_hosts: int | None = None,
     calibrate: Path | str | None = None,
     fused: bool | None = None,
     period: float | str | None = None,
@@ -83,6 +84,7 @@ def simulate(
     `Local(...)`, fused as on Spark. host_types: hosts to lease instead, those of a price list by `read_prices`. load: a
     pattern, a CSV file of counts, a YAML file, or text such as `"50/s"`, for every source in place of what it declares.
     limit: how long to simulate; by default until the load ends. target: fraction of records that must be in time.
+    max_hosts, min_hosts: at once, in place of the cloud's.
     calibrate: folder of a run on Spark whose measured costs and hosts are used. fused: micro-batches of fused stages, or
     a queue for each operator, in place of what the hosts say. period: time between two plans. guards: a file of guards.
     tables: key tables, as of `run`. consistency: what records under way meet when alternates change, as of `run`, or
@@ -112,6 +114,9 @@ def simulate(
     if not types:
         raise CloudError("no host types to simulate: give a cloud, host types, or a recorded run to calibrate with")
     stated = max_hosts or (0 if cloud is None or host_types else cloud.max_hosts)
+    least = min_hosts or (1 if cloud is None or host_types else getattr(cloud, "min_hosts", None) or 1)
+    if not 1 <= least <= (stated or MOST_HOSTS):
+        raise CloudError(f"min_hosts is {least}: at least 1, and at most {stated or MOST_HOSTS} (max_hosts)")
     refuse_partitions(state_partitions)
     refuse_replicas(replicas, most := stated or MOST_HOSTS)
     refuse_rules(scaling, most, types)
@@ -130,6 +135,7 @@ def simulate(
             target=target,
             target_latency=None if target_latency is None else duration(target_latency),
             max_hosts=most,
+            min_hosts=least,
             monitor=monitor,
             period=every if period is None else pause(period, "plan"),
             seed=seed,

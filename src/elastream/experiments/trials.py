@@ -52,6 +52,7 @@ class Scene:
     goal: Goal | None = None
     partitions_for: int | None = None
     scaling: ScalingRules = NO_RULES
+    min_hosts: int = 1
 
     @property
     def costs(self) -> Costs:
@@ -73,6 +74,8 @@ class Scene:
             default = state_partitions_of(self.host_types, self.partitions_for, policy)
             settings = replace(settings, state_partitions=max(settings.state_partitions, default))
         hosts, parallelism = standing(policy, self.layout, self.host_types, self.max_hosts, self.costs) or (None, None)
+        if hosts is not None:  # its own, and those below which no run has fewer
+            hosts = [*hosts, *hosts[:1] * (self.min_hosts - len(hosts))]
         plant = make_plant(
             self.layout,
             hosts=hosts,
@@ -82,6 +85,7 @@ class Scene:
             seed=self.seed,
             settings=settings,
             max_hosts=self.max_hosts,
+            min_hosts=self.min_hosts,
             target_latency=self.target_latency,
             seconds=self.seconds,
             tables=KeyTableBook(*self.tables),

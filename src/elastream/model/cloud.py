@@ -28,6 +28,8 @@ __all__ = [
 
 NEARLY = 1e-9
 """Sums of decimal fractions: rounding must not cost a slot."""
+MOST_CORES, MOST_MEMORY = 100_000, 1_000_000_000
+"""Of a host, the latter in megabytes: what is more is a slip of the pen that only a cluster would stumble over."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +85,10 @@ class HostType:
                 object.__setattr__(self, name, read(value))
         if not self.cores > 0:
             raise CloudError(f"host type {self.name!r} has no core (cores: {self.cores:g}); it must be above 0")
+        if self.cores > MOST_CORES:
+            raise CloudError(f"host type {self.name!r} has {self.cores:g} cores; no host has more than {MOST_CORES:,}")
+        if self.memory > MOST_MEMORY:
+            raise CloudError(f"host type {self.name!r} has {self.memory:g} MB; no host has more than {MOST_MEMORY:,} MB")
         if self.price < 0:
             raise CloudError(f"host type {self.name!r} has a negative price ({self.price:g}); it must be 0 or more")
         if not self.memory > 0:

@@ -28,6 +28,8 @@ __all__ = [
     "refuse_unworkable",
 ]
 
+MOST_PARTITIONS = 100_000
+"""State partitions of an operator: ten times what any job is known to have; the driver plans each of them in each batch."""
 WHOLE = 1.0
 """Cores of one thread: fused, a task has a slot, which on a host of less than a core is all of that host."""
 BATCH_OVERHEAD = 0.05
@@ -124,6 +126,9 @@ def refuse_partitions(partitions: int | None) -> None:
     """Raise InputError for state partitions that no run can have. None: as many as is the default."""
     if partitions is not None and (not isinstance(partitions, int) or isinstance(partitions, bool) or partitions < 1):
         raise InputError(f"state_partitions is {partitions!r}; it must be a whole number, 1 or more", ("state_partitions",))
+    if partitions is not None and partitions > MOST_PARTITIONS:
+        said = f"state_partitions is {partitions:,}; more than {MOST_PARTITIONS:,} cannot be: each is a task of every batch"
+        raise InputError(said, ("state_partitions",))
 
 
 def _few_partitions(partitions: int, max_hosts: int) -> str:
