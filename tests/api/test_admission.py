@@ -6,8 +6,7 @@ from elastream import Autopilot, Dataflow, HostType, Local, QueueThreshold, coll
 from elastream.api.admission import admit
 from elastream.model.composing import Consistency
 from elastream.model.errors import ElastreamError
-from elastream.model.fitting import refuse_partitions
-from elastream.model.fitting import doubts
+from elastream.model.fitting import doubts, refuse_partitions
 
 
 def plain(value):

@@ -183,9 +183,9 @@ class FakePlant:
             if lease.active:
                 self._leases[host] = _ended(lease, now)
 
-    def lose(self, host: str) -> None:
+    def lose(self, host: str, why: str = "") -> None:
         """Let `host` die now."""
-        self._leases[host] = self._leases[host].to(HostState.LOST, self.clock.now())
+        self._leases[host] = replace(self._leases[host].to(HostState.LOST, self.clock.now()), note=why)
         self._empty(host)
 
     def _apply(self, action: Action) -> Outcome:

@@ -370,6 +370,25 @@ def test_a_lease_whose_host_dies_on_its_way_up_has_failed():
     assert (journal.entries[0].state, journal.entries[0].reason) == (ActionState.FAILED, "host h2 was lost")
 
 
+@pytest.mark.parametrize(
+    ("why", "said"),
+    [
+        ("", "host h2 is lost"),
+        ("its worker was killed; the end of h2.log: no more", "host h2 is lost: its worker was killed"),
+    ],
+)
+def test_the_round_after_a_host_was_lost_says_so_and_why(why, said):
+    plant = FakePlant(hosts=2)
+    plant.clock._on_sleep = lambda now: plant.lose("h2", why) if now == 3.0 else None
+    _, recording = run(plant, Scripted(), limit=8.0)
+    assert notes(recording) == said
+
+
+def test_of_a_host_that_was_given_back_nothing_is_said():
+    _, recording = run(FakePlant(hosts=2), Scripted([ReleaseHost("h2")]), limit=8.0)
+    assert notes(recording) == ""
+
+
 def test_a_later_action_about_the_same_thing_overtakes_one_under_way():
     journal = Journal()
     run(FakePlant(), Scripted([LeaseHost("h2", "small")], [ReleaseHost("h2")]), journal=journal, limit=10.0)

@@ -21,7 +21,7 @@ from elastream.control.safety import BackOff, Lacked, checked
 from elastream.control.scaling import Scaling
 from elastream.model.action import Action, LeaseHost, Outcome, Status, Switch, describe
 from elastream.model.alarms import Alarms
-from elastream.model.cloud import Lease
+from elastream.model.cloud import HostState, Lease
 from elastream.model.decision import Decision, Fault, Proposal
 from elastream.model.errors import ElastreamError, in_one_line
 from elastream.model.guarding import Standing
@@ -223,6 +223,10 @@ class Loop:
                 if outcome.status is Status.FAILED:
                     self._notes.append(f"{describe(action)} failed: {outcome.reason}")
                 self._learn(outcome, now)
+        if gone := self._leases.keys() - observation.leases.keys():
+            self._notes += [
+                _lost(each) for each in self._plant.ledger if each.host in gone and each.state is HostState.LOST
+            ]
         self._leases = observation.leases
 
     def _patience(self, action: Action) -> float:
@@ -380,3 +384,9 @@ class Loop:
                 self._notes.append(said)
                 self._faults.append(Fault.of(f"observer {name}", said, error))
                 self._alarms.sound(f"observer {name}", said, error)  # logs it
+
+
+def _lost(lease: Lease) -> str:
+    """That a host is lost, and why, without what its log says of it."""
+    why = lease.note.split("; ")[0]
+    return f"host {lease.host} is lost" + (f": {why}" if why else "")

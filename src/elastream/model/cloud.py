@@ -200,7 +200,7 @@ class Lease:
 
     Times are seconds on the clock of the run. history: (time, state), oldest first. until: when it was released or lost.
     refused: whether its request was refused for now, for the reason in `note`.
-    note: what its provider says of it now: why it waits, or why it is recalled; empty where there is nothing to say.
+    note: why it waits, is recalled or was lost, as its provider says; empty where there is nothing to say.
     """
 
     host: str

@@ -382,5 +382,6 @@ class Hosts(HostBook):
 
     def _lose(self, name: str, reason: str) -> None:
         self._known[name].reason = reason
+        self._leases[name] = replace(self._leases[name], note=reason)
         self._to(name, HostState.LOST)
         log.warning("host %s is lost: %s", name, reason)
