@@ -52,6 +52,12 @@ def test_a_source_of_ours_says_what_it_held_where_spark_does_not_ask():
     assert (taken.behind, taken.everything) == (15, False)
 
 
+def test_records_of_tasks_that_ran_twice_count_once_where_the_source_says_how_many_it_gave():
+    own = source({"n": 10, "t": 1.0}, {"n": 25, "t": 2.0}, 21, latest={"n": 25, "t": 2.0})
+    batch = read_batch("q", line(4, 2.0, 0.5, own), None)
+    assert (batch.rows, batch.source(0).rows, batch.behind) == (15, 15, 0)
+
+
 @pytest.mark.parametrize(("start", "since"), [(1.0, 0.5), (60.0, 57.0)], ids=["soon after", "after a long silence"])
 def test_a_rate_is_over_the_wait_for_the_batch_but_for_a_long_silence(start, since):
     _, batch = batches("q", line(0, 0.0, 0.5, rows=10), line(1, start, 0.5, rows=10))

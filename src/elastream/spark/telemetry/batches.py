@@ -163,7 +163,7 @@ def read_batch(query: str, fields: Sequence[str], before: Batch | None, poll: fl
         id=int(number),
         start=start,
         seconds=int(took) / 1e3,
-        rows=int(rows),
+        rows=sum(each.rows for each in taken) if taken else int(rows),
         since=start if before is None else min(start, max(before.end, start - WINDOW)),
         sources=tuple(taken),
         observed={unquote(name.removeprefix(OBSERVED)): row for name, row in json.loads(observed or "{}").items()},
@@ -173,9 +173,12 @@ def read_batch(query: str, fields: Sequence[str], before: Batch | None, poll: fl
 def _taken(progress: Mapping[str, Any]) -> Taken:
     """What the JSON of a SourceProgress says; when its records came is left out."""
     start, end, latest = (progress.get(name) for name in ("startOffset", "endOffset", "latestOffset"))
+    rows = int(progress.get("numInputRows", 0))
     if "due" in (after := _offset(end)):  # a source of ours says itself what it held, where Spark does not ask
         latest = {**after, "n": after["due"]}
-    rows = int(progress.get("numInputRows", 0))
+    if rows and after.keys() >= {"n", "t"}:
+        # The source counts the records it gave; Spark counts those of a task that ran twice, as after a loss, twice.
+        rows = int(after["n"]) - int(_offset(start).get("n", 0))
     mean = (progress.get("metrics") or {}).get("avgOffsetsBehindLatest")
     behind = _counted(start, end, latest, rows) if mean is None else float(mean) * _partitions(end)
     everything = latest is None or latest == end if math.isnan(behind) else behind == 0
