@@ -262,6 +262,7 @@ def test_a_policy_of_the_users_own_is_simulated_by_its_name_and_parameters(folde
         ("statik:hosts=3", "there is no policy 'statik', did you mean 'static'?"),
         ("static", "the parameter 'hosts' is missing, which has no default"),
         (".:x", "'.' is no name of a module"),
+        ("static:0", "elastream: --policy static:0: hosts: 0 is not a whole number of 1 or more, 'peak' or 'mean'"),
         ("static:hosts=many", "'many' is not a whole number of 1 or more, 'peak' or 'mean'"),
     ],
 )

@@ -69,13 +69,14 @@ def test_a_header_says_which_column_is_which(tmp_path: Path, text: str, seconds:
         ("t,n\n0,3\n\nnoon,4\n", "line 4: 'noon,4' is not a time and a count"),
         ("0,3\n60,4\n240,5\n300,6\n360,6\n", "line 3: a gap, 2 intervals of 60 s before it"),
         ("0,3\n60,4\n90,5\n150,1\n", "line 3: 30 s after the line before it, not a multiple of 60 s"),
-        ("0,3\n60,4\n30,5\n90,5\n150,1\n", "line 3: -30 s after"),
+        ("0,3\n60,4\n30,5\n90,5\n150,1\n", "line 3: 30 s before the line before it; lines must be in order of time"),
         ("0,3\n0,4\n", "do not increase"),
         ("id,count\n17,3\n18,4\n", "line 2: the first column has numbers (17), and its name is none of a time: call it"),
         ("requests,errors\n17,3\n18,4\n", "line 2: the first column has numbers (17), and its name is none of a time"),
         ("time,a,b\n0,3,4\n", "line 1: which of the columns 'a', 'b' holds the counts is not said: call it 'count'"),
         ("1700000000000,3\n1700000005000,4\n", "line 1: the time 1700000000000 is no number of seconds"),
         ("0,3\n4\n", "has no times, so its interval is unknown"),
+        ("0,3\n", "has one line, so its interval is unknown: add a line or set `interval`"),
     ],
 )
 def test_a_damaged_trace_is_refused_naming_file_and_line(tmp_path: Path, text: str, says: str) -> None:

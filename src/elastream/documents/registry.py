@@ -228,7 +228,7 @@ def _built(
     except (ElastreamError, TypeError, ValueError) as error:
         # The parameter that the sentence names or quotes, if any, has the better line.
         named = next((name for name, value in parameters.items() if name in str(error) or repr(value) in str(error)), None)
-        raise refusal((*path, named) if named else path, str(error)) from error
+        raise refusal((*path, named) if named else path, str(error).removeprefix(f"{named}: ")) from error
 
 
 _VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)

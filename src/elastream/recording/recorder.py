@@ -221,7 +221,7 @@ class Recording:
             except (ValueError, TypeError, KeyError) as error:
                 raise InputError(f"{place}, line {number}: not an entry of a recording ({error})") from error
         if header is None:
-            raise InputError(f"{place} has no start entry: the run's header is missing")
+            raise InputError(f"{place} has no start entry: the run has not started yet, or the run's header is missing")
         return cls(header, series, tuple(decisions.values()), ending)
 
     @property

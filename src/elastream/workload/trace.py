@@ -125,6 +125,8 @@ def _usual_distance(file: Path, rows: list[Row], given: float | str | None = Non
     times = [time for _, time, _ in rows if time is not None]
     if given is not None and not times:
         return duration(given)
+    if len(times) == len(rows) == 1:
+        raise InputError(f"{file} has one line, so its interval is unknown: add a line or set `interval`")
     if len(times) != len(rows) or len(times) < 2:
         raise InputError(f"{file} has no times, so its interval is unknown: add a column of times or set `interval`")
     distance = statistics.median_low(b - a for a, b in pairwise(times))
@@ -144,6 +146,9 @@ def _filled(file: Path, rows: list[Row], gaps: str) -> list[float]:
         assert time is not None
         apart = (time - before) / usual
         missing = round(apart) - 1
+        if time <= before:
+            said = f"{before - time:g} s before the line before it; lines must be in order of time"
+            raise InputError(f"{file}, line {line}: {said}")
         if missing < 0 or abs(apart - round(apart)) > 1e-6:
             raise InputError(
                 f"{file}, line {line}: {time - before:g} s after the line before it, not a multiple of {usual:g} s"

@@ -85,7 +85,8 @@ def lease_missing(
     why = f"at least {counted(context.min_hosts, 'host')}"
     if by_need > max(0, lacking):
         lacking = by_need
-        why = f"{because()}; {has:.3g} are on {counted(len(there), 'host')}"
+        cores = "core is" if f"{has:.3g}" == "1" else "cores are"
+        why = f"{because()}; {has:.3g} {cores} on {counted(len(there), 'host')}"
         why += f", and {counted(spare, 'host')} to spare" if spare else ""
     kept = observation.draining[: max(0, lacking)]
     leases = min(max(0, lacking) - len(kept), context.max_hosts - len(observation.leases))
@@ -160,7 +161,9 @@ def withdraw_surplus(
         if not highest <= most * shared_capacity(observation, working, equal=equal):
             break
         going.append(host)
-    why = f"it still waits, and for {format_duration(settle)} the others would have sufficed"
+    why = "it still waits, and the others suffice"
+    if settle:
+        why = f"it still waits, and for {format_duration(settle)} the others would have sufficed"
     return [ReleaseHost(host, why=why) for host in going]
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from elastream.model.errors import ElastreamError, in_one_line
 from elastream.model.stages import Layout
+from elastream.model.wording import counted
 from elastream.recording.dead_letters import DeadLetters, LeftOutBatch
 from elastream.recording.directory import RunDirectory
 from elastream.recording.places import Place, RemotePath, names_in, remove_tree
@@ -100,7 +101,7 @@ class LeftOutWatch:
                 self._said.add(name)
                 letter = next((each for each in found.letters if each["operator"] == name), None)
                 why = "" if letter is None else f", the first as {letter['error']}"
-                log.warning("operator %r left out %d records of batch %d%s", name, count, found.batch, why)
+                log.warning("operator %r left out %s of batch %d%s", name, counted(count, "record"), found.batch, why)
 
 
 def forget_uncommitted(folder: Place, newest: int) -> None:
