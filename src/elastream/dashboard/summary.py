@@ -39,7 +39,7 @@ def print_summary(
         ("latency", f"p50 {duration_text(figures.latency_p50)}, p99 {duration_text(figures.latency_p99)}{basis}"),
     ]
     if target is not None:
-        least = "at least " if is_bound(figures.latency_basis) else ""
+        least = "at least " if is_bound(figures.latency_basis) and not math.isnan(figures.records_within_target) else ""
         records, time = percent(figures.records_within_target), percent(figures.within_target)
         rows.append(("in time", f"{least}{records} of the records, {time} of the time (target {duration_text(target)})"))
     if not math.isnan(figures.longest_batch):

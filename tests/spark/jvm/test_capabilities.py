@@ -18,7 +18,7 @@ def session(master="spark://h:7077", allocates=True, **settings):
     context = SimpleNamespace(
         master=master,
         getConf=lambda: conf,
-        _jsc=SimpleNamespace(sc=lambda: SimpleNamespace(schedulerBackend=object)),
+        _jsc=SimpleNamespace(sc=lambda: SimpleNamespace(schedulerBackend=object, isStopped=lambda: False)),
     )
     streams = SimpleNamespace(stateStoreCoordinator=object)
     return SimpleNamespace(
