@@ -117,19 +117,18 @@ def needed(given: "Declared", runs: bool) -> "list[str]":
         if operator.kind in (Kind.TRANSFORM, Kind.KEYED) and operator.alternates[0].cost is None
     ]
     wants = [
-        (
-            "--load",
-            f"{'sources' if len(bare) > 1 else 'source'} {names_of(bare)} {'declare' if len(bare) > 1 else 'declares'} none"
-            if bare
-            else "",
-        ),
+        ("--load", f"source {_declare(bare)} none" if bare else ""),
         ("--limit", f"the load of {names_of(endless)} has no end" if endless else ""),
-        ("--calibrate RUN", f"{names_of(free)} {'declare' if len(free) > 1 else 'declares'} no cost" if free else ""),
+        ("--calibrate RUN", f"{_declare(free)} no cost" if free else ""),
         ("--prices", "no host type is declared" if not given.host_types and given.cloud is None else ""),
     ]
     if missing := "; ".join(f"{option} ({why})" for option, why in wants if why):
         found.append(f"to simulate it, give {missing}")
     return found
+
+
+def _declare(names: "list[str]") -> str:
+    return f"{names_of(names)} {'declare' if len(names) > 1 else 'declares'}"
 
 
 def doubted(given: "Declared") -> "tuple[str, ...]":
