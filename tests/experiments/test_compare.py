@@ -17,6 +17,7 @@ from elastream.model.graph import Alternate, Edge, Graph, Kind, Operator
 from elastream.model.observation import Context, Metric
 from elastream.model.plant import Unknown
 from elastream.model.promises import Rows
+from elastream.model.scaling import NO_RULES, ScalingRules
 from elastream.planning.policies.btu import Btu
 from elastream.planning.policies.elastic_allocator import ElasticAllocator
 from elastream.planning.policies.otd import Otd
@@ -94,12 +95,30 @@ def test_without_a_promise_compliance_is_unknown_and_said_to_be():
             Otd(),
             "policy otd: it places tasks on the hosts that are there and leases none: give it some, such as otd:hosts=4",
         ),
+        (Otd(hosts=-4), "policy otd: hosts is -4; it must be a whole number, 0 or more"),
         (ElasticAllocator(), "such as elastic_allocator:hosts=4"),
     ],
 )
 def test_a_policy_that_could_do_nothing_is_refused_in_one_sentence(policy, sentence):
     with pytest.raises(DataflowError, match=sentence):
         compare(graph(level=None), {"it": policy}, [HOST], load=constant(1, "2min"))
+
+
+@pytest.mark.parametrize(
+    ("policy", "scaling", "said"),
+    [
+        (Btu(), NO_RULES, "it remarks: max_hosts: at most 1 host may be leased, and records take "),
+        (QueueThreshold(), ScalingRules(budget="0.15/h"), "it remarks: budget: "),
+    ],
+    ids=["a policy that says nothing", "a rule that refuses"],
+)
+def test_what_keeps_a_policy_from_leasing_is_said_though_its_figures_change_from_round_to_round(policy, scaling, said):
+    most = 1 if scaling is NO_RULES else 9
+    found = compare(
+        graph(level=None), {"it": policy}, [HOST], load=constant(400, "10min"), target_latency=5.0, max_hosts=most,
+        scaling=scaling,
+    )  # fmt: skip
+    assert said in found.verdict
 
 
 def test_a_policy_by_service_levels_takes_them_from_the_target_latency():

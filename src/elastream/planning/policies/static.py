@@ -181,6 +181,8 @@ def _work(observation: Observation) -> Mapping[str, float]:
 
 def places_only(policy: str, hosts: int, context: Context) -> str:
     """Why a policy that places tasks and sizes nothing can do nothing: it has no second host. Empty where it can."""
+    if hosts < 0:
+        return f"hosts is {hosts}; it must be a whole number, 0 or more"
     if max(hosts, context.min_hosts) > 1:
         return ""
     return f"it places tasks on the hosts that are there and leases none: give it some, such as {policy}:hosts=4"
