@@ -103,6 +103,8 @@ NAN, INF = float("nan"), float("inf")
         ({"max_hosts": "8"}, "max_hosts is '8'; it must be a whole number, or None"),
         ({"max_hosts": 2.5}, "max_hosts is 2.5; it must be a whole number, or None"),
         ({"max_hosts": True}, "max_hosts is True; it must be a whole number, or None"),
+        ({"replicas": "1"}, "replicas is '1'; it must be a whole number"),
+        ({"registry": 5}, "registry is 5; it must be a registry of prometheus_client, or None"),
         ({"min_hosts": None}, "min_hosts is None; it must be a whole number"),
         ({"min_hosts": 5, "max_hosts": 2}, "1 <= min_hosts <= max_hosts"),
         ({"policy": "threshold"}, r"policy is 'threshold'; it must be a policy, such as Threshold\(\)"),

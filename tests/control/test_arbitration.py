@@ -138,11 +138,12 @@ def test_that_no_more_hosts_may_be_leased_is_said_where_records_are_late_and_the
         (late(), Plan((SetParallelism("source", 2),))),
         (late(), Plan(unknown=(Unknown(Metric.BUSY_CORES, Rows.OPERATOR, "count"),))),
         (late(max_hosts=4), Plan()),
+        (late(max_hosts=4, requested=["h4"]), Plan()),
         (late(latency=1.0), Plan()),
         (late(backlog=0.0), Plan()),
         (late(target_latency=None), Plan()),
     ],
-    ids=["said", "done", "unknown", "more may be leased", "in time", "nothing waits", "no target"],
+    ids=["said", "done", "unknown", "more may be leased", "one comes", "in time", "nothing waits", "no target"],
 )
 def test_nothing_is_said_of_the_bound_where_the_policy_does_or_it_is_not_what_holds_records_up(seen, plan):
     assert bound(seen, plan) == ""

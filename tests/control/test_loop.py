@@ -373,8 +373,8 @@ def test_a_lease_whose_host_dies_on_its_way_up_has_failed():
 @pytest.mark.parametrize(
     ("why", "said"),
     [
-        ("", "host h2 is lost"),
-        ("its worker was killed; the end of h2.log: no more", "host h2 is lost: its worker was killed"),
+        ("", "host h2 was lost"),
+        ("its worker was killed; the end of h2.log: no more", "host h2 was lost: its worker was killed"),
     ],
 )
 def test_the_round_after_a_host_was_lost_says_so_and_why(why, said):
@@ -382,6 +382,24 @@ def test_the_round_after_a_host_was_lost_says_so_and_why(why, said):
     plant.clock._on_sleep = lambda now: plant.lose("h2", why) if now == 3.0 else None
     _, recording = run(plant, Scripted(), limit=8.0)
     assert notes(recording) == said
+
+
+def test_why_a_host_was_lost_on_its_way_up_is_said_once():
+    plant = FakePlant()
+    plant.clock._on_sleep = lambda now: plant.lose("h2", "it was not warm within 90 s") if now == 3.0 else None
+    _, recording = run(plant, Scripted([LeaseHost("h2", "small")]), limit=8.0)
+    assert notes(recording) == "lease h2 (small) failed: host h2 was lost: it was not warm within 90 s"
+
+
+def test_of_a_policy_that_fails_nothing_is_said_but_that():
+    said = {}
+    for name, always in (("fails", KeyError("x")), ("is silent", ())):
+        plant = FakePlant(hosts=2, max_hosts=2)
+        plant.arrival_rate = 1e6
+        said[name] = notes(run(plant, Scripted(always=always), limit=30.0)[1])
+    assert "policy scripted failed" in said["fails"]
+    assert "max_hosts" not in said["fails"]
+    assert "max_hosts: at most 2 hosts may be leased" in said["is silent"]
 
 
 def test_of_a_host_that_was_given_back_nothing_is_said():

@@ -94,6 +94,10 @@ def test_a_missing_file_and_a_false_gzip_are_refused(tmp_path: Path) -> None:
         trace(written(tmp_path, "0,1\n", "plain.csv.gz"))
 
 
+def test_one_line_lasts_for_the_interval_that_is_given(tmp_path: Path) -> None:
+    assert trace(written(tmp_path, "0,3\n"), "60s").seconds == 60
+
+
 def test_gaps_can_be_held_or_left_empty(tmp_path: Path) -> None:
     path = written(tmp_path, "0,3\n60,4\n180,5\n240,5\n")
     assert trace(path, gaps="hold").count(1e9) == 3 + 4 + 4 + 5 + 5

@@ -3,6 +3,7 @@
 What each value must be within its kind is checked where it is used (`ScalingRules`, `duration`, `refuse_replicas`).
 """
 
+import numbers
 from collections.abc import Callable
 from typing import Any
 
@@ -25,6 +26,7 @@ def seconds(name: str, value: float | str, read: Callable[[float | str], float] 
 
 def refuse_others(name: str, value: object, *kinds: type, wanted: str) -> None:
     """Raise InputError where `value` is of none of `kinds`; None is up to them. A truth value is no number."""
+    kinds = (*kinds, numbers.Integral) if int in kinds else kinds  # numpy's, too
     if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
         raise InputError(f"{name} is {_shown(value)}; it must be {wanted}", (name,))
 
@@ -38,7 +40,9 @@ def refuse_class(name: str, value: object) -> None:
 def refuse_unplanning(policy: object) -> None:
     """Raise InputError where `policy` is no policy; None stands for the usual one."""
     refuse_class("policy", policy)
-    if policy is not None and not callable(getattr(policy, "plan", None)):
+    if policy is not None and not (
+        callable(getattr(policy, "plan", None)) and isinstance(getattr(policy, "name", None), str)
+    ):
         raise InputError(f"policy is {_shown(policy)}; it must be a policy, such as Threshold()", ("policy",))
 
 

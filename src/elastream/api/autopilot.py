@@ -124,6 +124,11 @@ class Autopilot:
         observers: Sequence[Observer] = (),
     ) -> None:
         none = type(None)
+        refuse_others("replicas", replicas, int, wanted="a whole number")
+        if registry is not None and not callable(getattr(registry, "register", None)):
+            raise InputError(
+                f"registry is {registry!r}; it must be a registry of prometheus_client, or None", ("registry",)
+            )
         refuse_others("max_hosts", max_hosts, int, none, wanted="a whole number, or None")
         refuse_others("min_hosts", min_hosts, int, wanted="a whole number")
         if min_hosts < 1 or (max_hosts is not None and max_hosts < min_hosts):

@@ -119,13 +119,15 @@ def run(
     order.
     """
     options = current_options()
+    policy = options.policy or policy or Threshold()
+    cloud, guards = options.cloud or cloud, options.guards or guards
     refuse_unplanning(policy)
-    refuse_unreal(cloud)
+    if cloud is not None or options.before is None:  # what is only checked or simulated may do without
+        refuse_unreal(cloud)
     refuse_unobserving(observers)
     refuse_others("flow", flow, Dataflow, Graph, wanted="a Dataflow")
     refuse_others("scaling", scaling, ScalingRules, wanted="ScalingRules")
-    policy = options.policy or policy or Threshold()
-    cloud, guards = options.cloud or cloud, options.guards or guards
+    refuse_others("guards", guards, str, Path, type(None), wanted="a path, or None")
     consistency = options.consistency or consistency
     replicas = replicas if options.replicas is None else options.replicas
     kept = seconds("retention", retention) if options.retention is None else options.retention

@@ -62,7 +62,7 @@ Fused = Annotated[
     bool | None,
     typer.Option(
         "--fused/--apart",
-        help="Micro-batches of fused stages as on Spark (default, but for host types without a cloud), or queues.",
+        help="Micro-batches of fused stages as on Spark (not the default with --prices, or without a cloud), or queues.",
     ),
 ]
 

@@ -270,8 +270,8 @@ def bound(observation: Observation, plan: Plan) -> str:
     """That no more hosts may be leased while records are late; empty where that is not so, and where `plan` says or does
     anything about it: what a policy that keeps to the bound leaves unsaid is said for it."""
     context, latency = observation.context, observation.latency().value
-    if "LeaseHost" not in context.capabilities or len(observation.leases) < context.max_hosts:
-        return ""
+    if "LeaseHost" not in context.capabilities or len(observation.usable) < context.max_hosts:
+        return ""  # what still comes may suffice, and what leaves is given back
     proposed = (*plan.actions, *(each.action for each in plan.refused))
     if plan.remarks or plan.unknown or not all(isinstance(each, MoveTask | RenewHost) for each in proposed):
         return ""

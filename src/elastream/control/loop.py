@@ -209,10 +209,12 @@ class Loop:
 
     def _follow(self, observation: Observation) -> None:
         """Conclude accepted actions that are in force, cannot come into force, or took too long."""
-        now = self._clock.now()
+        now, lost = self._clock.now(), self._lost(observation)
         self._journal.flush()
         for action, entry in list(self._under_way.items()):
             outcome = progress(action, observation, self._leases)
+            if outcome is not None and outcome.status is Status.FAILED:
+                outcome = replace(outcome, reason=lost.pop(getattr(action, "host", ""), outcome.reason))
             since = entry.history[-1][0]
             waits = isinstance(action, Switch) and wanted(action, observation)  # an idle query has no batch: no failure
             if outcome is None and not waits and now - since > (patience := self._patience(action)):
@@ -223,11 +225,17 @@ class Loop:
                 if outcome.status is Status.FAILED:
                     self._notes.append(f"{describe(action)} failed: {outcome.reason}")
                 self._learn(outcome, now)
-        if gone := self._leases.keys() - observation.leases.keys():
-            self._notes += [
-                _lost(each) for each in self._plant.ledger if each.host in gone and each.state is HostState.LOST
-            ]
+        self._notes += lost.values()
         self._leases = observation.leases
+
+    def _lost(self, observation: Observation) -> dict[str, str]:
+        """That a host which was on its way or at work is lost, and why, without what its log says of it; by host."""
+        gone = self._leases.keys() - observation.leases.keys()
+        gone = {host for host in gone if self._leases[host].state is not HostState.REQUESTED}
+        lost = (each for each in self._plant.ledger if each.host in gone and each.state is HostState.LOST) if gone else ()
+        return {
+            each.host: ": ".join(filter(None, (f"host {each.host} was lost", each.note.split("; ")[0]))) for each in lost
+        }
 
     def _patience(self, action: Action) -> float:
         if isinstance(action, LeaseHost):
@@ -240,7 +248,7 @@ class Loop:
         began = self._clock.now()
         plan = self._ask(observation)
         took = self._clock.now() - began
-        limited = bound(observation, plan)
+        limited = "" if self._failed_plans else bound(observation, plan)
         proposals = [Proposal(action, self._policy.name) for action in plan.actions]
         proposals += [replace(p, refused=p.refused or "it was not granted") for p in plan.refused]
         proposals += [Proposal(action, "guards") for action in owed(observation, plan.actions)]
@@ -384,9 +392,3 @@ class Loop:
                 self._notes.append(said)
                 self._faults.append(Fault.of(f"observer {name}", said, error))
                 self._alarms.sound(f"observer {name}", said, error)  # logs it
-
-
-def _lost(lease: Lease) -> str:
-    """That a host is lost, and why, without what its log says of it."""
-    why = lease.note.split("; ")[0]
-    return f"host {lease.host} is lost" + (f": {why}" if why else "")

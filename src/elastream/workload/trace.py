@@ -123,7 +123,7 @@ def _row(fields: Sequence[str], form: TraceColumns, line: int, place: str) -> Ro
 def _usual_distance(file: Path, rows: list[Row], given: float | str | None = None) -> float:
     """Seconds from a line to the next; given: used where there are no times. Raises InputError where neither is known."""
     times = [time for _, time, _ in rows if time is not None]
-    if given is not None and not times:
+    if given is not None and len(times) < 2:
         return duration(given)
     if len(times) == len(rows) == 1:
         raise InputError(f"{file} has one line, so its interval is unknown: add a line or set `interval`")
@@ -147,7 +147,8 @@ def _filled(file: Path, rows: list[Row], gaps: str) -> list[float]:
         apart = (time - before) / usual
         missing = round(apart) - 1
         if time <= before:
-            said = f"{before - time:g} s before the line before it; lines must be in order of time"
+            early = f"{before - time:g} s before" if time < before else "at the time of"
+            said = f"{early} the line before it; lines must be in order of time"
             raise InputError(f"{file}, line {line}: {said}")
         if missing < 0 or abs(apart - round(apart)) > 1e-6:
             raise InputError(

@@ -53,9 +53,16 @@ def test_a_source_of_ours_says_what_it_held_where_spark_does_not_ask():
 
 
 def test_records_of_tasks_that_ran_twice_count_once_where_the_source_says_how_many_it_gave():
-    own = source({"n": 10, "t": 1.0}, {"n": 25, "t": 2.0}, 21, latest={"n": 25, "t": 2.0})
-    batch = read_batch("q", line(4, 2.0, 0.5, own), None)
+    end = {"n": 25, "t": 2.0, "started": START, "version": 3}
+    batch = read_batch("q", line(4, 2.0, 0.5, source({**end, "n": 10, "t": 1.0}, end, 21, latest=end)), None)
     assert (batch.rows, batch.source(0).rows, batch.behind) == (15, 15, 0)
+
+
+@pytest.mark.parametrize(
+    "end", [{"n": {"0": 5}, "t": {"0": 7}}, {"n": 2, "t": 3}], ids=["Kafka's topics", "a user's source"]
+)
+def test_offsets_of_others_count_nothing_though_they_have_the_same_names(end):
+    assert read_batch("q", line(4, 2.0, 0.5, source({"n": 7, "t": 1}, end, 12)), None).rows == 12
 
 
 @pytest.mark.parametrize(("start", "since"), [(1.0, 0.5), (60.0, 57.0)], ids=["soon after", "after a long silence"])

@@ -37,6 +37,8 @@ NAN = float("nan")
 HELD = 50
 """Most groups of records held back that are told apart."""
 Held: TypeAlias = tuple[tuple[float, float], ...]
+OWN = {"n", "t", "started", "version"}
+"""Keys of an offset of a source of ours that follows a load: it counts all records that it ever gave."""
 POLLING = 0.01
 """Seconds between two polls of the sources of a query without an interval (spark.sql.streaming.pollingDelay)."""
 
@@ -176,7 +178,7 @@ def _taken(progress: Mapping[str, Any]) -> Taken:
     rows = int(progress.get("numInputRows", 0))
     if "due" in (after := _offset(end)):  # a source of ours says itself what it held, where Spark does not ask
         latest = {**after, "n": after["due"]}
-    if rows and after.keys() >= {"n", "t"}:
+    if rows and after.keys() >= OWN:
         # The source counts the records it gave; Spark counts those of a task that ran twice, as after a loss, twice.
         rows = int(after["n"]) - int(_offset(start).get("n", 0))
     mean = (progress.get("metrics") or {}).get("avgOffsetsBehindLatest")
