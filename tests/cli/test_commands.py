@@ -415,6 +415,22 @@ def test_check_shows_a_document_s_operators_and_stages_and_what_a_run_and_a_simu
     ]
 
 
+CLOUDLESS = """
+from elastream import Dataflow, collect, constant, records, run
+flow = Dataflow("a")
+lines = flow.source(records([{"value": "x"}], "value string"), load=constant("50/s", lasts="20s"))
+lines.map(lambda row: row, returns="value string").sink(collect("c"))
+run(flow, cloud=None)
+"""
+
+
+def test_a_program_that_names_no_cloud_can_be_checked_and_is_refused_where_it_is_to_run() -> None:
+    file = write("cloudless.py", CLOUDLESS)
+    assert call("check", file).exit_code == 0
+    refused = call("run", file)
+    assert (refused.exit_code, refused.stderr) == (2, "elastream: cloud is None; it must be a cloud, such as Local()\n")
+
+
 def test_check_refuses_what_a_run_would_refuse() -> None:
     result = call("check", write("flow.yaml", DOCUMENT))
     assert (result.exit_code, result.stderr) == (

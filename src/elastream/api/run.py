@@ -122,7 +122,7 @@ def run(
     policy = options.policy or policy or Threshold()
     cloud, guards = options.cloud or cloud, options.guards or guards
     refuse_unplanning(policy)
-    if cloud is not None or options.before is None:  # what is only checked or simulated may do without
+    if cloud is not None:
         refuse_unreal(cloud)
     refuse_unobserving(observers)
     refuse_others("flow", flow, Dataflow, Graph, wanted="a Dataflow")
@@ -139,6 +139,7 @@ def run(
     target = None if target_latency is None else seconds("target_latency", target_latency)
     if options.before is not None:
         options.before(graph, policy, cloud, target, guards, consistency, tables, replicas, state_partitions, scaling)
+    refuse_unreal(cloud)  # what is checked or simulated did without
     scaling = with_window(scaling, policy, getattr(cloud, "stabilization_down", 0.0))
     mode = consistency_of(consistency)
     admit(
