@@ -98,6 +98,11 @@ def test_one_line_lasts_for_the_interval_that_is_given(tmp_path: Path) -> None:
     assert trace(written(tmp_path, "0,3\n"), "60s").seconds == 60
 
 
+def test_an_interval_does_not_stand_for_times_that_some_lines_lack(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="has no times, so its interval is unknown"):
+        trace(written(tmp_path, "0,3\n4\n"), "60s")
+
+
 def test_gaps_can_be_held_or_left_empty(tmp_path: Path) -> None:
     path = written(tmp_path, "0,3\n60,4\n180,5\n240,5\n")
     assert trace(path, gaps="hold").count(1e9) == 3 + 4 + 4 + 5 + 5

@@ -11,7 +11,7 @@ from elastream.clouds.provider import lacks_as_provider
 from elastream.model.errors import ElastreamError, InputError
 from elastream.model.units import duration
 
-__all__ = ["refuse_class", "refuse_others", "refuse_unobserving", "refuse_unplanning", "refuse_unreal", "seconds"]
+__all__ = ["refuse_others", "refuse_unobserving", "refuse_unplanning", "refuse_unreal", "seconds"]
 
 OBSERVES = ("started", "observed", "decided", "ended")
 
@@ -31,7 +31,7 @@ def refuse_others(name: str, value: object, *kinds: type, wanted: str) -> None:
         raise InputError(f"{name} is {_shown(value)}; it must be {wanted}", (name,))
 
 
-def refuse_class(name: str, value: object) -> None:
+def _refuse_class(name: str, value: object) -> None:
     """Raise InputError where `value` is a class, and not an object of it."""
     if isinstance(value, type):
         raise InputError(f"{name} is the class {value.__name__}; it must be an object, such as {value.__name__}()", (name,))
@@ -39,7 +39,7 @@ def refuse_class(name: str, value: object) -> None:
 
 def refuse_unplanning(policy: object) -> None:
     """Raise InputError where `policy` is no policy; None stands for the usual one."""
-    refuse_class("policy", policy)
+    _refuse_class("policy", policy)
     if policy is not None and not (
         callable(getattr(policy, "plan", None)) and isinstance(getattr(policy, "name", None), str)
     ):
@@ -48,7 +48,7 @@ def refuse_unplanning(policy: object) -> None:
 
 def refuse_unreal(cloud: object, *, provider: bool = False) -> None:
     """Raise InputError where `cloud` is no description of hosts, nor, with `provider`, a provider that runs."""
-    refuse_class("cloud", cloud)
+    _refuse_class("cloud", cloud)
     opens: Any = getattr(cloud, "open", None)
     if callable(opens) or (provider and (cloud is None or not lacks_as_provider(cloud))):
         return

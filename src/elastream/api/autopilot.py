@@ -125,10 +125,6 @@ class Autopilot:
     ) -> None:
         none = type(None)
         refuse_others("replicas", replicas, int, wanted="a whole number")
-        if registry is not None and not callable(getattr(registry, "register", None)):
-            raise InputError(
-                f"registry is {registry!r}; it must be a registry of prometheus_client, or None", ("registry",)
-            )
         refuse_others("max_hosts", max_hosts, int, none, wanted="a whole number, or None")
         refuse_others("min_hosts", min_hosts, int, wanted="a whole number")
         if min_hosts < 1 or (max_hosts is not None and max_hosts < min_hosts):
@@ -145,6 +141,10 @@ class Autopilot:
             refuse_others("commits", topic, KafkaTopic, wanted="a list of Kafka topics, kafka(...)")
         for name, place in (("folder", folder), ("events", events)):
             refuse_others(name, place, str, Path, none, wanted="a path, or None")
+        if registry is not None and not callable(getattr(registry, "register", None)):
+            raise InputError(
+                f"registry is {registry!r}; it must be a registry of prometheus_client, or None", ("registry",)
+            )
         refuse_others("metrics_port", metrics_port, int, none, wanted="the number of a port, or None")
         if metrics_port is not None and not 0 <= metrics_port <= PORTS:
             raise InputError(f"metrics_port is {metrics_port}; it must be a port, 0 to {PORTS}", ("metrics_port",))

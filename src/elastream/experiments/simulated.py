@@ -56,15 +56,14 @@ class SimulatedRun:
     def remarked(self) -> str:
         """What was remarked in most rounds, or refused by a rule for the number of hosts, if in `OFTEN` of them at least,
         whatever the figures in it; as it was said last. Else empty."""
-        said = [
-            dict.fromkeys(
-                [*decision.note.split("; "), *(each.refused for each in decision.proposals if rule_of(each.refused))]
-            )
-            for decision in self.decisions
-        ]
-        last = {gist(each): each for every in said for each in every if each}
-        counts = Counter(each for every in said for each in {gist(each) for each in every if each}).most_common(1)
-        return last[counts[0][0]] if counts and counts[0][1] >= OFTEN * len(self.decisions) else ""
+        counts, last = Counter[str](), dict[str, str]()
+        for decision in self.decisions:
+            refused = (each.refused for each in decision.proposals if rule_of(each.refused))
+            said = {gist(each): each for each in (*decision.note.split("; "), *refused) if each}
+            counts.update(said.keys())
+            last |= said
+        most = counts.most_common(1)
+        return last[most[0][0]] if most and most[0][1] >= OFTEN * len(self.decisions) else ""
 
 
 def simulated(

@@ -32,8 +32,8 @@ _BYTES_PER_SECOND = {
 }  # fmt: skip
 
 
-def _split(text: str, what: str) -> tuple[float, str]:
-    match = _NUMBER.match(text)
+def _split(text: object, what: str) -> tuple[float, str]:
+    match = _NUMBER.match(text) if isinstance(text, str) else None
     digits = match.group(1).replace("_", "").replace(",", "") if match else ""
     if not match or not digits:
         raise ElastreamError(f"{text!r} is not {what}")
@@ -74,7 +74,7 @@ def rate(value: float | str) -> float:
     if _is_number(value):
         number, per = float(value), 1.0
     else:
-        number, unit = _split(_text(value, "a rate"), "a rate such as '550/s'")
+        number, unit = _split(value, "a rate such as '550/s'")
         factor, _, unit = unit.replace(" ", "").rpartition("/")
         if factor not in _FACTORS or (unit and unit not in _SECONDS):
             raise ElastreamError(f"{value!r} is not a rate: write it per s, min or h, such as '550/s' or '40k/s'")
@@ -99,7 +99,7 @@ def price(value: float | str) -> tuple[float, float | None]:
     """
     if _is_number(value):
         return _positive(value, float(value), "a price"), None
-    number, unit = _split(_text(value, "a price"), "a price such as '0.04/h'")
+    number, unit = _split(value, "a price such as '0.04/h'")
     per = unit.removeprefix("/").strip()
     if unit and (per == unit or per not in _SECONDS):
         raise ElastreamError(f"{value!r} is not a price: write it per s, min, h or d, such as '0.04/h'")
@@ -108,7 +108,7 @@ def price(value: float | str) -> tuple[float, float | None]:
 
 def _in(units: Mapping[str, float], value: float | str, what: str, example: str, known: str) -> float:
     """`value` in the base unit of `units`, which a number without a unit is in."""
-    number, unit = (float(value), "") if _is_number(value) else _split(_text(value, what), what + example)
+    number, unit = (float(value), "") if _is_number(value) else _split(value, what + example)
     if unit not in units and unit:
         raise ElastreamError(f"{value!r} is not {what}: {known.format(unit)}")
     return _positive(value, number * units.get(unit, 1.0), what)
@@ -116,12 +116,6 @@ def _in(units: Mapping[str, float], value: float | str, what: str, example: str,
 
 def _is_number(value: object) -> TypeGuard[int | float]:
     return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _text(value: object, what: str) -> str:
-    if not isinstance(value, str):
-        raise ElastreamError(f"{value!r} is not {what}")
-    return value
 
 
 def _positive(value: float | str, number: float, what: str) -> float:

@@ -123,7 +123,7 @@ def _row(fields: Sequence[str], form: TraceColumns, line: int, place: str) -> Ro
 def _usual_distance(file: Path, rows: list[Row], given: float | str | None = None) -> float:
     """Seconds from a line to the next; given: used where there are no times. Raises InputError where neither is known."""
     times = [time for _, time, _ in rows if time is not None]
-    if given is not None and len(times) < 2:
+    if given is not None and (not times or len(rows) == 1):
         return duration(given)
     if len(times) == len(rows) == 1:
         raise InputError(f"{file} has one line, so its interval is unknown: add a line or set `interval`")
