@@ -109,6 +109,10 @@ NAN, INF = float("nan"), float("inf")
         ({"min_hosts": 5, "max_hosts": 2}, "1 <= min_hosts <= max_hosts"),
         ({"policy": "threshold"}, r"policy is 'threshold'; it must be a policy, such as Threshold\(\)"),
         ({"policy": Threshold}, r"policy is the class Threshold; it must be an object, such as Threshold\(\)"),
+        (
+            {"policy": SimpleNamespace(name="mine", plan=lambda seen: None)},
+            "a policy, .*: its 'plan' does not take 2 arguments",
+        ),
         ({"cloud": Local}, r"cloud is the class Local; it must be an object, such as Local\(\)"),
         ({"cloud": "local"}, r"cloud is 'local'; it must be a cloud, such as Local\(\)"),
         ({"host_type": "small"}, "host_type is 'small'; it must be a HostType, or None"),

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from elastream.clouds.provider import lacks_as_provider
+from elastream.documents.registry import POLICY
 from elastream.model.errors import ElastreamError, InputError
 from elastream.model.units import duration
 
@@ -40,10 +41,8 @@ def _refuse_class(name: str, value: object) -> None:
 def refuse_unplanning(policy: object) -> None:
     """Raise InputError where `policy` is no policy; None stands for the usual one."""
     _refuse_class("policy", policy)
-    if policy is not None and not (
-        callable(getattr(policy, "plan", None)) and isinstance(getattr(policy, "name", None), str)
-    ):
-        raise InputError(f"policy is {_shown(policy)}; it must be a policy, such as Threshold()", ("policy",))
+    if policy is not None and (wrong := POLICY.unfit(policy)):
+        raise InputError(f"policy is {_shown(policy)}; it must be a policy, such as Threshold(): {wrong}", ("policy",))
 
 
 def refuse_unreal(cloud: object, *, provider: bool = False) -> None:

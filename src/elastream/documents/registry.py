@@ -21,6 +21,8 @@ __all__ = ["CLOUD", "LINKS", "PARTS", "POLICY", "SINK", "SOURCE", "SPEEDS", "Reg
 Refusal = Callable[[tuple[str, ...], str], ElastreamError]
 """Makes the error to raise, from the keys down to what is wrong and a sentence about it."""
 
+_NOTHING = object()
+
 
 @dataclass(frozen=True)
 class Registry:
@@ -32,6 +34,26 @@ class Registry:
     what: str
     needs: Mapping[str, type | UnionType | int]
     known: Mapping[str, str] = field(default_factory=dict)
+
+    def unfit(self, found: object) -> str:
+        """What an object of the user's lacks to be one of these; empty where it lacks nothing."""
+        for name, wanted in self.needs.items():
+            if inspect.getattr_static(found, name, _NOTHING) is _NOTHING:
+                return f"it has no {name!r}"
+            value = getattr(found, name)
+            if not isinstance(wanted, int):
+                if not isinstance(value, wanted):
+                    return f"its {name!r} is {value!r}, not {getattr(wanted, '__name__', wanted)}"
+            elif not callable(value):
+                return f"its {name!r} is {value!r}, which cannot be called"
+            else:
+                try:
+                    inspect.signature(value).bind(*range(wanted))
+                except TypeError:
+                    return f"its {name!r} does not take {wanted} argument{'s' * (wanted > 1)}"
+                except ValueError:  # built-in callables may have no signature to look at
+                    continue
+        return ""
 
 
 POLICY = Registry(
@@ -99,8 +121,6 @@ WITHIN: Mapping[str, Registry] = {"sizing": POLICY}
 PLAIN: Mapping[str, str] = {"static": "hosts"}
 """Parameters that may be given on a command line by their value alone, by policy: `static:4`, `static:peak`."""
 
-_NOTHING = object()
-
 
 def imported(target: str) -> Callable[..., Any]:
     """What `"module:name"`, as in these tables, names."""
@@ -157,7 +177,7 @@ def made(
     with references.user_code():
         found = _built(factory, parameters, (), refusal, references)
         # Our own are held by their tests; and a pool's properties ask the pool, which a check must not need.
-        wrong = _unfit(found, registry) if own else ""
+        wrong = registry.unfit(found) if own else ""
     if wrong:
         raise refusal((), f"{name} is no {registry.what}: {wrong}")
     return found
@@ -178,27 +198,6 @@ def _named(registry: Registry, value: str | Mapping[str, Any], references: Refer
 def _below(refusal: Refusal, *path: str) -> Refusal:
     """The same for what stands below `path`."""
     return lambda below, sentence: refusal((*path, *below), sentence)
-
-
-def _unfit(found: Any, registry: Registry) -> str:
-    """What an object of the user's lacks to be one of `registry`; empty where it lacks nothing."""
-    for name, wanted in registry.needs.items():
-        if inspect.getattr_static(found, name, _NOTHING) is _NOTHING:
-            return f"it has no {name!r}"
-        value = getattr(found, name)
-        if not isinstance(wanted, int):
-            if not isinstance(value, wanted):
-                return f"its {name!r} is {value!r}, not {getattr(wanted, '__name__', wanted)}"
-        elif not callable(value):
-            return f"its {name!r} is {value!r}, which cannot be called"
-        else:
-            try:
-                inspect.signature(value).bind(*range(wanted))
-            except TypeError:
-                return f"its {name!r} does not take {wanted} argument{'s' * (wanted > 1)}"
-            except ValueError:  # built-in callables may have no signature to look at
-                continue
-    return ""
 
 
 def _built(
