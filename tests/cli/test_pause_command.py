@@ -11,7 +11,7 @@ from elastream.model.action import LeaseHost
 from elastream.model.plant import Plan
 from elastream.recording.directory import RunDirectory
 from elastream.recording.manifest import Manifest, write_manifest
-from elastream.recording.recorder import Collector
+from elastream.recording.recorder import Collector, Recorder
 from elastream.services.monitoring import FILES
 
 
@@ -40,6 +40,13 @@ def test_a_run_is_paused_and_goes_on(tmp_path):
     assert "goes on" in invoke("unpause", tmp_path).output
     assert not directory.is_paused
     assert "was not paused" in invoke("unpause", tmp_path).output
+
+
+def test_of_a_run_that_has_ended_it_is_said_that_there_is_nothing_left_to_pause(tmp_path):
+    directory = folder(tmp_path)
+    Loop(FakePlant(), Grows(), limit=8.0, observers=[Recorder(directory.recording)]).run()
+    assert f"{tmp_path} is paused" in (said := invoke("pause", tmp_path).output)
+    assert said.endswith(". It has stopped at 0:08: only a run that resumes it is paused\n")
 
 
 def test_what_is_no_run_is_one_sentence(tmp_path):

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from elastream.model.errors import InputError
+from elastream.model.errors import ElastreamError, InputError
 
 if TYPE_CHECKING:
     from elastream.recording.directory import RunDirectory
@@ -18,12 +18,26 @@ Run = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run, o
 def pause(run: Run) -> None:
     """Pause the controller of a run: it goes on to plan and to record, and applies nothing. Queries run on."""
     already = "" if _directory(run).pause() else " already"
-    typer.echo(f"{run} is paused{already}; elastream unpause {run} ends that")
+    typer.echo(f"{run} is paused{already}; elastream unpause {run} ends that{_ended(run)}")
 
 
 def unpause(run: Run) -> None:
     """Let the controller of a paused run apply what it plans."""
     typer.echo(f"{run} goes on" if _directory(run).unpause() else f"{run} was not paused")
+
+
+def _ended(run: Path) -> str:
+    """A remark on a run that has ended, of which nothing is left to pause; empty for one that goes on."""
+    from elastream.model.wording import clock
+    from elastream.recording.recorder import Recording
+
+    try:
+        ending = Recording.outline(run).ending
+    except ElastreamError:  # nothing is recorded yet
+        return ""
+    if ending is None:
+        return ""
+    return f". It has {ending.status} at {clock(ending.time)}: only a run that resumes it is paused"
 
 
 def _directory(run: Path) -> "RunDirectory":
