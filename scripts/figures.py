@@ -55,7 +55,8 @@ SOURCES = (
     Source("soak", "Thirty days, and ten thousand batches", SPARK, "python benchmarks/soak.py", "how-to/retention.md"),
     Source("closed", "What authentication and encryption cost", SPARK, "python benchmarks/closed.py",
            "explanation/security.md"),
-    Source("churn", "Random moves, kills and decommissions", SPARK, "python benchmarks/churn.py", "explanation/nstorm.md"),
+    Source("churn", "Random moves, losses, decommissions and false alarms", SPARK, "python benchmarks/churn.py",
+           "explanation/nstorm.md"),
     Source("faults-spark", "A campaign of faults on one cluster", SPARK, "python benchmarks/faults.py --spark",
            "explanation/fault-campaign.md"),
     Source("autopilot-growth", "Autopilot: one executor grows to four", SPARK,
@@ -168,7 +169,11 @@ HEADLINES = (
         "autopilot-growth",
         "batch time",
     ),
-    Headline("counts wrong after 2,000 random moves, kills and decommissions under load", "churn", "counts that differ"),
+    Headline(
+        "counts wrong after 500 random moves, losses, decommissions and false alarms under load",
+        "churn",
+        "counts that differ",
+    ),
     Headline(
         "300 faults on one cluster, driver and supervisor killed among them: rules broken", "faults-spark", "rules broken"
     ),
