@@ -7,7 +7,7 @@ import numpy as np
 
 from elastream.model.cloud import HostState
 from elastream.model.decision import Unknown
-from elastream.model.graph import Operator
+from elastream.model.graph import Kind, Operator
 from elastream.model.observation import Metric, Observation
 from elastream.model.promises import Given, PlantKind, Rows
 from elastream.model.stages import Layout
@@ -29,8 +29,9 @@ def is_unknown(seen: Observation, said: Unknown) -> bool:
 class Promised:
     """Counts for how many rounds a metric that the plant promises is unknown while records pass. broken: a sentence each.
 
-    Records pass in a round if a micro-batch with records was committed, or, apart, if some left the operator. Hosts count
-    while they are up.
+    Records pass in a round if a micro-batch with records was committed, or, apart, if some left the operator; of the
+    application, if some came to a sink: where the only instance of an operator is moved from host to host, no record has a
+    latency. Hosts count while they are up.
     """
 
     def __init__(self, layout: Layout, target: float | None, kind: PlantKind) -> None:
@@ -50,6 +51,8 @@ class Promised:
         self.others = {
             rows: [metric for metric in Metric if holds(rows, metric, None)] for rows in (Rows.APPLICATION, Rows.HOST)
         }
+        sinks = [operator.name for operator in layout.graph.operators if operator.kind is Kind.SINK]
+        self.before_sinks = {edge.source for name in sinks for edge in layout.graph.inputs[name]}
         self.lacked: dict[tuple[Rows, Metric, str], int] = {}
 
     def look(self, seen: Observation) -> None:
@@ -76,6 +79,8 @@ class Promised:
 
     def _unknown(self, seen: Observation, passed: set[str]) -> Iterator[tuple[Rows, Metric, str]]:
         for rows, metrics in self.others.items():
+            if rows is Rows.APPLICATION and not passed & self.before_sinks:
+                continue
             frame = seen.frames[rows]
             for metric in metrics:
                 column = frame.column(metric)

@@ -46,6 +46,45 @@ def test_background_is_what_no_task_explains_and_nothing_where_it_is_unknown():
     assert found == pytest.approx(np.array([[0.6, 100.0], [0.0, 0.0]]))
 
 
+def test_what_fast_cores_do_is_counted_in_cores_of_speed_1_of_tasks_as_of_hosts():
+    fast = replace(HOST, speed=2.0)
+    observation = seen([0, 1], [0.3, 0.2], busy=[0.3, 0.2], types=[fast, HOST])
+    assert needs_of(observation)[:, 0] == pytest.approx([0.6, 0.2])
+    assert background_of(observation) == pytest.approx(np.zeros((2, 2))), "all of it is the tasks'"
+
+
+def test_after_moves_none_follow_until_what_is_measured_is_of_the_new_places():
+    policy = ElasticAllocator(period=2.0)
+    first = policy.plan(seen([0, 0], [0.6, 0.0], busy=[0.3, 0.3], time=20.0))
+    assert len(first.actions) == 1
+    of_before = {"busy": [0.3, 0.3], "place": [1, 0], "cpu": [0.9, 0.0]}  # as if work that went along had stayed
+    memory = first.memory
+    for time in (22.0, 24.0, 28.0):
+        plan = policy.plan(seen(**of_before, time=time), memory)
+        assert not plan.actions
+        memory = plan.memory
+    assert not policy.plan(seen([1, 0], [0.3, 0.3], busy=[0.3, 0.3], time=32.0), memory).actions
+    for time in range(32, 92, 2):  # it has stayed
+        memory = (plan := policy.plan(seen(**of_before, time=float(time)), memory)).memory
+        if plan.actions:
+            break
+    assert plan.actions == (MoveTask(TaskId("a", 1), "h2", why=plan.actions[0].why),)
+
+
+def test_what_hosts_do_beside_their_tasks_is_a_mean_of_what_was_measured():
+    policy, memory = ElasticAllocator(period=2.0), None
+    for number in range(50):  # one measurement says that one host is fuller, the next that the other is
+        use = [0.5, 0.3] if number % 2 else [0.3, 0.5]
+        plan = policy.plan(seen([0, 0, 1, 1], use, busy=[0.1] * 4, time=20.0 + 2 * number), memory)
+        memory = plan.memory
+        assert number < 3 or not plan.actions
+    assert memory.background["h1"] == pytest.approx((0.2, 0.0), abs=0.01)
+
+
+def test_what_differs_by_less_than_a_hundredth_of_a_host_is_as_even():
+    assert not ElasticAllocator().plan(seen([0, 0], [0.008, 0.0], busy=[0.004, 0.004])).actions
+
+
 def test_a_host_takes_no_more_tasks_than_slots_where_tasks_fill_them():
     wide = replace(HOST, cores=4.0, slots=2)
     observation = seen([0, 0, 1, 1, 1], [0.5, 0.5, 0.0], busy=[0.1] * 5, types=[wide] * 2 + [replace(wide, slots=1)])

@@ -118,15 +118,22 @@ def test_what_the_first_batches_of_a_run_work_leases_no_host_as_long_as_nothing_
     assert LeaseHost in kinds(Threshold().plan(seen(30)).actions)
 
 
-def test_what_the_first_batches_of_a_run_work_does_not_say_that_state_partitions_are_too_few():
-    def seen(seconds):
+def test_that_state_partitions_are_too_few_is_said_once_it_was_so_for_three_rounds_of_a_warm_run():
+    """The first batches of a run, small ones at a jump of the load and those of hosts that come work more a record."""
+
+    def seen(seconds, at):
         early, dear = observe([host("h1")], 50.0, seen_for=seconds), frame(50.0, work=0.05, on="count")
         context = replace(early.context, partitions={"count": 1})  # 2.5 cores of work, and it keeps one busy
         history = tuple(replace(sample, operators=dear) for sample in early.history)
-        return replace(early, context=context, operators=dear, history=history)
+        return replace(early, context=context, operators=dear, history=history, time=early.time + at)
 
-    assert Threshold().plan(seen(6)).remarks == ()
-    (said,) = Threshold().plan(seen(30)).remarks
+    assert Threshold().plan(seen(6, 0.0)).remarks == ()
+    memory = None
+    for at in (0.0, 2.0):
+        plan = Threshold().plan(seen(30, at), memory)
+        assert plan.remarks == ()
+        memory = plan.memory
+    (said,) = Threshold().plan(seen(30, 4.0), memory).remarks
     assert said.startswith("more hosts cannot keep up with 50/s: count has 1 state partition")
 
 

@@ -113,19 +113,24 @@ def within_reach(
     round; what bounds it, empty where nothing does).
 
     By their number, and by how heavy they were in the last `ROUNDS` rounds: in the one in which they were least so, since
-    one long task says little. there: cores that hosts have. base: those that the rate works.
+    one long task says little. What bounds it is said once it has in as many rounds in a row. there: cores that hosts have.
+    base: those that the rate works.
     """
     heavy = None if load.cold else reach(observation, measured=True)
     if heavy is not None or seen.reaches:
         seen = replace(seen, reaches=() if heavy is None else (*seen.reaches, heavy.cores)[-ROUNDS:])
+    beyond, seen = seen.beyond, replace(seen, beyond=0)
     if not need > there or (bound := reach(observation, measured=False)) is None:
         return need, seen, ""
     if heavy is not None and len(seen.reaches) == ROUNDS and max(seen.reaches) < bound.cores:
         bound = replace(heavy, cores=max(seen.reaches))
     if not base > bound.cores:
         return need, seen, ""
-    if load.cold and not load.declares:
-        return min(need, bound.cores), seen, ""  # the first records work far more than later ones: nothing is said by them
+    seen = replace(seen, beyond=beyond + 1)
+    if (load.cold and not load.declares) or seen.beyond < ROUNDS:
+        # The first records work far more than later ones; so do those of a small batch, by which a jump of the rate is
+        # judged first, and those of hosts that have just come. Nothing is said by them.
+        return min(need, bound.cores), seen, ""
     return min(need, bound.cores), seen, bound.why
 
 

@@ -47,8 +47,9 @@ class Seen:
     inf before. needs: (time, cores needed, by part) of earlier rounds. surprises: of the rate that arrives. short: (cores
     that did not suffice, for which rate, when) the last time that a query fell behind, of the alternates and branches that
     run: what others needed says nothing of these. running: which those are. reaches: the most cores that state partitions
-    could keep busy, as seen in the last rounds. left: when a host was last draining: leases that ended are not observed.
-    trial: what more hosts brought. ended: by query, the end of its last micro-batch and how long that took."""
+    could keep busy, as seen in the last rounds. beyond: rounds in a row in which the rate worked more than that. left: when
+    a host was last draining: leases that ended are not observed. trial: what more hosts brought. ended: by query, the end
+    of its last micro-batch and how long that took."""
 
     samples: Floats
     since: float
@@ -58,6 +59,7 @@ class Seen:
     short: tuple[float, float, float] = NEVER
     running: object = None
     reaches: tuple[float, ...] = ()
+    beyond: int = 0
     left: float = -math.inf
     trial: HostTrial | None = None
     ended: Mapping[str, tuple[float, float]] = field(default_factory=dict)
@@ -94,9 +96,9 @@ class Seen:
         if before is not None:
             first = int(np.searchsorted(before.times, observation.time - keep))
             samples = np.concatenate([before.samples[:, first:], samples], axis=1)
-            learned = (before.short, running, before.reaches, left, before.trial, ended)
+            learned = (before.short, running, before.reaches, before.beyond, left, before.trial, ended)
             if running != before.running:
-                learned = (NEVER, running, (), left, None, ended)
+                learned = (NEVER, running, (), 0, left, None, ended)
             return cls(samples, before.since, began, before.needs, before.surprises, *learned)
         return cls(samples, float(samples[0, 0]), began, running=running, left=left, ended=ended)
 

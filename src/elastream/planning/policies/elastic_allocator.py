@@ -4,8 +4,10 @@ From "Elastic Allocator: an adaptive task scheduler for streaming query in the c
 bandwidth (section IV), and the policy around its greedy matching (`planning.algorithms.matching`).
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import ClassVar
 
 import numpy as np
@@ -22,7 +24,14 @@ from elastream.planning.algorithms.matching import ALIKE, Objective, allocate, u
 from elastream.planning.algorithms.measures import TICK, host_capacity
 from elastream.planning.policies.static import missing_hosts, places_only
 
-__all__ = ["ElasticAllocator", "capacities_of", "free_slots", "load_before", "movable", "needs_of"]
+__all__ = ["ElasticAllocator", "Settling", "capacities_of", "free_slots", "load_before", "movable", "needs_of"]
+
+SETTLES = 10.0
+"""Seconds after a change of places from which measurements are of the new ones; the longest batch, if that is longer."""
+OVER = 30.0
+"""Seconds over which the mean is taken of what hosts do beside their tasks."""
+LEAST = 0.01
+"""Of the capacity of hosts: by less than that no placement is more even than another, whatever its deviation was."""
 
 
 def overload(received: Floats, sent: Floats) -> Floats:
@@ -31,20 +40,53 @@ def overload(received: Floats, sent: Floats) -> Floats:
     return np.where(ratio > 1, ratio, 1.0)
 
 
+@dataclass(frozen=True, slots=True)
+class Settling:
+    """What the policy remembers. round: when its next round is. changed: when places of tasks, or hosts, last changed.
+    background: cores and link bytes/s by host, a moving mean of what was measured while neither did; taken: when last."""
+
+    round: float = -math.inf
+    changed: float = -math.inf
+    hosts: frozenset[str] = frozenset()
+    background: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    taken: float = math.nan
+
+    def after(self, seen: Observation) -> "Settling":
+        """With what `seen` says of it."""
+        hosts = frozenset(seen.usable)
+        changed = seen.time if seen.moving or (self.hosts and hosts != self.hosts) else self.changed
+        now = Settling(self.round, changed, hosts, self.background, self.taken)
+        if not now.settled(seen):
+            return now
+        weight = 1.0 if math.isnan(self.taken) else 1 - math.exp(-(seen.time - self.taken) / OVER)
+        means = {}
+        for host, (cores, link) in zip(seen.hosts.ids, background_of(seen).tolist(), strict=True):
+            was_cores, was_link = self.background.get(host, (cores, link))
+            means[host] = (was_cores + weight * (cores - was_cores), was_link + weight * (link - was_link))
+        return Settling(self.round, changed, hosts, means, seen.time)
+
+    def settled(self, seen: Observation) -> bool:
+        """Whether what is measured of hosts is of the places where tasks are now."""
+        longest = max((batch.seconds for batch in seen.batches), default=0.0)
+        return seen.time - seen.hosts.age(Metric.CPU) >= self.changed + max(SETTLES, longest)
+
+
 @dataclass(frozen=True)
 class ElasticAllocator:
     """The policy: every `period` seconds, tasks of `operators` are allocated in addition to all others.
 
     What a host does for others counts as its load before (C0 and B_pre, section IV): its measured use of cores and link,
-    less that of the tasks on it.
+    less that of the tasks on it, a mean of half a minute. Where tasks do work that is not measured of them that is among
+    it, and goes where they go: by a measurement of other places than today's they would follow one another in a circle.
+    So a round waits until what is measured is of the present places.
 
     operators: names; all if empty. objective: `utilisation` or `deviation`. most: allowed fraction of a host's capacity.
-    worth: least fraction by which the deviation must fall for tasks to be moved again. trials: time limit of the matching.
-    slots: whether each task fills one of its host's slots, as on Storm, so that a host takes no more tasks than that;
-    otherwise they share its cores. hosts: number of hosts to keep leased; 0: the hosts present. No moves while the needs
-    of tasks are unknown.
+    worth: least fraction by which the deviation must fall for tasks to be moved again; by less than a hundredth of the
+    capacity never. trials: time limit of the matching. slots: whether each task fills one of its host's slots, as on Storm,
+    so that a host takes no more tasks than that; otherwise they share its cores. hosts: number of hosts to keep leased; 0:
+    the hosts present. No moves while the needs of tasks are unknown.
 
-    Memory: the time of the next round.
+    Memory: `Settling`.
     """
 
     operators: Sequence[str] = ()
@@ -65,12 +107,15 @@ class ElasticAllocator:
     """It reads who sends whom how much, which a plant may have to measure for it."""
     name: ClassVar = "elastic_allocator"
 
-    def plan(self, observation: Observation, memory: float | None = None) -> Plan:
-        """The moves of this round's allocation; none between two rounds."""
-        if memory is not None and observation.time < memory - TICK:
-            return Plan(memory=memory)
-        actions = (*missing_hosts(observation, self.hosts), *self._allocate(observation))
-        return Plan(actions, observation.time + self.period, unknown=self._lacking(observation))
+    def plan(self, observation: Observation, memory: Settling | None = None) -> Plan:
+        """The moves of this round's allocation; none between two rounds, nor before measurements are of today's places."""
+        known = (memory or Settling()).after(observation)
+        if observation.time < known.round - TICK:
+            return Plan(memory=known)
+        moves = self._allocate(observation, known.background) if known.settled(observation) else []
+        changed = observation.time if moves else known.changed
+        memory = replace(known, round=observation.time + self.period, changed=changed)
+        return Plan((*missing_hosts(observation, self.hosts), *moves), memory, unknown=self._lacking(observation))
 
     def unfit(self, context: Context) -> str:
         """Why it can do nothing; empty where it can."""
@@ -83,7 +128,7 @@ class ElasticAllocator:
         named = (str(tasks.tasks[int(rows[0])]),) if rows.size else ()
         return tuple(Unknown(Metric.BUSY_CORES, Rows.TASK, task, "cannot place") for task in named)
 
-    def _allocate(self, observation: Observation) -> list[MoveTask]:
+    def _allocate(self, observation: Observation, background: Mapping[str, tuple[float, float]]) -> list[MoveTask]:
         tasks = observation.tasks
         usable = np.array(
             [row for row, host in enumerate(observation.hosts.ids) if _takes(observation, host)], dtype=np.int64
@@ -96,7 +141,7 @@ class ElasticAllocator:
         rank = np.full(len(observation.hosts), -1, dtype=np.int64)
         rank[usable] = np.arange(usable.size)
         at = rank[tasks.host]
-        base = load_before(observation, usable, mine, needs)
+        base = load_before(observation, usable, mine, needs, background)
         free = free_slots(observation, usable, mine) if self.slots else None
         found = allocate(
             needs[mine], base, sizes, objective=Objective(self.objective), most=self.most, trials=self.trials, slots=free
@@ -116,9 +161,8 @@ class ElasticAllocator:
         np.add.at(before, now, needs)
         np.add.at(after, then, needs)
         gained = utilisation(after, sizes) - utilisation(before, sizes)
-        return gained > ALIKE or (
-            gained > -ALIKE and deviation(after, sizes) < (1 - self.worth) * deviation(before, sizes) - ALIKE
-        )
+        was, will_be = deviation(before, sizes), deviation(after, sizes)
+        return gained > ALIKE or (gained > -ALIKE and will_be < (1 - self.worth) * was and was - will_be > LEAST)
 
 
 def _takes(observation: Observation, host: str) -> bool:
@@ -137,7 +181,7 @@ def movable(observation: Observation, operators: Sequence[str]) -> Integers:
 
 
 def needs_of(observation: Observation) -> Floats:
-    """Cores and link bytes/s that each task needs; shape (tasks, 2), NaN if its cores are unknown.
+    """Cores of speed 1 and link bytes/s that each task needs; shape (tasks, 2), NaN if its cores are unknown.
 
     Measured use, times the overload r / s of its operator or of any operator upstream. An unknown exchange counts as 0.
     """
@@ -164,23 +208,33 @@ def sent_by(exchange: Exchange, tasks: int) -> Floats:
     return total
 
 
-def load_before(observation: Observation, rows: Integers, mine: Integers, needs: Floats) -> Floats:
+def load_before(
+    observation: Observation,
+    rows: Integers,
+    mine: Integers,
+    needs: Floats,
+    background: Mapping[str, tuple[float, float]] = MappingProxyType({}),
+) -> Floats:
     """F0: cores and link bytes/s that these hosts have in use without the tasks in `mine`; shape (rows, 2).
 
-    That is what the other tasks need, and what no task explains: C0 and B_pre. needs: as `needs_of` has them.
+    That is what the other tasks need, and what no task explains: C0 and B_pre. needs: as `needs_of` has them. background:
+    the latter by host, where more is known of it than is measured now.
     """
     tasks = observation.tasks
     rank = np.full(len(observation.hosts) + 1, -1, dtype=np.int64)
     rank[rows] = np.arange(rows.size)
     at = rank[tasks.host]
     others = np.setdiff1d(np.flatnonzero(at >= 0), mine)
-    base = background_of(observation)[rows]
+    base = background_of(observation)
+    for host, known in background.items():
+        base[observation.hosts.rows[host]] = known
+    base = base[rows]
     np.add.at(base, at[others], needs[others])
     return base
 
 
 def background_of(observation: Observation) -> Floats:
-    """Cores (C0) and link bytes/s (B_pre) that each host uses beyond its tasks; 0 where unknown; shape (hosts, 2)."""
+    """Cores of speed 1 (C0) and link bytes/s (B_pre) that each host uses beyond its tasks, 0 where unknown; (hosts, 2)."""
     tasks, hosts = observation.tasks, observation.hosts
     placed = tasks.host >= 0
     own = np.bincount(tasks.host[placed], busy_of(observation)[placed], len(hosts))
@@ -200,17 +254,18 @@ def free_slots(observation: Observation, rows: Integers, mine: Integers) -> Inte
 
 
 def busy_of(observation: Observation) -> Floats:
-    """Cores that each task was seen to use; shape (tasks,), NaN if unknown."""
+    """Cores of speed 1 that each task was seen to use; shape (tasks,), NaN if unknown."""
     tasks, graph = observation.tasks, observation.context.graph
     busy = tasks.column(Metric.BUSY_CORES)
     if np.isnan(busy).all():
         cores = np.array([graph.by_name[name].cores for name in observation.operators.ids])
         busy = tasks.column(Metric.UTILISATION) * cores[tasks.operator]
-    return np.asarray(busy)
+    speeds = [*(observation.speeds.get(host, 1.0) for host in observation.hosts.ids), 1.0]  # the last: of tasks without one
+    return np.asarray(busy * np.array(speeds)[tasks.host])
 
 
 def capacities_of(observation: Observation, rows: Integers) -> Floats:
-    """Cores and link bytes/s of these hosts, shape (rows, 2); an unlimited link counts as ten times the total exchange."""
+    """Cores of speed 1 and link bytes/s of these hosts, (rows, 2); unlimited links have ten times the total exchange."""
     hosts = [observation.hosts.ids[row] for row in rows.tolist()]
     cores = [host_capacity(observation, host) for host in hosts]
     given = [observation.leases[host].type.bandwidth for host in hosts]
