@@ -277,7 +277,9 @@ def test_explain_lists_what_was_done_and_why(recorded: Path) -> None:
     assert "of 90 rounds had nothing to do" in out
 
 
-@pytest.mark.parametrize("which", [["--round", "10"], ["--at", "20s"], ["--at", "21.5s"]])
+@pytest.mark.parametrize(
+    "which", [["--round", "10"], ["--at", "20s"], ["--at", "21.5s"], ["--at", "0:20"], ["--at", "0:00:21"]]
+)
 def test_explain_shows_a_round_from_metrics_to_measured_results(recorded: Path, which: list[str]) -> None:
     out = call("explain", recorded, *which).stdout
     for part in (

@@ -1,5 +1,6 @@
 """Policies, clouds, sources and sinks of the user's own, named in a document or on the command line."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -12,11 +13,13 @@ from elastream.api.run import run
 from elastream.cli.app import app
 from elastream.clouds.provider import Cloud
 from elastream.documents.dataflow import load_document
-from elastream.documents.registry import CLOUD, LINKS, POLICY, SINK, SOURCE, SPEEDS, Registry, made, named_in
+from elastream.documents.registry import CLOUD, LINKS, POLICY, SINK, SOURCE, SPEEDS, Registry, made, named_in, parameters_of
 from elastream.documents.user_code import References
 from elastream.model.endpoints import StreamReader, StreamWriter
 from elastream.model.errors import DataflowError, ElastreamError, InputError
 from elastream.model.plant import Policy
+from elastream.planning.policies.btu import Btu
+from elastream.planning.policies.highest_value import HighestValue
 from elastream.workload import LinkSource, SpeedSource
 
 MINE = '''
@@ -137,6 +140,19 @@ def test_a_policy_in_a_file_beside_the_document_is_made_with_its_parameters(fold
     assert setting is not None
     policy = setting.build()
     assert (policy.name, policy.threshold, policy.every) == ("mine", 0.7, 60.0)
+
+
+@pytest.mark.parametrize("name", sorted(POLICY.known))
+def test_a_recorded_policy_is_made_again_from_its_recorded_parameters(name: str) -> None:
+    policy = made(POLICY, name, {"hosts": 2} if name == "static" else {}, References(Path()))
+    recorded = json.loads(json.dumps(parameters_of(policy)))
+    assert json.loads(json.dumps(parameters_of(made(POLICY, name, recorded, References(Path()))))) == recorded
+
+
+def test_a_policy_within_a_policy_is_recorded_by_its_name_and_made_again() -> None:
+    policy = HighestValue(sizing=Btu(window=0.1))
+    assert parameters_of(policy)["sizing"]["btu"]["window"] == 0.1
+    assert made(POLICY, "highest_value", parameters_of(policy), References(Path())) == policy
 
 
 def test_a_policy_of_a_module_is_made(folder: Path) -> None:

@@ -72,6 +72,14 @@ def test_a_load_as_text_takes_the_place_of_the_declared_one():
     assert simulate(flow(), Static(hosts=1), host_types=[SMALL], load="5/s", limit="1min").records == 300
 
 
+def test_arguments_of_another_kind_are_refused_or_taken_for_what_they_mean():
+    with pytest.raises(InputError, match=r"'threshold' is no policy, such as Threshold\(\): it has no 'name'"):
+        simulate(flow(), "threshold", host_types=[SMALL])
+    found = simulate(flow(), Threshold(), host_types=SMALL)
+    with pytest.raises(KeyError, match="there is no policy 'thresold', did you mean 'threshold'"):
+        found["thresold"]
+
+
 def test_what_cannot_be_simulated_is_one_sentence():
     with pytest.raises(CloudError, match="give a cloud, host types, or a recorded run"):
         simulate(flow(), Threshold())

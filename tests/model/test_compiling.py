@@ -62,7 +62,7 @@ def timed(flow: Dataflow, name: str = "source") -> Stream:
 
 
 def joined(flow: Dataflow, on: str = "word", *, word: str = "word string", **window: Any) -> Stream:
-    other = flow.source(records([{"n": 1}], f"{word}, at timestamp, n_right long"), name="right")
+    other = flow.source(records([{"n_right": 1}], f"{word}, at timestamp, n_right long"), name="right")
     return timed(flow, "left").window(**(window or {"count": 2})).join(other, on=on)
 
 

@@ -4,14 +4,16 @@ from dataclasses import replace
 import pytest
 
 from elastream.model.errors import EnvironmentProblem, InputError
-from elastream.model.observation import Observation
+from elastream.model.observation import MicroBatch, Observation
 from elastream.recording.directory import RunDirectory
 from elastream.recording.formats import FORMAT
 from elastream.recording.guard_log import GuardLog
 from elastream.recording.lines import Lines
 from elastream.recording.manifest import Manifest, held, read_manifest, run_id, write_manifest
+from elastream.recording.observer import Ending
 from elastream.recording.recorder import Recorder, Recording
 from elastream.recording.tail import last_time, whole_length
+from elastream.report.summary import summarise
 from elastream.spark.placement.allocation import AllocationStore
 from elastream.spark.worker.composition import read_wanted
 from example_run import example_events, example_header, play
@@ -86,6 +88,33 @@ def test_the_last_time_of_a_recording_is_found_from_behind_however_long_its_line
     path.write_text(f'{{"time": 4.5, "note": "{long}"}}\n' + '{"kind":"start"}\n' * 20 + '{"time": 9')
     assert last_time(path) == 4.5
     assert whole_length(path) == path.stat().st_size - len('{"time": 9')
+
+
+def test_records_of_a_resumed_run_are_those_of_all_its_drivers(tmp_path):
+    """The last one knows what earlier ones read only of sources whose offsets count records."""
+    batches = iter(range(1000))
+
+    def events():
+        for event in example_events():
+            if isinstance(event, Observation):
+                event = replace(
+                    event, batches=(MicroBatch("lines", event.time - 1, 0.5, 10.0, number=float(next(batches))),)
+                )
+            yield event
+
+    def drive(recorder, header, ending=None):
+        recorder.started(header)
+        for event in events():
+            (recorder.observed if isinstance(event, Observation) else recorder.decided)(event)
+        if ending is not None:
+            recorder.ended(ending)
+
+    drive(Recorder(tmp_path), example_header())
+    first = summarise(Recording.read(tmp_path))  # it was killed, and nothing tells its records but its batches
+    assert first.records == 10 * len(Recording.read(tmp_path).times)
+    later = replace(example_header(), resumed=({"time": 200.0, "seen": 180.0, "adopted": [], "gone": []},))
+    drive(Recorder(tmp_path, resumed=True), later, Ending("finished", 400.0, facts={"records": 40}))
+    assert summarise(Recording.read(tmp_path)).records == 2 * first.records
 
 
 def test_a_recording_that_goes_on_keeps_what_was_there_and_counts_its_rounds_on(tmp_path):

@@ -36,6 +36,8 @@ def test_gauges_are_what_was_observed_last_and_actions_are_counted_once():
     leases = registry.get_sample_value("elastream_actions_total", {"action": "lease", "status": "accepted"})
     assert leases == len(plant.ledger) - 1
     assert registry.get_sample_value("elastream_rounds_total") >= 9
+    started = {"reason": "RunStarted", "type": "Normal"}
+    assert registry.get_sample_value("elastream_events_total", started) == 1
 
 
 def test_what_is_unknown_is_not_zero():

@@ -109,6 +109,14 @@ def test_gaps_can_be_held_or_left_empty(tmp_path: Path) -> None:
     assert trace(path, gaps="empty").count(1e9) == 3 + 4 + 5 + 5
 
 
+@pytest.mark.parametrize("gaps", ["hld", 3, None])
+def test_what_gaps_cannot_mean_is_refused(tmp_path: Path, gaps: object) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text("minutes,count\n0,5\n1,6\n")
+    with pytest.raises(InputError, match=f"t.csv: gaps is {gaps!r}; it must be 'refuse', 'hold' or 'empty'"):
+        trace(path, gaps=gaps)  # type: ignore[arg-type]
+
+
 @pytest.mark.skipif(not RATES.exists(), reason="no recorded rates in ../shared/data/rates")
 @pytest.mark.parametrize(
     ("name", "interval", "lines", "records"),

@@ -20,6 +20,7 @@ from elastream.recording.places import Place, RemotePath, place_of
 from elastream.recording.recorder import Recording
 from elastream.recording.tail import last_time, whole_length
 from elastream.spark.hosts.taking_over import Resumed, TakenOver
+from elastream.spark.queries.damage import refuse_damaged
 from elastream.spark.worker.composition import latest_batch
 
 __all__ = ["RunFolder", "on_this_machine", "opened", "resumable"]
@@ -44,15 +45,18 @@ class RunFolder:
     def begins(
         self, graph: Graph, *, partitions: int | None, default: int, store: str, program: Mapping[str, Any]
     ) -> "RunFolder":
-        """The folder of a run that now begins, or goes on. Raises InputError where it cannot go on with `graph`.
+        """The folder of a run that now begins, or goes on. Raises InputError where it cannot go on with `graph`, or
+        from what is left in it.
 
         partitions: of state, as they were wanted; None: as many as an earlier driver had, else `default`.
         """
         known = self.manifest.identity.get(PARTITIONS)
         partitions = partitions or (default if known is None else int(known))
-        now = identity_of(lay_out(graph), state_partitions=partitions, state_store=store)
+        layout = lay_out(graph)
+        now = identity_of(layout, state_partitions=partitions, state_store=store)
         if self.resumed is not None:
             refuse_changed(self.manifest.identity, now)
+            refuse_damaged(layout, self.directory)
             return self
         manifest = replace(self.manifest, identity=now, program=dict(program))
         write_manifest(self.directory, manifest)

@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import asdict, is_dataclass, replace
+from dataclasses import replace
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from types import FrameType
@@ -28,6 +28,7 @@ from elastream.control.key_tables import KeyTabling
 from elastream.control.loop import Loop
 from elastream.control.scaling import with_window
 from elastream.documents.guards import load_guards
+from elastream.documents.registry import parameters_of
 from elastream.model.composing import consistency_of
 from elastream.model.endpoints import Collected, Files, KafkaTopic, TextFiles
 from elastream.model.errors import ElastreamError, InputError, in_one_line
@@ -193,7 +194,7 @@ def run(
             "consistency": str(mode),
             "replicas": replicas,
             "retention": format_duration(kept),
-            "policy": asdict(policy) if is_dataclass(policy) else {},
+            "policy": parameters_of(policy),
             "scaling": dict(scaling.set),
             "currency": currency,
         }

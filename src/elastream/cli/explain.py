@@ -21,8 +21,18 @@ __all__ = ["explain"]
 
 
 Round = Annotated[int | None, typer.Option(metavar="N", min=0, help="Show this planning round.")]
+
+
+def _time(text: str) -> float:
+    """Seconds of `"90s"`, or of `"1:30"`, as times of a run are printed."""
+    parts = text.split(":")
+    if len(parts) in (2, 3) and all(part.isdecimal() for part in parts):
+        return float(sum(int(part) * 60**place for place, part in enumerate(reversed(parts))))
+    return as_seconds(text)
+
+
 At = Annotated[
-    float | None, typer.Option(parser=as_seconds, metavar="TIME", help="Show the round in force at that time, e.g. 90s.")
+    float | None, typer.Option(parser=_time, metavar="TIME", help="Show the round in force at that time, e.g. 90s or 1:30.")
 ]
 
 

@@ -17,17 +17,19 @@ Run = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run, o
 
 def pause(run: Run) -> None:
     """Pause the controller of a run: it goes on to plan and to record, and applies nothing. Queries run on."""
+    ended = f". {ended}: only a run that resumes it is paused" if (ended := _ended(run)) else ""
     already = "" if _directory(run).pause() else " already"
-    typer.echo(f"{run} is paused{already}; elastream unpause {run} ends that{_ended(run)}")
+    typer.echo(f"{run} is paused{already}; elastream unpause {run} ends that{ended}")
 
 
 def unpause(run: Run) -> None:
     """Let the controller of a paused run apply what it plans."""
-    typer.echo(f"{run} goes on" if _directory(run).unpause() else f"{run} was not paused")
+    goes_on = f"{run} is not paused any more. {ended}" if (ended := _ended(run)) else f"{run} goes on"
+    typer.echo(goes_on if _directory(run).unpause() else f"{run} was not paused")
 
 
 def _ended(run: Path) -> str:
-    """A remark on a run that has ended, of which nothing is left to pause; empty for one that goes on."""
+    """That a run has ended, of which nothing is left to pause; empty for one that goes on."""
     from elastream.model.wording import clock
     from elastream.recording.recorder import Recording
 
@@ -35,9 +37,7 @@ def _ended(run: Path) -> str:
         ending = Recording.outline(run).ending
     except ElastreamError:  # nothing is recorded yet
         return ""
-    if ending is None:
-        return ""
-    return f". It has {ending.status} at {clock(ending.time)}: only a run that resumes it is paused"
+    return "" if ending is None else f"It has {ending.status} at {clock(ending.time)}"
 
 
 def _directory(run: Path) -> "RunDirectory":

@@ -8,15 +8,28 @@ import importlib
 import inspect
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from types import UnionType
+from dataclasses import asdict, dataclass, field, is_dataclass
+from types import NoneType, UnionType
 from typing import Any, get_args, get_type_hints
 
 from elastream.documents.user_code import References, near
 from elastream.model.errors import ElastreamError, InputError
 from elastream.model.units import duration
 
-__all__ = ["CLOUD", "LINKS", "PARTS", "POLICY", "SINK", "SOURCE", "SPEEDS", "Registry", "imported", "made", "named_in"]
+__all__ = [
+    "CLOUD",
+    "LINKS",
+    "PARTS",
+    "POLICY",
+    "SINK",
+    "SOURCE",
+    "SPEEDS",
+    "Registry",
+    "imported",
+    "made",
+    "named_in",
+    "parameters_of",
+]
 
 Refusal = Callable[[tuple[str, ...], str], ElastreamError]
 """Makes the error to raise, from the keys down to what is wrong and a sentence about it."""
@@ -183,6 +196,17 @@ def made(
     return found
 
 
+def parameters_of(found: object) -> dict[str, Any]:
+    """What `made` makes an equal object from; nothing of one that is no dataclass."""
+    if not is_dataclass(found) or isinstance(found, type):
+        return {}
+    parameters = asdict(found)
+    for name in WITHIN.keys() & parameters:
+        if (within := getattr(found, name)) is not None:
+            parameters[name] = {within.name: parameters_of(within)}
+    return parameters
+
+
 def _named(registry: Registry, value: str | Mapping[str, Any], references: References, refusal: Refusal) -> Any:
     """What a parameter names: `threshold`, `static:4`, or `{threshold: {spare: 1}}`."""
     if isinstance(value, str):
@@ -248,6 +272,8 @@ def _kinds(hint: Any) -> set[Any]:
 def _fitting(value: Any, hint: Any, path: tuple[str, ...], refusal: Refusal) -> Any:
     """`value` as a parameter annotated `hint` takes it: numbers may be written as durations."""
     wanted = _kinds(hint)
+    if value is None and NoneType in wanted:
+        return value
     if str in wanted or not wanted & {int, float}:
         return value
     if isinstance(value, str) and float in wanted:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
+from elastream.documents.user_code import near
 from elastream.experiments.findings import Check, Findings, environment
 from elastream.experiments.page import Block, Heading, Page, Plot, Prose, Table, hosts_plot, line, load_line, table_html
 from elastream.experiments.worth import Merits
@@ -195,8 +196,11 @@ class Comparison:
         return pd.DataFrame([_figures(trial) | {"policy": trial.name} for trial in self.trials]).set_index("policy")
 
     def __getitem__(self, policy: str) -> Trial:
-        """The trial of the policy called so."""
-        return {trial.name: trial for trial in self.trials}[policy]
+        """The trial of the policy called so. Raises KeyError, with those that there are."""
+        found = {trial.name: trial for trial in self.trials}
+        if policy not in found:
+            raise KeyError(f"there is no policy {policy!r}{near(policy, found)}")
+        return found[policy]
 
     def __repr__(self) -> str:
         return f"<Comparison of {', '.join(trial.name for trial in self.trials)}: {self.verdict}>"

@@ -18,12 +18,12 @@ ECU_PER_STANDARD_CORE = 1.0
 
 
 def read_prices(
-    path: Path,
+    path: Path | str,
     *,
     only: Sequence[str] = (),
     region: str | None = None,
     billing: Billing = PER_SECOND,
-    shapes: Path | None = None,
+    shapes: Path | str | None = None,
 ) -> tuple[HostType, ...]:
     """Host types of a CSV price list, dearest last, priced per unit of `billing`.
 
@@ -32,7 +32,8 @@ def read_prices(
     which `shapes`, another such list, may give instead. Of several prices of one type the newest `snapshot_date` counts.
     only: types wanted, in that order. Raises InputError naming file and line.
     """
-    known = {row.get("instance_type", ""): row for row in _rows(shapes)} if shapes is not None else {}
+    path = Path(path)
+    known = {} if shapes is None else {row.get("instance_type", ""): row for row in _rows(Path(shapes))}
     if not (rows := _rows(path)):
         raise InputError(f"{path} holds no price: it needs a line per type, below a header with {', '.join(NEEDED)}")
     if region and not any(row.get("region") in (None, region) for row in rows):

@@ -16,6 +16,7 @@ from elastream.clouds.provider import Cloud
 from elastream.dashboard.progress import progress_bar
 from elastream.documents.guards import load_guards
 from elastream.documents.machines import links_from, speeds_from
+from elastream.documents.registry import POLICY
 from elastream.experiments.calibrated import calibration_of
 from elastream.experiments.compare import compare
 from elastream.experiments.comparison import Comparison, ExpectedError
@@ -57,7 +58,7 @@ def simulate(
     policies: Policy | Iterable[Policy] | Mapping[str, Policy],
     *,
     cloud: Cloud | None = None,
-    host_types: Sequence[HostType] = (),
+    host_types: Sequence[HostType] | HostType = (),
     load: ArrivalPattern | str | Path | None = None,
     limit: float | str | None = None,
     target_latency: float | str | None = None,
@@ -100,6 +101,7 @@ def simulate(
     Raises InputError for a load without end and no `limit`, CloudError without hosts, and whatever cannot be simulated.
     """
     graph = flow.graph if isinstance(flow, Dataflow) else flow
+    host_types = (host_types,) if isinstance(host_types, HostType) else host_types
     if max_hosts is not None and max_hosts < 1:
         raise CloudError(f"max_hosts is {max_hosts}: a dataflow needs at least one host")
     if not 0 <= seed <= LARGEST_SEED:
@@ -176,9 +178,11 @@ def _named(policies: Policy | Iterable[Policy] | Mapping[str, Policy]) -> dict[s
     """Policies by name; of several with one name the second is called "threshold 2"."""
     if isinstance(policies, Mapping):
         return dict(policies)
-    several = list(policies) if isinstance(policies, Iterable) else [policies]
+    several = list(policies) if isinstance(policies, Iterable) and not isinstance(policies, str) else [policies]
     found: dict[str, Policy] = {}
     for policy in several:
+        if wrong := POLICY.unfit(policy):
+            raise InputError(f"{policy!r} is no policy, such as Threshold(): {wrong}", ("policies",))
         name, number = policy.name, 2
         while name in found:
             name, number = f"{policy.name} {number}", number + 1

@@ -13,6 +13,7 @@ from elastream.model.graph import Edge, Form, Graph, Kind, Operator
 from elastream.model.grouping import check_column, grouped
 from elastream.model.key_table import KEYS
 from elastream.model.regions import FusedRegion, Inlet, SegmentPlan, plan_segment
+from elastream.model.rows import refuse_rows
 from elastream.model.schema import Columns, columns_of, in_words
 from elastream.model.sql import check_expressions
 from elastream.model.stages import Layout
@@ -161,7 +162,10 @@ def _read(graph: Graph, inlet: Inlet, edges: Mapping[Edge, Columns]) -> Columns:
     field = "schema" if isinstance(operator.reads, Files | Records) else ""
     at = ("operators", operator.name, "source", *filter(None, (field,)))
     ddl = operator.reads.schema if operator.reads is not None else operator.returns
-    return columns_of(ddl, f"the schema of source {operator.name!r}", at)
+    columns = columns_of(ddl, f"the schema of source {operator.name!r}", at)
+    if isinstance(operator.reads, Records):
+        refuse_rows(operator.name, operator.reads.rows, columns, (*at[:-1], "records"))
+    return columns
 
 
 def _walked(graph: Graph, region: FusedRegion, arriving: Sequence[Columns]) -> list[tuple[_Flow, Columns]]:

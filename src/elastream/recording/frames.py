@@ -119,7 +119,7 @@ class Frames:
 
     @cached_property
     def alarms(self) -> "pd.DataFrame":
-        """A row per alarm: source, text, since when, and when it was cleared."""
+        """A row per alarm: source, what it said, since when, and when it was cleared."""
         import pandas as pd
 
         rows: list[tuple[Any, ...]] = [

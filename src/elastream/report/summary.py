@@ -14,7 +14,7 @@ from elastream.model.decision import Unknown
 from elastream.model.latency import Basis
 from elastream.model.observation import Floats
 from elastream.recording.recorder import Recording
-from elastream.report.tally import tally_of
+from elastream.report.tally import Totals, tally_of
 
 __all__ = ["Summary", "summarise"]
 
@@ -76,7 +76,8 @@ def summarise(recording: Recording) -> Summary:
     """Summarise a run.
 
     `records`, `batches`, `latency_p50`, `latency_p99` and the cost come from the facts of its ending, if the plant counted
-    them or a pool reported the amount owed. Otherwise records are the throughput integrated over the monitoring periods,
+    them or a pool reported the amount owed; of a run that was resumed also from what micro-batches of all its drivers took.
+    Otherwise records are the throughput integrated over the monitoring periods,
     the cost is that of the leases, and quantiles are those of the mixture of all periods (see `mixture_quantile`). The
     static provision is that of `planning.provision`, from the work that the run measured. Of what a long run has forgotten,
     its tally says what it came to.
@@ -96,7 +97,7 @@ def summarise(recording: Recording) -> Summary:
     return Summary(
         status=ending.status if ending else "died",
         seconds=end,
-        records=fact("records", tally.served),
+        records=_records(fact("records", math.nan), tally, resumed=bool(recording.header.resumed)),
         batches=fact("batches", math.nan),
         latency_p50=fact("latency_p50", mixture_quantile(0.5, served, p50, p99)),
         latency_p99=fact("latency_p99", mixture_quantile(0.99, served, p50, p99)),
@@ -121,6 +122,17 @@ def summarise(recording: Recording) -> Summary:
         costs=_by_query(tally.costs, cost),
         currency=str(recording.header.environment.get("currency", "")),
     )
+
+
+def _records(told: float, tally: Totals, *, resumed: bool) -> float:
+    """Records of a run, of which its plant told `told`.
+
+    What earlier drivers of a run read, the last one knows only of sources whose offsets count records: else micro-batches
+    say it.
+    """
+    counted = tally.counted if (resumed or math.isnan(told)) and tally.counted > 0 else math.nan
+    most = float(np.fmax(told, counted))
+    return tally.served if math.isnan(most) else most
 
 
 def _by_query(costs: Mapping[str, float], cost: float) -> Mapping[str, float]:

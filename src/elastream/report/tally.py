@@ -32,7 +32,8 @@ STEP = 0.02
 class Totals:
     """Figures of a run, or of a part of it and all that came before.
 
-    time: at which it ends, seconds. served: records. weights, p50, p99: of periods, or of groups of them, the records and
+    time: at which it ends, seconds. served: records, by what passed a second; counted: as micro-batches that read sources
+    say. weights, p50, p99: of periods, or of groups of them, the records and
     their quantiles of latency, seconds. last: number of the newest round counted. costs: money by query; spent: in all.
     """
 
@@ -40,6 +41,7 @@ class Totals:
     work: Work
     time: float = 0.0
     served: float = math.nan
+    counted: float = 0.0
     weights: Floats = field(default_factory=lambda: np.empty(0))
     p50: Floats = field(default_factory=lambda: np.empty(0))
     p99: Floats = field(default_factory=lambda: np.empty(0))
@@ -62,7 +64,7 @@ class Totals:
         cells, of = np.unique(steps, axis=1, return_inverse=True)
         weights = np.bincount(of.reshape(-1), rows[0], cells.shape[1])
         means = [np.bincount(of.reshape(-1), rows[0] * each, cells.shape[1]) / weights for each in rows[1:]]
-        plain = ("time", "served", "longest_batch", "peak_hosts", "moves", "rounds", "last", "refused")
+        plain = ("time", "served", "counted", "longest_batch", "peak_hosts", "moves", "rounds", "last", "refused")
         found: dict[str, Any] = without_nan(
             {
                 **{name: getattr(self, name) for name in plain},
@@ -97,6 +99,7 @@ class Totals:
             basis={name: Basis(each) for name, each in fields["basis"].items()},
             time=float(fields["time"]),
             served=served,
+            counted=float(fields.get("counted", 0.0)),
             longest_batch=longest,
             costs={name: float(each) for name, each in fields.get("costs", {}).items()},
             spent=float(fields.get("spent", 0.0)),
@@ -108,7 +111,7 @@ def tally_of(recording: Recording) -> Totals:
     """What a recording, and all before it, came to."""
     before = Totals.of_json(recording.header.before, recording.header.target_latency)
     widths = np.diff(recording.times, prepend=before.time)
-    served = np.nan_to_num(recording.application(Metric.THROUGHPUT) * widths)
+    served = np.nan_to_num(recording.application(Metric.THROUGHPUT) * _driven(recording, widths))
     decisions = [each for each in recording.decisions if each.round != before.last or not before.rounds]
     longest = [batch.seconds for batch in recording.batches]
     costs, spent = _costs(recording, before)
@@ -118,6 +121,7 @@ def tally_of(recording: Recording) -> Totals:
         kept=in_time(recording, before.kept, widths),
         work=work_of(recording, before.work),
         served=float(served.sum() + np.nan_to_num(before.served)) if len(served) else before.served,
+        counted=before.counted + _counted(recording),
         weights=np.concatenate([before.weights, served]),
         p50=np.concatenate([before.p50, recording.application(Metric.LATENCY_P50)]),
         p99=np.concatenate([before.p99, recording.application(Metric.LATENCY_P99)]),
@@ -132,6 +136,23 @@ def tally_of(recording: Recording) -> Totals:
         costs=costs,
         spent=spent,
     )
+
+
+def _driven(recording: Recording, widths: Floats) -> Floats:
+    """`widths` of periods, seconds, without what lay between two drivers of a run that was resumed."""
+    found = widths.copy()
+    for note in recording.header.resumed:
+        at = int(np.searchsorted(recording.times, float(note["time"])))
+        if at < len(found):
+            found[at] = max(0.0, found[at] - (float(note["time"]) - float(note["seen"])))
+    return found
+
+
+def _counted(recording: Recording) -> float:
+    """Records that micro-batches took from sources; what they take from other queries is counted there."""
+    sources = {str(operator["name"]) for operator in recording.header.operators if operator["kind"] == "source"}
+    reading = {str(stage["segment"]) for stage in recording.header.stages if sources & set(stage["operators"])}
+    return math.fsum(batch.records for batch in recording.batches if batch.segment in reading)
 
 
 def _costs(recording: Recording, before: Totals) -> tuple[Mapping[str, float], float]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, get_args
 
 from elastream.model.errors import InputError
 from elastream.model.units import duration
@@ -36,9 +36,12 @@ class TraceColumns:
     rates: bool = False
 
 
-def trace(
-    path: str | Path, interval: float | str | None = None, *, gaps: Literal["refuse", "hold", "empty"] = "refuse"
-) -> Pattern:
+Gaps: TypeAlias = Literal["refuse", "hold", "empty"]
+GAPS: tuple[Gaps, ...] = get_args(Gaps)
+"""What a missing line may mean."""
+
+
+def trace(path: str | Path, interval: float | str | None = None, *, gaps: Gaps = "refuse") -> Pattern:
     """Read a load from a CSV file (`.gz` too): one line per interval with its count, arrivals even within.
 
     A header, where there is one, says which column is which: times (`time`, `timestamp`: ISO 8601, or numbers of seconds;
@@ -52,6 +55,8 @@ def trace(
     file without counts.
     """
     file = Path(path)
+    if gaps not in GAPS:
+        raise InputError(f"{file}: gaps is {gaps!r}; it must be {', '.join(map(repr, GAPS[:-1]))} or {GAPS[-1]!r}")
     form, rows = _read(file)
     if not rows:
         raise InputError(f"{file} holds no count: it needs a line per interval, with the count in its last column")

@@ -16,7 +16,7 @@ from elastream.model.errors import EnvironmentProblem
 from elastream.spark.jvm.adapters import COPIES
 from elastream.spark.jvm.copies_jar import copies_settings
 from elastream.spark.jvm.releases import release_of
-from elastream.spark.jvm.session import ONE_CORE_JVM, SMALL_JVM, STATE_STORES, open_session, settings_for
+from elastream.spark.jvm.session import ONE_CORE_JVM, SMALL_JVM, STATE_STORES, in_properties, open_session, settings_for
 from spark_jvm import forget_jvm
 from waiting import wait_until
 
@@ -62,6 +62,10 @@ def test_the_smaller_a_host_the_less_its_executor_optimises(cores, told):
 
 def jvms() -> list[psutil.Process]:
     return [child for child in psutil.Process().children() if any("spark" in word for word in child.cmdline())]
+
+
+def test_a_folder_with_other_letters_is_written_so_that_java_reads_it_whatever_the_locale():
+    assert in_properties("/runs/gâteaux 🍰/driver.log") == r"/runs/g\u00e2teaux \ud83c\udf70/driver.log"
 
 
 @pytest.mark.spark

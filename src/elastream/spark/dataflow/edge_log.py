@@ -116,6 +116,11 @@ class EdgeLog:
         """Records written up to the last `refresh`."""
         return self._ends[-1] if self._ends else self._forgotten
 
+    @property
+    def batches(self) -> int:
+        """Number of the batch behind the last that `refresh` found."""
+        return self._batches
+
     def forget(self, upto: int) -> None:
         """Drop the files whose records all come before number `upto`."""
         gone = bisect_right(self._ends, upto)

@@ -209,7 +209,7 @@ def open_session(
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
     builder = SparkSession.builder.master(master).appName(name)
     logs = folder / "driver-log4j2.properties"
-    logs.write_text(LOGGING.format(file=folder / "driver.log"))
+    logs.write_text(LOGGING.format(file=in_properties(str(folder / "driver.log"))))
     places = {
         DRIVER_OPTIONS: f"{settings.get(DRIVER_OPTIONS, '')} -Dlog4j2.configurationFile={logs.as_uri()} {STACK}".strip(),
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
@@ -362,6 +362,13 @@ def _end_jvm(others: Container[psutil.Process]) -> None:
         gateway.proc.wait()
     # The next session of this process starts a JVM of its own.
     SparkContext._gateway = SparkContext._jvm = SparkContext._active_spark_context = None
+
+
+def in_properties(text: str) -> str:
+    """`text` as a file of Java properties has it, which is read as Latin-1, whatever the locale."""
+    units = text.encode("utf-16-be")
+    codes = [int.from_bytes(units[at : at + 2], "big") for at in range(0, len(units), 2)]
+    return "".join(chr(code) if code < 128 else f"\\u{code:04x}" for code in codes)
 
 
 def _own_modules() -> list[str]:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
-from elastream.model.errors import DataflowError, EnvironmentProblem
+from elastream.model.errors import DataflowError, EnvironmentProblem, InputError
 from elastream.model.graph import Graph, Kind
 from elastream.model.observation import Composition
 from elastream.recording.formats import marked, unmarked
@@ -183,11 +183,16 @@ def write_wanted(path: Place, wanted: Wanted) -> None:
 
 
 def read_wanted(path: Place) -> Wanted:
-    """Read what `write_wanted` wrote last; the default composition if nothing was written."""
+    """Read what `write_wanted` wrote last; the default composition if nothing was written.
+
+    Raises InputError where it is not what was written.
+    """
     try:
         return Wanted(**unmarked(json.loads(path.read_text()), path))
     except FileNotFoundError:
         return Wanted()
+    except (ValueError, TypeError, AttributeError) as error:
+        raise InputError(f"{path} is damaged ({error}): restore it, or start the run anew") from None
 
 
 class CompositionLog:

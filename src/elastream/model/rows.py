@@ -1,0 +1,57 @@
+"""Whether records that a program or a document holds fit their schema: what Spark's reader would refuse, told beforehand.
+
+Types with parts, decimals and intervals are left to the reader.
+"""
+
+import numbers
+from collections.abc import Mapping, Sequence
+from datetime import date, datetime
+
+from elastream.model.errors import DataflowError
+from elastream.model.schema import Columns, in_words
+
+__all__ = ["refuse_rows"]
+
+WHOLE = ("tinyint", "smallint", "int", "bigint")
+FITTING: Mapping[str, tuple[type, ...]] = {
+    "string": (str,),
+    "boolean": (bool,),
+    **dict.fromkeys(WHOLE, (numbers.Integral,)),
+    "float": (numbers.Real,),
+    "double": (numbers.Real,),
+    "date": (date,),
+    "timestamp": (datetime, date, numbers.Integral),
+    "timestamp_ntz": (datetime, date, numbers.Integral),
+}
+"""What values a column may hold, by its type."""
+HINTS: Mapping[str, str] = {
+    "string": "text is written in quotes",
+    "timestamp": "a time, in YAML without quotes: 2026-03-02 09:14:07",
+    "timestamp_ntz": "a time, in YAML without quotes: 2026-03-02 09:14:07",
+    "date": "a date, in YAML without quotes: 2026-03-02",
+}
+
+
+def refuse_rows(name: str, rows: Sequence[Mapping[str, object]], columns: Columns, at: tuple[str, ...]) -> None:
+    """Raise DataflowError, at the keys `at`, for the first of `rows` of source `name` that does not fit `columns`."""
+    for number, row in enumerate(rows, start=1):
+        for column, value in row.items():
+            if column not in columns:
+                raise DataflowError(
+                    f"record {number} of source {name!r} has a column {column!r}, which is not in its schema "
+                    f"({in_words(columns)})", at,
+                )  # fmt: skip
+            kind, null = str(columns[column]).removesuffix(" not null"), not str(columns[column]).endswith(" not null")
+            if (value is None and null) or _fits(value, kind):
+                continue
+            hint = f": {HINTS[kind]}" if kind in HINTS and value is not None else ""
+            raise DataflowError(
+                f"record {number} of source {name!r} has {value!r} as {column!r}, which is {kind}{hint}", at
+            )
+
+
+def _fits(value: object, kind: str) -> bool:
+    wanted = FITTING.get(kind)
+    if wanted is None or (kind in WHOLE and isinstance(value, float) and value.is_integer()):
+        return True
+    return isinstance(value, wanted) and not (isinstance(value, bool) and kind != "boolean")
