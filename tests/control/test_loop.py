@@ -402,6 +402,23 @@ def test_of_a_policy_that_fails_nothing_is_said_but_that():
     assert "max_hosts: at most 2 hosts may be leased" in said["is silent"]
 
 
+def test_that_a_policy_leaves_ever_more_records_late_is_said_after_half_a_minute_once():
+    plant = FakePlant(hosts=2, max_hosts=9)
+    plant.arrival_rate = 1e6
+    _, recording = run(plant, Scripted(always=[MoveTask(TaskId("count", 0), "h2")]), limit=60.0)
+    said = {each.time: each.note for each in recording.decisions if each.note}
+    assert min(said) >= 30.0
+    assert {note.partition(" is the target")[2] for note in said.values()} == {": scripted proposes nothing"}
+
+
+def test_what_happened_to_a_plant_is_said_with_the_next_round():
+    plant = FakePlant(hosts=2)
+    happened = ["executor 2 of h2 was lost (it was killed)"]
+    plant.told = lambda: [happened.pop()] if happened and plant.clock.now() >= 3.0 else []
+    _, recording = run(plant, Scripted(), limit=8.0)
+    assert notes(recording) == "executor 2 of h2 was lost (it was killed)"
+
+
 def test_of_a_host_that_was_given_back_nothing_is_said():
     _, recording = run(FakePlant(hosts=2), Scripted([ReleaseHost("h2")]), limit=8.0)
     assert notes(recording) == ""

@@ -114,6 +114,16 @@ def test_a_partition_that_is_nowhere_has_no_successor():
     assert world.successors() == [["2"], [], ["1"]]
 
 
+def test_that_an_executor_was_lost_whose_host_stays_is_told_once_and_with_its_host():
+    world = World("h1", "h2", tasks=("h1", "h2", "h2"))
+    world.successors()
+    assert world.succession.told() == []
+    world.lose("2", p1="1", p2="1")
+    world.succession.look()
+    assert world.succession.told() == ["executor 2 of h2 was lost (it was killed): 2 state partitions went to others"]
+    assert world.succession.told() == []
+
+
 def test_who_follows_a_host_that_is_gone_stays_until_the_driver_has_heard_of_it():
     world = World("h1", "h2", "h3", tasks=("h1", "h2", "h2"))
     world.copies = {SECOND: ["h3"], THIRD: ["h1"]}

@@ -7,6 +7,7 @@ the place of a recording also to stderr.
 
 import logging
 import math
+import shlex
 import sys
 import tempfile
 import threading
@@ -395,6 +396,7 @@ class Autopilot:
             paused=lambda: self.paused,
             header=header,
             scaling=self._scaling,
+            facts=plant.facts,
         )
         with self._lock:
             self._plant, self._loop = plant, loop
@@ -408,7 +410,7 @@ class Autopilot:
     def _say(self, what: str) -> None:
         """Print where the recording lies, if there is one."""
         if self._folder is not None:
-            print(what % self._folder, file=sys.stderr, flush=True)
+            print(what % shlex.quote(str(self._folder)), file=sys.stderr, flush=True)
 
     def _observers(self, plant: AttachedPlant) -> Sequence[Observer]:
         found: list[Observer] = [PilotLog(plant, self._period, self._observe_only)]

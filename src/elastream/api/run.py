@@ -5,6 +5,7 @@ import logging
 import os
 import platform
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -310,12 +311,24 @@ def _interrupts_unlogged() -> Iterator[None]:
         root.removeHandler(handler)
 
 
+class _RunLog(RotatingFileHandler):
+    """On a full disk, what cannot be written is left out: what ends the run is what its caller is told."""
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        if not isinstance(sys.exception(), OSError):
+            super().handleError(record)
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):
+            super().close()
+
+
 @contextmanager
 def _logged(path: Path) -> Iterator[None]:
     """Write what the package logs, tracebacks included, to a file of the run, and not over the live view."""
     logger, handler = (
         logging.getLogger("elastream"),
-        RotatingFileHandler(path, maxBytes=LOG_BYTES, backupCount=LOGS, encoding="utf-8", delay=True),
+        _RunLog(path, maxBytes=LOG_BYTES, backupCount=LOGS, encoding="utf-8", delay=True),
     )
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     logger.addHandler(handler)

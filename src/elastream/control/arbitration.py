@@ -38,7 +38,7 @@ from elastream.model.ring import tokens_refusal
 from elastream.model.units import format_duration
 from elastream.model.wording import at_most, counted
 
-__all__ = ["arbitrate", "bound", "subject"]
+__all__ = ["arbitrate", "bound", "subject", "unanswered", "waiting"]
 
 LEAST, TIMES = 4, 20
 """Hosts that a round may add at least, and how many times as many as before it there may be at most.
@@ -269,18 +269,29 @@ def _unproven(action: Action, plan: _Plan) -> str:
 def bound(observation: Observation, plan: Plan) -> str:
     """That no more hosts may be leased while records are late; empty where that is not so, and where `plan` says or does
     anything about it: what a policy that keeps to the bound leaves unsaid is said for it."""
-    context, latency = observation.context, observation.latency().value
+    context = observation.context
     if "LeaseHost" not in context.capabilities or len(observation.usable) < context.max_hosts:
         return ""  # what still comes may suffice, and what leaves is given back
+    late = unanswered(observation, plan)
+    return f"{at_most(context.max_hosts)}, and {late}" if late else ""
+
+
+def unanswered(observation: Observation, plan: Plan) -> str:
+    """That records are late and wait; empty where that is not so, and where `plan` says or does anything about it."""
+    target, latency = observation.context.target_latency, observation.latency().value
     proposed = (*plan.actions, *(each.action for each in plan.refused))
     if plan.remarks or plan.unknown or not all(isinstance(each, MoveTask | RenewHost) for each in proposed):
         return ""
-    if context.target_latency is None or latency is None or not latency > context.target_latency:
+    if target is None or latency is None or not latency > target:
         return ""
-    if not np.nansum(observation.operators.column(Metric.BACKLOG)) > 0:  # the latency is that of the last records
+    if not waiting(observation) > 0:  # the latency is that of the last records
         return ""
-    late = f"records take {format_duration(latency)}, and {format_duration(context.target_latency)} is the target"
-    return f"{at_most(context.max_hosts)}, and {late}"
+    return f"records take {format_duration(latency)}, and {format_duration(target)} is the target"
+
+
+def waiting(observation: Observation) -> float:
+    """Records that wait, as far as is known."""
+    return float(np.nansum(observation.operators.column(Metric.BACKLOG)))
 
 
 def _out_of_bounds(action: Action, plan: _Plan) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from elastream.control.arbitration import arbitrate, bound, subject
+from elastream.control.arbitration import arbitrate, bound, subject, unanswered, waiting
 from elastream.control.guarding import Guarding, owed
 from elastream.control.journal import ActionState, Entry, Journal
 from elastream.control.journaling import UNWRITTEN, Journaling
@@ -19,7 +19,7 @@ from elastream.control.observing import Observing
 from elastream.control.progress import progress, wanted
 from elastream.control.safety import BackOff, Lacked, checked
 from elastream.control.scaling import Scaling
-from elastream.model.action import Action, LeaseHost, Outcome, Status, Switch, describe
+from elastream.model.action import Action, LeaseHost, MoveTask, Outcome, Status, Switch, describe
 from elastream.model.alarms import Alarms
 from elastream.model.cloud import HostState, Lease
 from elastream.model.decision import Decision, Fault, Proposal
@@ -40,6 +40,9 @@ ROUND = "controller"
 """Source of the alarm about a round that failed."""
 ALARMING = 3
 """Failed plans in a row that raise an alarm."""
+LEFT = 30.0
+"""Seconds for which ever more records are late before it is said that the policy proposes nothing: it may look for longer
+than a round, and what it did last takes effect."""
 PATIENCE = 120.0
 """Seconds for an accepted action to come into force; a lease has three times the start-up time of its type if longer."""
 
@@ -96,6 +99,7 @@ class Loop:
         self._memory: Any = None
         self._figured: tuple[Observation, dict[str, float]] | None = None
         self._notes: list[str] = []
+        self._late: tuple[float, float] | None = None
         self._faults: list[Fault] = []
         self._lacked = Lacked()
         self._alarms = Alarms(self._clock.now)
@@ -226,6 +230,8 @@ class Loop:
                     self._notes.append(f"{describe(action)} failed: {outcome.reason}")
                 self._learn(outcome, now)
         self._notes += lost.values()
+        if (told := getattr(self._plant, "told", None)) is not None:
+            self._notes += told()
         self._leases = observation.leases
 
     def _lost(self, observation: Observation) -> dict[str, str]:
@@ -236,6 +242,19 @@ class Loop:
         return {
             each.host: ": ".join(filter(None, (f"host {each.host} was lost", each.note.split("; ")[0]))) for each in lost
         }
+
+    def _left_late(self, observation: Observation, plan: Plan) -> str:
+        """That ever more records are late, and the policy has neither done nor said anything about it for LEFT seconds."""
+        late, waits = unanswered(observation, plan), waiting(observation)
+        if not late or observation.coming or not all(isinstance(action, MoveTask) for action in self._under_way):
+            self._late = None
+            return ""
+        if self._late is None or waits < self._late[1]:
+            self._late = observation.time, waits
+        since, then = self._late
+        if observation.time - since < LEFT or not waits > then:
+            return ""
+        return f"{late}: {self._policy.name} proposes nothing"
 
     def _patience(self, action: Action) -> float:
         if isinstance(action, LeaseHost):
@@ -248,7 +267,7 @@ class Loop:
         began = self._clock.now()
         plan = self._ask(observation)
         took = self._clock.now() - began
-        limited = "" if self._failed_plans else bound(observation, plan)
+        limited = "" if self._failed_plans else bound(observation, plan) or self._left_late(observation, plan)
         proposals = [Proposal(action, self._policy.name) for action in plan.actions]
         proposals += [replace(p, refused=p.refused or "it was not granted") for p in plan.refused]
         proposals += [Proposal(action, "guards") for action in owed(observation, plan.actions)]

@@ -35,6 +35,9 @@ class Plant(Protocol):
     done is REFUSED or FAILED with a reason; applying the same action twice is applying it once; after DONE the next
     observation shows it, after ACCEPTED a later one does; what was not measured is unknown, never zero; every host
     that holds a task is leased and paid.
+
+    A plant to which something happens that no observation shows, such as the loss of an executor whose host stays, has a
+    method `told() -> Sequence[str]`: sentences about it since it was asked last, which the next round is recorded with.
     """
 
     @property

@@ -256,6 +256,10 @@ class SparkPlant(Generic[Q]):
             self._closed = True
         self._end(self)
 
+    def told(self) -> Sequence[str]:
+        """What happened to executors since this was last asked."""
+        return () if self.succession is None else self.succession.told()
+
     def stop_acting(self) -> None:
         """Apply, move and step nothing any more: the first thing in any end."""
         self._closing.set()

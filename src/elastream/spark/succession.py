@@ -16,12 +16,14 @@ partitions return to it as any other that Spark ran elsewhere.
 """
 
 import logging
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 
 from py4j.protocol import Py4JError
 
 from elastream.model.action import TaskId
 from elastream.model.cloud import HostState
+from elastream.model.wording import counted
 from elastream.spark.hosts.book import HostBook
 from elastream.spark.jvm.executors import Location
 from elastream.spark.jvm.recovery import Followed, Loss, Recovery
@@ -63,14 +65,22 @@ class Succession:
         self._heirs: Mapping[tuple[TaskId, str], Sequence[str]] = {}
         """What it was told, by task and the executor that the task was at."""
         self.losses: tuple[Loss, ...] = ()
+        self._were: Mapping[str, str] = {}
+        """Host by executor, as they were when it was last looked."""
+        self._told: deque[str] = deque(maxlen=KEPT)
         recovery.start()
 
     def look(self) -> None:
         """Take over what was lost since the last look, and say who follows whom from now on. Raises Py4JError."""
         for loss in self._recovery.losses():
             self._take(loss)
+        self._were = self._hosts.host_of()
         self._forget_lost_hosts()
         self._recovery.follow(tuple(self._followed()))
+
+    def told(self) -> Sequence[str]:
+        """A sentence for each executor that was lost with what it held, since this was last asked."""
+        return [self._told.popleft() for _ in range(len(self._told))]
 
     def close(self) -> None:
         """Leave lost executors to Spark again."""
@@ -97,6 +107,10 @@ class Succession:
             "executor %s is lost (%s): %d state partitions put on its successors%s, %d waiting tasks elsewhere, in %.3f s",
             loss.executor, loss.reason, len(moved), read, loss.waiting, loss.took,
         )  # fmt: skip
+        if moved or loss.waiting:
+            of = f" of {host}" if (host := self._were.get(loss.executor, "")) else ""
+            took = f": {counted(len(moved), 'state partition')} went to others" if moved else ""
+            self._told.append(f"executor {loss.executor}{of} was lost ({loss.reason}){took}")
         if loss.fault:
             log.warning("executor %s is lost, and not all was done that could be: %s", loss.executor, loss.fault)
 
