@@ -207,6 +207,21 @@ def test_a_small_lead_must_have_stood_and_a_switch_for_value_rests() -> None:
     assert len(run.plan(fresh).actions) == 1, "new guards are followed at once"
 
 
+@pytest.mark.parametrize(("latency", "backlog", "to"), [(9.0, 500.0, []), (9.0, 0.0, ["arima"]), (1.0, 500.0, ["arima"])])
+def test_nothing_is_switched_for_value_alone_while_records_are_late(latency: float, backlog: float, to: list[str]) -> None:
+    seen = observed(60, runs={"forecast": "mean"})
+    names = seen.context.graph.order
+    waiting = {Metric.BACKLOG: [backlog if name == "meters" else math.nan for name in names]}
+    arriving = {Metric.ARRIVAL_RATE: seen.operators.column(Metric.ARRIVAL_RATE)}
+    late = replace(
+        seen,
+        context=replace(seen.context, target_latency=2.0),
+        operators=Frame(names, {**arriving, **waiting}),
+        application=Frame((seen.context.graph.name,), {Metric.LATENCY_P99: [latency]}),
+    )
+    assert switched(late) == to
+
+
 def test_while_its_last_switch_is_under_way_an_element_is_not_switched_for_value() -> None:
     under_way = {"meters": Composition(0, {"forecast": "mean"}, {"split": "asleep"})}
     assert switched(observed(10, runs={"forecast": "tree"}, standings=ASLEEP, effective=under_way)) == []

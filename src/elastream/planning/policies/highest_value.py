@@ -7,7 +7,10 @@ leave the choice to the system, which is to maximise the value obtained under th
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
+
+import numpy as np
 
 from elastream.model.decision import Unknown
 from elastream.model.errors import InputError
@@ -45,7 +48,8 @@ class HighestValue:
 
     **Rest.** What may not run, or is not carried, is left at once. For a higher value alone an element is switched at once
     where the lead is above `gain`, else when it has stood for `settle` seconds and three rounds; and not again within
-    `settle` seconds, unless new guards came, nor while its last switch is under way. Of equal values what runs stays.
+    `settle` seconds, unless new guards came, nor while its last switch is under way, nor while records are late: cores that
+    the rate leaves are for those that wait. Of equal values what runs stays.
 
     With `sizing`, a policy for hosts and instances, both plan each round: the usable cores are those of its hosts, and it
     sizes for what runs.
@@ -235,6 +239,14 @@ class _Round:
                         self.work = work
                     break
 
+    @cached_property
+    def _late(self) -> bool:
+        """Whether records wait, and take longer than they may."""
+        seen = self.observation
+        target, latency = seen.context.target_latency, seen.latency().value
+        waits = float(np.nansum(seen.operators.column(Metric.BACKLOG)))
+        return target is not None and latency is not None and latency > target and waits > 0
+
     def _runs(self, element: Choosable) -> str:
         return self.wanted.get(element.name, element.active)
 
@@ -245,7 +257,11 @@ class _Round:
         if last != option:
             since, rounds = time, 0
         self.leads[name] = (option, since, rounds + 1)
-        if under_way(self.observation, element) or time < self.before.switched.get(name, -math.inf) + policy.settle:
+        if (
+            self._late
+            or under_way(self.observation, element)
+            or time < self.before.switched.get(name, -math.inf) + policy.settle
+        ):
             return False
         lead = element.value(option) - max(0.0, element.value(element.active))
         return lead > policy.gain or (time - since >= policy.settle and rounds + 1 >= ROUNDS)
