@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -16,7 +17,15 @@ from elastream.model.errors import EnvironmentProblem
 from elastream.spark.jvm.adapters import COPIES
 from elastream.spark.jvm.copies_jar import copies_settings
 from elastream.spark.jvm.releases import release_of
-from elastream.spark.jvm.session import ONE_CORE_JVM, SMALL_JVM, STATE_STORES, in_properties, open_session, settings_for
+from elastream.spark.jvm.session import (
+    ONE_CORE_JVM,
+    SMALL_JVM,
+    STATE_STORES,
+    _untold,
+    in_properties,
+    open_session,
+    settings_for,
+)
 from spark_jvm import forget_jvm
 from waiting import wait_until
 
@@ -62,6 +71,18 @@ def test_the_smaller_a_host_the_less_its_executor_optimises(cores, told):
 
 def jvms() -> list[psutil.Process]:
     return [child for child in psutil.Process().children() if any("spark" in word for word in child.cmdline())]
+
+
+def test_a_jvm_that_goes_before_its_driver_leaves_no_traceback_of_accumulators_and_other_faults_are_told():
+    told = []
+    server = SimpleNamespace(handle_error=lambda request, address: told.append(str(sys.exception())))
+    _untold(server)
+    for error in (EOFError(), ConnectionResetError(), ValueError("another token")):
+        try:
+            raise error
+        except Exception:
+            server.handle_error("request", "address")
+    assert told == ["another token"]
 
 
 def test_a_folder_with_other_letters_is_written_so_that_java_reads_it_whatever_the_locale():

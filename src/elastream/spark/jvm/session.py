@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import psutil
 from py4j.protocol import Py4JError
@@ -232,7 +232,22 @@ def open_session(
     except (KeyboardInterrupt, SystemExit):
         _end_jvm(others)
         raise
+    _untold(getattr(spark.sparkContext, "_accumulatorServer", None))
     return spark
+
+
+def _untold(accumulators: Any) -> None:
+    """Let the server of accumulators print no traceback where its JVM has gone: a signal to all of a run's processes, as
+    service managers send it, ends that before the driver has ended the run in order."""
+    if accumulators is None:
+        return
+    tell = accumulators.handle_error
+
+    def handle_error(request: object, client_address: object) -> None:
+        if not isinstance(sys.exception(), EOFError | OSError):
+            tell(request, client_address)
+
+    accumulators.handle_error = handle_error
 
 
 _given: set[str] = set()
