@@ -266,6 +266,14 @@ def test_capacities_that_are_measured_with_noise_move_nothing_to_and_fro(case):
     assert not any(moved[2:])
 
 
+def test_small_hosts_beside_a_large_one_get_their_part():
+    """Hosts of half a core beside one of four: with twelve tasks the large one holds up all others for a third longer."""
+    observation = observe([0] * 12 + [1, 2, 3, 4], [4.0, *[0.5] * 12])
+    held = np.bincount(after(observation, balance(observation)).tasks.host, minlength=13)
+    assert held[0] <= 10
+    assert held[1:].max() == 1
+
+
 def test_a_move_names_the_task_and_says_why():
     (move,) = balance(observe([0, 0], [1, 1]))
     assert isinstance(move, MoveTask)

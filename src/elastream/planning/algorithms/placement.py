@@ -20,9 +20,10 @@ IDLE = 1e-9
 """Busy cores up to which an operator counts as idle."""
 SURE = 2.0
 """Standard errors from which a difference counts as significant (about 5 % error)."""
-SLACK = 0.5
-"""Tasks that a host must have too many, beside the one that moves. Hosts of equal capacity differ by whole tasks; between
-those whose capacities are measured, and differ by about a task, one would go to and fro with each measurement."""
+SLACK, UNSURE = 0.5, 0.25
+"""Tasks that a host must have too many, beside the one that moves, at most, and as a part of what would lie on the other at
+its level. Hosts of equal capacity differ by whole tasks; between those whose capacities are measured, and differ by about a
+task, one would go to and fro with each measurement. For a small host beside a large one half a task is much."""
 ENOUGH = 0.01
 """Fraction above the mean load at which the fullest host is left as it is: further moves would cost more than they gain."""
 
@@ -33,7 +34,7 @@ def balance(observation: Observation) -> list[MoveTask]:
     Operators are balanced separately, because the stages of a micro-batch run one after another: a host with all tasks of
     one operator and none of another idles half of the time. Only usable hosts take part; tasks on a draining host are moved
     by its drain. The moves are the fewest after which no two hosts of equal capacity differ by more than one task. Between
-    those of unlike capacity, half a task more than one is left as it is (SLACK).
+    those of unlike capacity, up to half a task more than one is left as it is (SLACK).
     """
     moves: list[MoveTask] = []
     if not len(observation.tasks):
@@ -128,7 +129,8 @@ def _step(at: Integers, load: Floats, cores: Floats, total: Floats) -> tuple[int
     mean = load.sum() / cores.sum() + 1e-9
     for giver in givers[load[givers] / cores[givers] > mean].tolist():
         for receiver in receivers[receivers != giver].tolist():
-            if load[giver] / cores[giver] * cores[receiver] - load[receiver] > 1 + SLACK:
+            alike = load[giver] / cores[giver] * cores[receiver]
+            if alike - load[receiver] > 1 + min(SLACK, UNSURE * alike):
                 return int(np.flatnonzero(at == giver)[0]), receiver
     return None
 
