@@ -4,7 +4,9 @@ import os
 import shlex
 import sys
 import tempfile
+from collections.abc import Mapping
 
+from py4j.protocol import Py4JJavaError
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
@@ -34,11 +36,19 @@ def shared_session() -> SparkSession:
     }
     global _shared
     if _shared is None:
-        builder = SparkSession.builder.master("local[2]").appName("tests")
-        for key, value in settings.items():
-            builder = builder.config(key, value)
-        _shared = builder.getOrCreate()
+        try:
+            _shared = _opened(settings)
+        except Py4JJavaError:  # the JVM of earlier sessions wants jars that the last of them served
+            forget_jvm()
+            _shared = _opened(settings)
     return _shared
+
+
+def _opened(settings: Mapping[str, str]) -> SparkSession:
+    builder = SparkSession.builder.master("local[2]").appName("tests")
+    for key, value in settings.items():
+        builder = builder.config(key, value)
+    return builder.getOrCreate()
 
 
 def archived() -> str:

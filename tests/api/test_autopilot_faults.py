@@ -23,6 +23,9 @@ class Plant(FakePlant):
     def describe(self, host):
         return host
 
+    def facts(self):
+        return {}
+
 
 class Planned:
     name = "planned"
