@@ -1,6 +1,7 @@
 """Records that a program holds are held against their schema before anything starts."""
 
 from datetime import date, datetime
+from decimal import Decimal
 
 import numpy as np
 import pyarrow as pa
@@ -42,10 +43,11 @@ def test_what_does_not_fit_is_said_with_record_and_column(schema, row, said):
 
 
 def test_what_fits_passes_whatever_its_python_type():
-    refused(
-        "n long, x double, b boolean", {"n": np.int64(3), "x": np.float32(1.5), "b": True}, {"n": 4.0, "x": 1, "b": None}
-    )
-    refused("at timestamp, d date, a array<long>", {"at": datetime(2026, 1, 1), "d": date(2026, 1, 1), "a": [1]}, {"at": 0})
+    one, other = {"n": np.int64(3), "x": np.float32(1.5), "b": True}, {"n": 4.0, "x": 1, "b": None}
+    refused("n long, x double, b boolean", one, other)
+    refused("value string, x double, at timestamp", {"value": b"a", "x": Decimal("1.5"), "at": np.datetime64("2026-01-01")})
+    one = {"at": datetime(2026, 1, 1), "d": date(2026, 1, 1), "a": [1]}
+    refused("at timestamp, d date, a array<long>", one, {"at": 0})
 
 
 VALUES = st.one_of(

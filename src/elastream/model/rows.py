@@ -1,11 +1,12 @@
 """Whether records that a program or a document holds fit their schema: what Spark's reader would refuse, told beforehand.
 
-Types with parts, decimals and intervals are left to the reader.
+Types with parts, decimals and intervals are left to the reader, and so are values that are none of Python's plain ones.
 """
 
 import numbers
 from collections.abc import Mapping, Sequence
 from datetime import date, datetime
+from types import NoneType
 
 from elastream.model.errors import DataflowError
 from elastream.model.schema import Columns, in_words
@@ -24,6 +25,8 @@ FITTING: Mapping[str, tuple[type, ...]] = {
     "timestamp_ntz": (datetime, date, numbers.Integral),
 }
 """What values a column may hold, by its type."""
+PLAIN = (str, bool, int, float, list, tuple, dict, NoneType)
+"""Values that are told here; of other classes, NumPy's, pandas' or decimals, the reader knows what it takes."""
 HINTS: Mapping[str, str] = {
     "string": "text is written in quotes",
     "timestamp": "a time, in YAML without quotes: 2026-03-02 09:14:07",
@@ -52,6 +55,8 @@ def refuse_rows(name: str, rows: Sequence[Mapping[str, object]], columns: Column
 
 def _fits(value: object, kind: str) -> bool:
     wanted = FITTING.get(kind)
-    if wanted is None or (kind in WHOLE and isinstance(value, float) and value.is_integer()):
+    if wanted is None or not isinstance(value, PLAIN):
+        return True
+    if kind in WHOLE and isinstance(value, float) and value.is_integer():
         return True
     return isinstance(value, wanted) and not (isinstance(value, bool) and kind != "boolean")
