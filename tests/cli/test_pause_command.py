@@ -46,7 +46,7 @@ def test_of_a_run_that_has_ended_it_is_said_that_there_is_nothing_left_to_pause(
     directory = folder(tmp_path)
     Loop(FakePlant(), Grows(), limit=8.0, observers=[Recorder(directory.recording)]).run()
     assert f"{tmp_path} is paused" in (said := invoke("pause", tmp_path).output)
-    assert said.endswith(". It has stopped at 0:08: only a run that resumes it is paused\n")
+    assert said.endswith(". It has stopped at 0:08: only what goes on with it is paused\n")
     assert invoke("unpause", tmp_path).output.endswith(" is not paused any more. It has stopped at 0:08\n")
 
 

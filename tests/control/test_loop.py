@@ -1,5 +1,7 @@
 """The loop against the fake plant, in fake time: no test sleeps, none looks at the machine's clock."""
 
+from dataclasses import replace
+
 import pytest
 
 from conformance.fake_plant import FakePlant
@@ -20,6 +22,7 @@ from elastream.model.action import (
 from elastream.model.decision import Proposal
 from elastream.model.errors import EnvironmentProblem
 from elastream.model.metrics import Metric
+from elastream.model.observation import Frame, MicroBatch
 from elastream.model.plant import Plan, Unknown
 from elastream.model.promises import Rows
 from elastream.planning.policies.threshold import Threshold
@@ -409,6 +412,30 @@ def test_that_a_policy_leaves_ever_more_records_late_is_said_after_half_a_minute
     said = {each.time: each.note for each in recording.decisions if each.note}
     assert min(said) >= 30.0
     assert {note.partition(" is the target")[2] for note in said.values()} == {": scripted proposes nothing"}
+
+
+@pytest.mark.parametrize(
+    ("waits", "says"),
+    [
+        (lambda second: 1000 + 10 * second, True),
+        (lambda second: 5000 - 2 * second + 20 * (second % 50), False),  # batches of 50 s: it falls from one to the next
+        (lambda second: 1000 + 2 * second + 20 * (second % 50), True),
+        (lambda second: 1000 + 20 * (second % 3), False),
+    ],
+)
+def test_that_ever_more_records_are_late_goes_by_the_fewest_that_wait(waits, says):
+    plant = FakePlant(hosts=2, max_hosts=9)
+    seen, loop, said = plant.observe(), Loop(plant, Scripted()), []
+    late = Frame(seen.application.ids, {Metric.LATENCY_P99: [99.0]})
+    for second in range(0, 400, 2):
+        operators = Frame(
+            seen.operators.ids, {Metric.BACKLOG: [float(waits(second)), *[0.0] * (len(seen.operators.ids) - 1)]}
+        )
+        batches = [MicroBatch("s", second - 50.0, 50.0, 10.0)] if second % 50 == 0 else []
+        now = replace(seen, time=float(second), operators=operators, application=late, batches=tuple(batches))
+        said.append(bool(loop._left_late(now, Plan())))
+    assert any(said) is says
+    assert not any(said[:14])
 
 
 def test_what_happened_to_a_plant_is_said_with_the_next_round():

@@ -17,7 +17,7 @@ Run = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run, o
 
 def pause(run: Run) -> None:
     """Pause the controller of a run: it goes on to plan and to record, and applies nothing. Queries run on."""
-    ended = f". {ended}: only a run that resumes it is paused" if (ended := _ended(run)) else ""
+    ended = f". {ended}: only what goes on with it is paused" if (ended := _ended(run)) else ""
     already = "" if _directory(run).pause() else " already"
     typer.echo(f"{run} is paused{already}; elastream unpause {run} ends that{ended}")
 

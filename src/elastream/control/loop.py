@@ -7,7 +7,7 @@ order journal - plant - journal and the policy's memory, and continues when one 
 import logging
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from elastream.control.arbitration import arbitrate, bound, subject, unanswered, waiting
@@ -45,6 +45,19 @@ LEFT = 30.0
 than a round, and what it did last takes effect."""
 PATIENCE = 120.0
 """Seconds for an accepted action to come into force; a lease has three times the start-up time of its type if longer."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Late:
+    """Records are late and nothing is done about it. since: begin of a while, seconds. fewest: that waited in it; before:
+    in the one before. longest: seconds of the longest micro-batch. grows: whether the last while had more than that before.
+    """
+
+    since: float
+    fewest: float
+    longest: float = 0.0
+    before: float = math.inf
+    grows: bool = False
 
 
 class Loop:
@@ -99,7 +112,7 @@ class Loop:
         self._memory: Any = None
         self._figured: tuple[Observation, dict[str, float]] | None = None
         self._notes: list[str] = []
-        self._late: tuple[float, float] | None = None
+        self._late: _Late | None = None
         self._faults: list[Fault] = []
         self._lacked = Lacked()
         self._alarms = Alarms(self._clock.now)
@@ -244,17 +257,22 @@ class Loop:
         }
 
     def _left_late(self, observation: Observation, plan: Plan) -> str:
-        """That ever more records are late, and the policy has neither done nor said anything about it for LEFT seconds."""
-        late, waits = unanswered(observation, plan), waiting(observation)
+        """That ever more records are late, and the policy has neither done nor said anything about it for LEFT seconds.
+
+        Even the fewest that waited in a while are then more than in the one before, as what waits rises and falls with
+        batches.
+        """
+        late, waits, now = unanswered(observation, plan), waiting(observation), observation.time
         if not late or observation.coming or not all(isinstance(action, MoveTask) for action in self._under_way):
             self._late = None
             return ""
-        if self._late is None or waits < self._late[1]:
-            self._late = observation.time, waits
-        since, then = self._late
-        if observation.time - since < LEFT or not waits > then:
-            return ""
-        return f"{late}: {self._policy.name} proposes nothing"
+        seen = self._late or _Late(now, waits)
+        longest = max([seen.longest, *(batch.seconds for batch in observation.batches)])
+        seen = replace(seen, fewest=min(seen.fewest, waits), longest=longest)
+        if now - seen.since >= max(LEFT / 2, 2 * longest):
+            seen = _Late(now, waits, longest, seen.fewest, grows=seen.fewest > seen.before)
+        self._late = seen
+        return f"{late}: {self._policy.name} proposes nothing" if seen.grows else ""
 
     def _patience(self, action: Action) -> float:
         if isinstance(action, LeaseHost):
@@ -267,7 +285,8 @@ class Loop:
         began = self._clock.now()
         plan = self._ask(observation)
         took = self._clock.now() - began
-        limited = "" if self._failed_plans else bound(observation, plan) or self._left_late(observation, plan)
+        left = self._left_late(observation, plan)
+        limited = "" if self._failed_plans else bound(observation, plan) or left
         proposals = [Proposal(action, self._policy.name) for action in plan.actions]
         proposals += [replace(p, refused=p.refused or "it was not granted") for p in plan.refused]
         proposals += [Proposal(action, "guards") for action in owed(observation, plan.actions)]

@@ -51,9 +51,8 @@ class Registry:
     def unfit(self, found: object) -> str:
         """What an object of the user's lacks to be one of these; empty where it lacks nothing."""
         for name, wanted in self.needs.items():
-            if inspect.getattr_static(found, name, _NOTHING) is _NOTHING:
+            if (value := getattr(found, name, _NOTHING)) is _NOTHING:
                 return f"it has no {name!r}"
-            value = getattr(found, name)
             if not isinstance(wanted, int):
                 if not isinstance(value, wanted):
                     return f"its {name!r} is {value!r}, not {getattr(wanted, '__name__', wanted)}"

@@ -3,6 +3,7 @@
 Types with parts, decimals and intervals are left to the reader, and so are values that are none of Python's plain ones.
 """
 
+import math
 import numbers
 from collections.abc import Mapping, Sequence
 from datetime import date, datetime
@@ -13,7 +14,8 @@ from elastream.model.schema import Columns, in_words
 
 __all__ = ["refuse_rows"]
 
-WHOLE = ("tinyint", "smallint", "int", "bigint")
+WHOLE: Mapping[str, int] = {"tinyint": 1 << 7, "smallint": 1 << 15, "int": 1 << 31, "bigint": 1 << 63}
+"""Whole types, with the number from which on they hold none."""
 FITTING: Mapping[str, tuple[type, ...]] = {
     "string": (str,),
     "boolean": (bool,),
@@ -21,11 +23,11 @@ FITTING: Mapping[str, tuple[type, ...]] = {
     "float": (numbers.Real,),
     "double": (numbers.Real,),
     "date": (date,),
-    "timestamp": (datetime, date, numbers.Integral),
-    "timestamp_ntz": (datetime, date, numbers.Integral),
+    "timestamp": (datetime, numbers.Integral),
+    "timestamp_ntz": (datetime, numbers.Integral),
 }
 """What values a column may hold, by its type."""
-PLAIN = (str, bool, int, float, list, tuple, dict, NoneType)
+PLAIN = (str, bool, int, float, date, list, tuple, dict, NoneType)
 """Values that are told here; of other classes, NumPy's, pandas' or decimals, the reader knows what it takes."""
 HINTS: Mapping[str, str] = {
     "string": "text is written in quotes",
@@ -57,6 +59,8 @@ def _fits(value: object, kind: str) -> bool:
     wanted = FITTING.get(kind)
     if wanted is None or not isinstance(value, PLAIN):
         return True
-    if kind in WHOLE and isinstance(value, float) and value.is_integer():
-        return True
-    return isinstance(value, wanted) and not (isinstance(value, bool) and kind != "boolean")
+    if isinstance(value, bool):
+        return kind == "boolean"
+    if kind in WHOLE and isinstance(value, int | float):
+        return value == math.trunc(value) and -WHOLE[kind] <= value < WHOLE[kind] if math.isfinite(value) else False
+    return isinstance(value, wanted)

@@ -141,7 +141,10 @@ def tally_of(recording: Recording) -> Totals:
 def _driven(recording: Recording, widths: Floats) -> Floats:
     """`widths` of periods, seconds, without what lay between two drivers of a run that was resumed."""
     found = widths.copy()
+    before = float(recording.header.before.get("time") or 0.0)
     for note in recording.header.resumed:
+        if float(note["time"]) <= before:
+            continue
         at = int(np.searchsorted(recording.times, float(note["time"])))
         if at < len(found):
             found[at] = max(0.0, found[at] - (float(note["time"]) - float(note["seen"])))
@@ -149,9 +152,13 @@ def _driven(recording: Recording, widths: Floats) -> Floats:
 
 
 def _counted(recording: Recording) -> float:
-    """Records that micro-batches took from sources; what they take from other queries is counted there."""
+    """Records that micro-batches took from sources; what they take from other queries is counted there. 0 where a query
+    reads both: its batches tell of them together."""
     sources = {str(operator["name"]) for operator in recording.header.operators if operator["kind"] == "source"}
     reading = {str(stage["segment"]) for stage in recording.header.stages if sources & set(stage["operators"])}
+    between = {str(edge["target"]) for edge in recording.header.edges if edge["durable"]}
+    if any(str(stage["segment"]) in reading and between & set(stage["operators"]) for stage in recording.header.stages):
+        return 0.0
     return math.fsum(batch.records for batch in recording.batches if batch.segment in reading)
 
 

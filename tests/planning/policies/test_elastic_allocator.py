@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from elastream.model.action import MoveTask, TaskId
 from elastream.model.cloud import HostState
 from elastream.model.errors import InputError
-from elastream.model.observation import Frame, Metric
+from elastream.model.observation import Frame, Metric, MicroBatch
 from elastream.planning.policies.elastic_allocator import ElasticAllocator, background_of, needs_of, overload
 from placement_cases import HOST, pairs, seen
 from properties import examples
@@ -69,6 +69,38 @@ def test_after_moves_none_follow_until_what_is_measured_is_of_the_new_places():
         if plan.actions:
             break
     assert plan.actions == (MoveTask(TaskId("a", 1), "h2", why=plan.actions[0].why),)
+
+
+def test_a_round_that_falls_into_the_time_of_settling_is_held_as_soon_as_that_is_over():
+    policy = ElasticAllocator(period=60.0)
+    memory = policy.plan(seen([0, 0], [0.0, 0.0], busy=[0.0, 0.0], time=0.0)).memory
+    for time in (30.0, 58.0):  # a host comes
+        memory = policy.plan(seen([0, 0], [0.6, 0.0, 0.0][: 2 + (time > 50)], busy=[0.3, 0.3], time=time), memory).memory
+    plan = policy.plan(seen([0, 0], [0.6, 0.0, 0.0], busy=[0.3, 0.3], time=60.0), memory)
+    assert not plan.actions
+    assert policy.plan(seen([0, 0], [0.6, 0.0, 0.0], busy=[0.3, 0.3], time=68.0), plan.memory).actions
+
+
+def test_places_have_settled_once_a_batch_that_began_in_them_was_committed():
+    def at(time, *batches):
+        known = seen([0, 0], [0.6, 0.0], busy=[0.3, 0.3], time=time)
+        return replace(known, batches=tuple(MicroBatch("s", start, 40.0, 10.0) for start in batches))
+
+    policy = ElasticAllocator(period=2.0)
+    plan = policy.plan(at(50.0, 10.0))
+    assert plan.actions
+    for time in (62.0, 70.0, 88.0):
+        plan = policy.plan(at(time), plan.memory)
+        assert not plan.actions, "no batch has been seen since"
+    plan = policy.plan(at(91.0, 50.5), plan.memory)
+    assert plan.actions, "the same measurements, of a batch in these places, ask for the same moves"
+
+
+def test_a_host_whose_use_is_unknown_counts_as_known_before_and_not_as_idle():
+    policy, memory = ElasticAllocator(period=2.0), None
+    for number, use in enumerate((0.5, math.nan, 0.5)):
+        memory = policy.plan(seen([0, 1], [use, 0.5], busy=[0.1, 0.1], time=20.0 + 2 * number), memory).memory
+        assert memory.background["h1"][0] == pytest.approx(0.4)
 
 
 def test_what_hosts_do_beside_their_tasks_is_a_mean_of_what_was_measured():

@@ -86,6 +86,7 @@ def test_a_jvm_that_goes_before_its_driver_leaves_no_traceback_of_accumulators_a
 
 
 def test_a_folder_with_other_letters_is_written_so_that_java_reads_it_whatever_the_locale():
+    assert in_properties("a\\b") == r"a\u005cb"
     assert in_properties("/runs/gâteaux 🍰/driver.log") == r"/runs/g\u00e2teaux \ud83c\udf70/driver.log"
 
 

@@ -59,6 +59,30 @@ def cut(file: Path) -> None:
     file.write_bytes(file.read_bytes()[:5])
 
 
+def retired(run: Path, second: str) -> None:
+    """The reader has removed the first two batches, and its checkpoint is gone since."""
+    (edge,) = (run / "edges").iterdir()
+    (edge / "_first.json").write_text(json.dumps({"format": 1, "batch": 2, "records": 20}))
+    for number in (0, 1):
+        shutil.rmtree(edge / f"batch={number}")
+    shutil.rmtree(run / "checkpoint" / second)
+
+
+def test_an_edge_that_has_retired_is_gone_on_from_even_where_its_first_batch_could_not_be_removed(run, layout) -> None:
+    (edge,) = (run.root / "edges").iterdir()
+    (edge / "_first.json").write_text(json.dumps({"format": 1, "batch": 2, "records": 20}))
+    shutil.rmtree(edge / "batch=1")
+    refuse_damaged(layout, run)
+    shutil.rmtree(edge / "batch=0")
+    refuse_damaged(layout, run)
+
+
+def test_a_driver_killed_before_its_batch_was_committed_leaves_a_whole_folder(run, layout) -> None:
+    first = layout.segments[0].name
+    (run.root / "checkpoint" / first / "commits" / "3").unlink()
+    refuse_damaged(layout, run)
+
+
 def test_a_whole_folder_is_gone_on_from(run: RunDirectory, layout: Layout) -> None:
     refuse_damaged(layout, run)
 
@@ -80,18 +104,65 @@ def test_a_whole_folder_is_gone_on_from(run: RunDirectory, layout: Layout) -> No
         ),
         (
             lambda run, first, second: (run / "checkpoint" / first / "offsets" / "3").unlink(),
-            r"checkpoint/{first}/offsets/3 is missing, and batch 3 is committed",
+            r"checkpoint/{first}/offsets/3 is missing",
         ),
         (
             lambda run, first, second: cut(run / "checkpoint" / second / "offsets" / "2"),
-            r"checkpoint/{second}/offsets/2 is cut off, and batch 2 is committed",
+            r"checkpoint/{second}/offsets/2 is cut off",
+        ),
+        (
+            lambda run, first, second: (run / "checkpoint" / first / "commits" / "3").write_text(""),
+            r"checkpoint/{first}/commits/3 is cut off",
+        ),
+        (
+            lambda run, first, second: (run / "checkpoint" / first / "metadata").write_text(""),
+            r"checkpoint/{first}/metadata is cut off",
+        ),
+        (
+            lambda run, first, second: (run / "checkpoint" / first / "offsets" / "4").write_text(""),
+            r"checkpoint/{first}/offsets/4 is cut off",
+        ),
+        (
+            lambda run, first, second: (run / "checkpoint" / second / "offsets" / "2").write_text('v1\n{}\n{"edge": "x'),
+            r"checkpoint/{second}/offsets/2 is cut off",
+        ),
+        (
+            lambda run, first, second: (run / "checkpoint" / second / "offsets" / "2").write_text('v1\n{}\n{"edge": "x"}'),
+            r"the offsets of \S+checkpoint/{second} cannot be read \(KeyError: 'n'\)",
+        ),
+        (
+            lambda run, first, second: cut(next((run / "edges").glob("*/batch=2/part.parquet"))),
+            r"edges/\S+ cannot be read \(",
+        ),
+        (
+            lambda run, first, second: shutil.rmtree(run / "checkpoint" / first),
+            r"edges/\S+ has 4 batches, and the checkpoint of '{first}' knows of 0",
+        ),
+        (
+            lambda run, first, second: retired(run, second),
+            r"edges/\S+ has no records before number 20 any more, and the checkpoint of '{second}' is at 0",
         ),
         (
             lambda run, first, second: (run / "checkpoint" / first / "metadata").unlink(),
             r"checkpoint/{first}/metadata is missing",
         ),
     ],
-    ids=["edges", "newest batch of an edge", "read batch of an edge", "offsets", "torn offsets", "metadata"],
+    ids=[
+        "edges",
+        "newest batch of an edge",
+        "read batch of an edge",
+        "offsets",
+        "torn offsets",
+        "commits",
+        "empty metadata",
+        "planned",
+        "offsets cut in a line",
+        "offsets without a number",
+        "a file of an edge",
+        "checkpoint of the writer",
+        "checkpoint of the reader of an edge that has retired",
+        "metadata",
+    ],
 )
 def test_what_is_damaged_is_named(run: RunDirectory, layout: Layout, damage, said) -> None:
     first, second = (segment.name for segment in layout.segments)

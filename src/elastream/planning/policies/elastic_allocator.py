@@ -27,7 +27,7 @@ from elastream.planning.policies.static import missing_hosts, places_only
 __all__ = ["ElasticAllocator", "Settling", "capacities_of", "free_slots", "load_before", "movable", "needs_of"]
 
 SETTLES = 10.0
-"""Seconds after a change of places from which measurements are of the new ones; the longest batch, if that is longer."""
+"""Seconds after a change of places from which measurements are of the new ones, where a batch has begun since."""
 OVER = 30.0
 """Seconds over which the mean is taken of what hosts do beside their tasks."""
 LEAST = 0.01
@@ -43,32 +43,40 @@ def overload(received: Floats, sent: Floats) -> Floats:
 @dataclass(frozen=True, slots=True)
 class Settling:
     """What the policy remembers. round: when its next round is. changed: when places of tasks, or hosts, last changed.
-    background: cores and link bytes/s by host, a moving mean of what was measured while neither did; taken: when last."""
+    background: cores and link bytes/s by host, a moving mean of what was measured while neither did; taken: when last.
+    began: when the newest committed micro-batch did, NaN where there are none."""
 
     round: float = -math.inf
     changed: float = -math.inf
     hosts: frozenset[str] = frozenset()
     background: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     taken: float = math.nan
+    began: float = math.nan
 
     def after(self, seen: Observation) -> "Settling":
         """With what `seen` says of it."""
         hosts = frozenset(seen.usable)
         changed = seen.time if seen.moving or (self.hosts and hosts != self.hosts) else self.changed
-        now = Settling(self.round, changed, hosts, self.background, self.taken)
+        began = max((batch.start for batch in seen.batches), default=self.began)
+        now = replace(self, changed=changed, hosts=hosts, began=began)
         if not now.settled(seen):
             return now
         weight = 1.0 if math.isnan(self.taken) else 1 - math.exp(-(seen.time - self.taken) / OVER)
-        means = {}
-        for host, (cores, link) in zip(seen.hosts.ids, background_of(seen).tolist(), strict=True):
+        means: dict[str, tuple[float, float]] = {}
+        used = seen.hosts.column(Metric.CPU)
+        for host, known, (cores, link) in zip(seen.hosts.ids, used == used, background_of(seen).tolist(), strict=True):
+            if not known:  # what was known of it stays
+                means |= {host: self.background[host]} if host in self.background else {}
+                continue
             was_cores, was_link = self.background.get(host, (cores, link))
             means[host] = (was_cores + weight * (cores - was_cores), was_link + weight * (link - was_link))
-        return Settling(self.round, changed, hosts, means, seen.time)
+        return replace(now, background=means, taken=seen.time)
 
     def settled(self, seen: Observation) -> bool:
-        """Whether what is measured of hosts is of the places where tasks are now."""
-        longest = max((batch.seconds for batch in seen.batches), default=0.0)
-        return seen.time - seen.hosts.age(Metric.CPU) >= self.changed + max(SETTLES, longest)
+        """Whether what is measured of hosts is of the places where tasks are now: of a micro-batch that began after them,
+        where there are any."""
+        since = seen.time - seen.hosts.age(Metric.CPU) if math.isnan(self.began) else self.began
+        return since >= self.changed + (SETTLES if math.isnan(self.began) else 0.0) and seen.time >= self.changed + SETTLES
 
 
 @dataclass(frozen=True)
@@ -112,7 +120,9 @@ class ElasticAllocator:
         known = (memory or Settling()).after(observation)
         if observation.time < known.round - TICK:
             return Plan(memory=known)
-        moves = self._allocate(observation, known.background) if known.settled(observation) else []
+        if not known.settled(observation):
+            return Plan(tuple(missing_hosts(observation, self.hosts)), known, unknown=self._lacking(observation))
+        moves = self._allocate(observation, known.background)
         changed = observation.time if moves else known.changed
         memory = replace(known, round=observation.time + self.period, changed=changed)
         return Plan((*missing_hosts(observation, self.hosts), *moves), memory, unknown=self._lacking(observation))

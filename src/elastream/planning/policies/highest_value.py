@@ -48,8 +48,8 @@ class HighestValue:
 
     **Rest.** What may not run, or is not carried, is left at once. For a higher value alone an element is switched at once
     where the lead is above `gain`, else when it has stood for `settle` seconds and three rounds; and not again within
-    `settle` seconds, unless new guards came, nor while its last switch is under way, nor while records are late: cores that
-    the rate leaves are for those that wait. Of equal values what runs stays.
+    `settle` seconds, unless new guards came, nor while its last switch is under way, nor for one that works more while
+    records are late: cores that the rate leaves are for those that wait. Of equal values what runs stays.
 
     With `sizing`, a policy for hosts and instances, both plan each round: the usable cores are those of its hosts, and it
     sizes for what runs.
@@ -234,7 +234,7 @@ class _Round:
                     if element.name in self.wanted:  # it is switched in any case
                         self._select(element, option, self.why[element.name])
                         self.work = work
-                    elif self._leads(element, option):
+                    elif self._leads(element, option, more=not work <= self.work):
                         self._select(element, option, self._said(element, option, work))
                         self.work = work
                     break
@@ -250,15 +250,15 @@ class _Round:
     def _runs(self, element: Choosable) -> str:
         return self.wanted.get(element.name, element.active)
 
-    def _leads(self, element: Choosable, option: str) -> bool:
-        """Note the lead of `option`; whether it is to be followed now."""
+    def _leads(self, element: Choosable, option: str, *, more: bool) -> bool:
+        """Note the lead of `option`; whether it is to be followed now. more: whether it works more than what runs."""
         time, policy, name = self.observation.time, self.policy, element.name
         last, since, rounds = self.before.leads.get(name, (option, time, 0))
         if last != option:
             since, rounds = time, 0
         self.leads[name] = (option, since, rounds + 1)
         if (
-            self._late
+            (more and self._late)
             or under_way(self.observation, element)
             or time < self.before.switched.get(name, -math.inf) + policy.settle
         ):

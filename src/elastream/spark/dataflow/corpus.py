@@ -103,7 +103,7 @@ def read_records(spec: TextFiles | Files | Records, schema: pa.Schema) -> pa.Tab
                 raise InputError(f"records have a column {unknown[0]!r}, which is not in their schema ({spec.schema})")
             try:
                 table = pa.Table.from_pylist([dict(row) for row in rows], schema=schema)
-            except (pa.ArrowException, TypeError) as error:
+            except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
                 raise InputError(
                     f"records do not fit their schema ({spec.schema}): {first_line(error).rstrip('.')}"
                 ) from None

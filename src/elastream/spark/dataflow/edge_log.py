@@ -121,6 +121,11 @@ class EdgeLog:
         """Number of the batch behind the last that `refresh` found."""
         return self._batches
 
+    @property
+    def forgotten(self) -> int:
+        """Records before the first that is kept."""
+        return self._forgotten
+
     def forget(self, upto: int) -> None:
         """Drop the files whose records all come before number `upto`."""
         gone = bisect_right(self._ends, upto)

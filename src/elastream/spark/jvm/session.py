@@ -383,7 +383,7 @@ def in_properties(text: str) -> str:
     """`text` as a file of Java properties has it, which is read as Latin-1, whatever the locale."""
     units = text.encode("utf-16-be")
     codes = [int.from_bytes(units[at : at + 2], "big") for at in range(0, len(units), 2)]
-    return "".join(chr(code) if code < 128 else f"\\u{code:04x}" for code in codes)
+    return "".join(chr(code) if 32 <= code < 128 and code != ord("\\") else f"\\u{code:04x}" for code in codes)
 
 
 def _own_modules() -> list[str]:

@@ -4,9 +4,13 @@ Spark would fail later, with a traceback; and a reader of a durable edge whose f
 anew for what it has read already.
 """
 
+import json
 import logging
+from collections.abc import Mapping
 
-from elastream.model.errors import InputError
+import pyarrow as pa
+
+from elastream.model.errors import InputError, in_one_line
 from elastream.model.stages import Layout
 from elastream.model.wording import counted
 from elastream.recording.directory import RunDirectory
@@ -24,51 +28,90 @@ log = logging.getLogger(__name__)
 
 
 def refuse_damaged(layout: Layout, directory: RunDirectory) -> None:
-    """Raise InputError, with the file, where the run of `layout` in `directory` cannot go on from what is there."""
+    """Raise InputError, with the file, where the run of `layout` in `directory` cannot go on from what is there.
+
+    A query without a checkpoint begins anew, with a warning where others have begun; not where a durable edge has, which
+    would take what is written and read anew for what was before.
+    """
     read_wanted(directory.wanted)
     committed = {each.name: _committed(directory, each.name) for each in layout.segments}
+    for query, batch in committed.items():
+        if batch < 0 <= max(committed.values()) and latest_batch(directory.checkpoint(query)) < 0:
+            log.warning("there is no checkpoint of %r: it begins anew", query)
     for segment in layout.segments:
-        taken = {}
-        if committed[segment.name] >= 0:
-            offsets = committed_offsets(directory.checkpoint(segment.name))
-            taken = {str(offset["edge"]): int(offset["n"]) for offset in offsets if "edge" in offset}
+        taken = _taken(directory, segment.name) if committed[segment.name] >= 0 else {}
         for edge in segment.inputs:
             if edge.durable != "parquet":
                 continue
             writer = next(each.name for each in layout.segments if edge.source in each.operators)
+            planned = max(committed[writer], latest_batch(directory.checkpoint(writer)))
             folder = directory.edge(edge.source, edge.target)
-            edge_log = EdgeLog(folder)
-            there, read = edge_log.refresh(), taken.get(edge_name(edge), 0)
-            if read > there:
-                lost = f"{counted(there, 'record')} of the {read:,} that {segment.name!r} has read"
-                raise _damaged(directory, f"{folder} has {lost}")
-            if edge_log.batches <= committed[writer]:
-                raise _damaged(directory, f"{folder} has no batch={edge_log.batches}, which {writer!r} wrote")
+            if wrong := _lost(folder, taken.get(edge_name(edge), 0), segment.name, writer, committed[writer], planned):
+                raise _damaged(directory, f"{folder} {wrong}")
+
+
+def _lost(folder: Place, read: int, reader: str, writer: str, committed: int, planned: int) -> str:
+    """What an edge lacks, or has too much, for its reader and its writer; empty where it fits both."""
+    edge_log = EdgeLog(folder)
+    try:
+        edge_log.refresh()
+        there = edge_log.refresh()  # the first stops at a gap of what was removed, which the second skips
+    except (OSError, ValueError, KeyError, TypeError, pa.ArrowException) as error:
+        return f"cannot be read ({in_one_line(error)})"
+    if read > there:
+        return f"has {counted(there, 'record')} of the {read:,} that {reader!r} has read"
+    if edge_log.batches <= committed:
+        return f"has no batch={edge_log.batches}, which {writer!r} wrote"
+    if edge_log.batches > planned + 1:
+        return (
+            f"has {counted(edge_log.batches, 'batch', 'batches')}, and the checkpoint of {writer!r} knows of {planned + 1}"
+        )
+    if read < edge_log.forgotten:
+        return (
+            f"has no records before number {edge_log.forgotten:,} any more, and the checkpoint of {reader!r} is at {read:,}"
+        )
+    return ""
+
+
+def _taken(directory: RunDirectory, query: str) -> Mapping[str, int]:
+    """How far a query has read its durable edges, by name."""
+    checkpoint = directory.checkpoint(query)
+    try:
+        return {str(each["edge"]): int(each["n"]) for each in committed_offsets(checkpoint) if "edge" in each}
+    except (ValueError, KeyError, TypeError) as error:
+        raise _damaged(directory, f"the offsets of {checkpoint} cannot be read ({in_one_line(error)})") from None
 
 
 def _committed(directory: RunDirectory, query: str) -> int:
     """The last batch that `query` committed, -1 for none; its checkpoint is looked at."""
     checkpoint = directory.checkpoint(query)
-    committed = latest_batch(checkpoint, "commits")
-    if max(committed, latest_batch(checkpoint)) < 0:
-        if directory.recording.exists():
-            log.warning("there is no checkpoint of %r: it begins anew", query)
+    committed, planned = latest_batch(checkpoint, "commits"), latest_batch(checkpoint)
+    if max(committed, planned) < 0:
         return -1
     if METADATA not in names_in(checkpoint):
         raise _damaged(directory, f"{checkpoint / METADATA} is missing")
-    if committed >= 0:
-        offsets = checkpoint / "offsets" / str(committed)
-        if (wrong := _torn(offsets)) is not None:
-            raise _damaged(directory, f"{offsets} is {wrong}, and batch {committed} is committed")
+    looked = [(checkpoint / "offsets" / str(batch), 3) for batch in {committed, planned} if batch >= 0]
+    looked += [(checkpoint / "commits" / str(committed), 1)] if committed >= 0 else []
+    for file, lines in [(checkpoint / METADATA, 0), *looked]:
+        if (wrong := _torn(file, lines)) is not None:
+            raise _damaged(directory, f"{file} is {wrong}")
     return committed
 
 
-def _torn(offsets: Place) -> str | None:
+def _torn(file: Place, lines: int) -> str | None:
+    """What is wrong with a file of a checkpoint: with a version and so many lines at least, or, of 0, all one value."""
     try:
-        lines = offsets.read_text().splitlines()
+        found = file.read_text().splitlines()
+        if lines and not (len(found) >= lines and found[0].startswith("v")):
+            return "cut off"
+        for line in found[1:] if lines else ["\n".join(found)]:
+            if not lines or line.startswith(("{", "[")):  # offsets of others may be anything
+                json.loads(line)
     except FileNotFoundError:
         return "missing"
-    return None if len(lines) > 2 and lines[0].startswith("v") else "cut off"
+    except ValueError:
+        return "cut off"
+    return None
 
 
 def _damaged(directory: RunDirectory, what: str) -> InputError:
