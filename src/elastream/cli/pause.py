@@ -17,15 +17,19 @@ Run = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run, o
 
 def pause(run: Run) -> None:
     """Pause the controller of a run: it goes on to plan and to record, and applies nothing. Queries run on."""
-    ended = f". {ended}: only what goes on with it is paused" if (ended := _ended(run)) else ""
     already = "" if _directory(run).pause() else " already"
+    ended = f". {said}: only what goes on with it is paused" if (said := _ended(run)) else ""
     typer.echo(f"{run} is paused{already}; elastream unpause {run} ends that{ended}")
 
 
 def unpause(run: Run) -> None:
     """Let the controller of a paused run apply what it plans."""
-    goes_on = f"{run} is not paused any more. {ended}" if (ended := _ended(run)) else f"{run} goes on"
-    typer.echo(goes_on if _directory(run).unpause() else f"{run} was not paused")
+    if not _directory(run).unpause():
+        typer.echo(f"{run} was not paused")
+    elif ended := _ended(run):
+        typer.echo(f"{run} is not paused any more. {ended}")
+    else:
+        typer.echo(f"{run} goes on")
 
 
 def _ended(run: Path) -> str:

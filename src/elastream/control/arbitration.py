@@ -8,8 +8,6 @@ import math
 from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from dataclasses import replace
 
-import numpy as np
-
 from elastream.control.progress import parallelism, wanted
 from elastream.control.scaling import ScalingLimits
 from elastream.model.action import (
@@ -31,14 +29,13 @@ from elastream.model.action import (
 from elastream.model.cloud import HostState
 from elastream.model.composing import refusal
 from elastream.model.decision import Proposal
-from elastream.model.metrics import Metric
 from elastream.model.observation import Observation
 from elastream.model.plant import Plan
 from elastream.model.ring import tokens_refusal
 from elastream.model.units import format_duration
 from elastream.model.wording import at_most, counted
 
-__all__ = ["arbitrate", "bound", "subject", "unanswered", "waiting"]
+__all__ = ["arbitrate", "bound", "subject", "unanswered"]
 
 LEAST, TIMES = 4, 20
 """Hosts that a round may add at least, and how many times as many as before it there may be at most.
@@ -278,20 +275,13 @@ def bound(observation: Observation, plan: Plan) -> str:
 
 def unanswered(observation: Observation, plan: Plan) -> str:
     """That records are late and wait; empty where that is not so, and where `plan` says or does anything about it."""
-    target, latency = observation.context.target_latency, observation.latency().value
     proposed = (*plan.actions, *(each.action for each in plan.refused))
     if plan.remarks or plan.unknown or not all(isinstance(each, MoveTask | RenewHost) for each in proposed):
         return ""
-    if target is None or latency is None or not latency > target:
-        return ""
-    if not waiting(observation) > 0:  # the latency is that of the last records
+    target, latency = observation.context.target_latency, observation.latency().value
+    if not observation.late or target is None or latency is None:
         return ""
     return f"records take {format_duration(latency)}, and {format_duration(target)} is the target"
-
-
-def waiting(observation: Observation) -> float:
-    """Records that wait, as far as is known."""
-    return float(np.nansum(observation.operators.column(Metric.BACKLOG)))
 
 
 def _out_of_bounds(action: Action, plan: _Plan) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from elastream.control.arbitration import arbitrate, bound, subject, unanswered, waiting
+from elastream.control.arbitration import arbitrate, bound, subject, unanswered
 from elastream.control.guarding import Guarding, owed
 from elastream.control.journal import ActionState, Entry, Journal
 from elastream.control.journaling import UNWRITTEN, Journaling
@@ -262,7 +262,7 @@ class Loop:
         Even the fewest that waited in a while are then more than in the one before, as what waits rises and falls with
         batches.
         """
-        late, waits, now = unanswered(observation, plan), waiting(observation), observation.time
+        late, waits, now = unanswered(observation, plan), observation.backlog, observation.time
         if not late or observation.coming or not all(isinstance(action, MoveTask) for action in self._under_way):
             self._late = None
             return ""

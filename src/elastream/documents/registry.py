@@ -50,6 +50,8 @@ class Registry:
 
     def unfit(self, found: object) -> str:
         """What an object of the user's lacks to be one of these; empty where it lacks nothing."""
+        if isinstance(found, type):
+            return "it is a class, and no object of it"
         for name, wanted in self.needs.items():
             if (value := getattr(found, name, _NOTHING)) is _NOTHING:
                 return f"it has no {name!r}"

@@ -174,22 +174,19 @@ def _unseen(what: str, done: int, total: int) -> None:
     """Progress that nobody is shown."""
 
 
-def _refuse(policy: object) -> None:
-    wrong = "it is a class, and no object of it" if isinstance(policy, type) else POLICY.unfit(policy)
-    if wrong:
-        raise InputError(f"{policy!r} is no policy, such as Threshold(): {wrong}", ("policies",))
-
-
 def _named(policies: Policy | Iterable[Policy] | Mapping[str, Policy]) -> dict[str, Policy]:
-    """Policies by name; of several with one name the second is called "threshold 2"."""
+    """Policies by name; of several with one name the second is called "threshold 2". Raises InputError for what is none."""
     if isinstance(policies, Mapping):
-        for policy in policies.values():
-            _refuse(policy)
+        several = list(policies.values())
+    else:
+        several = list(policies) if isinstance(policies, Iterable) and not isinstance(policies, str) else [policies]
+    for policy in several:
+        if wrong := POLICY.unfit(policy):
+            raise InputError(f"{policy!r} is no policy, such as Threshold(): {wrong}", ("policies",))
+    if isinstance(policies, Mapping):
         return dict(policies)
-    several = list(policies) if isinstance(policies, Iterable) and not isinstance(policies, str) else [policies]
     found: dict[str, Policy] = {}
     for policy in several:
-        _refuse(policy)
         name, number = policy.name, 2
         while name in found:
             name, number = f"{policy.name} {number}", number + 1

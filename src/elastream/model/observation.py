@@ -352,6 +352,17 @@ class Observation:
         return self.application.reading(ids[0], metric) if ids else Reading(None)
 
     @property
+    def backlog(self) -> float:
+        """Records that wait at all operators, as far as known; NaN if nothing is."""
+        return known_sum(self.operators.column(Metric.BACKLOG))
+
+    @property
+    def late(self) -> bool:
+        """Whether records wait, and the last ones that were processed took longer than the target latency."""
+        target, latency = self.context.target_latency, self.latency().value
+        return target is not None and latency is not None and latency > target and self.backlog > 0
+
+    @property
     def _leased(self) -> Leases:
         assert isinstance(self.leases, Leases)
         return self.leases

@@ -3,14 +3,12 @@
 Types with parts, decimals and intervals are left to the reader, and so are values that are none of Python's plain ones.
 """
 
-import math
-import numbers
 from collections.abc import Mapping, Sequence
 from datetime import date, datetime
 from types import NoneType
 
 from elastream.model.errors import DataflowError
-from elastream.model.schema import Columns, in_words
+from elastream.model.schema import Columns, in_words, kind_of
 
 __all__ = ["refuse_rows"]
 
@@ -19,12 +17,12 @@ WHOLE: Mapping[str, int] = {"tinyint": 1 << 7, "smallint": 1 << 15, "int": 1 << 
 FITTING: Mapping[str, tuple[type, ...]] = {
     "string": (str,),
     "boolean": (bool,),
-    **dict.fromkeys(WHOLE, (numbers.Integral,)),
-    "float": (numbers.Real,),
-    "double": (numbers.Real,),
+    **dict.fromkeys(WHOLE, (int, float)),
+    "float": (int, float),
+    "double": (int, float),
     "date": (date,),
-    "timestamp": (datetime, numbers.Integral),
-    "timestamp_ntz": (datetime, numbers.Integral),
+    "timestamp": (datetime, int),
+    "timestamp_ntz": (datetime, int),
 }
 """What values a column may hold, by its type."""
 PLAIN = (str, bool, int, float, date, list, tuple, dict, NoneType)
@@ -46,8 +44,8 @@ def refuse_rows(name: str, rows: Sequence[Mapping[str, object]], columns: Column
                     f"record {number} of source {name!r} has a column {column!r}, which is not in its schema "
                     f"({in_words(columns)})", at,
                 )  # fmt: skip
-            kind, null = str(columns[column]).removesuffix(" not null"), not str(columns[column]).endswith(" not null")
-            if (value is None and null) or _fits(value, kind):
+            kind = kind_of(given := columns[column]) or ""
+            if (value is None and kind == given) or _fits(value, kind):
                 continue
             hint = f": {HINTS[kind]}" if kind in HINTS and value is not None else ""
             raise DataflowError(
@@ -59,8 +57,8 @@ def _fits(value: object, kind: str) -> bool:
     wanted = FITTING.get(kind)
     if wanted is None or not isinstance(value, PLAIN):
         return True
-    if isinstance(value, bool):
-        return kind == "boolean"
-    if kind in WHOLE and isinstance(value, int | float):
-        return value == math.trunc(value) and -WHOLE[kind] <= value < WHOLE[kind] if math.isfinite(value) else False
-    return isinstance(value, wanted)
+    if isinstance(value, bool) or not isinstance(value, wanted):
+        return isinstance(value, bool) and kind == "boolean"
+    if isinstance(value, int | float) and kind in WHOLE:
+        return (isinstance(value, int) or value.is_integer()) and -WHOLE[kind] <= value < WHOLE[kind]
+    return True

@@ -155,9 +155,9 @@ def _counted(recording: Recording) -> float:
     """Records that micro-batches took from sources; what they take from other queries is counted there. 0 where a query
     reads both: its batches tell of them together."""
     sources = {str(operator["name"]) for operator in recording.header.operators if operator["kind"] == "source"}
-    reading = {str(stage["segment"]) for stage in recording.header.stages if sources & set(stage["operators"])}
     between = {str(edge["target"]) for edge in recording.header.edges if edge["durable"]}
-    if any(str(stage["segment"]) in reading and between & set(stage["operators"]) for stage in recording.header.stages):
+    reading = {query: {*names} for query, names in queries_of(recording.header.stages).items() if sources & {*names}}
+    if any(between & names for names in reading.values()):
         return 0.0
     return math.fsum(batch.records for batch in recording.batches if batch.segment in reading)
 

@@ -121,7 +121,7 @@ class LoadFigures:
     @cached_property
     def backlog(self) -> float:
         """Records queued at all operators, as far as known; NaN if nothing is."""
-        return known_sum(self.observation.operators.column(Metric.BACKLOG))
+        return self.observation.backlog
 
     def late_backlog(self, rate: float, ahead: float = 0.0) -> float:
         """Records queued beyond what the target latency allows at `rate` (Little's law), `ahead` seconds from now if the

@@ -123,7 +123,7 @@ def seen(observation: Observation) -> dict[str, float]:
         "arrival_rate": source_sum(observation, Metric.ARRIVAL_RATE),
         "processed_rate": source_sum(observation, Metric.PROCESSED_RATE),
         "throughput": observation.overall(Metric.THROUGHPUT),
-        "backlog": known_sum(observation.operators.column(Metric.BACKLOG)),
+        "backlog": observation.backlog,
         "latency_p50": observation.overall(Metric.LATENCY_P50),
         "latency_p99": observation.overall(Metric.LATENCY_P99),
         "busy_cores": known_sum(observation.operators.column(Metric.BUSY_CORES)),

@@ -127,11 +127,10 @@ def within_reach(
     if not base > bound.cores:
         return need, seen, ""
     seen = replace(seen, beyond=beyond + 1)
-    if (load.cold and not load.declares) or seen.beyond < ROUNDS:
-        # The first records work far more than later ones; so do those of a small batch, by which a jump of the rate is
-        # judged first, and those of hosts that have just come. Nothing is said by them.
-        return min(need, bound.cores), seen, ""
-    return min(need, bound.cores), seen, bound.why
+    # The first records work far more than later ones; so do those of a small batch, by which a jump of the rate is judged
+    # first, and those of hosts that have just come. Nothing is said by them.
+    proven = seen.beyond >= ROUNDS and (load.declares or not load.cold)
+    return min(need, bound.cores), seen, bound.why if proven else ""
 
 
 def after_trial(observation: Observation, load: LoadFigures, seen: Seen, behind: float, *, equal: bool) -> tuple[Seen, str]:

@@ -63,20 +63,23 @@ class Settling:
             return now
         weight = 1.0 if math.isnan(self.taken) else 1 - math.exp(-(seen.time - self.taken) / OVER)
         means: dict[str, tuple[float, float]] = {}
-        used = seen.hosts.column(Metric.CPU)
-        for host, known, (cores, link) in zip(seen.hosts.ids, used == used, background_of(seen).tolist(), strict=True):
-            if not known:  # what was known of it stays
-                means |= {host: self.background[host]} if host in self.background else {}
-                continue
-            was_cores, was_link = self.background.get(host, (cores, link))
-            means[host] = (was_cores + weight * (cores - was_cores), was_link + weight * (link - was_link))
+        unknown = np.isnan(seen.hosts.column(Metric.CPU)).tolist()
+        for host, lacks, (cores, link) in zip(seen.hosts.ids, unknown, background_of(seen).tolist(), strict=True):
+            was = self.background.get(host)
+            if not lacks:
+                was_cores, was_link = was or (cores, link)
+                means[host] = (was_cores + weight * (cores - was_cores), was_link + weight * (link - was_link))
+            elif was is not None:
+                means[host] = was
         return replace(now, background=means, taken=seen.time)
 
     def settled(self, seen: Observation) -> bool:
         """Whether what is measured of hosts is of the places where tasks are now: of a micro-batch that began after them,
         where there are any."""
-        since = seen.time - seen.hosts.age(Metric.CPU) if math.isnan(self.began) else self.began
-        return since >= self.changed + (SETTLES if math.isnan(self.began) else 0.0) and seen.time >= self.changed + SETTLES
+        settles = self.changed + SETTLES
+        if math.isnan(self.began):
+            return seen.time - seen.hosts.age(Metric.CPU) >= settles
+        return seen.time >= settles and self.began >= self.changed
 
 
 @dataclass(frozen=True)
@@ -120,12 +123,13 @@ class ElasticAllocator:
         known = (memory or Settling()).after(observation)
         if observation.time < known.round - TICK:
             return Plan(memory=known)
-        if not known.settled(observation):
-            return Plan(tuple(missing_hosts(observation, self.hosts)), known, unknown=self._lacking(observation))
-        moves = self._allocate(observation, known.background)
-        changed = observation.time if moves else known.changed
-        memory = replace(known, round=observation.time + self.period, changed=changed)
-        return Plan((*missing_hosts(observation, self.hosts), *moves), memory, unknown=self._lacking(observation))
+        moves: list[MoveTask] = []
+        if known.settled(observation):
+            moves = self._allocate(observation, known.background)
+            changed = observation.time if moves else known.changed
+            known = replace(known, round=observation.time + self.period, changed=changed)
+        actions = (*missing_hosts(observation, self.hosts), *moves)
+        return Plan(actions, known, unknown=self._lacking(observation))
 
     def unfit(self, context: Context) -> str:
         """Why it can do nothing; empty where it can."""

@@ -7,10 +7,7 @@ leave the choice to the system, which is to maximise the value obtained under th
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import Any
-
-import numpy as np
 
 from elastream.model.decision import Unknown
 from elastream.model.errors import InputError
@@ -239,14 +236,6 @@ class _Round:
                         self.work = work
                     break
 
-    @cached_property
-    def _late(self) -> bool:
-        """Whether records wait, and take longer than they may."""
-        seen = self.observation
-        target, latency = seen.context.target_latency, seen.latency().value
-        waits = float(np.nansum(seen.operators.column(Metric.BACKLOG)))
-        return target is not None and latency is not None and latency > target and waits > 0
-
     def _runs(self, element: Choosable) -> str:
         return self.wanted.get(element.name, element.active)
 
@@ -258,7 +247,7 @@ class _Round:
             since, rounds = time, 0
         self.leads[name] = (option, since, rounds + 1)
         if (
-            (more and self._late)
+            (more and self.observation.late)
             or under_way(self.observation, element)
             or time < self.before.switched.get(name, -math.inf) + policy.settle
         ):

@@ -7,6 +7,8 @@ anew for what it has read already.
 import json
 import logging
 from collections.abc import Mapping
+from types import MappingProxyType
+from typing import NamedTuple
 
 import pyarrow as pa
 
@@ -27,6 +29,18 @@ METADATA = "metadata"
 log = logging.getLogger(__name__)
 
 
+class Came(NamedTuple):
+    """How far a query came. committed: its last batch; newest: or planned; -1 before the first. taken: records that it has
+    committed of each durable edge, by name."""
+
+    committed: int = -1
+    newest: int = -1
+    taken: Mapping[str, int] = MappingProxyType({})
+
+
+NOWHERE = Came()
+
+
 def refuse_damaged(layout: Layout, directory: RunDirectory) -> None:
     """Raise InputError, with the file, where the run of `layout` in `directory` cannot go on from what is there.
 
@@ -34,23 +48,21 @@ def refuse_damaged(layout: Layout, directory: RunDirectory) -> None:
     would take what is written and read anew for what was before.
     """
     read_wanted(directory.wanted)
-    committed = {each.name: _committed(directory, each.name) for each in layout.segments}
-    for query, batch in committed.items():
-        if batch < 0 <= max(committed.values()) and latest_batch(directory.checkpoint(query)) < 0:
+    came = {each.name: _came(directory, each.name) for each in layout.segments}
+    for query, at in came.items():
+        if at == NOWHERE and any(each.committed >= 0 for each in came.values()):
             log.warning("there is no checkpoint of %r: it begins anew", query)
     for segment in layout.segments:
-        taken = _taken(directory, segment.name) if committed[segment.name] >= 0 else {}
         for edge in segment.inputs:
-            if edge.durable != "parquet":
-                continue
-            writer = next(each.name for each in layout.segments if edge.source in each.operators)
-            planned = max(committed[writer], latest_batch(directory.checkpoint(writer)))
-            folder = directory.edge(edge.source, edge.target)
-            if wrong := _lost(folder, taken.get(edge_name(edge), 0), segment.name, writer, committed[writer], planned):
-                raise _damaged(directory, f"{folder} {wrong}")
+            if edge.durable == "parquet":
+                writer = next(each.name for each in layout.segments if edge.source in each.operators)
+                folder = directory.edge(edge.source, edge.target)
+                read = came[segment.name].taken.get(edge_name(edge), 0)
+                if wrong := _lost(folder, read, segment.name, writer, came[writer]):
+                    raise _damaged(directory, f"{folder} {wrong}")
 
 
-def _lost(folder: Place, read: int, reader: str, writer: str, committed: int, planned: int) -> str:
+def _lost(folder: Place, read: int, reader: str, writer: str, wrote: Came) -> str:
     """What an edge lacks, or has too much, for its reader and its writer; empty where it fits both."""
     edge_log = EdgeLog(folder)
     try:
@@ -60,34 +72,22 @@ def _lost(folder: Place, read: int, reader: str, writer: str, committed: int, pl
         return f"cannot be read ({in_one_line(error)})"
     if read > there:
         return f"has {counted(there, 'record')} of the {read:,} that {reader!r} has read"
-    if edge_log.batches <= committed:
+    if edge_log.batches <= wrote.committed:
         return f"has no batch={edge_log.batches}, which {writer!r} wrote"
-    if edge_log.batches > planned + 1:
-        return (
-            f"has {counted(edge_log.batches, 'batch', 'batches')}, and the checkpoint of {writer!r} knows of {planned + 1}"
-        )
-    if read < edge_log.forgotten:
-        return (
-            f"has no records before number {edge_log.forgotten:,} any more, and the checkpoint of {reader!r} is at {read:,}"
-        )
+    if edge_log.batches > wrote.newest + 1:
+        has = counted(edge_log.batches, "batch", "batches")
+        return f"has {has}, and the checkpoint of {writer!r} knows of {wrote.newest + 1}"
+    if read < (gone := edge_log.forgotten):
+        return f"has no records before number {gone:,} any more, and the checkpoint of {reader!r} is at {read:,}"
     return ""
 
 
-def _taken(directory: RunDirectory, query: str) -> Mapping[str, int]:
-    """How far a query has read its durable edges, by name."""
-    checkpoint = directory.checkpoint(query)
-    try:
-        return {str(each["edge"]): int(each["n"]) for each in committed_offsets(checkpoint) if "edge" in each}
-    except (ValueError, KeyError, TypeError) as error:
-        raise _damaged(directory, f"the offsets of {checkpoint} cannot be read ({in_one_line(error)})") from None
-
-
-def _committed(directory: RunDirectory, query: str) -> int:
-    """The last batch that `query` committed, -1 for none; its checkpoint is looked at."""
+def _came(directory: RunDirectory, query: str) -> Came:
+    """How far `query` came; the files of its checkpoint that it goes on from are looked at."""
     checkpoint = directory.checkpoint(query)
     committed, planned = latest_batch(checkpoint, "commits"), latest_batch(checkpoint)
     if max(committed, planned) < 0:
-        return -1
+        return NOWHERE
     if METADATA not in names_in(checkpoint):
         raise _damaged(directory, f"{checkpoint / METADATA} is missing")
     looked = [(checkpoint / "offsets" / str(batch), 3) for batch in {committed, planned} if batch >= 0]
@@ -95,7 +95,11 @@ def _committed(directory: RunDirectory, query: str) -> int:
     for file, lines in [(checkpoint / METADATA, 0), *looked]:
         if (wrong := _torn(file, lines)) is not None:
             raise _damaged(directory, f"{file} is {wrong}")
-    return committed
+    try:
+        taken = {str(each["edge"]): int(each["n"]) for each in committed_offsets(checkpoint) if "edge" in each}
+    except (ValueError, KeyError, TypeError) as error:
+        raise _damaged(directory, f"the offsets of {checkpoint} cannot be read ({in_one_line(error)})") from None
+    return Came(committed, max(committed, planned), taken)
 
 
 def _torn(file: Place, lines: int) -> str | None:
