@@ -75,6 +75,8 @@ def test_a_load_as_text_takes_the_place_of_the_declared_one():
 def test_arguments_of_another_kind_are_refused_or_taken_for_what_they_mean():
     with pytest.raises(InputError, match=r"'threshold' is no policy, such as Threshold\(\): it has no 'name'"):
         simulate(flow(), "threshold", host_types=[SMALL])
+    with pytest.raises(InputError, match="host_types is 'small'; it must be a HostType, or several"):
+        simulate(flow(), Threshold(), host_types="small")
     found = simulate(flow(), Threshold(), host_types=SMALL)
     with pytest.raises(KeyError, match="there is no policy 'thresold', did you mean 'threshold'"):
         found["thresold"]

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from elastream.api.arguments import refuse_others
 from elastream.clouds.provider import Cloud
 from elastream.dashboard.progress import progress_bar
 from elastream.documents.guards import load_guards
@@ -101,22 +102,22 @@ def simulate(
     Raises InputError for a load without end and no `limit`, CloudError without hosts, and whatever cannot be simulated.
     """
     graph = flow.graph if isinstance(flow, Dataflow) else flow
-    host_types = (host_types,) if isinstance(host_types, HostType) else host_types
+    given = _host_types(host_types)
     if max_hosts is not None and max_hosts < 1:
         raise CloudError(f"max_hosts is {max_hosts}: a dataflow needs at least one host")
     if not 0 <= seed <= LARGEST_SEED:
         raise InputError(f"the seed {seed} is out of range: it is a whole number from 0 to {LARGEST_SEED}")
     settings: Settings | None = None
     recording: Recording | None = None
-    types = tuple(host_types) or (() if cloud is None else tuple(cloud.types))
+    types = given or (() if cloud is None else tuple(cloud.types))
     if calibrate is not None:
         recording = Recording.read(Path(calibrate))
         settings, own = _taken(recording, str(calibrate), graph)
-        types = tuple(host_types) or own
+        types = given or own
     if not types:
         raise CloudError("no host types to simulate: give a cloud, host types, or a recorded run to calibrate with")
-    stated = max_hosts or (0 if cloud is None or host_types else cloud.max_hosts)
-    least = min_hosts or (1 if cloud is None or host_types else getattr(cloud, "min_hosts", None) or 1)
+    stated = max_hosts or (0 if cloud is None or given else cloud.max_hosts)
+    least = min_hosts or (1 if cloud is None or given else getattr(cloud, "min_hosts", None) or 1)
     if not 1 <= least <= (stated or MOST_HOSTS):
         raise CloudError(f"min_hosts is {least}: at least 1, and at most {stated or MOST_HOSTS} (max_hosts)")
     refuse_partitions(state_partitions)
@@ -125,7 +126,7 @@ def simulate(
     keyed = any(each.kind is Kind.KEYED for each in graph.operators)
     for said in doubts(replicas, types, state_partitions if keyed else None, stated):
         log.warning("%s", said)
-    as_spark = (calibrate is not None or not host_types) if fused is None else fused
+    as_spark = (calibrate is not None or not given) if fused is None else fused
     monitor, every = FUSED if as_spark else APART
     with progress_bar(Console()) if show else nullcontext(_unseen) as progress:
         found = compare(
@@ -172,6 +173,14 @@ def expected_error(
 
 def _unseen(what: str, done: int, total: int) -> None:
     """Progress that nobody is shown."""
+
+
+def _host_types(given: object) -> tuple[HostType, ...]:
+    """Host types that were given, one or several. Raises InputError for what is none."""
+    several = tuple(given) if isinstance(given, Iterable) and not isinstance(given, str) else (given,)
+    for each in several:
+        refuse_others("host_types", each, HostType, wanted="a HostType, or several")
+    return several
 
 
 def _named(policies: Policy | Iterable[Policy] | Mapping[str, Policy]) -> dict[str, Policy]:
