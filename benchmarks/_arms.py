@@ -27,9 +27,9 @@ from pyspark.sql.streaming.query import StreamingQuery
 from elastream import Autopilot, HostType, Local, Threshold
 from elastream.clouds.local.cluster import LocalCluster
 from elastream.control.loop import Loop
-from elastream.model.cloud import Billing, Lease
-from elastream.model.endpoints import ArrivalPattern
-from elastream.planning.policies.by_load import ByLoad
+from elastream.core.hosts import Billing, Lease
+from elastream.dataflow.endpoints import ArrivalPattern
+from elastream.policies.by_load import ByLoad
 from elastream.recording.directory import RunDirectory
 from elastream.recording.recorder import Recorder
 from elastream.spark.dataflow.sources import HOLD

@@ -21,9 +21,9 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
 from elastream import Autopilot
-from elastream.model.observation import Observation
-from elastream.model.plant import Plan
-from elastream.planning.policies.by_load import ByLoad
+from elastream.core.observation import Observation
+from elastream.core.plant import Plan
+from elastream.policies.by_load import ByLoad
 
 __all__ = ["measure_cost"]
 

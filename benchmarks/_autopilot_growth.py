@@ -19,7 +19,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from elastream import Autopilot
 from elastream.clouds.local.cluster import LocalCluster
-from elastream.spark.jvm.state_partitions import Location, StatePartitions
+from elastream.spark.jvm.executors import Location
+from elastream.spark.jvm.state_partitions import StatePartitions
 
 __all__ = ["measure_growth"]
 

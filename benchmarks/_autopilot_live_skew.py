@@ -12,10 +12,11 @@ from _common import Report, progress, wait_until
 from _stranger import HOST, STATES, ended, seconds_of, session_on_hosts, start_work
 
 from elastream import Autopilot
-from elastream.model.observation import Metric, Observation
-from elastream.model.plant import Plan
-from elastream.planning.algorithms.exact import pack
-from elastream.planning.policies.by_load import ByLoad
+from elastream.core.metrics import Metric
+from elastream.core.observation import Observation
+from elastream.core.plant import Plan
+from elastream.policies.by_load import ByLoad
+from elastream.policies.elastic_allocator.exact import pack
 
 __all__ = ["measure_live_skew"]
 

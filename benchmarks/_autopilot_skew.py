@@ -7,11 +7,13 @@ import numpy as np
 from _common import Report
 
 from elastream import HostType
-from elastream.model.action import MoveTask
-from elastream.model.cloud import HostState, Lease
-from elastream.model.observation import Context, Frame, Metric, Observation, TaskFrame
-from elastream.planning.algorithms.exact import pack
-from elastream.planning.policies.by_load import ByLoad
+from elastream.core.action import MoveTask
+from elastream.core.frames import Frame, TaskFrame
+from elastream.core.hosts import HostState, Lease
+from elastream.core.metrics import Metric
+from elastream.core.observation import Context, Observation
+from elastream.policies.by_load import ByLoad
+from elastream.policies.elastic_allocator.exact import pack
 from elastream.spark.queries.watched import layout_of
 
 __all__ = ["measure_skew", "observed_stages", "zipf"]

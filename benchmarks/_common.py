@@ -20,9 +20,9 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
+from elastream.errors import InputError
 from elastream.experiments import findings
 from elastream.experiments.findings import Check, as_json
-from elastream.model.errors import InputError
 from elastream.spark.jvm.session import session_settings
 
 FILES = ("--json", "--html", "--kept")

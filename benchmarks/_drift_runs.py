@@ -17,10 +17,10 @@ from tempfile import TemporaryDirectory
 from _visitors import access_log, visits
 
 from elastream import Dataflow, HostType, Local, Static, Threshold, constant, parquet, ramp, run, sine, steps, text_files
-from elastream.model.cloud import Billing
-from elastream.model.endpoints import ArrivalPattern, records
-from elastream.model.plant import Policy
-from elastream.planning.policies.by_load import ByLoad
+from elastream.core.hosts import Billing
+from elastream.core.plant import Policy
+from elastream.dataflow.endpoints import ArrivalPattern, records
+from elastream.policies.by_load import ByLoad
 
 THIRD = HostType("third", cores=0.35, slots=1, memory=1000.0, price=1.0, billing=Billing(10.0), start=10.0, stop=3.0)
 """Four of them use 1.4 cores of two: the driver keeps its share."""

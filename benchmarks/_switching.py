@@ -24,13 +24,14 @@ import psutil
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from elastream.model.action import Outcome, SetKeyTable, Switch, SwitchAlternate, SwitchEdge
-from elastream.model.composing import Consistency
-from elastream.model.endpoints import records
-from elastream.model.flow import Dataflow
-from elastream.model.key_table import KeyTable, selections_of
-from elastream.model.observation import Composition
-from elastream.model.stages import lay_out
+from elastream.core.action import Outcome, SetKeyTable, Switch, SwitchAlternate, SwitchEdge
+from elastream.core.composition import Consistency
+from elastream.core.observation import Composition
+from elastream.dataflow.builder import Dataflow
+from elastream.dataflow.endpoints import records
+from elastream.dataflow.key_table import KeyTable, selections_of
+from elastream.dataflow.stages import lay_out
+from elastream.loads import constant
 from elastream.recording.directory import RunDirectory
 from elastream.recording.key_tables import KeyTableLog
 from elastream.spark.dataflow.edge_log import EdgeLog
@@ -39,11 +40,11 @@ from elastream.spark.jvm.driver_side import DriverSide
 from elastream.spark.placement.allocation import VolatilePlan
 from elastream.spark.placement.placing import Placing
 from elastream.spark.queries.compiled import CompiledQueries
-from elastream.spark.queries.compiler import explain_failure, start_queries
+from elastream.spark.queries.compiler import start_queries
 from elastream.spark.queries.query import Instruments
 from elastream.spark.queries.segments import RunningSegment, composition_left
 from elastream.spark.worker.composition import CompositionCodec, Ran, latest_batch, newest_ran, offsets_of, ran_in_offsets
-from elastream.workload import constant
+from elastream.spark.worker.runner import explain_failure
 
 KEYS = 7
 ROWS = [{"n": n, "key": n % KEYS} for n in range(100)]

@@ -1,4 +1,4 @@
-"""Eqs. 4.4 to 4.7 over many instants: as `elastream.model.qos` computes them, and as a plain loop does.
+"""Eqs. 4.4 to 4.7 over many instants: as `elastream.core.qos` computes them, and as a plain loop does.
 
 The loop goes through instants, operators and edges in Python, as the equations are written, and keeps what waits. Tests
 compare with it, too. Part of `value_cost.py`.
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from elastream.model.qos import FlowNetwork, flows
+from elastream.core.qos import FlowNetwork, flows
 
 if TYPE_CHECKING:
     from _common import Report
@@ -46,7 +46,7 @@ def plainly(
     queues: Sequence[float],
     seconds: float,
 ) -> Plain:
-    """Arguments as for `elastream.model.qos.flows`, as lists; operators are in topological order."""
+    """Arguments as for `elastream.core.qos.flows`, as lists; operators are in topological order."""
     count = len(costs)
     into: list[list[tuple[int, float]]] = [[] for _ in range(count)]
     for (source, target), part in zip(edges, parts, strict=True):

@@ -24,7 +24,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
 from elastream import Dataflow, latest, parquet
-from elastream.model.endpoints import ArrivalPattern, records
+from elastream.dataflow.endpoints import ArrivalPattern, records
 from elastream.spark.dataflow.sources import HOLD, open_source
 from elastream.spark.dataflow.steering import Steering
 

@@ -23,7 +23,7 @@ from _arms import DYNAMIC, HOST, TARGET, Result, autopilot, dataflow, dynamic, f
 from _common import Report, main, progress, with_median
 from _visitors import UNLIMITED
 
-from elastream.workload import Pattern, constant, ramp
+from elastream.loads import Pattern, constant, ramp
 
 MOST = 4
 """Hosts of the peak."""

@@ -24,10 +24,10 @@ from typing import Any
 from _common import Report, main, progress
 from _drift_runs import QUICK, SCENARIOS
 
+from elastream.errors import InputError
 from elastream.experiments.drift import BOUND, replayed
-from elastream.model.errors import InputError
 from elastream.recording.recorder import Recording
-from elastream.simulation import figures_of
+from elastream.simulator import figures_of
 
 PLACE = Path.home() / ".cache" / "elastream" / "drift"
 """Where recordings are kept, outside of any checkout."""

@@ -30,16 +30,16 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
+from elastream.core.observation import Composition
+from elastream.dataflow.builder import Dataflow, Stream
+from elastream.dataflow.chains import region
+from elastream.dataflow.graph import Graph
+from elastream.dataflow.key_table import KeyTable
+from elastream.dataflow.signals import Signal, SignalReading
 from elastream.guards.elements import Element, GuardSet, guard_of
 from elastream.guards.evaluator import Evaluator
 from elastream.guards.language import Language
 from elastream.guards.program import program_of
-from elastream.model.flow import Dataflow, Stream
-from elastream.model.graph import Graph
-from elastream.model.key_table import KeyTable
-from elastream.model.observation import Composition
-from elastream.model.regions import region
-from elastream.model.signals import Signal, SignalReading
 from elastream.recording.key_tables import written_rows
 from elastream.spark.dataflow.fusing import wire
 from elastream.spark.dataflow.shipping import pickled

@@ -21,8 +21,8 @@ import pyarrow.compute as pc
 from _common import Report, interleaved, local_session, main
 from pyspark.sql import DataFrame, SparkSession
 
-from elastream.model.flow import Dataflow, Stream
-from elastream.model.regions import region
+from elastream.dataflow.builder import Dataflow, Stream
+from elastream.dataflow.chains import region
 from elastream.spark.dataflow.fusing import wire
 from elastream.spark.dataflow.shipping import pickled
 from elastream.spark.worker.composition import CompositionCodec

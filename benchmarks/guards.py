@@ -20,11 +20,11 @@ from dataclasses import dataclass
 
 from _common import Report, interleaved, main, progress
 
+from elastream.dataflow.signals import Signal, SignalReading
 from elastream.guards.elements import Element, GuardSet, guard_of
 from elastream.guards.evaluator import Evaluator
 from elastream.guards.language import Language
 from elastream.guards.program import program_of
-from elastream.model.signals import Signal, SignalReading
 
 GUARDS, SIGNALS, ALTERNATES = 10_000, 1_000, 4
 """Guards, signals, and guards of an element."""

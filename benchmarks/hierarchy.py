@@ -16,11 +16,11 @@ from dataclasses import dataclass
 import numpy as np
 from _common import Report, main, progress
 
-from elastream.model.cloud import HostType
-from elastream.planning.managers.applications import ApplicationRules
-from elastream.planning.managers.columns import Applications, LeasedHosts, Operators, Replicas, Snapshot, identities
-from elastream.planning.managers.rounds import Hierarchy, HierarchyRules, RoundPlan, begin, planning_round
-from elastream.planning.sharing.rules import ArbiterRules
+from elastream.core.hosts import HostType
+from elastream.policies.e2df.applications import ApplicationRules
+from elastream.policies.e2df.columns import Applications, LeasedHosts, Operators, Replicas, Snapshot, identities
+from elastream.policies.e2df.rounds import Hierarchy, HierarchyRules, RoundPlan, begin, planning_round
+from elastream.sharing.rules import ArbiterRules
 
 SIZES = (10, 32, 100, 316, 1000)
 HOSTS, APPLICATIONS, OPERATORS = 100, 200, 10

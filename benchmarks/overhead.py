@@ -24,11 +24,11 @@ from _common import Report, interleaved, local_session, main
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from elastream.model.endpoints import parquet, text_files
-from elastream.model.errors import InputError
-from elastream.model.flow import Dataflow
-from elastream.model.observation import Composition
-from elastream.model.stages import lay_out
+from elastream.core.observation import Composition
+from elastream.dataflow.builder import Dataflow
+from elastream.dataflow.endpoints import parquet, text_files
+from elastream.dataflow.stages import lay_out
+from elastream.errors import InputError
 from elastream.recording.directory import RunDirectory
 from elastream.spark.dataflow.sinks import latest
 from elastream.spark.queries.compiler import start_queries

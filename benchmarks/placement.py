@@ -16,11 +16,12 @@ from collections.abc import Callable
 import numpy as np
 from _common import Report, main, progress
 
-from elastream.model.errors import InputError
-from elastream.model.observation import Exchange, Floats, Integers
-from elastream.planning.algorithms.exact import deviation, least_deviation
-from elastream.planning.algorithms.matching import allocate
-from elastream.planning.policies.otd import Case, OtdRules, Workers, otd_round
+from elastream.core.frames import Floats, Integers
+from elastream.core.observation import Exchange
+from elastream.errors import InputError
+from elastream.policies.elastic_allocator.exact import deviation, least_deviation
+from elastream.policies.elastic_allocator.matching import allocate
+from elastream.policies.otd import Case, OtdRules, Workers, otd_round
 
 TASKS, HOSTS, PARTNERS = 50_000, 2_000, 20
 BAR = 1.0

@@ -24,17 +24,18 @@ from typing import Any
 import numpy as np
 from _common import Report, main, progress
 
+from elastream.core.hosts import Billing, HostType
+from elastream.dataflow.endpoints import ArrivalPattern
+from elastream.dataflow.graph import Graph
+from elastream.dataflow.operators import Alternate, Edge, Kind, Operator
+from elastream.dataflow.stages import lay_out
 from elastream.experiments.cases import ExperimentOptions, run_all
 from elastream.experiments.compare import compare
-from elastream.model.cloud import Billing, HostType
-from elastream.model.endpoints import ArrivalPattern
-from elastream.model.graph import Alternate, Edge, Graph, Kind, Operator
-from elastream.model.stages import lay_out
-from elastream.planning.policies.threshold import Threshold
-from elastream.planning.provision import TARGET_UTILISATION, declared, declared_cores, for_cores
-from elastream.simulation import Settings, Travel
-from elastream.workload import constant, ramp, random_walk, sine, steps, trace
-from elastream.workload.pattern import counts
+from elastream.loads import constant, ramp, random_walk, sine, steps, trace
+from elastream.loads.pattern import counts
+from elastream.policies.common.provision import TARGET_UTILISATION, declared, declared_cores, for_cores
+from elastream.policies.threshold import Threshold
+from elastream.simulator import Settings, Travel
 
 SOURCE = "the project's bar for the default policy"
 TARGET = 30.0

@@ -19,14 +19,15 @@ from _cluster import HOST, word_count
 from _common import Report, main, progress
 
 from elastream.control.loop import Loop
-from elastream.model.action import LeaseHost
-from elastream.model.decision import Decision
-from elastream.model.migration import Migration
-from elastream.model.observation import Metric, Observation
-from elastream.planning.policies.threshold import Threshold
+from elastream.core.action import LeaseHost
+from elastream.core.decision import Decision
+from elastream.core.metrics import Metric
+from elastream.core.migration import Migration
+from elastream.core.observation import Observation
+from elastream.loads import steps
+from elastream.policies.threshold import Threshold
 from elastream.recording.observer import Ending, Header
 from elastream.recording.recorder import Collector
-from elastream.workload import steps
 
 LOW, HIGH = 1000, 8000
 BEFORE, AFTER, LEAD = 25.0, 90.0, 5.0

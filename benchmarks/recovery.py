@@ -20,9 +20,9 @@ from typing import Any
 
 from _common import Report, main, progress
 
+from elastream.errors import InputError
 from elastream.experiments.resilience.bed import STEADY, Bed, Mended, bed
 from elastream.experiments.resilience.job import Job
-from elastream.model.errors import InputError
 
 HOSTS = 4
 LARGE = Job(keys=600_000, rows=10_000)

@@ -11,11 +11,11 @@ from typing import Any
 from _cluster import word_count
 from _common import Report, main, progress
 
-from elastream.model.action import DrainHost, MoveTask, ReleaseHost, SetParallelism
-from elastream.model.cloud import HostState
-from elastream.model.observation import Metric
-from elastream.planning.algorithms.placement import balance
-from elastream.workload import constant
+from elastream.core.action import DrainHost, MoveTask, ReleaseHost, SetParallelism
+from elastream.core.hosts import HostState
+from elastream.core.metrics import Metric
+from elastream.loads import constant
+from elastream.policies.common.placement import balance
 
 BAR = 1.5
 HOSTS, LINES_PER_SECOND = 4, 2000

@@ -14,8 +14,8 @@ from collections.abc import Callable
 import numpy as np
 from _common import Report, Sides, main, progress
 
-from elastream.model.ring import Ring
-from elastream.planning.algorithms.ring_balance import Arc, evened
+from elastream.core.ring import Ring
+from elastream.policies.ring.balance import Arc, evened
 
 KEYS, HOSTS = 1_000_000, (4, 12, 128, 1024)
 PARTITIONS, NEIGHBOURS = 1_000, 10

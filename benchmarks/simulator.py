@@ -14,16 +14,17 @@ from itertools import pairwise
 import numpy as np
 from _common import Report, main, progress
 
+from elastream.core.hosts import Billing, HostType
+from elastream.dataflow.graph import Graph
+from elastream.dataflow.operators import Alternate, Edge, Kind, Operator
+from elastream.dataflow.stages import lay_out
 from elastream.experiments.cases import ExperimentOptions, run_all
 from elastream.experiments.simulated import simulated
 from elastream.experiments.visp.experiment import PATTERNS, cases, make, run_case
 from elastream.experiments.visp.manufacturing import MONITORING
-from elastream.model.cloud import Billing, HostType
-from elastream.model.graph import Alternate, Edge, Graph, Kind, Operator
-from elastream.model.stages import lay_out
-from elastream.planning.policies.threshold import Threshold
-from elastream.simulation import Emissions, Settings, SimulatedPlant, Travel, make_plant
-from elastream.workload import SpeedSource, SpeedWalk
+from elastream.loads import SpeedSource, SpeedWalk
+from elastream.policies.threshold import Threshold
+from elastream.simulator import Emissions, Settings, SimulatedPlant, Travel, make_plant
 
 SOURCE = "the project's bar; compilation apart"
 BAR = "the project's bar; compilation apart"

@@ -32,15 +32,15 @@ from _common import Report, Sides, main, progress, with_median
 from elastream import Local
 from elastream.clouds.local import archive, hosts, java
 from elastream.clouds.local.confinement import TAG
-from elastream.clouds.local.local import LocalHosts
+from elastream.clouds.local.hosts import LocalHosts
 from elastream.clouds.provider import RunState
-from elastream.model.action import LeaseHost, ReleaseHost
-from elastream.model.cloud import HostState
+from elastream.core.action import LeaseHost, ReleaseHost
+from elastream.core.hosts import HostState
+from elastream.loads import constant
 from elastream.spark.hosts.warmup import _pinned, warm_up
 from elastream.spark.jvm import session
 from elastream.spark.jvm.driver_side import DriverSide
 from elastream.spark.jvm.executors import Executors
-from elastream.workload import constant
 
 TIME_BAR, CPU_BAR, BATCH_BAR = 0.5, 0.75, 1.5
 SOURCE = "the project's bar"

@@ -17,7 +17,7 @@ from typing import Any
 from _common import Report, local_session, main, progress
 from _switching import FAILING, Trial, sampled
 
-from elastream.model.composing import Consistency
+from elastream.core.composition import Consistency
 
 SWITCHES = {Consistency.BATCH: 1000, Consistency.WAVE: 200, Consistency.DRAIN: 60}
 QUICK = {Consistency.BATCH: 30, Consistency.WAVE: 12, Consistency.DRAIN: 8}

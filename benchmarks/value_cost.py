@@ -17,15 +17,15 @@ import numpy as np
 from _common import Report, interleaved, main, progress
 from _throughput import compared
 
+from elastream.core.frames import Floats
 from elastream.experiments.deployed import problem_at
 from elastream.experiments.lookahead import experiment as ahead
 from elastream.experiments.reactive import experiment as reactive
-from elastream.model.observation import Floats
-from elastream.planning.scheduling.genetic import GeneticSettings, evolved
-from elastream.planning.scheduling.greedy import adapted, deployed
-from elastream.planning.scheduling.lookahead import look_ahead
-from elastream.planning.scheduling.problem import Conditions, Deployment, Problem, score
-from elastream.planning.scheduling.proven import optimum
+from elastream.policies.look_ahead.planner import look_ahead
+from elastream.policies.value_cost.genetic import GeneticSettings, evolved
+from elastream.policies.value_cost.greedy import adapted, deployed
+from elastream.policies.value_cost.problem import Conditions, Deployment, Problem, score
+from elastream.policies.value_cost.proven import optimum
 
 SOURCE = "the project's bar"
 SMALL, LARGE = 800, 8_000

@@ -28,7 +28,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from elastream import Autopilot, HostType, Yarn
 from elastream.clouds.executors import heap_and_rest
 from elastream.clouds.local.java import cache_folder
-from elastream.model.cloud import HostState
+from elastream.core.hosts import HostState
 from elastream.spark.attach import AttachedPlant
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))

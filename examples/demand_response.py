@@ -20,15 +20,15 @@ import pandas as pd
 import pyarrow.parquet as pq
 
 from elastream import Alternate, Dataflow, HostType, Local, Static, constant, parquet, records, run
+from elastream.dataflow.key_table import KeyTable, selection_of
+from elastream.dataflow.stages import lay_out
 from elastream.experiments.dynamic_dataflow.experiment import TRAINED, WARM, forecasts_of, selector_of
 from elastream.experiments.dynamic_dataflow.methods import HISTORY, HORIZON, METHODS, Fitted, fit, forecast
 from elastream.experiments.dynamic_dataflow.readings import INTERVAL, WEEK, Generator, generate
-from elastream.forecasting.selection import Selector
-from elastream.model.key_table import KeyTable, selection_of
-from elastream.model.stages import lay_out
+from elastream.policies.forecasting.choosing import Choosing
+from elastream.policies.forecasting.selection import Selector
 from elastream.recording.directory import RunDirectory
 from elastream.recording.key_tables import KeyTableLog
-from elastream.services.choosing import Choosing
 from elastream.spark.worker.composition import CompositionCodec, code_in_offsets
 
 CUSTOMERS = 12

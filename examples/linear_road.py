@@ -23,13 +23,13 @@ from road_check import check, relative_throughput, story
 from traffic import BALANCE, BEGINS, EAST, EXIT, MILE, MINUTE, PERIOD, REPORT, TRAVEL, WEATHER, Road, parsed, send
 
 from elastream import Alternate, Dataflow, HostType, constant, parquet, records, run
+from elastream.core.action import MoveTask, SetParallelism, describe
+from elastream.core.hosts import Billing
+from elastream.core.wording import clock
 from elastream.experiments.reactive.linear_road import CONGESTION, TRAVEL_TIMES, LinearRoadAssumptions
-from elastream.model.action import MoveTask, SetParallelism, describe
-from elastream.model.cloud import Billing
-from elastream.model.wording import clock
-from elastream.planning.policies.value_cost import Centralised
+from elastream.loads import dues
+from elastream.policies.value_cost.policy import Centralised
 from elastream.recording.directory import RunDirectory
-from elastream.workload import dues
 
 STATUS = 1
 """Kind of the records that say where there are accidents; the others are of the types of lines."""

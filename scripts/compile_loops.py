@@ -8,8 +8,8 @@ import numpy as np
 
 from elastream import Alternate, Dataflow, HostType, Threshold, constant, simulate
 from elastream.experiments.visp.experiment import VispCase, make
-from elastream.planning.algorithms.matching import Objective, allocate
-from elastream.simulation import Travel
+from elastream.policies.elastic_allocator.matching import Objective, allocate
+from elastream.simulator import Travel
 
 SECONDS = 60.0
 

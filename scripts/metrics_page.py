@@ -2,10 +2,9 @@
 
 from collections.abc import Iterator
 
-from elastream.model.graph import Kind
-from elastream.model.metrics import Metric
-from elastream.model.promises import PLANTS, Promise, Rows
-from elastream.services.metrics import EXPORTED, metric_name
+from elastream.core.metrics import PLANTS, Metric, Promise, Rows
+from elastream.dataflow.operators import Kind
+from elastream.observability.metrics import EXPORTED, metric_name
 
 INTRODUCTION = """\
 # Metrics
@@ -14,7 +13,7 @@ What an `Observation` holds, by rows: the application, operators, their alternat
 a plant does not measure is *unknown* there, never 0. Rates and fractions are means over the last monitoring period or the
 last batches.
 
-This page is written from the table in `elastream.model.metrics` (`scripts/metrics_page.py`), and the conformance
+This page is written from the table in `elastream.core.metrics` (`scripts/metrics_page.py`), and the conformance
 suite holds every plant to it: what is promised here is known while a dataflow runs, and nothing else is.
 """
 

@@ -66,8 +66,8 @@ def digest(seed: int) -> str:
     """The digests of one case, by the package that this process imports."""
     from elastream.control.loop import Loop
     from elastream.experiments.scenarios import cases, scenario
-    from elastream.simulation import Travel
-    from elastream.workload import SpeedWalk
+    from elastream.loads import SpeedWalk
+    from elastream.simulator import Travel
 
     (case,) = cases(1, seed)
     given, kept = scenario(case), Digest()

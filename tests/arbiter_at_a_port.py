@@ -11,12 +11,12 @@ from typing import Any
 
 import uvicorn
 
-from elastream.model.cloud import HostType
-from elastream.planning.sharing.messages import Offer
-from elastream.planning.sharing.rules import ArbiterRules
-from elastream.services.arbiter_node import ArbiterNode
-from elastream.services.arbiter_service import arbiter_service
-from elastream.services.state_log import StateLog
+from elastream.core.hosts import HostType
+from elastream.pool.arbiter import ArbiterNode
+from elastream.pool.service import arbiter_service
+from elastream.pool.state_log import StateLog
+from elastream.sharing.messages import Offer
+from elastream.sharing.rules import ArbiterRules
 from waiting import wait_until
 
 TOKEN = "a token of the tests"

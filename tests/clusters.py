@@ -26,7 +26,7 @@ from elastream.clouds.local.cluster import executor_memory
 from elastream.clouds.local.java import class_path, find_java, spark_home
 from elastream.clouds.local.processes import end_with_parent
 from elastream.clouds.provider import ExistingSession, HostStatus, Phase
-from elastream.model.cloud import HostType
+from elastream.core.hosts import HostType
 from elastream.recording.file_systems import FILES_REACHED_BY, reached_by
 from elastream.recording.places import RemotePath
 from elastream.spark.jvm.cluster_word import word_of

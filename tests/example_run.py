@@ -7,24 +7,16 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from elastream.model.action import (
-    CancelDrain,
-    DrainHost,
-    LeaseHost,
-    MoveTask,
-    Outcome,
-    ReleaseHost,
-    Status,
-    TaskId,
-)
-from elastream.model.cloud import Billing, HostState, HostType, Lease, total_cost
-from elastream.model.decision import Decision, Proposal, Unknown
-from elastream.model.endpoints import collect, text_files
-from elastream.model.flow import Dataflow
-from elastream.model.observation import Composition, Context, Frame, Metric, Observation, Standby, TaskFrame
-from elastream.model.promises import Rows
-from elastream.model.ring import Ring
-from elastream.model.stages import lay_out
+from elastream.core.action import CancelDrain, DrainHost, LeaseHost, MoveTask, Outcome, ReleaseHost, Status, TaskId
+from elastream.core.decision import Decision, Proposal, Unknown
+from elastream.core.frames import Frame, TaskFrame
+from elastream.core.hosts import Billing, HostState, HostType, Lease, total_cost
+from elastream.core.metrics import Metric, Rows
+from elastream.core.observation import Composition, Context, Observation, Standby
+from elastream.core.ring import Ring
+from elastream.dataflow.builder import Dataflow
+from elastream.dataflow.endpoints import collect, text_files
+from elastream.dataflow.stages import lay_out
 from elastream.recording.observer import Ending, Header, Observer, describe_run
 from elastream.recording.recorder import Collector, Recording
 

@@ -14,9 +14,9 @@ from pyspark.sql import functions as F
 
 from clusters import kill_executor
 from elastream import Autopilot
-from elastream.model.action import LeaseHost, MoveTask, ReleaseHost
-from elastream.model.cloud import HostState
-from elastream.model.plant import Plan, Policy
+from elastream.core.action import LeaseHost, MoveTask, ReleaseHost
+from elastream.core.hosts import HostState
+from elastream.core.plant import Plan, Policy
 from waiting import wait_until
 
 KEYS = 40

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from elastream.model.observation import Observation
-from elastream.model.plant import Plan, Policy
+from elastream.core.observation import Observation
+from elastream.core.plant import Plan, Policy
 
 
 class OneRun:

@@ -2,10 +2,13 @@
 
 import numpy as np
 
-from elastream.model.cloud import HostState, HostType, Lease
-from elastream.model.graph import Alternate, Edge, Graph, Kind, Operator
-from elastream.model.observation import UNMEASURED, Context, Exchange, Frame, Metric, Observation, TaskFrame
-from elastream.model.stages import lay_out
+from elastream.core.frames import Frame, TaskFrame
+from elastream.core.hosts import HostState, HostType, Lease
+from elastream.core.metrics import Metric
+from elastream.core.observation import UNMEASURED, Context, Exchange, Observation
+from elastream.dataflow.graph import Graph
+from elastream.dataflow.operators import Alternate, Edge, Kind, Operator
+from elastream.dataflow.stages import lay_out
 
 HOST = HostType("host", cores=1.0, bandwidth=1000.0)
 GRAPH = Graph(

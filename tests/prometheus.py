@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from elastream.services.monitoring import written
+from elastream.observability.monitoring import written
 from waiting import wait_until
 
 PROMETHEUS, PROMTOOL = shutil.which("prometheus"), shutil.which("promtool")

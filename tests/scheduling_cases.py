@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from hypothesis import strategies as st
 
-from elastream.model.cloud import Billing, HostType
-from elastream.model.qos import application_value
-from elastream.planning.scheduling.problem import Conditions, Deployment, Goal, Host, Option, Problem
+from elastream.core.hosts import Billing, HostType
+from elastream.core.qos import application_value
+from elastream.policies.value_cost.problem import Conditions, Deployment, Goal, Host, Option, Problem
 
 HOURLY = Billing(3600.0)
 SMALL = HostType("small", cores=1.0, price=0.06, billing=HOURLY)

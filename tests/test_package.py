@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from elastream.model.extras import EXTRAS, missing
+from elastream.errors import EXTRAS, missing
 
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -27,7 +27,7 @@ NAMES = {
 USE = """
 from elastream import Autopilot, ByLoad, HostType, Local, PriceList, ScalingRules, Threshold
 from elastream.cli.app import app
-from elastream.services.events import EventLog
+from elastream.observability.events import EventLog
 assert PriceList(core_hour=0.04).of(HostType("executor", cores=2)).price > 0
 """
 

@@ -19,8 +19,8 @@ from py4j.protocol import Py4JNetworkError
 
 from elastream import Dataflow, HostType, Local, Threshold, constant, parquet, run, text_files
 from elastream.clouds.local.hosts import LocalHosts
-from elastream.model.action import DrainHost, MoveTask, ReleaseHost, TaskId
-from elastream.model.observation import Observation
+from elastream.core.action import DrainHost, MoveTask, ReleaseHost, TaskId
+from elastream.core.observation import Observation
 from elastream.spark.jvm.driver_side import DriverSide
 from elastream.spark.jvm.state_partitions import StatePartitions
 from elastream.spark.placement.placing import Placing

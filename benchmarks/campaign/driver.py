@@ -15,15 +15,16 @@ from campaign.schedule import LONGEST
 from elastream.clouds.provider import Provider
 from elastream.control.journal import ActionState, Journal
 from elastream.control.loop import Loop
-from elastream.model.action import DrainHost, LeaseHost, MoveTask, ReleaseHost, TaskId
-from elastream.model.alarms import Alarms
-from elastream.model.cloud import HostState
-from elastream.model.decision import Decision
-from elastream.model.errors import EnvironmentProblem
-from elastream.model.observation import Metric, Observation
-from elastream.model.plant import Plan, Policy
-from elastream.planning.policies.by_load import ByLoad
-from elastream.planning.policies.threshold import Threshold
+from elastream.core.action import DrainHost, LeaseHost, MoveTask, ReleaseHost, TaskId
+from elastream.core.alarm import Alarms
+from elastream.core.decision import Decision
+from elastream.core.hosts import HostState
+from elastream.core.metrics import Metric
+from elastream.core.observation import Observation
+from elastream.core.plant import Plan, Policy
+from elastream.errors import EnvironmentProblem
+from elastream.policies.by_load import ByLoad
+from elastream.policies.threshold import Threshold
 from elastream.recording.directory import RunDirectory
 from elastream.recording.lease_log import LeaseLog
 from elastream.recording.manifest import Manifest, held, read_manifest, write_manifest

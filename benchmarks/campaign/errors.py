@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from py4j.protocol import Py4JError
 
-from elastream.model.errors import EnvironmentProblem
+from elastream.errors import EnvironmentProblem
 
 __all__ = ["ERRORS", "raised"]
 

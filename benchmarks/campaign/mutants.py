@@ -13,20 +13,20 @@ from typing import Any
 from campaign.paper import Engine
 from campaign.patching import patched
 from campaign.schedule import Schedule
-from elastream.clouds.membership import Membership
+from elastream.clouds.pool import Membership
 from elastream.control import arbitration, loop, safety
 from elastream.control.journal import Journal
 from elastream.control.journaling import Journaling
 from elastream.control.loop import Loop
 from elastream.control.observing import Observing
-from elastream.model.action import LeaseHost
-from elastream.model.errors import ElastreamError
-from elastream.planning.sharing import arbiter
+from elastream.core.action import LeaseHost
+from elastream.errors import ElastreamError
+from elastream.pool.arbiter import ArbiterNode
+from elastream.pool.region import RegionNode
+from elastream.pool.state_log import StateLog
 from elastream.recording.lease_log import LeaseLog
 from elastream.recording.lines import Lines
-from elastream.services.arbiter_node import ArbiterNode
-from elastream.services.region_node import RegionNode
-from elastream.services.state_log import StateLog
+from elastream.sharing import arbiter
 from elastream.spark.hosts import taking_over
 from elastream.spark.hosts.book import HostBook
 from elastream.spark.hosts.hosts import Hosts
@@ -277,7 +277,7 @@ def _drift_stays() -> Sequence[tuple[Any, str, Any]]:
 
 
 def _landed_at_once() -> Sequence[tuple[Any, str, Any]]:
-    from elastream.model.migration import MigrationState
+    from elastream.core.migration import MigrationState
 
     settle = Placing._settle
 

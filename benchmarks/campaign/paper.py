@@ -16,7 +16,7 @@ from campaign.errors import raised
 from campaign.history import Commit, History, content_of, row_of
 from elastream.clouds.local.cluster import LocalCluster
 from elastream.clouds.provider import HostStatus, Measured, Phase, RunState, Terms
-from elastream.model.cloud import Billing, HostType
+from elastream.core.hosts import Billing, HostType
 
 __all__ = ["Cloud", "Cluster", "Durable", "Engine", "Machine"]
 

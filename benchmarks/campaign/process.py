@@ -13,8 +13,8 @@ from campaign.disk import Killed
 from campaign.errors import raised
 from campaign.history import Call, History
 from elastream.clouds.provider import HostStatus, Measured, Provider, RunState, Terms
-from elastream.model.cloud import HostType
-from elastream.model.errors import CloudError
+from elastream.core.hosts import HostType
+from elastream.errors import CloudError
 
 __all__ = ["FaultyProvider", "Process", "Strand"]
 

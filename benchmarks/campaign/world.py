@@ -26,23 +26,22 @@ from campaign.patching import patched
 from campaign.process import FaultyProvider, Process, Strand
 from campaign.schedule import OWN, SHARED, Fault, Schedule
 from elastream.clouds.local.hosts import LocalHosts
-from elastream.clouds.membership import Membership, MembershipLost
-from elastream.clouds.pool import PoolHosts
+from elastream.clouds.pool import Membership, MembershipLost, PoolHosts
 from elastream.clouds.provider import Phase, Provider
 from elastream.control import arbitration
 from elastream.control.journal import Journal
-from elastream.model.alarms import Alarms
-from elastream.model.errors import CloudError, ElastreamError, EnvironmentProblem, InputError
-from elastream.planning.managers.regions import RegionRules
-from elastream.planning.sharing.messages import Claim, Offer, RegionOrder, RegionReport, View
-from elastream.planning.sharing.rules import ArbiterRules, RegionFacts
+from elastream.core.alarm import Alarms
+from elastream.errors import CloudError, ElastreamError, EnvironmentProblem, InputError
+from elastream.policies.e2df.regions import RegionRules
+from elastream.pool.arbiter import ArbiterNode, Entitlement, UnknownMember
+from elastream.pool.region import RegionNode
+from elastream.pool.region_link import follow
+from elastream.pool.state_log import StateLog, steady
 from elastream.recording.lease_log import LeaseLog
 from elastream.recording.lines import JournalProblem
 from elastream.recording.manifest import held
-from elastream.services.arbiter_node import ArbiterNode, Entitlement, UnknownMember
-from elastream.services.region_link import follow
-from elastream.services.region_node import RegionNode
-from elastream.services.state_log import StateLog, steady
+from elastream.sharing.messages import Claim, Offer, RegionOrder, RegionReport, View
+from elastream.sharing.rules import ArbiterRules, RegionFacts
 
 __all__ = ["BOUND", "World", "ran"]
 

@@ -19,30 +19,29 @@ if TYPE_CHECKING:
     from elastream.clouds.pool import Pool
     from elastream.clouds.standalone import Standalone
     from elastream.clouds.yarn import Yarn
+    from elastream.core.hosts import Billing, HostType, PriceList
+    from elastream.core.scaling import ScalingRules
+    from elastream.dataflow.builder import Dataflow, timeout
+    from elastream.dataflow.endpoints import Trace, collect, files, kafka, parquet, records, text_files
+    from elastream.dataflow.graph import Graph
+    from elastream.dataflow.key_table import KeyTable
+    from elastream.dataflow.operators import Alternate
+    from elastream.errors import ElastreamError
     from elastream.experiments.prices import read_prices
     from elastream.experiments.simulate import simulate
-    from elastream.model.building import timeout
-    from elastream.model.cloud import Billing, HostType
-    from elastream.model.endpoints import Trace, collect, files, kafka, parquet, records, text_files
-    from elastream.model.errors import ElastreamError
-    from elastream.model.flow import Dataflow
-    from elastream.model.graph import Alternate, Graph
-    from elastream.model.key_table import KeyTable
-    from elastream.model.prices import PriceList
-    from elastream.model.scaling import ScalingRules
-    from elastream.planning.policies.btu import Btu
-    from elastream.planning.policies.by_load import ByLoad
-    from elastream.planning.policies.e2df import E2df
-    from elastream.planning.policies.elastic_allocator import ElasticAllocator
-    from elastream.planning.policies.highest_value import HighestValue
-    from elastream.planning.policies.otd import Otd
-    from elastream.planning.policies.queue_threshold import QueueThreshold
-    from elastream.planning.policies.ring import RingBalance
-    from elastream.planning.policies.static import Static
-    from elastream.planning.policies.threshold import Threshold
+    from elastream.loads import constant, ramp, random_walk, sine, steps, trace
+    from elastream.policies.btu import Btu
+    from elastream.policies.by_load import ByLoad
+    from elastream.policies.e2df.policy import E2df
+    from elastream.policies.elastic_allocator.policy import ElasticAllocator
+    from elastream.policies.highest_value import HighestValue
+    from elastream.policies.otd import Otd
+    from elastream.policies.queue_threshold import QueueThreshold
+    from elastream.policies.ring.policy import RingBalance
+    from elastream.policies.static import Static
+    from elastream.policies.threshold import Threshold
     from elastream.spark.dataflow.sinks import latest
     from elastream.spark.jvm.copies_jar import copies_settings
-    from elastream.workload import constant, ramp, random_walk, sine, steps, trace
 
 __version__ = "0.1.0"
 
@@ -53,25 +52,25 @@ _HOMES = {
     "elastream.api.run": ("run",),
     "elastream.experiments.prices": ("read_prices",),
     "elastream.experiments.simulate": ("simulate",),
-    "elastream.model.cloud": ("Billing", "HostType"),
-    "elastream.model.building": ("timeout",),
-    "elastream.model.endpoints": ("Trace", "collect", "files", "kafka", "parquet", "records", "text_files"),
-    "elastream.model.errors": ("ElastreamError",),
-    "elastream.model.flow": ("Dataflow",),
-    "elastream.model.graph": ("Alternate", "Graph"),
-    "elastream.model.key_table": ("KeyTable",),
-    "elastream.model.prices": ("PriceList",),
-    "elastream.model.scaling": ("ScalingRules",),
-    "elastream.planning.policies.by_load": ("ByLoad",),
-    "elastream.planning.policies.btu": ("Btu",),
-    "elastream.planning.policies.e2df": ("E2df",),
-    "elastream.planning.policies.elastic_allocator": ("ElasticAllocator",),
-    "elastream.planning.policies.highest_value": ("HighestValue",),
-    "elastream.planning.policies.otd": ("Otd",),
-    "elastream.planning.policies.queue_threshold": ("QueueThreshold",),
-    "elastream.planning.policies.ring": ("RingBalance",),
-    "elastream.planning.policies.static": ("Static",),
-    "elastream.planning.policies.threshold": ("Threshold",),
+    "elastream.core.hosts": ("Billing", "HostType"),
+    "elastream.dataflow.builder": ("timeout",),
+    "elastream.dataflow.endpoints": ("Trace", "collect", "files", "kafka", "parquet", "records", "text_files"),
+    "elastream.errors": ("ElastreamError",),
+    "elastream.dataflow.builder": ("Dataflow",),
+    "elastream.dataflow.graph": ("Alternate", "Graph"),
+    "elastream.dataflow.key_table": ("KeyTable",),
+    "elastream.core.hosts": ("PriceList",),
+    "elastream.core.scaling": ("ScalingRules",),
+    "elastream.policies.by_load": ("ByLoad",),
+    "elastream.policies.btu": ("Btu",),
+    "elastream.policies.e2df.policy": ("E2df",),
+    "elastream.policies.elastic_allocator.policy": ("ElasticAllocator",),
+    "elastream.policies.highest_value": ("HighestValue",),
+    "elastream.policies.otd": ("Otd",),
+    "elastream.policies.queue_threshold": ("QueueThreshold",),
+    "elastream.policies.ring.policy": ("RingBalance",),
+    "elastream.policies.static": ("Static",),
+    "elastream.policies.threshold": ("Threshold",),
     "elastream.clouds.local.local": ("Local",),
     "elastream.clouds.local.network": ("Link",),
     "elastream.clouds.pool": ("Pool",),
@@ -80,7 +79,7 @@ _HOMES = {
     "elastream.clouds.kubernetes": ("Kubernetes",),
     "elastream.spark.dataflow.sinks": ("latest",),
     "elastream.spark.jvm.copies_jar": ("copies_settings",),
-    "elastream.workload": ("constant", "ramp", "random_walk", "sine", "steps", "trace"),
+    "elastream.loads": ("constant", "ramp", "random_walk", "sine", "steps", "trace"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
@@ -93,7 +92,7 @@ def __getattr__(name: str) -> Any:
     try:
         return getattr(import_module(_HOME_OF[name]), name)
     except ModuleNotFoundError as error:
-        from elastream.model.extras import missing
+        from elastream.errors import missing
 
         if said := missing(error, name):
             raise ImportError(said, name=error.name) from error

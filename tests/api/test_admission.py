@@ -4,9 +4,9 @@ import pytest
 
 from elastream import Autopilot, Dataflow, HostType, Local, QueueThreshold, collect, constant, files, run
 from elastream.api.admission import admit
-from elastream.model.composing import Consistency
-from elastream.model.errors import ElastreamError
-from elastream.model.fitting import doubts, refuse_partitions
+from elastream.core.composition import Consistency
+from elastream.core.fitting import doubts, refuse_partitions
+from elastream.errors import ElastreamError
 
 
 def plain(value):

@@ -7,10 +7,10 @@ import pytest
 from pyspark.sql import functions as F
 
 from elastream import Autopilot, ElastreamError
-from elastream.model.action import LeaseHost, MoveTask, ReleaseHost, Status, TaskId
-from elastream.model.cloud import HostState, HostType
-from elastream.model.plant import Plan, Policy
-from elastream.planning.policies.by_load import ByLoad
+from elastream.core.action import LeaseHost, MoveTask, ReleaseHost, Status, TaskId
+from elastream.core.hosts import HostState, HostType
+from elastream.core.plant import Plan, Policy
+from elastream.policies.by_load import ByLoad
 from elastream.spark.attach import attach
 from elastream.spark.jvm.capabilities import probe
 from elastream.spark.queries import watched

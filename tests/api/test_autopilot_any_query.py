@@ -17,8 +17,8 @@ from pyspark.sql.streaming import StatefulProcessor
 from pyspark.sql.types import LongType, StructField, StructType
 
 from elastream import Autopilot, Otd
-from elastream.model.action import MoveTask, ReleaseHost, Status, TaskId
-from elastream.model.plant import Plan, Policy
+from elastream.core.action import MoveTask, ReleaseHost, Status, TaskId
+from elastream.core.plant import Plan, Policy
 from stranger import two_executors
 from waiting import wait_until
 

@@ -7,8 +7,8 @@ from pyspark.sql import functions as F
 
 from elastream import Autopilot, HostType, Local
 from elastream.clouds.local.hosts import LocalHosts
-from elastream.model.action import LeaseHost, MoveTask
-from elastream.model.plant import Plan, Policy
+from elastream.core.action import LeaseHost, MoveTask
+from elastream.core.plant import Plan, Policy
 from elastream.spark.attach import join
 from stranger import TINY, one_executor
 from waiting import wait_until

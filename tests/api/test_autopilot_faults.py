@@ -10,8 +10,8 @@ from conformance.fake_plant import FakePlant
 from elastream.api import autopilot as module
 from elastream.api.autopilot import Autopilot
 from elastream.control.journal import ActionState, Journal
-from elastream.model.action import LeaseHost, SetParallelism
-from elastream.model.plant import Plan
+from elastream.core.action import LeaseHost, SetParallelism
+from elastream.core.plant import Plan
 from elastream.recording.directory import RunDirectory
 from elastream.recording.manifest import held
 from elastream.spark.jvm.capabilities import Capabilities

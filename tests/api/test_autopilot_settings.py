@@ -7,13 +7,13 @@ import pytest
 from conformance.fake_provider import SMALL, FakeProvider
 from conformance.fake_session import FakeSession
 from elastream.api.autopilot import Autopilot
-from elastream.clouds.granted import GrantedExecutors
+from elastream.clouds.executors import GrantedExecutors
 from elastream.clouds.local.local import Local
 from elastream.clouds.provider import Terms
-from elastream.model.endpoints import kafka
-from elastream.model.errors import ElastreamError
-from elastream.model.prices import PriceList
-from elastream.planning.policies.threshold import Threshold
+from elastream.core.hosts import PriceList
+from elastream.dataflow.endpoints import kafka
+from elastream.errors import ElastreamError
+from elastream.policies.threshold import Threshold
 from elastream.recording.directory import RunDirectory
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from elastream.model.action import DrainHost, ReleaseHost, RenewHost
+from elastream.core.action import DrainHost, ReleaseHost, RenewHost
 from elastream.recording.recorder import Recording
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
@@ -17,7 +17,7 @@ UNIT, WINDOW = 12.0, 0.4
 
 PROGRAM = f"""
 from elastream import Btu, Dataflow, HostType, Local, constant, parquet, records, run
-from elastream.model.cloud import Billing
+from elastream.core.hosts import Billing
 
 flow = Dataflow("leases")
 lines = flow.source(records([{{"value": "a b"}}] * 30, "value string"), load=constant("20/s", lasts="30s"))

@@ -73,7 +73,7 @@ def test_show_false_shows_nothing_in_a_notebook_and_writes_the_report_all_the_sa
 
 SIMULATED = """
 from elastream import Alternate, Dataflow, HostType, Static, collect, constant, records, simulate
-from elastream.model.plant import Plan
+from elastream.core.plant import Plan
 
 class Idle:
     name = "idle"

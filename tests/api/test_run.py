@@ -145,7 +145,7 @@ OWN = """
 from pathlib import Path
 
 from elastream import Local
-from elastream.model.plant import Plan
+from elastream.core.plant import Plan
 
 
 class Idle:

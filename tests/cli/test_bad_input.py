@@ -165,7 +165,7 @@ def test_an_experiment_that_cannot_be_run_is_named_with_those_that_can(
 
 def test_a_run_that_could_not_be_started_keeps_a_recording_that_says_why() -> None:
     burning = "def open(self, folder, **more): raise CloudError('the rack is on fire')"
-    cloudy = f"from elastream.model.errors import CloudError\nclass Rack(Local):\n    {burning}\n"
+    cloudy = f"from elastream.errors import CloudError\nclass Rack(Local):\n    {burning}\n"
     text = textwrap.dedent(program(cloud="Rack()"))
     refused(run(text.replace("\nflow = ", f"\n{cloudy}\nflow = ", 1)), "the rack is on fire")
     (folder,) = Path("runs").iterdir()

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner, Result
 
 from elastream.cli.app import app
+from elastream.dataflow.compiling import refuse_uncompilable, simulated_only
+from elastream.dataflow.stages import lay_out
 from elastream.documents.dataflow import load_document
-from elastream.model.compiling import refuse_uncompilable, simulated_only
-from elastream.model.errors import ElastreamError
-from elastream.model.stages import lay_out
-from elastream.simulation import make_plant
+from elastream.errors import ElastreamError
+from elastream.simulator import make_plant
 from properties import examples
 
 SCHEMAS = ("n long, word string", "n long", "word string", "n int")
@@ -103,7 +103,7 @@ def verdict(path: Path) -> str:
         if simulated_only(graph) is None:
             refuse_uncompilable(lay_out(graph))
         if types:
-            from elastream.workload import constant
+            from elastream.loads import constant
 
             loads = {source.name: constant("1/s", "1s") for source in graph.sources}
             make_plant(lay_out(graph, fused=simulated_only(graph) is None), host_types=types, loads=loads)

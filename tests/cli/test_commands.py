@@ -14,11 +14,11 @@ from typer.testing import CliRunner, Result
 
 from elastream import __version__
 from elastream.cli.app import COMMANDS, app
-from elastream.model.action import LeaseHost, SetParallelism
-from elastream.model.alarms import Alarm
-from elastream.model.decision import Decision, Fault, Proposal
-from elastream.model.latency import Basis
-from elastream.model.observation import Observation
+from elastream.core.action import LeaseHost, SetParallelism
+from elastream.core.alarm import Alarm
+from elastream.core.decision import Decision, Fault, Proposal
+from elastream.core.latency import Basis
+from elastream.core.observation import Observation
 from elastream.recording.recorder import Recorder
 from example_run import example_events, example_header, lacking_decisions, play
 from waiting import ended
@@ -35,7 +35,7 @@ from elastream.api.options import current_options
 from elastream.api.showing import shown
 from elastream.recording.directory import RunDirectory
 from elastream.recording.recorder import Recorder
-from elastream.model.errors import ElastreamError
+from elastream.errors import ElastreamError
 
 # What run(...) does with its options, without an engine.
 options = current_options()
@@ -229,7 +229,7 @@ def test_an_error_in_a_module_of_the_user_s_names_that_module() -> None:
 
 
 def test_a_fault_of_ours_keeps_its_stack_trace() -> None:
-    text = "from elastream.model.wording import clock\nclock('not a number')\n"
+    text = "from elastream.core.wording import clock\nclock('not a number')\n"
     result = call("run", write("broken.py", text))
     assert isinstance(result.exception, ValueError)
     assert result.exit_code == 1

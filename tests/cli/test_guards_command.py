@@ -13,8 +13,8 @@ from conformance.fake_plant import FakePlant
 from elastream.cli.app import app
 from elastream.control.guarding import Guarding
 from elastream.control.loop import Loop
-from elastream.model.plant import Plan
-from elastream.model.signals import SignalReading
+from elastream.core.plant import Plan
+from elastream.dataflow.signals import SignalReading
 from elastream.recording.directory import RunDirectory
 from elastream.recording.guard_log import GuardLog
 from elastream.recording.recorder import Recorder, Recording

@@ -9,10 +9,11 @@ from typer.testing import CliRunner, Result
 
 from elastream import KeyTable, key_tables
 from elastream.cli.app import app
-from elastream.model.errors import InputError
-from elastream.model.flow import Dataflow
-from elastream.model.observation import Composition, Context, Frame, Observation
-from elastream.model.stages import lay_out
+from elastream.core.frames import Frame
+from elastream.core.observation import Composition, Context, Observation
+from elastream.dataflow.builder import Dataflow
+from elastream.dataflow.stages import lay_out
+from elastream.errors import InputError
 from elastream.recording.directory import RunDirectory
 from elastream.recording.observer import Ending, describe_run
 from elastream.recording.recorder import Recorder

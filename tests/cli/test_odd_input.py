@@ -159,8 +159,8 @@ def test_whatever_stands_in_a_document_it_is_taken_or_refused_in_a_sentence(plac
 def test_whatever_a_recorded_load_holds_it_is_taken_or_refused_in_a_sentence(content):
     import contextlib
 
-    from elastream.model.errors import ElastreamError
-    from elastream.workload import trace
+    from elastream.errors import ElastreamError
+    from elastream.loads import trace
 
     Path("odd.csv").write_bytes(content)
     with contextlib.suppress(ElastreamError):

@@ -7,12 +7,12 @@ from typer.testing import CliRunner
 from conformance.fake_plant import FakePlant
 from elastream.cli.app import app
 from elastream.control.loop import Loop
-from elastream.model.action import LeaseHost
-from elastream.model.plant import Plan
+from elastream.core.action import LeaseHost
+from elastream.core.plant import Plan
+from elastream.observability.monitoring import FILES
 from elastream.recording.directory import RunDirectory
 from elastream.recording.manifest import Manifest, write_manifest
 from elastream.recording.recorder import Collector, Recorder
-from elastream.services.monitoring import FILES
 
 
 def invoke(*words):

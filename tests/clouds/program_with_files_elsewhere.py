@@ -10,8 +10,8 @@ from collections import Counter
 from pathlib import Path
 
 from elastream import Dataflow, Local, constant, latest, parquet, records, run
-from elastream.model.action import SwitchAlternate
-from elastream.model.plant import Plan, Policy
+from elastream.core.action import SwitchAlternate
+from elastream.core.plant import Plan, Policy
 
 
 class Alternately(Policy):

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import elastream
 from elastream import Dataflow, constant, latest, parquet, run, text_files
-from elastream.model.action import LeaseHost, ReleaseHost
-from elastream.model.plant import Plan, Policy
+from elastream.core.action import LeaseHost, ReleaseHost
+from elastream.core.plant import Plan, Policy
 
 GREEDY, CLOUD = os.environ["GREEDY"] == "yes", json.loads(os.environ["CLOUD"])
 Path("books").mkdir(exist_ok=True)

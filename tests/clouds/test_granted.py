@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conformance.fake_session import FakeSession
-from elastream.clouds.granted import HELD, KEPT, GrantedExecutors
+from elastream.clouds.executors import HELD, KEPT, GrantedExecutors
 from elastream.clouds.provider import EDGES, UNLIMITED, ClusterWord, Phase, Terms
-from elastream.model.cloud import HostType
-from elastream.model.errors import CloudError
+from elastream.core.hosts import HostType
+from elastream.errors import CloudError
 
 TYPE = HostType("executor", cores=2, slots=2, price=0.3)
 

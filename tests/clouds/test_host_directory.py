@@ -7,8 +7,8 @@ import pytest
 
 from elastream.clouds.host_directory import HostDirectory
 from elastream.clouds.provider import HostStatus, Measured, Phase
-from elastream.model.cloud import HostType
-from elastream.model.errors import CloudError, ElastreamError, InputError
+from elastream.core.hosts import HostType
+from elastream.errors import CloudError, ElastreamError, InputError
 
 SMALL = HostType("small", cores=1.0, slots=1)
 

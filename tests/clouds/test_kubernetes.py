@@ -7,8 +7,8 @@ from conformance.provider_suite import ProviderCase, provider_suite
 from elastream import HostType, Kubernetes
 from elastream.clouds.executors import heap_and_rest
 from elastream.clouds.provider import ExistingSession, Phase
-from elastream.model.errors import CloudError, EnvironmentProblem
-from elastream.model.events import Reason, RunEvent
+from elastream.core.event import Reason, RunEvent
+from elastream.errors import CloudError, EnvironmentProblem
 from elastream.spark.jvm.cluster_events import event_sink
 from grows_and_shrinks import grows_loses_and_shrinks
 from killed_while_pending import killed_while_pending

@@ -19,8 +19,8 @@ from elastream.clouds.local.confinement import tagged
 from elastream.clouds.local.java import LONGEST_FOLDER, find_java, temporary_folder
 from elastream.clouds.local.local import HOST_TYPES, Local
 from elastream.clouds.local.network import Link
-from elastream.model.cloud import HostType
-from elastream.model.errors import CloudError, EnvironmentProblem
+from elastream.core.hosts import HostType
+from elastream.errors import CloudError, EnvironmentProblem
 from leftovers import a_mark, marked
 from waiting import wait_until
 
@@ -122,7 +122,7 @@ class TestFindJava:
     def test_no_java_anywhere_is_said_before_anything_is_started(self, tmp_path):
         program = (
             "from pathlib import Path\n"
-            "from elastream.model.errors import EnvironmentProblem\n"
+            "from elastream.errors import EnvironmentProblem\n"
             "from elastream.clouds.local.local import Local\n"
             f"try: Local().open(Path({str(tmp_path / 'cluster')!r}))\n"
             "except EnvironmentProblem as problem: print(problem)\n"

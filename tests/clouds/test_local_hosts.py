@@ -12,8 +12,8 @@ from elastream.clouds.local.closed import Secrets
 from elastream.clouds.local.cluster import LocalCluster
 from elastream.clouds.local.hosts import LocalHosts
 from elastream.clouds.provider import Measured, Phase, RunState
-from elastream.model.cloud import HostType
-from elastream.model.errors import CloudError, EnvironmentProblem
+from elastream.core.hosts import HostType
+from elastream.errors import CloudError, EnvironmentProblem
 from fake_clock import FakeClock
 
 SMALL = HostType("small", cores=0.5, slots=1)

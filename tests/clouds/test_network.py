@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from elastream.clouds.local.network import Link, Network
 from elastream.clouds.local.wire import Wire
 from elastream.clouds.provider import HostStatus, Phase
-from elastream.model.cloud import HostState, HostType, Lease
-from elastream.model.errors import CloudError
-from elastream.model.observation import Frame, Metric
+from elastream.core.frames import Frame
+from elastream.core.hosts import HostState, HostType, Lease
+from elastream.core.metrics import Metric
+from elastream.errors import CloudError
 from elastream.spark.telemetry.links import LinkWatch, opened_in
 from waiting import wait_until
 

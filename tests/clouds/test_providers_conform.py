@@ -20,19 +20,18 @@ from conformance.fake_provider import SMALL, FakeProvider
 from conformance.fake_session import FakeSession
 from conformance.in_process import InProcess
 from conformance.provider_suite import Made, ProviderCase, provider_suite
-from elastream.clouds.granted import GrantedExecutors
+from elastream.clouds.executors import GrantedExecutors
 from elastream.clouds.host_directory import HostDirectory
 from elastream.clouds.local.hosts import LocalHosts
 from elastream.clouds.local.local import Local
-from elastream.clouds.membership import Membership
-from elastream.clouds.pool import Pool, PoolHosts
+from elastream.clouds.pool import Membership, Pool, PoolHosts
 from elastream.clouds.provider import RunState, Terms
-from elastream.model.cloud import HostType
-from elastream.planning.sharing.messages import Offer
-from elastream.planning.sharing.rules import ArbiterRules
-from elastream.services.arbiter_node import ArbiterNode
-from elastream.services.arbiter_service import arbiter_service
-from elastream.services.state_log import StateLog
+from elastream.core.hosts import HostType
+from elastream.pool.arbiter import ArbiterNode
+from elastream.pool.service import arbiter_service
+from elastream.pool.state_log import StateLog
+from elastream.sharing.messages import Offer
+from elastream.sharing.rules import ArbiterRules
 from leftovers import a_mark, marked
 from waiting import ended, wait_until
 

@@ -10,7 +10,7 @@ from elastream import HostType, Standalone
 from elastream.clouds.provider import ExistingSession
 from elastream.documents.registry import CLOUD, made, named_in
 from elastream.documents.user_code import References
-from elastream.model.errors import CloudError, EnvironmentProblem
+from elastream.errors import CloudError, EnvironmentProblem
 from grows_and_shrinks import grows_loses_and_shrinks
 from killed_while_pending import killed_while_pending
 

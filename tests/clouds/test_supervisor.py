@@ -15,7 +15,7 @@ import pytest
 from elastream.clouds.local.confinement import TAG, CgroupV2, tagged
 from elastream.clouds.local.supervision import Connection
 from elastream.clouds.local.supervisor import Supervisor
-from elastream.model.errors import EnvironmentProblem
+from elastream.errors import EnvironmentProblem
 from fake_clock import FakeClock
 from waiting import wait_until
 

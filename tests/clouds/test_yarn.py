@@ -19,8 +19,8 @@ from elastream import HostType, Yarn
 from elastream.clouds.executors import heap_and_rest
 from elastream.clouds.provider import ExistingSession
 from elastream.clouds.yarn import resource_managers
-from elastream.model.cloud import HostState
-from elastream.model.errors import CloudError, EnvironmentProblem
+from elastream.core.hosts import HostState
+from elastream.errors import CloudError, EnvironmentProblem
 from elastream.recording.lease_log import LeaseLog
 from elastream.spark.hosts.hosts import Hosts
 from grows_and_shrinks import grows_loses_and_shrinks

@@ -8,7 +8,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from elastream.model.action import (
+from elastream.core.action import (
     KINDS,
     Action,
     CancelDrain,
@@ -27,12 +27,14 @@ from elastream.model.action import (
     SwitchEdge,
     TaskId,
 )
-from elastream.model.cloud import Billing, HostState, HostType, Lease, total_cost
-from elastream.model.composing import refusal, switched
-from elastream.model.flow import Dataflow
-from elastream.model.observation import Composition, Context, Frame, Metric, Observation, Sample, TaskFrame
-from elastream.model.ring import Ring, tokens_refusal
-from elastream.model.stages import lay_out
+from elastream.core.composition import refusal, switched
+from elastream.core.frames import Frame, TaskFrame
+from elastream.core.hosts import Billing, HostState, HostType, Lease, total_cost
+from elastream.core.metrics import Metric
+from elastream.core.observation import Composition, Context, Observation, Sample
+from elastream.core.ring import Ring, tokens_refusal
+from elastream.dataflow.builder import Dataflow
+from elastream.dataflow.stages import lay_out
 from fake_clock import FakeClock
 
 SMALL = HostType("small", cores=1.0, price=1.0, billing=Billing(10.0), start=4.0, stop=2.0)

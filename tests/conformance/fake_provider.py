@@ -4,8 +4,8 @@ import math
 from dataclasses import dataclass, field
 
 from elastream.clouds.provider import HostStatus, Measured, Phase, RunState, Terms
-from elastream.model.cloud import HostType
-from elastream.model.errors import CloudError
+from elastream.core.hosts import HostType
+from elastream.errors import CloudError
 
 SMALL = HostType("small", cores=0.5)
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from elastream.clouds.provider import EDGES, HostStatus, Phase, Provider, RunState, lacks_as_provider
-from elastream.model.cloud import HostType
-from elastream.model.errors import CloudError
+from elastream.core.hosts import HostType
+from elastream.errors import CloudError
 from waiting import Patience, wait_until
 
 WHILE = 5

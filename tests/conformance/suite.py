@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from elastream.control.arbitration import arbitrate
 from elastream.control.progress import in_force
-from elastream.model.action import (
+from elastream.core.action import (
     KINDS,
     Action,
     CancelDrain,
@@ -36,19 +36,20 @@ from elastream.model.action import (
     SwitchEdge,
     TaskId,
 )
-from elastream.model.cloud import ACTIVE, TRANSITIONS, HostState
-from elastream.model.composing import holder, switched
-from elastream.model.decision import Proposal
-from elastream.model.graph import Graph, Operator
-from elastream.model.guarding import Standing
-from elastream.model.metrics import Metric
-from elastream.model.observation import Composition, Context, Frame, Observation
-from elastream.model.plant import Plant, Policy
-from elastream.model.promises import Given, PlantKind, Promise, Rows
-from elastream.model.ring import Ring
-from elastream.planning.policies.baselines import Even, Random
-from elastream.planning.policies.elastic_allocator import ElasticAllocator
-from elastream.planning.policies.otd import Otd
+from elastream.core.composition import holder, switched
+from elastream.core.decision import Proposal
+from elastream.core.frames import Frame
+from elastream.core.guarding import Standing
+from elastream.core.hosts import ACTIVE, TRANSITIONS, HostState
+from elastream.core.metrics import Given, Metric, PlantKind, Promise, Rows
+from elastream.core.observation import Composition, Context, Observation
+from elastream.core.plant import Plant, Policy
+from elastream.core.ring import Ring
+from elastream.dataflow.graph import Graph
+from elastream.dataflow.operators import Operator
+from elastream.policies.elastic_allocator.policy import ElasticAllocator
+from elastream.policies.otd import Otd
+from elastream.policies.placements import Even, Random
 from one_run import OneRun
 from properties import examples
 

@@ -2,8 +2,7 @@
 
 from conformance.fake_plant import FakePlant
 from conformance.suite import PlantCase, conformance_suite
-from elastream.model.metrics import Metric
-from elastream.model.promises import PlantKind, Rows
+from elastream.core.metrics import Metric, PlantKind, Rows
 
 FAKED = PlantKind.DATAFLOW
 """What the fake plant's dataflow would be on Spark; it measures a few of the metrics that one would have."""

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from conformance.fake_plant import FakePlant
 from conformance.suite import any_action
 from elastream.control.arbitration import COMPATIBLE, arbitrate, bound, subject
-from elastream.model.action import (
+from elastream.core.action import (
     CancelDrain,
     DrainHost,
     LeaseHost,
@@ -21,11 +21,10 @@ from elastream.model.action import (
     SwitchEdge,
     TaskId,
 )
-from elastream.model.decision import Proposal, Unknown
-from elastream.model.metrics import Metric
-from elastream.model.observation import Frame
-from elastream.model.plant import Plan
-from elastream.model.promises import Rows
+from elastream.core.decision import Proposal, Unknown
+from elastream.core.frames import Frame
+from elastream.core.metrics import Metric, Rows
+from elastream.core.plant import Plan
 
 TASK = TaskId("count", 0)
 

@@ -15,15 +15,15 @@ from elastream.control.journal import ActionState, Journal
 from elastream.control.loop import Loop
 from elastream.control.progress import in_force, progress
 from elastream.control.replaying import guarding_again, standings_again
-from elastream.documents.guards import parse_guards
+from elastream.core.action import Action, Outcome, Status, SwitchAlternate, SwitchEdge
+from elastream.core.guarding import Standing
+from elastream.core.observation import Composition, Observation
+from elastream.core.plant import Plan
+from elastream.dataflow.signals import SignalReading, Signals
+from elastream.errors import ElastreamError, InputError
+from elastream.guards.document import parse_guards
 from elastream.guards.evaluator import Evaluator
 from elastream.guards.subject import Subject
-from elastream.model.action import Action, Outcome, Status, SwitchAlternate, SwitchEdge
-from elastream.model.errors import ElastreamError, InputError
-from elastream.model.guarding import Standing
-from elastream.model.observation import Composition, Observation
-from elastream.model.plant import Plan
-from elastream.model.signals import SignalReading, Signals
 from elastream.recording.guard_log import GuardLog
 from elastream.recording.recorder import Collector, Recorder, Recording
 from properties import examples

@@ -5,9 +5,9 @@ import json
 import pytest
 
 from elastream.control.journal import TRANSITIONS, ActionState, Journal
-from elastream.model.action import KINDS, DrainHost, LeaseHost, MoveTask, SetParallelism, TaskId
-from elastream.model.cloud import LifecycleError
-from elastream.model.errors import EnvironmentProblem, InputError
+from elastream.core.action import KINDS, DrainHost, LeaseHost, MoveTask, SetParallelism, TaskId
+from elastream.core.hosts import LifecycleError
+from elastream.errors import EnvironmentProblem, InputError
 
 LEASE = LeaseHost("h2", "small", why="load")
 

@@ -3,14 +3,15 @@
 from dataclasses import replace
 
 from elastream.control.key_tables import BY, KeyTabling
-from elastream.model.action import SetKeyTable
-from elastream.model.alarms import Alarms
-from elastream.model.errors import InputError
-from elastream.model.flow import Dataflow
-from elastream.model.guarding import Standing
-from elastream.model.key_table import KeyTable, KeyTableBook
-from elastream.model.observation import Composition, Context, Frame, Observation
-from elastream.model.stages import lay_out
+from elastream.core.action import SetKeyTable
+from elastream.core.alarm import Alarms
+from elastream.core.frames import Frame
+from elastream.core.guarding import Standing
+from elastream.core.observation import Composition, Context, Observation
+from elastream.dataflow.builder import Dataflow
+from elastream.dataflow.key_table import KeyTable, KeyTableBook
+from elastream.dataflow.stages import lay_out
+from elastream.errors import InputError
 
 
 def seen(tables: dict[str, int]) -> Observation:

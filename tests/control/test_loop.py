@@ -8,7 +8,7 @@ from conformance.fake_plant import FakePlant
 from elastream.control.arbitration import arbitrate
 from elastream.control.journal import ActionState, Journal
 from elastream.control.loop import Loop
-from elastream.model.action import (
+from elastream.core.action import (
     DrainHost,
     LeaseHost,
     MoveTask,
@@ -19,13 +19,13 @@ from elastream.model.action import (
     SwitchAlternate,
     TaskId,
 )
-from elastream.model.decision import Proposal
-from elastream.model.errors import EnvironmentProblem
-from elastream.model.metrics import Metric
-from elastream.model.observation import Frame, MicroBatch
-from elastream.model.plant import Plan, Unknown
-from elastream.model.promises import Rows
-from elastream.planning.policies.threshold import Threshold
+from elastream.core.decision import Proposal, Unknown
+from elastream.core.frames import Frame
+from elastream.core.metrics import Metric, Rows
+from elastream.core.observation import MicroBatch
+from elastream.core.plant import Plan
+from elastream.errors import EnvironmentProblem
+from elastream.policies.threshold import Threshold
 from elastream.recording.recorder import Collector
 from elastream.report.summary import summarise
 

@@ -3,9 +3,10 @@
 import pytest
 
 from elastream.control.progress import progress
-from elastream.model.action import LeaseHost, Status
-from elastream.model.cloud import HostState, HostType, Lease
-from elastream.model.observation import Frame, Observation
+from elastream.core.action import LeaseHost, Status
+from elastream.core.frames import Frame
+from elastream.core.hosts import HostState, HostType, Lease
+from elastream.core.observation import Observation
 from example_run import example_context
 
 SMALL = HostType("small", cores=1.0, memory=1000)

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from elastream.control.safety import BackOff
-from elastream.model.action import DrainHost, LeaseHost
+from elastream.core.action import DrainHost, LeaseHost
 from fake_clock import FakeClock
 
 LEASE = LeaseHost("h2", "small")

@@ -12,16 +12,16 @@ from elastream.clouds.local.local import Local
 from elastream.clouds.standalone import Standalone
 from elastream.control.loop import Loop
 from elastream.control.scaling import Scaling, ScalingLimits, with_window
-from elastream.model.action import CancelDrain, DrainHost, LeaseHost, ReleaseHost, SetParallelism
-from elastream.model.cloud import Billing, HostState, Lease
-from elastream.model.errors import InputError
-from elastream.model.fitting import refuse_rules
-from elastream.model.plant import Plan
-from elastream.model.scaling import RULE_NAMES, ScalingRules, rule_of
-from elastream.planning.policies.by_load import ByLoad
-from elastream.planning.policies.highest_value import HighestValue
-from elastream.planning.policies.static import Static
-from elastream.planning.policies.threshold import Threshold
+from elastream.core.action import CancelDrain, DrainHost, LeaseHost, ReleaseHost, SetParallelism
+from elastream.core.fitting import refuse_rules
+from elastream.core.hosts import Billing, HostState, Lease
+from elastream.core.plant import Plan
+from elastream.core.scaling import RULE_NAMES, ScalingRules, rule_of
+from elastream.errors import InputError
+from elastream.policies.by_load import ByLoad
+from elastream.policies.highest_value import HighestValue
+from elastream.policies.static import Static
+from elastream.policies.threshold import Threshold
 from elastream.recording.recorder import Collector
 
 MONDAY_10 = 4 * 86400.0 + 10 * 3600.0

@@ -54,8 +54,8 @@ def test_a_reaction_ends_when_latency_stays_within_its_level_and_the_last_move_h
     monkeypatch.syspath_prepend(ROOT / "benchmarks")
     from reaction import last_landed, recovered
 
-    from elastream.model.action import TaskId
-    from elastream.model.migration import Migration, MigrationState
+    from elastream.core.action import TaskId
+    from elastream.core.migration import Migration, MigrationState
 
     kept = [(11.0, True), (12.0, False), (13.0, True), (14.0, False), (20.0, True), (26.0, True)]
     assert recovered(kept, step=10.0) == 20.0
@@ -68,7 +68,7 @@ def test_what_was_in_time_counts_by_record(monkeypatch):
     monkeypatch.syspath_prepend(ROOT / "benchmarks")
     from _visitors import Micro, served
 
-    from elastream.workload import constant
+    from elastream.loads import constant
 
     # A hundred records a second for ten seconds; a batch a second, the last one of five seconds late.
     batches = [Micro(start=1000.0 + n, seconds=0.5, first=100 * (n - 1), last=100 * n, began=1000.0) for n in range(1, 6)]

@@ -12,12 +12,12 @@ from doc_blocks import PAGES, ROOT, Block, Page, blocks, ids, page_of, spans
 
 import elastream
 from elastream.cli.app import app
+from elastream.dataflow.builder import Dataflow
+from elastream.dataflow.endpoints import collect, records
 from elastream.documents.dataflow import load_document
-from elastream.documents.guards import load_guards
-from elastream.model.endpoints import collect, records
-from elastream.model.flow import Dataflow
+from elastream.guards.document import load_guards
+from elastream.pool.document import load_manager
 from elastream.recording.recorder import Recorder
-from elastream.services.manager_document import load_manager
 from example_run import play
 
 PYTHON = ("python", "py")

@@ -10,9 +10,9 @@ from pyspark.sql.streaming.query import StreamingQuery
 from test_blocks import PYTHON, folder, needs_spark, started
 
 from elastream import Autopilot, Dataflow
-from elastream.model.endpoints import KafkaTopic
-from elastream.model.observation import Composition
-from elastream.model.stages import lay_out
+from elastream.core.observation import Composition
+from elastream.dataflow.endpoints import KafkaTopic
+from elastream.dataflow.stages import lay_out
 from elastream.recording.directory import RunDirectory
 from elastream.spark.queries.compiler import start_queries
 from waiting import wait_until

@@ -11,16 +11,17 @@ from ruamel.yaml import YAML
 
 from elastream.clouds.local.local import Local
 from elastream.clouds.local.network import Link
+from elastream.core.hosts import Billing, HostType
+from elastream.dataflow.builder import Dataflow
+from elastream.dataflow.endpoints import collect, kafka, parquet, records, text_files
+from elastream.dataflow.graph import Graph
+from elastream.dataflow.operators import Alternate, Delivery, Form
 from elastream.documents.dataflow import load_document
 from elastream.documents.registry import CLOUD, PARTS, POLICY
 from elastream.documents.user_code import ProgramError
-from elastream.model.cloud import Billing, HostType
-from elastream.model.endpoints import collect, kafka, parquet, records, text_files
-from elastream.model.errors import DataflowError, ElastreamError, InputError
-from elastream.model.flow import Dataflow
-from elastream.model.graph import Alternate, Delivery, Form, Graph
-from elastream.planning.policies.threshold import Threshold
-from elastream.workload import ramp
+from elastream.errors import DataflowError, ElastreamError, InputError
+from elastream.loads import ramp
+from elastream.policies.threshold import Threshold
 from properties import examples
 
 GOOD = """\

@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from elastream.cli.app import app
-from elastream.documents.guards import load_guards, parse_guards
-from elastream.model.endpoints import DomainSignal, Fold, Simulated
-from elastream.model.errors import ElastreamError
-from elastream.model.graph import Alternate, Edge, Graph, Kind, Operator
-from elastream.model.signals import Feed, Signal, SignalKind
+from elastream.dataflow.endpoints import DomainSignal, Fold, Simulated
+from elastream.dataflow.graph import Graph
+from elastream.dataflow.operators import Alternate, Edge, Kind, Operator
+from elastream.dataflow.signals import Feed, Signal, SignalKind
+from elastream.errors import ElastreamError
+from elastream.guards.document import load_guards, parse_guards
 from properties import examples
 
 GRAPH = Graph(

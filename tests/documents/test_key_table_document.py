@@ -7,10 +7,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from elastream.dataflow.key_table import Selection
 from elastream.documents.dataflow import load_document
 from elastream.documents.key_tables import load_key_table
-from elastream.model.errors import DataflowError, InputError
-from elastream.model.key_table import Selection
+from elastream.errors import DataflowError, InputError
 
 SELECTION = Selection("forecasting", "predict", {"customer": "bigint", "since": "date"}, ("mean", "arima"))
 

@@ -8,12 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from ruamel.yaml import YAML
 
+from elastream.dataflow.builder import Dataflow, Stream, timeout
+from elastream.dataflow.endpoints import Trace, collect, records
+from elastream.dataflow.graph import Graph
+from elastream.dataflow.operators import Alternate
 from elastream.documents.dataflow import load_document
-from elastream.model.building import timeout
-from elastream.model.endpoints import Trace, collect, records
-from elastream.model.errors import DataflowError, ElastreamError
-from elastream.model.flow import Dataflow, Stream
-from elastream.model.graph import Alternate, Graph
+from elastream.errors import DataflowError, ElastreamError
 from properties import examples
 
 EVERYTHING = """\

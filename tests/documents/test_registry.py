@@ -12,21 +12,21 @@ from elastream.api.options import RunOptions, with_options
 from elastream.api.run import run
 from elastream.cli.app import app
 from elastream.clouds.provider import Cloud
+from elastream.core.plant import Policy
+from elastream.dataflow.endpoints import StreamReader, StreamWriter
 from elastream.documents.dataflow import load_document
 from elastream.documents.registry import CLOUD, LINKS, POLICY, SINK, SOURCE, SPEEDS, Registry, made, named_in, parameters_of
 from elastream.documents.user_code import References
-from elastream.model.endpoints import StreamReader, StreamWriter
-from elastream.model.errors import DataflowError, ElastreamError, InputError
-from elastream.model.plant import Policy
-from elastream.planning.policies.btu import Btu
-from elastream.planning.policies.highest_value import HighestValue
-from elastream.workload import LinkSource, SpeedSource
+from elastream.errors import DataflowError, ElastreamError, InputError
+from elastream.loads import LinkSource, SpeedSource
+from elastream.policies.btu import Btu
+from elastream.policies.highest_value import HighestValue
 
 MINE = '''
 from dataclasses import dataclass
 
 from elastream.clouds.local.local import Local
-from elastream.model.plant import Plan
+from elastream.core.plant import Plan
 
 
 @dataclass(frozen=True)
@@ -156,7 +156,7 @@ def test_a_policy_within_a_policy_is_recorded_by_its_name_and_made_again() -> No
 
 
 def test_a_policy_of_a_module_is_made(folder: Path) -> None:
-    setting = load_document(document(folder, policy="{elastream.planning.policies.static:Static: {hosts: 3}}")).policy
+    setting = load_document(document(folder, policy="{elastream.policies.static:Static: {hosts: 3}}")).policy
     assert setting is not None
     assert setting.build().hosts == 3
 

@@ -4,10 +4,10 @@ from dataclasses import fields
 
 import pytest
 
+from elastream.core.scaling import ScalingRules
 from elastream.documents.dataflow import load_document
 from elastream.documents.schema import ScalingKeys
-from elastream.model.errors import DataflowError
-from elastream.model.scaling import ScalingRules
+from elastream.errors import DataflowError
 
 FLOW = """\
 dataflow: shop

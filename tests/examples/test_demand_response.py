@@ -12,9 +12,9 @@ import pytest
 from demand_response import CURTAILED, Known, Plan, forecast_error, forecast_hour, integrate, select_customers
 
 from elastream.api.options import RunOptions, with_options
-from elastream.documents.guards import load_guards
 from elastream.experiments.dynamic_dataflow.methods import HISTORY, HORIZON, METHODS, Fitted
-from elastream.forecasting.selection import Selector
+from elastream.guards.document import load_guards
+from elastream.policies.forecasting.selection import Selector
 from elastream.recording.recorder import Recording
 
 

@@ -36,10 +36,10 @@ from road_check import Day, differences, expect, identity, relative_throughput, 
 from traffic import BALANCE, ENTRANCE, EXIT, FEET, MILE, PERIOD, REPORT, TRAVEL, WEATHER, Road, parsed, send
 
 from elastream.api.options import RunOptions, with_options
+from elastream.core.action import LeaseHost, SwitchAlternate
 from elastream.experiments.reactive.linear_road import CONGESTION, EDGES, OPERATORS, TRAVEL_TIMES
-from elastream.model.action import LeaseHost, SwitchAlternate
+from elastream.loads import constant
 from elastream.recording.recorder import Recording
-from elastream.workload import constant
 from properties import examples
 
 SAMPLE = Path(__file__).parents[2] / "../shared/data/linearroad/datafile20seconds.dat"

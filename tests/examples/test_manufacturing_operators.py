@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from elastream import steps
-from elastream.model.graph import Delivery
-from elastream.model.stages import lay_out
+from elastream.dataflow.operators import Delivery
+from elastream.dataflow.stages import lay_out
 
 LOAD = steps(2, 3, every=2 * factory.TICK)
 LINE = factory.Line.of(LOAD)

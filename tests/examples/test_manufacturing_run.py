@@ -8,8 +8,8 @@ import pytest
 
 from elastream import steps
 from elastream.api.options import RunOptions, with_options
-from elastream.model.errors import EnvironmentProblem
-from elastream.model.observation import Metric
+from elastream.core.metrics import Metric
+from elastream.errors import EnvironmentProblem
 from elastream.recording.recorder import Recording
 
 

@@ -31,8 +31,8 @@ from trending import (
 )
 
 from elastream.api.options import RunOptions, with_options
-from elastream.model.compiling import refuse_uncompilable
-from elastream.model.stages import lay_out
+from elastream.dataflow.compiling import refuse_uncompilable
+from elastream.dataflow.stages import lay_out
 from elastream.recording.recorder import Recording
 from elastream.spark.dataflow.sinks import begin_results
 from properties import examples

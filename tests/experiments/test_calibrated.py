@@ -3,11 +3,11 @@
 from types import SimpleNamespace
 from typing import Any, cast
 
+from elastream.core.observation import Context
+from elastream.dataflow.builder import Dataflow
+from elastream.dataflow.endpoints import collect, records
+from elastream.dataflow.stages import lay_out
 from elastream.experiments.calibrated import _graph
-from elastream.model.endpoints import collect, records
-from elastream.model.flow import Dataflow
-from elastream.model.observation import Context
-from elastream.model.stages import lay_out
 from elastream.recording.observer import describe_run
 
 

@@ -7,22 +7,23 @@ from pathlib import Path
 
 import pytest
 
+from elastream.core.decision import Unknown
+from elastream.core.hosts import Billing, HostType
+from elastream.core.metrics import Metric, Rows
+from elastream.core.observation import Context
+from elastream.core.scaling import NO_RULES, ScalingRules
+from elastream.dataflow.graph import Graph
+from elastream.dataflow.operators import Alternate, Edge, Kind, Operator
+from elastream.errors import CloudError, DataflowError, InputError
 from elastream.experiments.compare import compare
 from elastream.experiments.comparison import Comparison, Trial
 from elastream.experiments.page import render
 from elastream.experiments.prices import read_prices
-from elastream.model.cloud import Billing, HostType
-from elastream.model.errors import CloudError, DataflowError, InputError
-from elastream.model.graph import Alternate, Edge, Graph, Kind, Operator
-from elastream.model.observation import Context, Metric
-from elastream.model.plant import Unknown
-from elastream.model.promises import Rows
-from elastream.model.scaling import NO_RULES, ScalingRules
-from elastream.planning.policies.btu import Btu
-from elastream.planning.policies.elastic_allocator import ElasticAllocator
-from elastream.planning.policies.otd import Otd
-from elastream.planning.policies.queue_threshold import QueueThreshold
-from elastream.workload import constant, steps, trace
+from elastream.loads import constant, steps, trace
+from elastream.policies.btu import Btu
+from elastream.policies.elastic_allocator.policy import ElasticAllocator
+from elastream.policies.otd import Otd
+from elastream.policies.queue_threshold import QueueThreshold
 
 DATA = Path(__file__).parents[2] / "../shared/data"
 HOST = HostType("small", cores=2, memory=4000, price=0.1 / 3600, billing=Billing(1, 60), start=30, stop=5)

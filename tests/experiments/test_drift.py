@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from elastream.errors import InputError
 from elastream.experiments.drift import JUDGED, replayed
-from elastream.model.errors import InputError
 from elastream.recording.recorder import Recording
 
 DATA = Path(__file__).parent.parent / "simulation" / "data" / "word_count.jsonl.gz"

@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
+from elastream.errors import EnvironmentProblem, InputError
 from elastream.experiments.cases import ExperimentOptions, run_all
 from elastream.experiments.keeping import KeptResults
-from elastream.model.errors import EnvironmentProblem, InputError
 
 
 @dataclass(frozen=True)

@@ -3,17 +3,18 @@
 import numpy as np
 import pytest
 
+from elastream.core.hosts import HostType
+from elastream.core.metrics import Metric
+from elastream.core.prospect import prepared
+from elastream.dataflow.graph import Graph
+from elastream.dataflow.operators import Alternate, Edge, Kind, Operator
+from elastream.dataflow.stages import lay_out
 from elastream.experiments.prospects import prospect_of
-from elastream.model.cloud import HostType
-from elastream.model.graph import Alternate, Edge, Graph, Kind, Operator
-from elastream.model.metrics import Metric
-from elastream.model.prospect import prepared
-from elastream.model.stages import lay_out
-from elastream.planning.policies.highest_value import HighestValue
-from elastream.planning.policies.static import Static
-from elastream.planning.policies.threshold import Threshold
-from elastream.simulation import Service, Settings, make_plant
-from elastream.workload import Ec2Links, SpeedWalk, constant
+from elastream.loads import Ec2Links, SpeedWalk, constant
+from elastream.policies.highest_value import HighestValue
+from elastream.policies.static import Static
+from elastream.policies.threshold import Threshold
+from elastream.simulator import Service, Settings, make_plant
 
 GRAPH = Graph(
     "g",

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from elastream import Alternate, Dataflow, HostType, Local, Static, Threshold, constant, records, simulate
-from elastream.model.endpoints import collect
-from elastream.model.errors import CloudError, InputError
-from elastream.model.flow import Dataflow as Flow
-from elastream.workload import Ec2Links, SpeedTrace, SpeedWalk
+from elastream.dataflow.builder import Dataflow as Flow
+from elastream.dataflow.endpoints import collect
+from elastream.errors import CloudError, InputError
+from elastream.loads import Ec2Links, SpeedTrace, SpeedWalk
 
 SMALL = HostType("small", cores=1.0, memory=4000.0, price=1.0)
 

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from elastream.cli.app import app
 from elastream.experiments.comparison import ExpectedError
-from elastream.simulation import Drift
+from elastream.simulator import Drift
 
 RECORDING = Path(__file__).parent.parent / "simulation" / "data" / "word_count.jsonl.gz"
 DOCUMENT = """
@@ -25,7 +25,7 @@ host_types:
 SHORT = ("--policy", "btu", "--load", "5/s", "--limit", "1min")
 OWN_SPEEDS = """
 import numpy as np
-from elastream.workload import SpeedTrace
+from elastream.loads import SpeedTrace
 
 class Slow:
     def __init__(self, part: float) -> None:

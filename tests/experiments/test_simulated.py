@@ -2,15 +2,16 @@
 
 import pytest
 
+from elastream.core.action import LeaseHost, MoveTask, SetParallelism, TaskId
+from elastream.core.hosts import Billing, HostState, HostType
+from elastream.core.plant import Plan
+from elastream.dataflow.graph import Graph
+from elastream.dataflow.operators import Alternate, Edge, Kind, Operator
+from elastream.dataflow.stages import lay_out
+from elastream.errors import ElastreamError
 from elastream.experiments.simulated import simulated
-from elastream.model.action import LeaseHost, MoveTask, SetParallelism, TaskId
-from elastream.model.cloud import Billing, HostState, HostType
-from elastream.model.errors import ElastreamError
-from elastream.model.graph import Alternate, Edge, Graph, Kind, Operator
-from elastream.model.plant import Plan
-from elastream.model.stages import lay_out
-from elastream.planning.policies.baselines import Untouched
-from elastream.simulation import Emissions, make_plant
+from elastream.policies.placements import Untouched
+from elastream.simulator import Emissions, make_plant
 
 HOST = HostType("small", cores=2, billing=Billing(60.0), start=30, stop=5)
 GRAPH = Graph(

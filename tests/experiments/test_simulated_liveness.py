@@ -6,15 +6,15 @@ from dataclasses import replace
 import pytest
 
 from elastream.control.loop import Loop
+from elastream.core.decision import Unknown
+from elastream.core.frames import Frame, TaskFrame
+from elastream.core.metrics import Metric, PlantKind, Rows
+from elastream.core.observation import Observation
 from elastream.experiments.liveness import Found, _Watch, tried
 from elastream.experiments.promised import Promised, is_unknown
 from elastream.experiments.scenarios import FIXED, POLICIES, LivenessCase, cases, scenario
-from elastream.model.decision import Unknown
-from elastream.model.metrics import Metric
-from elastream.model.observation import Frame, Observation, TaskFrame
-from elastream.model.promises import PlantKind, Rows
 from elastream.recording.recorder import Collector
-from elastream.simulation import SimulatedPlant
+from elastream.simulator import SimulatedPlant
 
 SIZING = ("threshold", "btu", "queue_threshold")
 SEEDS = (3, 11, 19, 43)

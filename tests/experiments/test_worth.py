@@ -3,18 +3,19 @@
 import numpy as np
 import pytest
 
+from elastream.core.action import SwitchAlternate
+from elastream.core.hosts import Billing, HostType
+from elastream.core.observation import Composition
+from elastream.core.plant import Plan
+from elastream.dataflow.graph import Graph
+from elastream.dataflow.operators import Alternate, Edge, Kind, Operator
+from elastream.dataflow.stages import lay_out
 from elastream.experiments.simulated import simulated
 from elastream.experiments.worth import Worth, WorthWatch, dynamic, value_of
-from elastream.model.action import SwitchAlternate
-from elastream.model.cloud import Billing, HostType
-from elastream.model.graph import Alternate, Edge, Graph, Kind, Operator
-from elastream.model.observation import Composition
-from elastream.model.plant import Plan
-from elastream.model.stages import lay_out
-from elastream.planning.policies.baselines import Untouched
-from elastream.planning.scheduling.problem import Goal
-from elastream.simulation import Settings, SimulatedPlant, Travel, make_plant
-from elastream.workload import constant
+from elastream.loads import constant
+from elastream.policies.placements import Untouched
+from elastream.policies.value_cost.problem import Goal
+from elastream.simulator import Settings, SimulatedPlant, Travel, make_plant
 
 GOAL = Goal(0.8, 0.05, 2.0, 1.0, 3600.0)
 

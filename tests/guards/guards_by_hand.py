@@ -7,9 +7,9 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from elastream.dataflow.signals import Signal, SignalKind
 from elastream.guards.language import OVERLOADS, seconds_of
 from elastream.guards.tree import Literal, Node, Read
-from elastream.model.signals import Signal, SignalKind
 
 SIGNALS = (Signal("error"), Signal("rate_in"), Signal("alert", SignalKind.TRUTH), Signal("tariff", SignalKind.TEXT))
 

@@ -8,12 +8,12 @@ from guards_by_hand import SIGNALS, Row, by_hand, texts
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from elastream.core.guarding import Standing
+from elastream.dataflow.signals import Signal, SignalKind, SignalReading
 from elastream.guards.elements import Element, Guard, GuardSet, guard_of
 from elastream.guards.evaluator import Evaluator
 from elastream.guards.language import Language
 from elastream.guards.program import program_of
-from elastream.model.guarding import Standing
-from elastream.model.signals import Signal, SignalKind, SignalReading
 
 LANGUAGE = Language(SIGNALS)
 

@@ -6,13 +6,13 @@ from guards_by_hand import SIGNALS, texts
 from hypothesis import given
 from hypothesis import strategies as st
 
+from elastream.dataflow.signals import Signal, SignalKind, SignalReading
 from elastream.guards.compiling import compiled
 from elastream.guards.elements import Element, GuardSet, guard_of
 from elastream.guards.evaluator import Evaluator
 from elastream.guards.language import GuardError, Language
 from elastream.guards.program import program_of
 from elastream.guards.tree import Read
-from elastream.model.signals import Signal, SignalKind, SignalReading
 
 LANGUAGE = Language(SIGNALS)
 SLOTS = {Read(signal.name): n for n, signal in enumerate(SIGNALS)}

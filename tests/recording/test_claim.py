@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from elastream.model.errors import EnvironmentProblem
+from elastream.errors import EnvironmentProblem
 from elastream.recording.claim import PATIENCE, SETTLES, DriverClaim
 from elastream.recording.places import RemotePath, write_whole
 

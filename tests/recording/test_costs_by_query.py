@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 
 from conformance.fake_plant import FakePlant
 from elastream.control.loop import Loop
-from elastream.model.cloud import Billing, HostType
-from elastream.model.errors import CloudError
-from elastream.model.metrics import Metric
-from elastream.model.observation import Frame, MicroBatch
-from elastream.model.prices import PriceList
-from elastream.planning.policies.threshold import Threshold
+from elastream.core.frames import Frame
+from elastream.core.hosts import Billing, HostType, PriceList
+from elastream.core.metrics import Metric
+from elastream.core.observation import MicroBatch
+from elastream.errors import CloudError
+from elastream.policies.threshold import Threshold
 from elastream.recording.costs import CostSplit, queries_of, split
 from elastream.recording.observer import describe_run
 from elastream.recording.recorder import Collector

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from elastream.model.errors import InputError
+from elastream.errors import InputError
 from elastream.recording.dead_letters import DeadLetters, LeftOutBatch, letters
 from properties import examples
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from elastream import Autopilot
-from elastream.model.errors import InputError
+from elastream.errors import InputError
 from elastream.recording.directory import RunDirectory
 from elastream.recording.manifest import Manifest, directory_of, write_manifest
 from elastream.recording.places import RemotePath, place_of

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from elastream.model.errors import DataflowError, InputError
-from elastream.model.key_table import KeyTable, Selection
+from elastream.dataflow.key_table import KeyTable, Selection
+from elastream.errors import DataflowError, InputError
 from elastream.recording.directory import RunDirectory
 from elastream.recording.key_tables import KeyTableLog, read_rows, written_rows
 from properties import examples

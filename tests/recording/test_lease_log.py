@@ -3,8 +3,8 @@ from dataclasses import replace
 import pytest
 
 from elastream.clouds.local.local import SMALL
-from elastream.model.cloud import HostState, Lease, Past
-from elastream.model.errors import InputError
+from elastream.core.hosts import HostState, Lease, Past
+from elastream.errors import InputError
 from elastream.recording.lease_log import LeaseLog
 
 

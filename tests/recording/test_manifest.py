@@ -3,8 +3,8 @@ from dataclasses import replace
 
 import pytest
 
-from elastream.model.errors import EnvironmentProblem, InputError
-from elastream.model.observation import MicroBatch, Observation
+from elastream.core.observation import MicroBatch, Observation
+from elastream.errors import EnvironmentProblem, InputError
 from elastream.recording.directory import RunDirectory
 from elastream.recording.formats import FORMAT
 from elastream.recording.guard_log import GuardLog

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from elastream.model.errors import InputError
+from elastream.errors import InputError
 from elastream.recording import mirror
 from elastream.recording.directory import RunDirectory
 from elastream.recording.mirror import SELDOM, Mirror, copy_now, fetched, mirrored, refuse_overtaken

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from clusters import hdfs
-from elastream.model.errors import EnvironmentProblem, InputError
+from elastream.errors import EnvironmentProblem, InputError
 from elastream.recording.file_systems import FILES_REACHED_BY, _name_nodes, reached_by, resolved
 from elastream.recording.places import (
     RemotePath,
@@ -177,7 +177,7 @@ def test_the_newest_rows_of_a_change_log_are_the_same_before_and_after_it_is_tid
 
 
 def test_results_of_an_earlier_run_are_replaced(root):
-    from elastream.model.endpoints import ParquetSink
+    from elastream.dataflow.endpoints import ParquetSink
 
     begin_results(root, ["word"], run="one")
     write_whole(root / "batch=0" / "changes.parquet", b"x")

@@ -11,15 +11,18 @@ from hypothesis import strategies as st
 
 from conformance.fake_plant import BIG, SMALL, FakePlant
 from elastream.control.loop import Loop
-from elastream.model.alarms import Alarm
-from elastream.model.cloud import HostState, HostType, Lease, total_cost
-from elastream.model.decision import Decision, Fault
-from elastream.model.errors import EnvironmentProblem, InputError
-from elastream.model.graph import Edge, Graph, Kind, Operator
-from elastream.model.observation import Context, Frame, Metric, MicroBatch, Observation
-from elastream.model.ring import Ring
-from elastream.model.stages import lay_out
-from elastream.planning.policies.threshold import Threshold
+from elastream.core.alarm import Alarm
+from elastream.core.decision import Decision, Fault
+from elastream.core.frames import Frame
+from elastream.core.hosts import HostState, HostType, Lease, total_cost
+from elastream.core.metrics import Metric
+from elastream.core.observation import Context, MicroBatch, Observation
+from elastream.core.ring import Ring
+from elastream.dataflow.graph import Graph
+from elastream.dataflow.operators import Edge, Kind, Operator
+from elastream.dataflow.stages import lay_out
+from elastream.errors import EnvironmentProblem, InputError
+from elastream.policies.threshold import Threshold
 from elastream.recording.observer import Ending, describe_run
 from elastream.recording.recorder import Collector, Recorder, Recording
 from elastream.report.summary import mixture_quantile, summarise

@@ -9,9 +9,9 @@ from rich.console import Console
 from conformance.fake_plant import FakePlant
 from elastream.control.guarding import Guarding
 from elastream.control.loop import Loop
+from elastream.core.plant import Plan
 from elastream.dashboard.live import PlainView, Screen
-from elastream.model.plant import Plan
-from elastream.model.signals import SignalReading
+from elastream.dataflow.signals import SignalReading
 from elastream.recording.guard_log import GuardLog
 from elastream.recording.recorder import Collector
 from elastream.report.dynamic import Selected, ran

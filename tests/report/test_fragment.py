@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from elastream.model.observation import Observation
+from elastream.core.observation import Observation
 from elastream.recording.observer import Ending
 from elastream.recording.recorder import Collector, Recording
 from elastream.report.fragment import fragment

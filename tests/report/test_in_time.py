@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastream.model.observation import MicroBatch
+from elastream.core.observation import MicroBatch
 from elastream.report.in_time import InTime
 
 NAN = math.nan

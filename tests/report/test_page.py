@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from elastream.model.action import LeaseHost, describe
-from elastream.model.alarms import Alarm
-from elastream.model.decision import Decision, Fault, Proposal
-from elastream.model.errors import EnvironmentProblem
-from elastream.model.observation import Observation
-from elastream.model.wording import amount, duration_text
+from elastream.core.action import LeaseHost, describe
+from elastream.core.alarm import Alarm
+from elastream.core.decision import Decision, Fault, Proposal
+from elastream.core.observation import Observation
+from elastream.core.wording import amount, duration_text
+from elastream.errors import EnvironmentProblem
 from elastream.recording.observer import Ending, Header
 from elastream.recording.recorder import Collector, Recorder, Recording
 from elastream.report import write_report

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
+from elastream.core.metrics import Metric
 from elastream.dashboard.summary import print_summary
-from elastream.model.errors import InputError
-from elastream.model.observation import Metric
+from elastream.errors import InputError
 from elastream.recording.parts import Keep, files_of
 from elastream.recording.recorder import Recorder, Recording
 from elastream.recording.tail import last_time

@@ -5,7 +5,8 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from elastream.model.observation import Metric, Observation
+from elastream.core.metrics import Metric
+from elastream.core.observation import Observation
 from elastream.recording.recorder import Collector, Recorder, Recording
 from elastream.report.page import render
 from elastream.report.rings import rings_over_time, state_at_the_end

@@ -8,10 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from elastream.model.action import LeaseHost, MoveTask, Outcome, ReleaseHost, Status, SwitchAlternate, TaskId
-from elastream.model.cloud import HostState, HostType, Lease
-from elastream.model.decision import Decision, Proposal
-from elastream.model.observation import Metric, Observation
+from elastream.core.action import LeaseHost, MoveTask, Outcome, ReleaseHost, Status, SwitchAlternate, TaskId
+from elastream.core.decision import Decision, Proposal
+from elastream.core.hosts import HostState, HostType, Lease
+from elastream.core.metrics import Metric
+from elastream.core.observation import Observation
 from elastream.recording.observer import Ending, Header
 from elastream.recording.recorder import Collector, Recording
 from elastream.report.drawing import ORIGIN

@@ -11,10 +11,10 @@ import pytest
 from elastream.clouds.local.closed import POOL_TOKEN, Secrets, for_others
 from elastream.clouds.local.processes import SECRET
 from elastream.control.journal import Journal
+from elastream.pool.state_log import StateLog
 from elastream.recording.directory import RunDirectory, create_private
 from elastream.recording.lease_log import LeaseLog
 from elastream.recording.recorder import Recorder
-from elastream.services.state_log import StateLog
 from elastream.spark.placement.allocation import AllocationStore
 
 

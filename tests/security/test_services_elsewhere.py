@@ -11,10 +11,10 @@ import uvicorn
 
 from elastream.clouds.arbiter_link import of_this_machine
 from elastream.clouds.pool import Pool
-from elastream.model.errors import CloudError, DataflowError, EnvironmentProblem
-from elastream.services.arbiter_service import listening, web_settings
-from elastream.services.manager_document import load_manager
-from elastream.services.metrics import PrometheusObserver
+from elastream.errors import CloudError, DataflowError, EnvironmentProblem
+from elastream.observability.metrics import PrometheusObserver
+from elastream.pool.document import load_manager
+from elastream.pool.service import listening, web_settings
 
 DOCUMENT = "arbiter: {{name: demo, machines: {{small: 1}}, listen: '{listen}'{more}}}\n"
 CLOSED = ", token_file: token, certificate: pem, key: key"

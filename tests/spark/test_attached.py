@@ -6,11 +6,12 @@ from types import SimpleNamespace
 import pytest
 
 from conformance.fake_provider import SMALL, FakeProvider
-from elastream.model.action import DrainHost, MoveTask, ReleaseHost, SwitchAlternate, TaskId
-from elastream.model.alarms import Alarms
-from elastream.model.cloud import HostState
-from elastream.model.errors import HostsGone
-from elastream.model.observation import Frame, Metric
+from elastream.core.action import DrainHost, MoveTask, ReleaseHost, SwitchAlternate, TaskId
+from elastream.core.alarm import Alarms
+from elastream.core.frames import Frame
+from elastream.core.hosts import HostState
+from elastream.core.metrics import Metric
+from elastream.errors import HostsGone
 from elastream.spark import attach as module
 from elastream.spark.attach import attach
 from elastream.spark.hosts.hosts import Hosts

@@ -9,7 +9,7 @@ from pyspark.sql import functions as F
 
 from conformance.suite import PlantCase, conformance_suite
 from elastream.clouds.local.hosts import LocalHosts
-from elastream.model.promises import PlantKind
+from elastream.core.metrics import PlantKind
 from elastream.spark.attach import AttachedPlant, attach
 from elastream.spark.jvm.capabilities import probe
 from stranger import TINY, one_executor

@@ -28,7 +28,7 @@ PROGRAM = """
 import json, os, signal, sys, time
 from pathlib import Path
 from elastream import Dataflow, HostType, Local, constant, parquet, records
-from elastream.model.action import SetTokens
+from elastream.core.action import SetTokens
 from elastream.recording.directory import RunDirectory
 from elastream.spark.start import start_plant
 from elastream.spark.worker.composition import latest_batch, offsets_of

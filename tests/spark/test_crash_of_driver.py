@@ -26,8 +26,8 @@ import sys, time
 from pathlib import Path
 from pyspark.sql import SparkSession
 from elastream import Dataflow, constant, parquet, records
-from elastream.model.observation import Composition
-from elastream.model.stages import lay_out
+from elastream.core.observation import Composition
+from elastream.dataflow.stages import lay_out
 from elastream.spark.queries.compiler import start_queries
 from elastream.spark.jvm.session import session_settings
 from elastream.recording.directory import RunDirectory

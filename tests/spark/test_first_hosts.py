@@ -6,7 +6,7 @@ import os
 import pytest
 
 from conformance.fake_provider import SMALL, FakeProvider
-from elastream.model.errors import CloudError, EnvironmentProblem, HostsGone
+from elastream.errors import CloudError, EnvironmentProblem, HostsGone
 from elastream.recording import lines
 from elastream.recording.lease_log import LeaseLog
 from elastream.spark import start

@@ -18,8 +18,8 @@ from pyspark.sql.datasource import DataSource, SimpleDataSourceStreamReader
 
 from elastream import Autopilot, Dataflow, HostType, Local, Threshold, parquet, text_files
 from elastream.control.loop import Loop
-from elastream.model.action import LeaseHost
-from elastream.model.latency import Basis, basis_text
+from elastream.core.action import LeaseHost
+from elastream.core.latency import Basis, basis_text
 from elastream.recording.directory import RunDirectory
 from elastream.recording.observer import describe_run
 from elastream.recording.recorder import Collector, Recording

@@ -9,10 +9,10 @@ import pytest
 
 from conformance.fake_provider import SMALL, FakeProvider
 from conformance.fake_session import FakeSession
-from elastream.model.action import Outcome, ReleaseHost, Status, TaskId
-from elastream.model.alarms import Alarms
-from elastream.model.cloud import HostState
-from elastream.model.ring import Ring
+from elastream.core.action import Outcome, ReleaseHost, Status, TaskId
+from elastream.core.alarm import Alarms
+from elastream.core.hosts import HostState
+from elastream.core.ring import Ring
 from elastream.spark.hosts.hosts import Hosts
 from elastream.spark.jvm.executors import Executors, Location
 from elastream.spark.mover import CALM, FAULTS, HOST_STEP, STEP, Mover

@@ -15,7 +15,7 @@ from pyspark.util import InheritableThread
 
 from elastream import Dataflow, HostType, Local, constant, latest, parquet, records
 from elastream.clouds.local.confinement import group_of, tagged
-from elastream.model.action import (
+from elastream.core.action import (
     CancelDrain,
     DrainHost,
     LeaseHost,
@@ -26,11 +26,11 @@ from elastream.model.action import (
     SwitchAlternate,
     TaskId,
 )
-from elastream.model.cloud import HostState
-from elastream.model.observation import Metric
-from elastream.planning.scheduling.enacting import enacted
-from elastream.planning.scheduling.problem import Goal
-from elastream.planning.scheduling.reading import read
+from elastream.core.hosts import HostState
+from elastream.core.metrics import Metric
+from elastream.policies.value_cost.policy import enacted
+from elastream.policies.value_cost.problem import Goal
+from elastream.policies.value_cost.reading import read
 from elastream.recording.directory import RunDirectory
 from elastream.spark.hosts.warmup import _pinned, warm_up
 from elastream.spark.jvm.gateway import java_context

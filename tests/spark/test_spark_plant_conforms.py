@@ -7,7 +7,7 @@ import pytest
 
 from conformance.suite import PlantCase, conformance_suite
 from elastream import Dataflow, HostType, Local, constant, parquet, records
-from elastream.model.promises import PlantKind
+from elastream.core.metrics import PlantKind
 from elastream.recording.directory import RunDirectory
 from elastream.spark.plant import SparkPlant
 from elastream.spark.start import start_plant

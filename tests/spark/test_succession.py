@@ -5,9 +5,9 @@ from types import SimpleNamespace
 
 from conformance.fake_provider import SMALL, FakeProvider
 from conformance.fake_session import FakeSession
-from elastream.model.action import TaskId
-from elastream.model.cloud import HostState
-from elastream.model.ring import Ring
+from elastream.core.action import TaskId
+from elastream.core.hosts import HostState
+from elastream.core.ring import Ring
 from elastream.spark.hosts.hosts import Hosts
 from elastream.spark.jvm.executors import Executors
 from elastream.spark.jvm.recovery import Loss

@@ -6,22 +6,20 @@ expressions.
 
 from collections.abc import Sequence
 
-from elastream.model.cloud import HostType
-from elastream.model.compiling import refuse_uncompilable
-from elastream.model.composing import Consistency, refuse_inconsistent
-from elastream.model.errors import about
-from elastream.model.fitting import refuse_partitions, refuse_replicas, refuse_unworkable
-from elastream.model.graph import Graph
-from elastream.model.observation import Composition
-from elastream.model.plant import Policy
-from elastream.model.stages import lay_out
+from elastream.core.composition import Consistency, refuse_inconsistent
+from elastream.core.fitting import refuse_partitions, refuse_replicas, refuse_unworkable
+from elastream.core.hosts import HostType
+from elastream.core.observation import Composition
+from elastream.core.plant import Policy
+from elastream.dataflow.compiling import refuse_uncompilable
+from elastream.dataflow.graph import Graph
+from elastream.dataflow.stages import lay_out
+from elastream.errors import about
 from elastream.spark.dataflow.shipping import pickled
 from elastream.spark.dataflow.sinks import check_sink
 from elastream.spark.dataflow.sources import check_source
 from elastream.spark.queries.segments import scalable_operators
 from elastream.spark.worker.composition import CompositionCodec
-
-__all__ = ["admit"]
 
 
 def admit(

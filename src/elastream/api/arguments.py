@@ -9,10 +9,8 @@ from typing import Any
 
 from elastream.clouds.provider import lacks_as_provider
 from elastream.documents.registry import POLICY
-from elastream.model.errors import ElastreamError, InputError
-from elastream.model.units import duration
-
-__all__ = ["refuse_others", "refuse_unobserving", "refuse_unplanning", "refuse_unreal", "seconds"]
+from elastream.errors import ElastreamError, InputError
+from elastream.units import duration
 
 OBSERVES = ("started", "observed", "decided", "ended")
 

@@ -22,29 +22,26 @@ from elastream.api.keeping import keeping
 from elastream.api.pilot_log import PilotLog
 from elastream.api.result import RunResult
 from elastream.api.showing import told_to_cluster
-from elastream.clouds.executors import STABILIZATION_DOWN
-from elastream.clouds.granted import GrantedExecutors
+from elastream.clouds.executors import STABILIZATION_DOWN, GrantedExecutors
 from elastream.clouds.provider import Cloud, Provider
 from elastream.control.journal import Journal
 from elastream.control.loop import Loop
 from elastream.control.scaling import with_window
-from elastream.model.cloud import HostType
-from elastream.model.endpoints import KafkaTopic
-from elastream.model.errors import ElastreamError, EnvironmentProblem, InputError, in_one_line
-from elastream.model.fitting import refuse_replicas
-from elastream.model.plant import Policy
-from elastream.model.prices import PriceList
-from elastream.model.scaling import NO_RULES, ScalingRules
-from elastream.model.units import pause
-from elastream.planning.policies.by_load import ByLoad
+from elastream.core.fitting import refuse_replicas
+from elastream.core.hosts import HostType, PriceList
+from elastream.core.plant import Policy
+from elastream.core.scaling import NO_RULES, ScalingRules
+from elastream.dataflow.endpoints import KafkaTopic
+from elastream.errors import ElastreamError, EnvironmentProblem, InputError, in_one_line
+from elastream.observability.events import EventLog
+from elastream.observability.metrics import PrometheusObserver
+from elastream.policies.by_load import ByLoad
 from elastream.recording.directory import RunDirectory, local_folder
 from elastream.recording.lease_log import LeaseLog
 from elastream.recording.observer import Observer, describe_run
 from elastream.recording.parts import RETENTION
 from elastream.recording.recorder import Recorder
 from elastream.report.tally import kept_for
-from elastream.services.events import EventLog
-from elastream.services.metrics import PrometheusObserver
 from elastream.spark.attach import AttachedPlant, attach, join
 from elastream.spark.hosts.hosts import unpriced
 from elastream.spark.jvm.capabilities import Capabilities, probe
@@ -54,13 +51,12 @@ from elastream.spark.jvm.executors import AllocationClient, Executors
 from elastream.spark.jvm.gateway import java_context
 from elastream.spark.telemetry.kafka_offsets import committing
 from elastream.spark.telemetry.traffic import MapOutputs, Traffic
+from elastream.units import pause
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
-
-__all__ = ["Autopilot"]
 
 log = logging.getLogger("elastream.autopilot")
 

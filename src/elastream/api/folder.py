@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from elastream.api.options import RunOptions
-from elastream.model.errors import InputError
-from elastream.model.graph import Graph
-from elastream.model.identity import identity_of, refuse_changed
-from elastream.model.stages import lay_out
+from elastream.dataflow.graph import Graph
+from elastream.dataflow.identity import identity_of, refuse_changed
+from elastream.dataflow.stages import lay_out
+from elastream.errors import InputError
 from elastream.recording.directory import RunDirectory
 from elastream.recording.manifest import Manifest, directory_of, held, read_manifest, write_manifest
 from elastream.recording.mirror import fetched, mirrored, refuse_overtaken
@@ -22,8 +22,6 @@ from elastream.recording.tail import last_time, whole_length
 from elastream.spark.hosts.taking_over import Resumed, TakenOver
 from elastream.spark.queries.damage import refuse_damaged
 from elastream.spark.worker.composition import latest_batch
-
-__all__ = ["RunFolder", "on_this_machine", "opened", "resumable"]
 
 PARTITIONS = "the number of state partitions"
 

@@ -10,12 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from elastream.control.journal import Journal
-from elastream.model.errors import ElastreamError, in_one_line
+from elastream.errors import ElastreamError, in_one_line
 from elastream.recording.directory import PRIVATE, RunDirectory
 from elastream.recording.lease_log import LeaseLog
 from elastream.recording.manifest import Manifest, held, read_manifest, write_manifest
-
-__all__ = ["Keeping", "keeping"]
 
 log = logging.getLogger("elastream.autopilot")
 

@@ -7,8 +7,6 @@ from elastream.recording.key_tables import KeyTableLog, selections_recorded
 from elastream.recording.live import refuse_ended
 from elastream.recording.recorder import Recording
 
-__all__ = ["key_tables"]
-
 
 def key_tables(run: Path | str) -> KeyTableLog:
     """The key tables of the run in the folder `run`, which other processes may append to while it goes on.

@@ -11,11 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from elastream.clouds.provider import Cloud
-from elastream.model.plant import Policy
-from elastream.model.scaling import ScalingRules
+from elastream.core.plant import Policy
+from elastream.core.scaling import ScalingRules
 from elastream.recording.observer import Observer
-
-__all__ = ["RunOptions", "current_options", "with_options"]
 
 
 @dataclass(frozen=True, slots=True)

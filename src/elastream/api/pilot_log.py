@@ -3,17 +3,16 @@
 import logging
 from collections.abc import Hashable
 
-from elastream.model.action import Action, Outcome, Status, describe
-from elastream.model.cloud import HostState
-from elastream.model.decision import Decision
-from elastream.model.graph import Kind
-from elastream.model.observation import Metric, Observation
-from elastream.model.units import format_duration
-from elastream.model.wording import gist, quantities
+from elastream.core.action import Action, Outcome, Status, describe
+from elastream.core.decision import Decision
+from elastream.core.hosts import HostState
+from elastream.core.metrics import Metric
+from elastream.core.observation import Observation
+from elastream.core.wording import gist, quantities
+from elastream.dataflow.operators import Kind
 from elastream.recording.observer import Ending, Header
 from elastream.spark.attach import AttachedPlant
-
-__all__ = ["PilotLog"]
+from elastream.units import format_duration
 
 log = logging.getLogger("elastream.autopilot")
 

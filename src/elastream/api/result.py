@@ -6,7 +6,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from elastream.model.errors import InputError
+from elastream.errors import InputError
 from elastream.recording.dead_letters import letters
 from elastream.recording.directory import RunDirectory
 from elastream.recording.frames import Frames
@@ -21,8 +21,6 @@ from elastream.report.summary import Summary, summarise
 if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
-
-__all__ = ["RunResult"]
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -28,21 +28,21 @@ from elastream.control.journal import Journal
 from elastream.control.key_tables import KeyTabling
 from elastream.control.loop import Loop
 from elastream.control.scaling import with_window
-from elastream.documents.guards import load_guards
+from elastream.core.composition import consistency_of
+from elastream.core.fitting import refuse_rules
+from elastream.core.observation import Context
+from elastream.core.plant import Policy
+from elastream.core.scaling import NO_RULES, ScalingRules
+from elastream.dataflow.builder import Dataflow
+from elastream.dataflow.endpoints import Collected, Files, KafkaTopic, TextFiles
+from elastream.dataflow.graph import Graph
+from elastream.dataflow.key_table import KeyTable, selection_of, selections_of
+from elastream.dataflow.stages import lay_out, state_partitions_of
 from elastream.documents.registry import parameters_of
-from elastream.model.composing import consistency_of
-from elastream.model.endpoints import Collected, Files, KafkaTopic, TextFiles
-from elastream.model.errors import ElastreamError, InputError, in_one_line
-from elastream.model.fitting import refuse_rules
-from elastream.model.flow import Dataflow
-from elastream.model.graph import Graph
-from elastream.model.key_table import KeyTable, selection_of, selections_of
-from elastream.model.observation import Context
-from elastream.model.plant import Policy
-from elastream.model.scaling import NO_RULES, ScalingRules
-from elastream.model.stages import lay_out, state_partitions_of
-from elastream.model.units import format_duration, pause
-from elastream.planning.policies.threshold import Threshold
+from elastream.errors import ElastreamError, InputError, in_one_line
+from elastream.guards.document import load_guards
+from elastream.guards.pollers import Pollers, pollable
+from elastream.policies.threshold import Threshold
 from elastream.recording.directory import RunDirectory
 from elastream.recording.file_systems import FILES_REACHED_BY, reached_by
 from elastream.recording.guard_log import GuardLog
@@ -52,14 +52,11 @@ from elastream.recording.parts import RETENTION
 from elastream.recording.places import place_of
 from elastream.recording.recorder import Recorder
 from elastream.report.tally import kept_for
-from elastream.services.external import pollable
-from elastream.services.pollers import Pollers
 from elastream.spark.dataflow.sinks import replace_results, tables_collected
 from elastream.spark.jvm.session import StateStore
 from elastream.spark.start import pace_of, start_plant
 from elastream.spark.telemetry.kafka_offsets import committing
-
-__all__ = ["RunResult", "run"]
+from elastream.units import format_duration, pause
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 LOG_BYTES, LOGS = 10_000_000, 3
@@ -108,7 +105,7 @@ def run(
     and branches may run; others can be given while it runs (`elastream guards set`). tables: key tables, which say which
     alternate runs for which key; others can be given, too (`elastream tables set`, `key_tables`). consistency: what
     records meet that are between two queries while the composition changes: `"batch"`, `"wave"` or `"drain"`
-    (`elastream.model.composing.Consistency`). replicas: hosts that keep a copy of each state partition up to date, so
+    (`elastream.core.composition.Consistency`). replicas: hosts that keep a copy of each state partition up to date, so
     that a lost host costs a pause of the length of a batch and not the loading of its state. retention: how long details
     are kept on disk: observations, decisions, changes of updated results, which `latest` reads all the same; figures of
     the whole run stay. scaling: rules for the number of hosts, which hold for any policy. currency: of all prices, such as

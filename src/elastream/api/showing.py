@@ -16,17 +16,15 @@ from elastream.api.options import RunOptions
 from elastream.dashboard.live import PlainView, RunView, view_for
 from elastream.dashboard.notebook import NotebookView, in_notebook
 from elastream.dashboard.summary import print_summary
-from elastream.model.errors import ElastreamError
-from elastream.model.graph import Graph
+from elastream.dataflow.graph import Graph
+from elastream.errors import ElastreamError
+from elastream.observability.events import EventLog
 from elastream.recording.directory import RunDirectory
 from elastream.recording.observer import Observer
 from elastream.recording.recorder import Recording
 from elastream.report.page import write_report
 from elastream.report.summary import summarise
-from elastream.services.events import EventLog
 from elastream.spark.jvm.cluster_events import event_sink
-
-__all__ = ["concluded", "length_of", "shown", "told_to_cluster"]
 
 log = logging.getLogger("elastream")
 

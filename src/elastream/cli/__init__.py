@@ -1,7 +1,5 @@
 """The `elastream` command, one module per command; each imports its dependencies when it runs, so that help is fast."""
 
-__all__ = ["main"]
-
 
 def main() -> None:
     """Entry point of the command line; ends the process with the command's status."""

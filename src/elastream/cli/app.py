@@ -22,10 +22,7 @@ from elastream.cli.pause import pause, unpause
 from elastream.cli.report import report
 from elastream.cli.run import run
 from elastream.cli.simulate import simulate
-from elastream.model.errors import ElastreamError
-from elastream.model.extras import missing
-
-__all__ = ["COMMANDS", "INTERRUPTED", "app"]
+from elastream.errors import ElastreamError, missing
 
 INTERRUPTED = 130
 """Exit status after Ctrl-C, as shells have it: 128 and the number of SIGINT."""

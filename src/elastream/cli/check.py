@@ -13,11 +13,9 @@ from elastream.cli.options import named_by
 
 if TYPE_CHECKING:
     from elastream.cli.declared import Declared
-    from elastream.model.errors import ElastreamError
-    from elastream.model.graph import Graph
-    from elastream.model.plant import Policy
-
-__all__ = ["check"]
+    from elastream.core.plant import Policy
+    from elastream.dataflow.graph import Graph
+    from elastream.errors import ElastreamError
 
 NAMED = "NAME[:key=value,...]"
 
@@ -38,7 +36,7 @@ def check(
 
 
 def _check(file: Path, policy: str | None, cloud: str | None) -> None:
-    from elastream.model.key_table import selection_of
+    from elastream.dataflow.key_table import selection_of
 
     given = declared(file)
     if policy is not None:
@@ -51,7 +49,7 @@ def _check(file: Path, policy: str | None, cloud: str | None) -> None:
     for each in given.tables:
         each.check(selection_of(given.graph, each.operator))
     if given.guards is not None:
-        from elastream.documents.guards import load_guards
+        from elastream.guards.document import load_guards
 
         load_guards(given.guards, given.graph)
     said = [*unknown_to(given.policy, given.graph, given.target_latency), *needed(given, only_simulated is None)]
@@ -65,10 +63,10 @@ def _check(file: Path, policy: str | None, cloud: str | None) -> None:
 def refuse(given: "Declared") -> "ElastreamError | None":
     """Raise ElastreamError for what `run` would refuse, or `simulate` where it cannot run; returns why it cannot."""
     from elastream.clouds.pool import Pool
-    from elastream.model.compiling import simulated_only
-    from elastream.model.composing import consistency_of
-    from elastream.model.fitting import refuse_rules, refuse_unworkable
-    from elastream.model.stages import lay_out
+    from elastream.core.composition import consistency_of
+    from elastream.core.fitting import refuse_rules, refuse_unworkable
+    from elastream.dataflow.compiling import simulated_only
+    from elastream.dataflow.stages import lay_out
 
     asks = isinstance(given.cloud, Pool)  # a pool knows its types and its size only where it runs
     types = given.host_types if asks else given.types
@@ -104,7 +102,7 @@ def refuse(given: "Declared") -> "ElastreamError | None":
 
 def needed(given: "Declared", runs: bool) -> "list[str]":
     """What `run` and `simulate` need that the file does not say; a sentence each."""
-    from elastream.model.graph import Kind
+    from elastream.dataflow.operators import Kind
 
     found, graph = [], given.graph
     if runs and given.cloud is None:
@@ -134,8 +132,8 @@ def _declare(names: "list[str]") -> str:
 def doubted(given: "Declared") -> "tuple[str, ...]":
     """What `run` will warn of; a sentence each. How many hosts a pool has is known only where it runs."""
     from elastream.clouds.pool import Pool
-    from elastream.model.fitting import doubts
-    from elastream.model.graph import Kind
+    from elastream.core.fitting import doubts
+    from elastream.dataflow.operators import Kind
 
     sized = given.cloud is not None and not isinstance(given.cloud, Pool)
     keyed = any(each.kind is Kind.KEYED for each in given.graph.operators)
@@ -147,11 +145,11 @@ def beyond(given: "Declared") -> "list[str]":
     """What is missing where the load's peak, by declared costs, fills more hosts than there may be, or than partitions of
     state can use."""
     from elastream.clouds.pool import Pool
-    from elastream.model.errors import ElastreamError
-    from elastream.model.stages import lay_out, state_partitions_of
-    from elastream.model.wording import hosts_text
-    from elastream.planning.algorithms.reach import beyond_partitions
-    from elastream.planning.provision import TARGET_UTILISATION, declared_cores, for_cores, rates_of
+    from elastream.core.wording import hosts_text
+    from elastream.dataflow.stages import lay_out, state_partitions_of
+    from elastream.errors import ElastreamError
+    from elastream.policies.common.provision import TARGET_UTILISATION, declared_cores, for_cores, rates_of
+    from elastream.policies.common.reach import beyond_partitions
 
     if given.cloud is None or isinstance(given.cloud, Pool) or not given.types:
         return []
@@ -178,9 +176,8 @@ def names_of(names: "Sequence[str]") -> str:
 
 def unknown_to(policy: "Policy | None", graph: "Graph", target_latency: float | None) -> "list[str]":
     """Metrics that `policy` needs and that `graph` will not have on Spark; a sentence each, with what is missing."""
-    from elastream.model.metrics import Needs
-    from elastream.model.promises import PlantKind, Rows
-    from elastream.model.stages import lay_out
+    from elastream.core.metrics import Needs, PlantKind, Rows
+    from elastream.dataflow.stages import lay_out
 
     needs: Needs = getattr(policy, "needs", frozenset())
     layout, found = lay_out(graph), []
@@ -199,7 +196,7 @@ def unknown_to(policy: "Policy | None", graph: "Graph", target_latency: float | 
 
 def _role(graph: "Graph", name: str) -> str:
     """What an operator is, for the table: its kind, or which sink it is where it writes no results."""
-    from elastream.model.endpoints import DomainSignal
+    from elastream.dataflow.endpoints import DomainSignal
 
     operator = graph.by_name[name]
     if isinstance(operator.writes, DomainSignal):
@@ -211,8 +208,8 @@ def _show(file: Path, graph: "Graph", said: "Sequence[str]") -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from elastream.model.stages import lay_out
-    from elastream.model.wording import counted, duration_text
+    from elastream.core.wording import counted, duration_text
+    from elastream.dataflow.stages import lay_out
 
     layout, console = lay_out(graph), Console()
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")

@@ -11,9 +11,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from elastream.model.errors import ElastreamError
-
-__all__ = ["in_child"]
+from elastream.errors import ElastreamError
 
 ENDED = 1
 """Exit status where the child has printed a stack trace: a fault of this package."""

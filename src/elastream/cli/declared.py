@@ -9,16 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from elastream.model.scaling import NO_RULES
+from elastream.core.scaling import NO_RULES
 
 if TYPE_CHECKING:
-    from elastream.model.cloud import HostType
-    from elastream.model.graph import Graph
-    from elastream.model.key_table import KeyTable
-    from elastream.model.plant import Policy
-    from elastream.model.scaling import ScalingRules
-
-__all__ = ["Declared", "declared"]
+    from elastream.core.hosts import HostType
+    from elastream.core.plant import Policy
+    from elastream.core.scaling import ScalingRules
+    from elastream.dataflow.graph import Graph
+    from elastream.dataflow.key_table import KeyTable
 
 
 @dataclass(frozen=True)
@@ -60,9 +58,9 @@ def declared(file: Path) -> Declared:
     from elastream.api.options import RunOptions
     from elastream.cli.program import execute
     from elastream.cli.run import without_run
-    from elastream.model.errors import InputError
-    from elastream.model.flow import Dataflow
-    from elastream.planning.policies.threshold import Threshold
+    from elastream.dataflow.builder import Dataflow
+    from elastream.errors import InputError
+    from elastream.policies.threshold import Threshold
 
     if file.suffix in (".yaml", ".yml") and file.is_file():
         return _of_document(file)

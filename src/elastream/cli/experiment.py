@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     from elastream.experiments.findings import Findings
 
-__all__ = ["experiment", "save"]
-
 NOT_HELD = 1
 """Exit status if a check does not hold."""
 

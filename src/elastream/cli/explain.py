@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from elastream.cli.options import Recorded, as_seconds
-from elastream.model.errors import InputError
+from elastream.errors import InputError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -14,11 +14,8 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
 
-    from elastream.model.decision import Decision
+    from elastream.core.decision import Decision
     from elastream.recording.recorder import Recording
-
-__all__ = ["explain"]
-
 
 Round = Annotated[int | None, typer.Option(metavar="N", min=0, help="Show this planning round.")]
 
@@ -83,8 +80,8 @@ def _list(recording: "Recording", console: "Console") -> None:
     from rich.table import Table
     from rich.text import Text
 
+    from elastream.core.wording import clock, counted
     from elastream.dashboard.live import acted, alike, summary_of, worth_showing
-    from elastream.model.wording import clock, counted
 
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
     table.add_column("time", justify="right")
@@ -117,7 +114,7 @@ def _list(recording: "Recording", console: "Console") -> None:
 def _row(decision: "Decision", summary: str) -> "Text":
     from rich.text import Text
 
-    from elastream.model.wording import UNKNOWN
+    from elastream.core.wording import UNKNOWN
 
     if not decision.faults:
         return Text(summary)
@@ -130,9 +127,9 @@ def _newest(recording: "Recording", console: "Console") -> None:
     """The metrics of the newest observation, as far as they are known, and what guards could not decide."""
     from rich.text import Text
 
-    from elastream.model.latency import basis_text
-    from elastream.model.metrics import Metric
-    from elastream.model.wording import clock, quantity
+    from elastream.core.latency import basis_text
+    from elastream.core.metrics import Metric
+    from elastream.core.wording import clock, quantity
     from elastream.report.in_time import in_time
 
     if not len(recording.times):
@@ -156,9 +153,9 @@ def _newest(recording: "Recording", console: "Console") -> None:
 def _tell(recording: "Recording", decision: "Decision", console: "Console") -> None:
     from rich.text import Text
 
-    from elastream.model.action import describe
-    from elastream.model.latency import basis_text
-    from elastream.model.wording import UNKNOWN, clock, duration_text, quantity
+    from elastream.core.action import describe
+    from elastream.core.latency import basis_text
+    from elastream.core.wording import UNKNOWN, clock, duration_text, quantity
 
     def heading(text: str) -> None:
         console.print(Text(text, style="bold"))
@@ -218,7 +215,7 @@ def _tell_guards(
     recording: "Recording", decision: "Decision", heading: "Callable[[str], None]", line: "Callable[..., None]"
 ) -> None:
     """What the guards allowed in a round, why, what ran, and the signals that they read."""
-    from elastream.model.wording import duration_text, signal_text
+    from elastream.core.wording import duration_text, signal_text
 
     standings = recording.standings_at(decision.time)
     if not standings:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from elastream.cli.options import Recorded
-from elastream.model.errors import InputError
+from elastream.errors import InputError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
     from elastream.guards.program import Program
     from elastream.recording.recorder import Recording
-
-__all__ = ["guards"]
 
 guards = typer.Typer(
     name="guards", no_args_is_help=True, help="Guards: what says which alternates and branches of a dataflow may run."
@@ -44,7 +42,7 @@ def check(
     from rich.console import Console
 
     from elastream.cli.declared import declared
-    from elastream.documents.guards import load_guards
+    from elastream.guards.document import load_guards
 
     program = load_guards(file, None if dataflow is None else declared(dataflow).graph).program
     console, table = Console(), _table("element", "alternate", "active by", "value", "signals")
@@ -65,7 +63,7 @@ def give(run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of 
     They are checked against the dataflow that runs first. Exit status 2, with one sentence, for what is wrong, and for a
     run that has ended: the run is not touched.
     """
-    from elastream.documents.guards import load_guards
+    from elastream.guards.document import load_guards
     from elastream.guards.subject import Subject
     from elastream.recording.directory import RunDirectory
     from elastream.recording.guard_log import GuardLog
@@ -132,7 +130,7 @@ def _show_standings(recording: "Recording", console: "Console") -> None:
 
 
 def _show_signals(recording: "Recording", console: "Console") -> None:
-    from elastream.model.wording import duration_text, signal_text
+    from elastream.core.wording import duration_text, signal_text
 
     at = float(recording.times[-1])
     table = _table("signal", "value", "age")
@@ -151,12 +149,12 @@ def _table(*columns: str) -> "Table":
 
 
 def _size(program: "Program") -> str:
-    from elastream.model.wording import counted
+    from elastream.core.wording import counted
 
     return f"{counted(sum(map(len, program.rules)), 'guard')} of {counted(len(program.elements), 'element')}"
 
 
 def _clock(seconds: float) -> str:
-    from elastream.model.wording import clock
+    from elastream.core.wording import clock
 
     return clock(seconds)

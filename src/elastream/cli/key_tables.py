@@ -7,9 +7,7 @@ from typing import Annotated
 import typer
 
 from elastream.cli.options import Recorded
-from elastream.model.errors import InputError
-
-__all__ = ["tables"]
+from elastream.errors import InputError
 
 tables = typer.Typer(
     name="tables", no_args_is_help=True, help="Key tables: which alternate of an operator runs for which key."
@@ -32,8 +30,8 @@ def give(
     Exit status 2, with one sentence, for what is wrong, and for a run that has ended: the run is not touched.
     """
     from elastream.api.key_tables import key_tables
+    from elastream.core.wording import counted
     from elastream.documents.key_tables import load_key_table
-    from elastream.model.wording import counted
 
     log = key_tables(run)
     if operator not in log.selections:

@@ -11,9 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from elastream.services.manager_document import ArbiterSetting, RegionSetting
-
-__all__ = ["manager"]
+    from elastream.pool.document import ArbiterSetting, RegionSetting
 
 
 def manager(
@@ -21,7 +19,7 @@ def manager(
 ) -> None:
     """Run an arbiter of shared hosts or a region's manager; SIGTERM or Ctrl-C ends it, and a journal lets the next one go
     on."""
-    from elastream.services.manager_document import ArbiterSetting, load_manager
+    from elastream.pool.document import ArbiterSetting, load_manager
 
     setting = load_manager(file)
     logging.basicConfig(stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO)
@@ -33,9 +31,9 @@ def manager(
 
 
 def _arbiter(setting: "ArbiterSetting") -> None:
-    from elastream.services.arbiter_node import ArbiterNode
-    from elastream.services.arbiter_service import listening, serve
-    from elastream.services.state_log import StateLog, steady
+    from elastream.pool.arbiter import ArbiterNode
+    from elastream.pool.service import listening, serve
+    from elastream.pool.state_log import StateLog, steady
 
     with listening(setting.host, setting.port) as at:
         log = StateLog(setting.journal, f"arbiter {setting.offer.name!r}")
@@ -64,9 +62,9 @@ def _arbiter(setting: "ArbiterSetting") -> None:
 
 def _region(setting: "RegionSetting") -> None:
     from elastream.clouds.host_directory import HostDirectory
-    from elastream.services.region_link import RegionLink, follow
-    from elastream.services.region_node import RegionNode
-    from elastream.services.state_log import StateLog
+    from elastream.pool.region import RegionNode
+    from elastream.pool.region_link import RegionLink, follow
+    from elastream.pool.state_log import StateLog
 
     # A signal only wakes the wait between two rounds: what is under way is finished and written before the process ends.
     woken, waker = socket.socketpair()

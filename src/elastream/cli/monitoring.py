@@ -5,12 +5,10 @@ from typing import Annotated
 
 import typer
 
-__all__ = ["monitoring"]
-
 
 def monitoring(folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Where the files are written.")]) -> None:
     """Write what Prometheus and Grafana need to watch runs: dashboard.json, alerts.yaml, prometheus.yaml."""
-    from elastream.services.monitoring import written
+    from elastream.observability.monitoring import written
 
     for path in written(folder):
         typer.echo(str(path))

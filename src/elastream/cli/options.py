@@ -5,10 +5,8 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from elastream.model.errors import ElastreamError, InputError
-from elastream.model.units import duration
-
-__all__ = ["Recorded", "Scaling", "as_seconds", "as_some_seconds", "named_by"]
+from elastream.errors import ElastreamError, InputError
+from elastream.units import duration
 
 
 def as_seconds(text: str) -> float:

@@ -5,12 +5,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from elastream.model.errors import ElastreamError, InputError
+from elastream.errors import ElastreamError, InputError
 
 if TYPE_CHECKING:
     from elastream.recording.directory import RunDirectory
-
-__all__ = ["pause", "unpause"]
 
 Run = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run, or of an Autopilot.")]
 
@@ -34,7 +32,7 @@ def unpause(run: Run) -> None:
 
 def _ended(run: Path) -> str:
     """That a run has ended, of which nothing is left to pause; empty for one that goes on."""
-    from elastream.model.wording import clock
+    from elastream.core.wording import clock
     from elastream.recording.recorder import Recording
 
     try:

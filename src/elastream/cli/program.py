@@ -7,13 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from elastream.model.errors import DataflowError, ElastreamError, InputError
+from elastream.errors import DataflowError, ElastreamError, InputError
 
 if TYPE_CHECKING:
     from elastream.api.options import RunOptions
     from elastream.documents.dataflow import Document, Setting
-
-__all__ = ["execute"]
 
 
 def execute(file: Path, options: "RunOptions") -> Mapping[str, Any] | None:

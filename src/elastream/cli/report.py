@@ -7,9 +7,6 @@ import typer
 
 from elastream.cli.options import Recorded
 
-__all__ = ["report"]
-
-
 Output = Annotated[
     Path | None, typer.Option("-o", "--output", metavar="FILE", help="File to write; default: next to the recording.")
 ]

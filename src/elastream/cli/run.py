@@ -8,15 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 from elastream.cli.options import Scaling, as_some_seconds, named_by
-from elastream.model.errors import DataflowError, InputError
+from elastream.errors import DataflowError, InputError
 
 if TYPE_CHECKING:
-    from elastream.model.decision import Decision
-    from elastream.model.observation import Observation
+    from elastream.core.decision import Decision
+    from elastream.core.observation import Observation
     from elastream.recording.observer import Ending, Header, Observer
-
-__all__ = ["run"]
-
 
 LIMITED = "End the run so long after its hosts and queries have started and its load begins, e.g. 3min."
 
@@ -170,10 +167,10 @@ def asked_for(metrics_port: int | None, events: str | None, traces: bool = False
 
     Raises EnvironmentProblem where the port or the file cannot be had.
     """
-    from elastream.model.errors import EnvironmentProblem
-    from elastream.services.events import EventLog
-    from elastream.services.metrics import PrometheusObserver
-    from elastream.services.tracing import SpanObserver
+    from elastream.errors import EnvironmentProblem
+    from elastream.observability.events import EventLog
+    from elastream.observability.metrics import PrometheusObserver
+    from elastream.observability.tracing import SpanObserver
 
     found: list[Observer] = [] if events is None else [EventLog(events)]
     if traces:
@@ -219,7 +216,7 @@ def _of_earlier(run: Path, file: Path | None) -> tuple[Path, Mapping[str, str]]:
 
 def without_run(file: Path, names: Mapping[str, Any]) -> NoReturn:
     """Raise DataflowError that says what a program lacks that ended without calling `run(...)`."""
-    from elastream.model.flow import Dataflow
+    from elastream.dataflow.builder import Dataflow
 
     flows = {name: value for name, value in names.items() if isinstance(value, Dataflow)}
     if len(flows) == 1:

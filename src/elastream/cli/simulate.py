@@ -13,17 +13,15 @@ from elastream.cli.declared import declared
 from elastream.cli.experiment import NOT_HELD, Html, Json, save
 from elastream.cli.options import Scaling, as_seconds, as_some_seconds, named_by
 from elastream.cli.tables import print_table
-from elastream.model.errors import CloudError, ElastreamError, InputError
+from elastream.errors import CloudError, ElastreamError, InputError
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from elastream.core.hosts import HostType
+    from elastream.core.plant import Policy
     from elastream.experiments.findings import Findings
-    from elastream.model.cloud import HostType
-    from elastream.model.plant import Policy
     from elastream.recording.recorder import Recording
-
-__all__ = ["simulate"]
 
 Program = Annotated[Path | None, typer.Argument(metavar="[FILE]", help="A Python program or a YAML document.")]
 Calibrate = Annotated[
@@ -233,9 +231,9 @@ def hosts_from(
     declared: "list[HostType]",
 ) -> "tuple[HostType, ...]":
     """Host types of the price list, or those that the document declares with its own billing."""
+    from elastream.core.hosts import Billing
     from elastream.documents.user_code import near
     from elastream.experiments.prices import read_prices
-    from elastream.model.cloud import Billing
 
     options = {"--shapes": shapes, "--region": region, "--billing": unit, "--minimum": minimum}
     if prices is None and (given := [name for name, value in options.items() if value is not None]):

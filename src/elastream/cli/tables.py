@@ -9,8 +9,6 @@ if TYPE_CHECKING:
 
     from elastream.experiments.page import Table
 
-__all__ = ["print_table"]
-
 BETWEEN = 2
 """Blanks from one column to the next."""
 PROSE = 30

@@ -9,9 +9,7 @@ from typing import Any, ClassVar, Self, TypeVar
 import httpx
 from pydantic import TypeAdapter
 
-from elastream.model.errors import CloudError, ElastreamError, EnvironmentProblem
-
-__all__ = ["ANSWER_WITHIN", "ArbiterLink", "of_this_machine"]
+from elastream.errors import CloudError, ElastreamError, EnvironmentProblem
 
 ANSWER_WITHIN = 5.0
 """Seconds after which a message counts as lost."""

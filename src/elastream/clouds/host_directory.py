@@ -15,10 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from elastream.clouds.provider import HostStatus, Measured, Phase, RunState, Terms
-from elastream.model.cloud import HostType
-from elastream.model.errors import CloudError, EnvironmentProblem, InputError
-
-__all__ = ["HostDirectory"]
+from elastream.core.hosts import HostType
+from elastream.errors import CloudError, EnvironmentProblem, InputError
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 """What a host may be called: its name becomes a file's."""

@@ -13,14 +13,12 @@ from urllib.parse import urlsplit
 from elastream.clouds.executors import (
     SURVIVES_LOSSES,
     ExecutorCloud,
+    GrantedExecutors,
     heap_and_rest,
     of_our_own,
     refuse_silent,
 )
-from elastream.clouds.granted import GrantedExecutors
-from elastream.model.errors import CloudError
-
-__all__ = ["Kubernetes"]
+from elastream.errors import CloudError
 
 SCHEME = "k8s://"
 IN_CLUSTER = ("KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT")

@@ -44,27 +44,8 @@ from inspect import getattr_static
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
-from elastream.model.alarms import Alarms
-from elastream.model.cloud import HostType
-
-__all__ = [
-    "EDGES",
-    "UNLIMITED",
-    "Cloud",
-    "ClusterWord",
-    "ExistingSession",
-    "Granting",
-    "HostStatus",
-    "Measured",
-    "Phase",
-    "Provider",
-    "Reach",
-    "RunState",
-    "SeenExecutor",
-    "SessionHosts",
-    "Terms",
-    "lacks_as_provider",
-]
+from elastream.core.alarm import Alarms
+from elastream.core.hosts import HostType
 
 NAN = math.nan
 

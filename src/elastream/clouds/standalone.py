@@ -10,14 +10,12 @@ from typing import ClassVar
 
 from elastream.clouds.executors import (
     ExecutorCloud,
+    GrantedExecutors,
     address_of,
     of_our_own,
     refuse_silent,
 )
-from elastream.clouds.granted import GrantedExecutors
-from elastream.model.errors import CloudError
-
-__all__ = ["Standalone"]
+from elastream.errors import CloudError
 
 SCHEME = "spark://"
 PORT = 7077

@@ -14,15 +14,13 @@ from xml.etree import ElementTree
 from elastream.clouds.executors import (
     SURVIVES_LOSSES,
     ExecutorCloud,
+    GrantedExecutors,
     address_of,
     heap_and_rest,
     of_our_own,
     refuse_silent,
 )
-from elastream.clouds.granted import GrantedExecutors
-from elastream.model.errors import CloudError, EnvironmentProblem
-
-__all__ = ["Yarn"]
+from elastream.errors import CloudError, EnvironmentProblem
 
 MASTER = "yarn"
 FOLDERS = ("HADOOP_CONF_DIR", "YARN_CONF_DIR")

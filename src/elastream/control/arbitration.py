@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from elastream.control.progress import parallelism, wanted
 from elastream.control.scaling import ScalingLimits
-from elastream.model.action import (
+from elastream.core.action import (
     Action,
     CancelDrain,
     DrainHost,
@@ -26,16 +26,14 @@ from elastream.model.action import (
     TaskId,
     describe,
 )
-from elastream.model.cloud import HostState
-from elastream.model.composing import refusal
-from elastream.model.decision import Proposal
-from elastream.model.observation import Observation
-from elastream.model.plant import Plan
-from elastream.model.ring import tokens_refusal
-from elastream.model.units import format_duration
-from elastream.model.wording import at_most, counted
-
-__all__ = ["arbitrate", "bound", "subject", "unanswered"]
+from elastream.core.composition import refusal
+from elastream.core.decision import Proposal
+from elastream.core.hosts import HostState
+from elastream.core.observation import Observation
+from elastream.core.plant import Plan
+from elastream.core.ring import tokens_refusal
+from elastream.core.wording import at_most, counted
+from elastream.units import format_duration
 
 LEAST, TIMES = 4, 20
 """Hosts that a round may add at least, and how many times as many as before it there may be at most.

@@ -8,20 +8,18 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from elastream.documents.guards import GuardDocument, parse_guards
+from elastream.core.action import Action, SwitchAlternate, SwitchEdge
+from elastream.core.alarm import Alarms
+from elastream.core.guarding import Standing
+from elastream.core.observation import Observation
+from elastream.dataflow.endpoints import SignalSource
+from elastream.dataflow.signals import Signals
+from elastream.errors import ElastreamError, in_one_line
+from elastream.guards.document import GuardDocument, parse_guards
 from elastream.guards.evaluator import Evaluator
 from elastream.guards.subject import Subject
 from elastream.guards.system import system_readings
-from elastream.model.action import Action, SwitchAlternate, SwitchEdge
-from elastream.model.alarms import Alarms
-from elastream.model.endpoints import SignalSource
-from elastream.model.errors import ElastreamError, in_one_line
-from elastream.model.guarding import Standing
-from elastream.model.observation import Observation
-from elastream.model.signals import Signals
 from elastream.recording.guard_log import GuardLog
-
-__all__ = ["Guarding", "owed"]
 
 VERSIONS, EVALUATION, SIGNALS = "guards", "evaluation of guards", "external signals"
 """Sources of alarms."""

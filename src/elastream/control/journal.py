@@ -11,12 +11,10 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from elastream.model.action import Action, describe, from_json, to_json
-from elastream.model.cloud import LifecycleError
-from elastream.model.errors import InputError
+from elastream.core.action import Action, describe, from_json, to_json
+from elastream.core.hosts import LifecycleError
+from elastream.errors import InputError
 from elastream.recording.lines import JournalProblem, Lines
-
-__all__ = ["TRANSITIONS", "ActionState", "Entry", "Journal"]
 
 KEPT = 500
 """Concluded actions that are kept, for those who ask why something was done. The recording has all of its time."""

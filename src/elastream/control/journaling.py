@@ -7,12 +7,10 @@ room again. An alarm stands meanwhile.
 from collections.abc import Callable, Sequence
 
 from elastream.control.journal import ActionState, Entry, Journal
-from elastream.model.action import Action
-from elastream.model.alarms import Alarms
-from elastream.model.decision import Proposal
-from elastream.model.errors import EnvironmentProblem
-
-__all__ = ["UNWRITTEN", "Journaling"]
+from elastream.core.action import Action
+from elastream.core.alarm import Alarms
+from elastream.core.decision import Proposal
+from elastream.errors import EnvironmentProblem
 
 UNWRITTEN = "the journal cannot be written"
 SOURCE = "journal"

@@ -5,15 +5,13 @@ A table names alternates, and guards say which of them may run: one that names a
 
 from collections.abc import Iterator
 
-from elastream.model.action import SetKeyTable
-from elastream.model.alarms import Alarms
-from elastream.model.decision import Proposal
-from elastream.model.errors import ElastreamError
-from elastream.model.guarding import Standing
-from elastream.model.key_table import KeyTables
-from elastream.model.observation import Observation
-
-__all__ = ["BY", "KeyTabling"]
+from elastream.core.action import SetKeyTable
+from elastream.core.alarm import Alarms
+from elastream.core.decision import Proposal
+from elastream.core.guarding import Standing
+from elastream.core.observation import Observation
+from elastream.dataflow.key_table import KeyTables
+from elastream.errors import ElastreamError
 
 BY = "key tables"
 """Who proposes, in the record of decisions, and the source of alarms."""

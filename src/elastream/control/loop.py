@@ -19,20 +19,18 @@ from elastream.control.observing import Observing
 from elastream.control.progress import progress, wanted
 from elastream.control.safety import BackOff, Lacked, checked
 from elastream.control.scaling import Scaling
-from elastream.model.action import Action, LeaseHost, MoveTask, Outcome, Status, Switch, describe
-from elastream.model.alarms import Alarms
-from elastream.model.cloud import HostState, Lease
-from elastream.model.decision import Decision, Fault, Proposal
-from elastream.model.errors import ElastreamError, in_one_line
-from elastream.model.guarding import Standing
-from elastream.model.observation import Observation
-from elastream.model.plant import Clock, Plan, Plant, Policy
-from elastream.model.scaling import NO_RULES, ScalingRules
-from elastream.model.wording import counted
-from elastream.planning.algorithms.measures import seen
+from elastream.core.action import Action, LeaseHost, MoveTask, Outcome, Status, Switch, describe
+from elastream.core.alarm import Alarms
+from elastream.core.decision import Decision, Fault, Proposal
+from elastream.core.guarding import Standing
+from elastream.core.hosts import HostState, Lease
+from elastream.core.observation import Observation
+from elastream.core.plant import Clock, Plan, Plant, Policy
+from elastream.core.scaling import NO_RULES, ScalingRules
+from elastream.core.wording import counted
+from elastream.errors import ElastreamError, in_one_line
+from elastream.policies.common.measures import seen
 from elastream.recording.observer import LIMITED, Ending, Header, Observer, describe_run
-
-__all__ = ["Loop"]
 
 log = logging.getLogger(__name__)
 

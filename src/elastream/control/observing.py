@@ -5,13 +5,12 @@ from dataclasses import replace
 
 from elastream.control.guarding import Guarding
 from elastream.control.scaling import Scaling
-from elastream.model.alarms import Alarms
-from elastream.model.cloud import Lease
-from elastream.model.errors import in_one_line
-from elastream.model.observation import Frame, Observation
-from elastream.model.plant import Clock, Plant
-
-__all__ = ["Observing"]
+from elastream.core.alarm import Alarms
+from elastream.core.frames import Frame
+from elastream.core.hosts import Lease
+from elastream.core.observation import Observation
+from elastream.core.plant import Clock, Plant
+from elastream.errors import in_one_line
 
 BLIND_LIMIT = 10
 """Failed observations in a row that raise an alarm: the run goes on as it was planned last."""

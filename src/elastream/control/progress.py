@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping
 
-from elastream.model.action import (
+from elastream.core.action import (
     Action,
     CancelDrain,
     DrainHost,
@@ -20,12 +20,11 @@ from elastream.model.action import (
     SwitchAlternate,
     SwitchEdge,
 )
-from elastream.model.cloud import HostState, Lease
-from elastream.model.composing import holder, refusal
-from elastream.model.observation import Composition, Metric, Observation
-from elastream.model.ring import Ring
-
-__all__ = ["in_force", "progress", "wanted"]
+from elastream.core.composition import holder, refusal
+from elastream.core.hosts import HostState, Lease
+from elastream.core.metrics import Metric
+from elastream.core.observation import Composition, Observation
+from elastream.core.ring import Ring
 
 
 def in_force(action: Action, observation: Observation) -> bool:

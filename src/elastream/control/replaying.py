@@ -5,17 +5,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from elastream.control.guarding import Guarding
-from elastream.documents.guards import parse_guards
+from elastream.core.guarding import Standing
+from elastream.dataflow.signals import Signal, SignalReading, Signals
+from elastream.errors import ElastreamError
+from elastream.guards.document import parse_guards
 from elastream.guards.evaluator import Evaluator
 from elastream.guards.subject import Subject
 from elastream.guards.system import system_signals
-from elastream.model.errors import ElastreamError
-from elastream.model.guarding import Standing
-from elastream.model.signals import Signal, SignalReading, Signals
 from elastream.recording.guard_log import GuardLog, GuardVersion
 from elastream.recording.recorder import Recording
-
-__all__ = ["guarding_again", "standings_again"]
 
 
 def standings_again(

@@ -8,11 +8,9 @@ from dataclasses import dataclass, field, replace
 from numbers import Real
 from typing import Any, get_type_hints
 
-from elastream.model.action import KINDS, Action, LeaseHost, TaskId
-from elastream.model.decision import Proposal, Unknown
-from elastream.model.plant import Plan
-
-__all__ = ["BackOff", "Lacked", "checked"]
+from elastream.core.action import KINDS, Action, LeaseHost, TaskId
+from elastream.core.decision import Proposal, Unknown
+from elastream.core.plant import Plan
 
 
 @dataclass(slots=True)

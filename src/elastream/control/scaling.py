@@ -1,4 +1,4 @@
-"""Applies the rules for the number of hosts (`model.scaling`) to what any policy proposes, and keeps what they remember.
+"""Applies the rules for the number of hosts (`core.scaling`) to what any policy proposes, and keeps what they remember.
 
 `Scaling` follows a run from round to round; `ScalingLimits` is what it comes to in one round, and only says why not.
 """
@@ -8,24 +8,15 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeGuard
 
-from elastream.model.action import (
-    Action,
-    CancelDrain,
-    DrainHost,
-    LeaseHost,
-    Outcome,
-    ReleaseHost,
-    SetParallelism,
-)
-from elastream.model.cloud import HostState, Lease
-from elastream.model.metrics import Metric
-from elastream.model.observation import Context, Observation, known_sum
-from elastream.model.plant import Policy
-from elastream.model.scaling import NO_RULES, ScalingRules
-from elastream.model.units import format_duration
-from elastream.model.wording import counted, money
-
-__all__ = ["Scaling", "ScalingLimits", "takes_away", "with_window"]
+from elastream.core.action import Action, CancelDrain, DrainHost, LeaseHost, Outcome, ReleaseHost, SetParallelism
+from elastream.core.frames import known_sum
+from elastream.core.hosts import HostState, Lease
+from elastream.core.metrics import Metric
+from elastream.core.observation import Context, Observation
+from elastream.core.plant import Policy
+from elastream.core.scaling import NO_RULES, ScalingRules
+from elastream.core.wording import counted, money
+from elastream.units import format_duration
 
 NEARLY = 1e-9
 

@@ -18,17 +18,16 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from elastream.core.action import MoveTask, describe
+from elastream.core.decision import Decision
+from elastream.core.latency import basis_text
+from elastream.core.metrics import Metric
+from elastream.core.observation import Observation
+from elastream.core.wording import UNKNOWN, amount, clock, duration_text, hosts_text, money, quantity, rate_text
 from elastream.dashboard.rings import rings_of
 from elastream.dashboard.so_far import SoFar
-from elastream.model.action import MoveTask, describe
-from elastream.model.decision import Decision
-from elastream.model.graph import Operator
-from elastream.model.latency import basis_text
-from elastream.model.observation import Metric, Observation
-from elastream.model.wording import UNKNOWN, amount, clock, duration_text, hosts_text, money, quantity, rate_text
+from elastream.dataflow.operators import Operator
 from elastream.recording.observer import Ending, Header, Observer
-
-__all__ = ["LiveView", "PlainView", "RunView", "Screen", "sparkline", "view_for"]
 
 EVERY = 10.0
 """Seconds between two lines of the plain view."""

@@ -14,8 +14,6 @@ from rich.console import Console
 from elastream.dashboard.live import Screen
 from elastream.recording.observer import Ending, Header
 
-__all__ = ["NotebookView", "in_notebook"]
-
 WIDTH, HEIGHT = 100, 26
 """Size of the screen in characters; what is not needed of its height is left out."""
 EVERY = 1.0

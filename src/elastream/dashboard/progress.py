@@ -7,8 +7,6 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-__all__ = ["progress_bar"]
-
 EVERY = 10.0
 """Seconds between two lines of progress where there is no terminal."""
 

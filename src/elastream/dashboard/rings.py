@@ -7,11 +7,9 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.text import Text
 
-from elastream.model.metrics import Metric
-from elastream.model.observation import Observation
-from elastream.model.wording import counted, percent
-
-__all__ = ["rings_of"]
+from elastream.core.metrics import Metric
+from elastream.core.observation import Observation
+from elastream.core.wording import counted, percent
 
 RINGS = 2
 """Most operators whose rings are shown."""

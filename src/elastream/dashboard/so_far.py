@@ -1,11 +1,10 @@
 """What a run has come to so far: how much was in time, and what a static provision of its peak would have cost."""
 
-from elastream.model.observation import Metric, Observation
-from elastream.model.wording import UNKNOWN, percent
-from elastream.planning.provision import Work
+from elastream.core.metrics import Metric
+from elastream.core.observation import Observation
+from elastream.core.wording import UNKNOWN, percent
+from elastream.policies.common.provision import Work
 from elastream.report.in_time import InTime
-
-__all__ = ["SoFar"]
 
 
 class SoFar:

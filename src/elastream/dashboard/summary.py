@@ -7,13 +7,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from elastream.model.latency import basis_text, is_bound
-from elastream.model.wording import UNKNOWN, amount, clock, counted, duration_text, percent, quantity, rate_text
+from elastream.core.latency import basis_text, is_bound
+from elastream.core.wording import UNKNOWN, amount, clock, counted, duration_text, percent, quantity, rate_text
 from elastream.recording.recorder import Recording
 from elastream.report.page import costs_text, static_aside
 from elastream.report.summary import Summary, summarise
-
-__all__ = ["print_summary"]
 
 RESUMPTIONS = 5
 """Most times that the run went on that are listed, the newest."""

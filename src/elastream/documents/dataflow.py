@@ -23,6 +23,28 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from elastream.core.hosts import HostType
+from elastream.core.scaling import NO_RULES, ScalingRules
+from elastream.dataflow.builder import Dataflow, Tap
+from elastream.dataflow.endpoints import (
+    Collected,
+    DomainSignal,
+    Files,
+    KafkaTopic,
+    Nothing,
+    ParquetSink,
+    Records,
+    Simulated,
+    SinkSpec,
+    SourceSpec,
+    TextFiles,
+    Trace,
+    domain_signal,
+)
+from elastream.dataflow.graph import Graph
+from elastream.dataflow.key_table import KeyTable, selection_of
+from elastream.dataflow.operators import Alternate, Delivery, Form, Kind, Operator
+from elastream.dataflow.windows import Pairs, Timeout
 from elastream.documents.dataflow_keys import (
     FORMS,
     GROUPINGS,
@@ -39,33 +61,9 @@ from elastream.documents.located import Loc, Located, read_yaml
 from elastream.documents.registry import CLOUD, DEFAULT_POLICY, POLICY, SINK, SOURCE, Registry, made
 from elastream.documents.schema import chosen, declared_types
 from elastream.documents.user_code import ProgramError, References, near
-from elastream.model.building import Tap
-from elastream.model.cloud import HostType
-from elastream.model.endpoints import (
-    Collected,
-    DomainSignal,
-    Files,
-    KafkaTopic,
-    Nothing,
-    ParquetSink,
-    Records,
-    Simulated,
-    SinkSpec,
-    SourceSpec,
-    TextFiles,
-    Trace,
-    domain_signal,
-)
-from elastream.model.errors import DataflowError, ElastreamError
-from elastream.model.flow import Dataflow
-from elastream.model.graph import Alternate, Delivery, Form, Graph, Kind, Operator
-from elastream.model.key_table import KeyTable, selection_of
-from elastream.model.scaling import NO_RULES, ScalingRules
-from elastream.model.units import duration
-from elastream.model.windows import Pairs, Timeout
-from elastream.workload import pattern_from
-
-__all__ = ["Document", "Setting", "load_document"]
+from elastream.errors import DataflowError, ElastreamError
+from elastream.loads import pattern_from
+from elastream.units import duration
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, model_validator
 
+from elastream.dataflow.builder import MOST_ROUNDS
+from elastream.dataflow.operators import Delivery, Form, OnError
+from elastream.dataflow.windows import Window
 from elastream.documents.schema import (
     Columns,
     Duration,
@@ -25,24 +28,6 @@ from elastream.documents.schema import (
     exactly_one,
     named,
 )
-from elastream.model.flow import MOST_ROUNDS
-from elastream.model.graph import Delivery, Form, OnError
-from elastream.model.windows import Window
-
-__all__ = [
-    "FORMS",
-    "GROUPINGS",
-    "KEYED_FORMS",
-    "AlternateKeys",
-    "DiagnosticKeys",
-    "DocumentKeys",
-    "EdgeKeys",
-    "OperatorKeys",
-    "SinkKeys",
-    "SourceKeys",
-    "TimeoutKeys",
-    "WindowKeys",
-]
 
 FORMS: Mapping[str, Form] = {
     "map": Form.MAP,

@@ -9,11 +9,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from elastream.model.errors import InputError
-from elastream.model.key_table import Key, KeyTable, Selection
+from elastream.dataflow.key_table import Key, KeyTable, Selection
+from elastream.errors import InputError
 from elastream.recording.key_tables import ALTERNATE
-
-__all__ = ["load_key_table"]
 
 
 def load_key_table(path: Path, selection: Selection) -> KeyTable:

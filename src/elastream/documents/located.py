@@ -18,9 +18,7 @@ from ruamel.yaml.constructor import DuplicateKeyError
 from ruamel.yaml.error import MarkedYAMLError, ReusedAnchorWarning, YAMLError
 
 from elastream.documents.user_code import near
-from elastream.model.errors import DataflowError, ElastreamError, InputError, first_line, in_one_line
-
-__all__ = ["Loc", "Located", "parse_yaml", "read_yaml", "text_of"]
+from elastream.errors import DataflowError, ElastreamError, InputError, first_line, in_one_line
 
 Loc: TypeAlias = tuple[str | int, ...]
 """Path of a value in a document: keys and list positions from the top."""

@@ -5,10 +5,8 @@ from typing import Any
 
 from elastream.documents.registry import LINKS, SPEEDS, Registry, made, named_in
 from elastream.documents.user_code import References
-from elastream.model.errors import ElastreamError, InputError
-from elastream.workload import LinkSource, SpeedSource, recorded_links, recorded_speeds
-
-__all__ = ["links_from", "speeds_from"]
+from elastream.errors import ElastreamError, InputError
+from elastream.loads import LinkSource, SpeedSource, recorded_links, recorded_speeds
 
 
 def speeds_from(given: SpeedSource | str | Path) -> SpeedSource:

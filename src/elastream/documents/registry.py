@@ -13,23 +13,8 @@ from types import NoneType, UnionType
 from typing import Any, get_args, get_type_hints
 
 from elastream.documents.user_code import References, near
-from elastream.model.errors import ElastreamError, InputError
-from elastream.model.units import duration
-
-__all__ = [
-    "CLOUD",
-    "LINKS",
-    "PARTS",
-    "POLICY",
-    "SINK",
-    "SOURCE",
-    "SPEEDS",
-    "Registry",
-    "imported",
-    "made",
-    "named_in",
-    "parameters_of",
-]
+from elastream.errors import ElastreamError, InputError
+from elastream.units import duration
 
 Refusal = Callable[[tuple[str, ...], str], ElastreamError]
 """Makes the error to raise, from the keys down to what is wrong and a sentence about it."""
@@ -74,28 +59,28 @@ POLICY = Registry(
     "policy",
     {"name": str, "plan": 2},
     {
-        "threshold": "elastream.planning.policies.threshold:Threshold",
-        "static": "elastream.planning.policies.static:Static",
-        "highest_value": "elastream.planning.policies.highest_value:HighestValue",
-        "queue_threshold": "elastream.planning.policies.queue_threshold:QueueThreshold",
-        "btu": "elastream.planning.policies.btu:Btu",
-        "e2df": "elastream.planning.policies.e2df:E2df",
-        "otd": "elastream.planning.policies.otd:Otd",
-        "ring": "elastream.planning.policies.ring:RingBalance",
-        "elastic_allocator": "elastream.planning.policies.elastic_allocator:ElasticAllocator",
-        "ce": "elastream.planning.policies.value_cost:Centralised",
-        "sh": "elastream.planning.policies.value_cost:Sharded",
-        "plasticc": "elastream.planning.policies.look_ahead:Plasticc",
-        "caf": "elastream.planning.policies.look_ahead:Latest",
-        "waaf": "elastream.planning.policies.look_ahead:Averaged",
-        "wpa": "elastream.planning.policies.look_ahead:Predicted",
-        "wpo": "elastream.planning.policies.look_ahead:Optimistic",
-        "wpp": "elastream.planning.policies.look_ahead:Pessimistic",
-        "even": "elastream.planning.policies.baselines:Even",
-        "random": "elastream.planning.policies.baselines:Random",
-        "genetic": "elastream.planning.policies.searching:Genetic",
-        "hybrid": "elastream.planning.policies.searching:Hybrid",
-        "exhaustive": "elastream.planning.policies.searching:Exhaustive",
+        "threshold": "elastream.policies.threshold:Threshold",
+        "static": "elastream.policies.static:Static",
+        "highest_value": "elastream.policies.highest_value:HighestValue",
+        "queue_threshold": "elastream.policies.queue_threshold:QueueThreshold",
+        "btu": "elastream.policies.btu:Btu",
+        "e2df": "elastream.policies.e2df.policy:E2df",
+        "otd": "elastream.policies.otd:Otd",
+        "ring": "elastream.policies.ring.policy:RingBalance",
+        "elastic_allocator": "elastream.policies.elastic_allocator.policy:ElasticAllocator",
+        "ce": "elastream.policies.value_cost.policy:Centralised",
+        "sh": "elastream.policies.value_cost.policy:Sharded",
+        "plasticc": "elastream.policies.look_ahead.policy:Plasticc",
+        "caf": "elastream.policies.look_ahead.policy:Latest",
+        "waaf": "elastream.policies.look_ahead.policy:Averaged",
+        "wpa": "elastream.policies.look_ahead.policy:Predicted",
+        "wpo": "elastream.policies.look_ahead.policy:Optimistic",
+        "wpp": "elastream.policies.look_ahead.policy:Pessimistic",
+        "even": "elastream.policies.placements:Even",
+        "random": "elastream.policies.placements:Random",
+        "genetic": "elastream.policies.searching:Genetic",
+        "hybrid": "elastream.policies.searching:Hybrid",
+        "exhaustive": "elastream.policies.searching:Exhaustive",
     },
 )
 DEFAULT_POLICY = "threshold"
@@ -114,18 +99,18 @@ SPEEDS = Registry(
     "trace of host speeds",
     {"over": 1},
     {
-        "walk": "elastream.workload.speeds:SpeedWalk",
-        "ec2": "elastream.workload.speeds:Ec2Speeds",
-        "spread": "elastream.workload.recorded:SpeedSpread",
+        "walk": "elastream.loads.speeds:SpeedWalk",
+        "ec2": "elastream.loads.speeds:Ec2Speeds",
+        "spread": "elastream.loads.recorded:SpeedSpread",
     },
 )
-LINKS = Registry("trace of links", {"over": 1}, {"ec2": "elastream.workload.links:Ec2Links"})
+LINKS = Registry("trace of links", {"over": 1}, {"ec2": "elastream.loads.links:Ec2Links"})
 SOURCE = Registry("source", {"read": 1, "schema": str})
 SINK = Registry("sink", {"write": 2})
 
 PARTS: Mapping[str, str] = {
     "network": "elastream.clouds.local.network:Link",
-    "weights": "elastream.planning.algorithms.enactment:DownscalingWeights",
+    "weights": "elastream.policies.btu:DownscalingWeights",
 }
 """Parameters that are a mapping in a document and an object of their own in Python."""
 

@@ -8,29 +8,11 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator
 
+from elastream import units
+from elastream.core.hosts import Billing, HostType
+from elastream.core.scaling import ScalingRules
 from elastream.documents.located import Loc, Located
-from elastream.model import units
-from elastream.model.cloud import Billing, HostType
-from elastream.model.errors import ElastreamError
-from elastream.model.scaling import ScalingRules
-
-__all__ = [
-    "Bandwidth",
-    "Columns",
-    "Duration",
-    "HostTypeKeys",
-    "Keys",
-    "Memory",
-    "Names",
-    "ScalingKeys",
-    "Setting",
-    "at_most_one",
-    "belongs",
-    "chosen",
-    "declared_types",
-    "exactly_one",
-    "named",
-]
+from elastream.errors import ElastreamError
 
 
 def _quantity(parse: Callable[[float | str], object], example: str) -> BeforeValidator:

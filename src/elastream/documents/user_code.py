@@ -14,9 +14,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from elastream.model.errors import ElastreamError
-
-__all__ = ["ProgramError", "References", "blame", "importing_from", "near", "placed"]
+from elastream.errors import ElastreamError
 
 _OURS = Path(__file__).parents[1]
 

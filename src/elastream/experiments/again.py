@@ -10,14 +10,12 @@ import numpy as np
 
 from elastream.control.loop import Loop
 from elastream.control.replaying import guarding_again
-from elastream.model.plant import Policy
-from elastream.model.stages import Layout
+from elastream.core.plant import Policy
+from elastream.dataflow.stages import Layout
 from elastream.recording.guard_log import GuardVersion
 from elastream.recording.observer import Ending, describe_run
 from elastream.recording.recorder import Collector, Recording
-from elastream.simulation import Calibration, recorded_plant, replay
-
-__all__ = ["constants_for", "simulated_again"]
+from elastream.simulator import Calibration, recorded_plant, replay
 
 LIMIT = 2.0
 """Time limit of a simulated run, as a multiple of the recorded run's length."""

@@ -5,9 +5,7 @@ from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 
-from elastream.model.errors import EnvironmentProblem
-
-__all__ = ["application"]
+from elastream.errors import EnvironmentProblem
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 

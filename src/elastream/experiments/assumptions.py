@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
+from elastream.core.wording import percent
 from elastream.experiments.page import Block, Heading, Table
-from elastream.model.wording import percent
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance

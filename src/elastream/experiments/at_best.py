@@ -8,15 +8,13 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from elastream.core.frames import Floats
+from elastream.core.hosts import HostType
 from elastream.experiments.deployed import Site, problem_at
 from elastream.experiments.ec2 import INSTANT, RUN
-from elastream.model.cloud import HostType
-from elastream.model.observation import Floats
-from elastream.planning.scheduling.greedy import with_option
-from elastream.planning.scheduling.packing import NEARLY, rate_of
-from elastream.planning.scheduling.problem import HOUR, Problem, value_of
-
-__all__ = ["at_best"]
+from elastream.policies.value_cost.greedy import with_option
+from elastream.policies.value_cost.packing import NEARLY, rate_of
+from elastream.policies.value_cost.problem import HOUR, Problem, value_of
 
 
 def at_best(site: Site) -> tuple[float, float, float]:

@@ -1,13 +1,14 @@
 """Calibrates the simulator with a recording: checks that it is suitable, and rebuilds its dataflow.
 
-`simulation.calibrate` estimates the constants.
+`simulator.calibrate` estimates the constants.
 """
 
-from elastream.model.errors import ElastreamError, InputError
-from elastream.model.graph import Alternate, Delivery, Edge, Graph, Kind, Operator
-from elastream.model.stages import Layout, lay_out
+from elastream.dataflow.graph import Graph
+from elastream.dataflow.operators import Alternate, Delivery, Edge, Kind, Operator
+from elastream.dataflow.stages import Layout, lay_out
+from elastream.errors import ElastreamError, InputError
 from elastream.recording.recorder import Recording
-from elastream.simulation import Calibration, calibrate
+from elastream.simulator import Calibration, calibrate
 
 
 def calibration_of(recording: Recording, place: str) -> tuple[Calibration, Layout]:

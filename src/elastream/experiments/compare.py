@@ -5,28 +5,26 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
-from elastream.documents.guards import GuardDocument
+from elastream.core.composition import Consistency
+from elastream.core.fitting import refuse_unreachable
+from elastream.core.hosts import HostType
+from elastream.core.plant import Policy
+from elastream.core.scaling import NO_RULES, ScalingRules
+from elastream.dataflow.endpoints import ArrivalPattern
+from elastream.dataflow.graph import Graph
+from elastream.dataflow.key_table import KeyTable, selection_of
+from elastream.dataflow.stages import Layout, lay_out
+from elastream.errors import ElastreamError, InputError
 from elastream.experiments.cases import cores, run_beside
 from elastream.experiments.comparison import Comparison, Peak
 from elastream.experiments.trials import Scene, tried
 from elastream.experiments.worth import goal_of
-from elastream.model.cloud import HostType
-from elastream.model.composing import Consistency
-from elastream.model.endpoints import ArrivalPattern
-from elastream.model.errors import ElastreamError, InputError
-from elastream.model.fitting import refuse_unreachable
-from elastream.model.graph import Graph
-from elastream.model.key_table import KeyTable, selection_of
-from elastream.model.plant import Policy
-from elastream.model.scaling import NO_RULES, ScalingRules
-from elastream.model.stages import Layout, lay_out
-from elastream.model.units import format_duration
-from elastream.planning.algorithms.reach import beyond_partitions
-from elastream.planning.provision import Costs, declared_cores, for_cores, rates_of
-from elastream.simulation import Settings, Travel
-from elastream.workload import LinkSource, LinkTrace, SpeedSource, SpeedTrace
-
-__all__ = ["compare"]
+from elastream.guards.document import GuardDocument
+from elastream.loads import LinkSource, LinkTrace, SpeedSource, SpeedTrace
+from elastream.policies.common.provision import Costs, declared_cores, for_cores, rates_of
+from elastream.policies.common.reach import beyond_partitions
+from elastream.simulator import Settings, Travel
+from elastream.units import format_duration
 
 Trace = TypeVar("Trace", SpeedTrace, LinkTrace)
 

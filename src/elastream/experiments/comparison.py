@@ -10,20 +10,18 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
+from elastream.core.decision import Unknown
+from elastream.core.wording import UNKNOWN, counted, money, percent, percent_off
+from elastream.dataflow.graph import Graph
 from elastream.documents.user_code import near
 from elastream.experiments.findings import Check, Findings, environment
 from elastream.experiments.page import Block, Heading, Page, Plot, Prose, Table, hosts_plot, line, load_line, table_html
 from elastream.experiments.worth import Merits
-from elastream.model.graph import Graph
-from elastream.model.plant import Unknown
-from elastream.model.units import format_duration, format_rate
-from elastream.model.wording import UNKNOWN, counted, money, percent, percent_off
-from elastream.simulation import Drift, Result
+from elastream.simulator import Drift, Result
+from elastream.units import format_duration, format_rate
 
 if TYPE_CHECKING:
     import pandas as pd
-
-__all__ = ["Comparison", "ExpectedError", "Peak", "Trial"]
 
 PLOTTED = 2_000
 """Most points of a curve on the page; longer runs are subsampled."""

@@ -6,22 +6,20 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from elastream.core.action import SwitchAlternate
+from elastream.core.hosts import HostType
+from elastream.core.plant import Policy
+from elastream.dataflow.endpoints import ArrivalPattern
+from elastream.dataflow.graph import Graph
+from elastream.dataflow.stages import lay_out
 from elastream.experiments.ec2 import INSTANT, RUN, CloudAssumptions
 from elastream.experiments.simulated import SimulatedRun, simulated
 from elastream.experiments.worth import Worth, WorthWatch
-from elastream.model.action import SwitchAlternate
-from elastream.model.cloud import HostType
-from elastream.model.endpoints import ArrivalPattern
-from elastream.model.graph import Graph
-from elastream.model.plant import Policy
-from elastream.model.stages import lay_out
-from elastream.planning.scheduling.problem import Conditions, Deployment, Goal, Problem
-from elastream.planning.scheduling.reading import read
-from elastream.simulation import Settings, SimulatedPlant, Travel, make_plant
-from elastream.workload.links import Ec2Links
-from elastream.workload.speeds import SpeedWalk
-
-__all__ = ["Site", "deployed", "of_best", "problem_at", "run_site", "settings_of"]
+from elastream.loads.links import Ec2Links
+from elastream.loads.speeds import SpeedWalk
+from elastream.policies.value_cost.problem import Conditions, Deployment, Goal, Problem
+from elastream.policies.value_cost.reading import read
+from elastream.simulator import Settings, SimulatedPlant, Travel, make_plant
 
 MONITOR = INSTANT
 """Seconds between two measurements: those of an instant are what the thesis plans by (p. 73)."""

@@ -12,18 +12,19 @@ from functools import cached_property
 
 import numpy as np
 
+from elastream.core.frames import Floats
+from elastream.core.hosts import HostState
+from elastream.core.metrics import Metric
+from elastream.core.plant import Policy
+from elastream.core.wording import percent_off
+from elastream.errors import InputError
 from elastream.experiments.again import constants_for, simulated_again
 from elastream.experiments.calibrated import calibration_of
 from elastream.experiments.findings import Check, Findings, environment
 from elastream.experiments.page import Block, Heading, Page, Plot, Prose, Table, line
-from elastream.model.cloud import HostState
-from elastream.model.errors import InputError
-from elastream.model.observation import Floats, Metric
-from elastream.model.plant import Policy
-from elastream.model.wording import percent_off
 from elastream.recording.guard_log import GuardVersion
 from elastream.recording.recorder import Recording
-from elastream.simulation import Calibration, Drift, drift_of
+from elastream.simulator import Calibration, Drift, drift_of
 
 BOUND = 0.20
 """Largest drift of each figure in `JUDGED` for which the simulation counts as agreeing."""

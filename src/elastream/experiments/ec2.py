@@ -10,12 +10,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from elastream.core.frames import Floats
+from elastream.core.hosts import Billing, HostType
 from elastream.experiments.assumptions import assumed
-from elastream.model.cloud import Billing, HostType
-from elastream.model.observation import Floats
-from elastream.workload.pattern import Pattern, Section
-
-__all__ = ["INSTANT", "PRICES", "RUN", "CloudAssumptions", "host_types", "loads_between", "walk"]
+from elastream.loads.pattern import Pattern, Section
 
 RUN, INSTANT = 12 * 3600.0, 300.0
 """Seconds of a run, and between two rounds (thesis, pp. 88 and 111)."""

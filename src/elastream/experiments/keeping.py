@@ -17,9 +17,7 @@ from typing import IO, Any
 import numpy as np
 
 import elastream
-from elastream.model.errors import EnvironmentProblem, InputError
-
-__all__ = ["KeptResults"]
+from elastream.errors import EnvironmentProblem, InputError
 
 MAGIC = "elastream results"
 """First of a file, beside the digest of the code."""

@@ -29,23 +29,22 @@ from itertools import pairwise
 from typing import Any
 
 from elastream.control.loop import Loop
+from elastream.core.action import Action, CancelDrain, LeaseHost, MoveTask, RenewHost, SetParallelism
+from elastream.core.decision import Decision
+from elastream.core.metrics import Metric, PlantKind
+from elastream.core.observation import Observation
+from elastream.core.plant import Plan, Policy
+from elastream.core.qos import offered_rates
+from elastream.dataflow.graph import Graph
+from elastream.dataflow.operators import Kind
+from elastream.dataflow.stages import Layout
 from elastream.experiments.promised import ROUNDS, Promised, is_unknown
 from elastream.experiments.scenarios import FIXED, QUIET, LivenessCase, Scenario, scenario
-from elastream.model.action import Action, CancelDrain, LeaseHost, MoveTask, RenewHost, SetParallelism
-from elastream.model.decision import Decision
-from elastream.model.graph import Graph, Kind
-from elastream.model.observation import Metric, Observation
-from elastream.model.plant import Plan, Policy
-from elastream.model.promises import PlantKind
-from elastream.model.qos import offered_rates
-from elastream.model.stages import Layout
-from elastream.planning.algorithms.queues import NO_INSTANCE, service_levels, widened_queries
-from elastream.planning.algorithms.reach import HALF_HELP, IN_VAIN, NO_HELP, ON_TRIAL, beyond_partitions
-from elastream.planning.provision import declared_cores
+from elastream.policies.common.provision import declared_cores
+from elastream.policies.common.queues import NO_INSTANCE, service_levels, widened_queries
+from elastream.policies.common.reach import HALF_HELP, IN_VAIN, NO_HELP, ON_TRIAL, beyond_partitions
 from elastream.recording.observer import Ending, Header
-from elastream.simulation import SimulatedPlant
-
-__all__ = ["Found", "tried"]
+from elastream.simulator import SimulatedPlant
 
 BY_QUEUE = frozenset({"btu", "queue_threshold"})
 """Policies that act on what waits, not on how busy anything is."""

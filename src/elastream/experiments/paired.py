@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import stats
 
-from elastream.model.observation import Floats
+from elastream.core.frames import Floats
 
 LEVEL = 0.05
 """Chance that any of several claims is called decided and is not so."""

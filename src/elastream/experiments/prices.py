@@ -5,11 +5,9 @@ import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from elastream.core.hosts import Billing, HostType
 from elastream.documents.user_code import near
-from elastream.model.cloud import Billing, HostType
-from elastream.model.errors import CloudError, InputError
-
-__all__ = ["read_prices"]
+from elastream.errors import CloudError, InputError
 
 PER_SECOND = Billing(1.0, 60.0)
 """Today's cloud billing: by the second, at least a minute."""

@@ -5,14 +5,12 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from elastream.model.cloud import HostState
-from elastream.model.decision import Unknown
-from elastream.model.graph import Kind, Operator
-from elastream.model.observation import Metric, Observation
-from elastream.model.promises import Given, PlantKind, Rows
-from elastream.model.stages import Layout
-
-__all__ = ["Promised", "is_unknown"]
+from elastream.core.decision import Unknown
+from elastream.core.hosts import HostState
+from elastream.core.metrics import Given, Metric, PlantKind, Rows
+from elastream.core.observation import Observation
+from elastream.dataflow.operators import Kind, Operator
+from elastream.dataflow.stages import Layout
 
 ROUNDS = 3
 """Rounds for which a promised metric is not unknown."""

@@ -4,16 +4,14 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from elastream.model.cloud import HostType
-from elastream.model.endpoints import ArrivalPattern
-from elastream.model.observation import Floats
-from elastream.model.prospect import Course, Prospect
-from elastream.model.stages import Layout
-from elastream.simulation import Settings
-from elastream.workload.links import LinkTrace, pair_number
-from elastream.workload.speeds import SpeedTrace, number_of
-
-__all__ = ["prospect_of"]
+from elastream.core.frames import Floats
+from elastream.core.hosts import HostType
+from elastream.core.prospect import Course, Prospect
+from elastream.dataflow.endpoints import ArrivalPattern
+from elastream.dataflow.stages import Layout
+from elastream.loads.links import LinkTrace, pair_number
+from elastream.loads.speeds import SpeedTrace, number_of
+from elastream.simulator import Settings
 
 NEARLY = 1e-9
 

@@ -9,26 +9,25 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from elastream.model.cloud import Billing, HostType
-from elastream.model.errors import CloudError, ElastreamError
-from elastream.model.graph import Alternate, Delivery, Edge, Graph, Kind, Operator
-from elastream.model.plant import Policy
-from elastream.model.prospect import Prospect, prepared
-from elastream.model.qos import offered_rates
-from elastream.model.stages import Layout, lay_out
-from elastream.planning.policies.btu import Btu
-from elastream.planning.policies.by_load import ByLoad
-from elastream.planning.policies.e2df import E2df
-from elastream.planning.policies.elastic_allocator import ElasticAllocator
-from elastream.planning.policies.otd import Otd
-from elastream.planning.policies.queue_threshold import QueueThreshold
-from elastream.planning.policies.static import Static
-from elastream.planning.policies.threshold import Threshold
-from elastream.simulation import Settings, SimulatedPlant, Travel, make_plant
-from elastream.workload.pattern import Pattern
-from elastream.workload.shapes import steps
-
-__all__ = ["FIXED", "HOSTS_ONLY", "POLICIES", "QUIET", "LivenessCase", "Scenario", "cases", "scenario"]
+from elastream.core.hosts import Billing, HostType
+from elastream.core.plant import Policy
+from elastream.core.prospect import Prospect, prepared
+from elastream.core.qos import offered_rates
+from elastream.dataflow.graph import Graph
+from elastream.dataflow.operators import Alternate, Delivery, Edge, Kind, Operator
+from elastream.dataflow.stages import Layout, lay_out
+from elastream.errors import CloudError, ElastreamError
+from elastream.loads.pattern import Pattern
+from elastream.loads.shapes import steps
+from elastream.policies.btu import Btu
+from elastream.policies.by_load import ByLoad
+from elastream.policies.e2df.policy import E2df
+from elastream.policies.elastic_allocator.policy import ElasticAllocator
+from elastream.policies.otd import Otd
+from elastream.policies.queue_threshold import QueueThreshold
+from elastream.policies.static import Static
+from elastream.policies.threshold import Threshold
+from elastream.simulator import Settings, SimulatedPlant, Travel, make_plant
 
 TRIALS = 20_000
 """Limit of the search for an allocation: it is the same question in a hundredth of a second."""

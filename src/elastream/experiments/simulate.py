@@ -14,30 +14,29 @@ from rich.console import Console
 
 from elastream.api.arguments import refuse_others
 from elastream.clouds.provider import Cloud
+from elastream.core.composition import consistency_of
+from elastream.core.fitting import doubts, refuse_partitions, refuse_replicas, refuse_rules
+from elastream.core.hosts import HostType
+from elastream.core.plant import Policy
+from elastream.core.scaling import NO_RULES, ScalingRules
 from elastream.dashboard.progress import progress_bar
-from elastream.documents.guards import load_guards
+from elastream.dataflow.builder import Dataflow
+from elastream.dataflow.endpoints import ArrivalPattern
+from elastream.dataflow.graph import Graph
+from elastream.dataflow.key_table import KeyTable
+from elastream.dataflow.operators import Kind
 from elastream.documents.machines import links_from, speeds_from
 from elastream.documents.registry import POLICY
+from elastream.errors import CloudError, InputError
 from elastream.experiments.calibrated import calibration_of
 from elastream.experiments.compare import compare
 from elastream.experiments.comparison import Comparison, ExpectedError
 from elastream.experiments.drift import replayed
-from elastream.model.cloud import HostType
-from elastream.model.composing import consistency_of
-from elastream.model.endpoints import ArrivalPattern
-from elastream.model.errors import CloudError, InputError
-from elastream.model.fitting import doubts, refuse_partitions, refuse_replicas, refuse_rules
-from elastream.model.flow import Dataflow
-from elastream.model.graph import Graph, Kind
-from elastream.model.key_table import KeyTable
-from elastream.model.plant import Policy
-from elastream.model.scaling import NO_RULES, ScalingRules
-from elastream.model.units import duration, pause
+from elastream.guards.document import load_guards
+from elastream.loads import LinkSource, SpeedSource, load_from
 from elastream.recording.recorder import Recording
-from elastream.simulation import Settings
-from elastream.workload import LinkSource, SpeedSource, load_from
-
-__all__ = ["measured", "simulate"]
+from elastream.simulator import Settings
+from elastream.units import duration, pause
 
 FUSED = (1.0, 2.0)
 """Seconds between observations and between plans where stages are fused: those of a run on Spark."""

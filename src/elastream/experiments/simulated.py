@@ -14,18 +14,18 @@ from typing import Protocol
 from elastream.control.guarding import Guarding
 from elastream.control.key_tables import KeyTabling
 from elastream.control.loop import Loop
-from elastream.documents.guards import GuardDocument
-from elastream.model.decision import Decision, Unknown, longest_lacked
-from elastream.model.errors import ElastreamError
-from elastream.model.observation import Observation
-from elastream.model.plant import Plant, Policy
-from elastream.model.scaling import NO_RULES, ScalingRules, rule_of
-from elastream.model.wording import gist
+from elastream.core.decision import Decision, Unknown, longest_lacked
+from elastream.core.observation import Observation
+from elastream.core.plant import Plant, Policy
+from elastream.core.scaling import NO_RULES, ScalingRules, rule_of
+from elastream.core.wording import gist
+from elastream.errors import ElastreamError
+from elastream.guards.document import GuardDocument
+from elastream.guards.pollers import ReadOnce
 from elastream.recording.guard_log import GuardLog
 from elastream.recording.observer import Ending, Header
-from elastream.services.external import ReadOnce
-from elastream.simulation import Result, SimulatedPlant
-from elastream.simulation.plant import Advancing
+from elastream.simulator import Result, SimulatedPlant
+from elastream.simulator.plant import Advancing
 
 OFTEN = 0.1
 """Part of the rounds from which on what is said in them says something of a run."""

@@ -9,26 +9,24 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from elastream.documents.guards import GuardDocument
+from elastream.core.hosts import HostType
+from elastream.core.observation import Observation
+from elastream.core.plant import Policy, refuse_unfit
+from elastream.core.prospect import Prospect, prepared
+from elastream.core.scaling import NO_RULES, ScalingRules
+from elastream.dataflow.endpoints import ArrivalPattern
+from elastream.dataflow.key_table import KeyTable, KeyTableBook
+from elastream.dataflow.stages import Layout, state_partitions_of
 from elastream.experiments.cases import Tell
 from elastream.experiments.comparison import Trial
 from elastream.experiments.prospects import prospect_of
 from elastream.experiments.simulated import simulated
 from elastream.experiments.worth import WorthWatch, merits_of
-from elastream.model.cloud import HostType
-from elastream.model.endpoints import ArrivalPattern
-from elastream.model.key_table import KeyTable, KeyTableBook
-from elastream.model.observation import Observation
-from elastream.model.plant import Policy, refuse_unfit
-from elastream.model.prospect import Prospect, prepared
-from elastream.model.scaling import NO_RULES, ScalingRules
-from elastream.model.stages import Layout, state_partitions_of
-from elastream.planning.policies.static import standing
-from elastream.planning.provision import Costs
-from elastream.planning.scheduling.problem import Goal
-from elastream.simulation import Result, Settings, SimulatedPlant, make_plant
-
-__all__ = ["Scene", "tried"]
+from elastream.guards.document import GuardDocument
+from elastream.policies.common.provision import Costs
+from elastream.policies.static import standing
+from elastream.policies.value_cost.problem import Goal
+from elastream.simulator import Result, Settings, SimulatedPlant, make_plant
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """What a simulated run was worth, from what was observed: throughput, value, profit and stability, by instant.
 
-The equations are `model.qos`'s; nothing here comes from what a policy believed. Throughput is given twice: of what came in
+The equations are `core.qos`'s; nothing here comes from what a policy believed. Throughput is given twice: of what came in
 an instant, and with what waited as it began (4.4), which is what policies hold.
 """
 
@@ -11,14 +11,15 @@ from typing import TypeAlias
 
 import numpy as np
 
-from elastream.model.graph import Edge, Graph
-from elastream.model.observation import Composition, Floats, Frame, Metric, Observation, Sample
-from elastream.model.plant import Policy
-from elastream.model.qos import BreakEven, application_value, live_edges, off_target, outputs_of, rates_over, worst_interval
-from elastream.planning.scheduling.problem import Goal
-from elastream.planning.scheduling.reading import KnownWork, read
-
-__all__ = ["Merits", "Worth", "WorthWatch", "dynamic", "goal_of", "merits_of", "value_of"]
+from elastream.core.frames import Floats, Frame
+from elastream.core.metrics import Metric
+from elastream.core.observation import Composition, Observation, Sample
+from elastream.core.plant import Policy
+from elastream.core.qos import BreakEven, application_value, live_edges, off_target, outputs_of, rates_over, worst_interval
+from elastream.dataflow.graph import Graph
+from elastream.dataflow.operators import Edge
+from elastream.policies.value_cost.problem import Goal
+from elastream.policies.value_cost.reading import KnownWork, read
 
 Live: TypeAlias = Mapping[str, Sequence[tuple[Edge, float]]]
 

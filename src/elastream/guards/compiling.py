@@ -9,11 +9,9 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
+from elastream.dataflow.signals import SignalValue
 from elastream.guards.language import OVERLOADS
 from elastream.guards.tree import Call, Literal, Node, Read
-from elastream.model.signals import SignalValue
-
-__all__ = ["COMPARED", "UNKNOWN", "Compiled", "Slots", "compiled", "quick"]
 
 Slots: TypeAlias = Sequence[SignalValue | None]
 Compiled: TypeAlias = Callable[[Slots], Any]

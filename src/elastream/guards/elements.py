@@ -8,8 +8,6 @@ from dataclasses import dataclass, field
 
 from elastream.guards.tree import Call, Literal, Node
 
-__all__ = ["Element", "Guard", "GuardSet", "guard_of"]
-
 
 @dataclass(frozen=True, slots=True)
 class Guard:

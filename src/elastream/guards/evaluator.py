@@ -10,13 +10,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 
+from elastream.core.guarding import Standing
+from elastream.dataflow.signals import SignalReading, Signals, SignalValue
 from elastream.guards.compiling import UNKNOWN
 from elastream.guards.program import Program, Remembered, Rule
 from elastream.guards.windows import Held, SampleWindow, Then
-from elastream.model.guarding import Standing
-from elastream.model.signals import SignalReading, Signals, SignalValue
-
-__all__ = ["Evaluated", "Evaluator"]
 
 
 @dataclass(slots=True)

@@ -12,12 +12,10 @@ from typing import Any
 
 from cel_expr_python import cel
 
+from elastream import units
+from elastream.dataflow.signals import Signal, SignalKind
+from elastream.errors import ElastreamError
 from elastream.guards.tree import Call, Literal, Node, Read, Unsupported, decode, nodes
-from elastream.model import units
-from elastream.model.errors import ElastreamError
-from elastream.model.signals import Signal, SignalKind
-
-__all__ = ["LONGEST_WINDOW", "OVERLOADS", "GuardError", "Language", "Overload", "is_name", "refuse_name", "seconds_of"]
 
 LONGEST_TEXT = 10_000
 """Characters of one expression."""

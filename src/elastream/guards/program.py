@@ -6,13 +6,11 @@ What several guards share (a window, a persistence) is kept and computed once.
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
+from elastream.dataflow.signals import Signal
 from elastream.guards.compiling import COMPARED, Compiled, compiled, quick
 from elastream.guards.elements import Element, GuardSet
 from elastream.guards.language import OF_SIGNALS, OVERLOADS, seconds_of
 from elastream.guards.tree import Call, Literal, Node, Read, nodes
-from elastream.model.signals import Signal
-
-__all__ = ["Program", "Remembered", "Rule", "program_of"]
 
 MINUTE = 60.0
 """Seconds of the window of `rate` where it names none."""

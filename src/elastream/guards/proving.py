@@ -12,8 +12,6 @@ from elastream.guards.elements import Guard
 from elastream.guards.language import OF_SIGNALS, OVERLOADS
 from elastream.guards.tree import Call, Literal, Node, Read, nodes
 
-__all__ = ["not_exclusive"]
-
 MOST_CELLS = 4_096
 
 _LOGIC = frozenset({"_||_", "_&&_", "!_"})

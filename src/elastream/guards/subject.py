@@ -8,11 +8,10 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from elastream.model.graph import Graph, Kind
-from elastream.model.signals import Signal, SignalKind
+from elastream.dataflow.graph import Graph
+from elastream.dataflow.operators import Kind
+from elastream.dataflow.signals import Signal, SignalKind
 from elastream.recording.observer import Header
-
-__all__ = ["Subject"]
 
 
 @dataclass(frozen=True)

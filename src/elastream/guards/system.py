@@ -3,15 +3,12 @@
 import re
 from collections.abc import Iterable, Iterator
 
+from elastream.core.metrics import PLANTS, Metric, Rows, of_application
+from elastream.core.observation import Observation
+from elastream.dataflow.operators import Operator
+from elastream.dataflow.signals import Signal, SignalReading
 from elastream.guards.language import RESERVED
 from elastream.guards.subject import Subject
-from elastream.model.graph import Operator
-from elastream.model.metrics import Metric, of_application
-from elastream.model.observation import Observation
-from elastream.model.promises import PLANTS, Rows
-from elastream.model.signals import Signal, SignalReading
-
-__all__ = ["system_readings", "system_signals"]
 
 _PART = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 _METRICS = {metric.value: metric for metric in Metric}

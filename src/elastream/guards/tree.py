@@ -11,8 +11,6 @@ from typing import Any, TypeAlias
 
 from google.protobuf import any_pb2, descriptor_pb2, descriptor_pool, message_factory
 
-__all__ = ["Call", "Literal", "Node", "Read", "Unsupported", "decode", "nodes"]
-
 
 @dataclass(frozen=True, slots=True)
 class Literal:

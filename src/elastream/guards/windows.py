@@ -10,9 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeAlias
 
-from elastream.model.signals import SignalValue
-
-__all__ = ["AGGREGATES", "Held", "SampleWindow", "Then", "Truth"]
+from elastream.dataflow.signals import SignalValue
 
 Truth: TypeAlias = bool | None
 

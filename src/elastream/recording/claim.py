@@ -21,11 +21,9 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from elastream.model.errors import EnvironmentProblem
+from elastream.errors import EnvironmentProblem
 from elastream.recording.formats import marked, unmarked
 from elastream.recording.places import RemotePath, write_whole
-
-__all__ = ["PATIENCE", "RENEWED", "DriverClaim"]
 
 RENEWED = 5.0
 """Seconds between two numbers of a claim."""

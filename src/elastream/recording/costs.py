@@ -8,10 +8,9 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from elastream.model.metrics import Metric
-from elastream.model.observation import Floats, Observation, known_sum
-
-__all__ = ["CostSplit", "queries_of", "split"]
+from elastream.core.frames import Floats, known_sum
+from elastream.core.metrics import Metric
+from elastream.core.observation import Observation
 
 
 def split(costs: Floats, busy: Floats) -> Floats:

@@ -10,10 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from elastream.model.errors import InputError
+from elastream.errors import InputError
 from elastream.recording.lines import Lines, whole_lines
-
-__all__ = ["DeadLetters", "LeftOutBatch", "letters"]
 
 FULL = 32_000_000
 """Bytes of a file; of two files at most."""

@@ -15,10 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
-from elastream.model.errors import EnvironmentProblem, InputError
+from elastream.errors import EnvironmentProblem, InputError
 from elastream.recording.places import Place, RemotePath, is_address, place_of
-
-__all__ = ["PRIVATE", "RunDirectory", "create_private", "fresh_folder", "local_folder", "write_text"]
 
 LEAST_FREE_MEGABYTES = 64
 """Least free disk space to start a run; checkpoints of a few minutes and executor logs need about a third of it."""

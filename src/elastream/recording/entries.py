@@ -2,14 +2,12 @@
 
 from dataclasses import asdict
 
-from elastream.model.decision import Decision
-from elastream.model.observation import Observation
-from elastream.model.stages import Layout
+from elastream.core.decision import Decision
+from elastream.core.observation import Observation
+from elastream.dataflow.stages import Layout
 from elastream.recording.form import written_ending, written_observation
 from elastream.recording.formats import FORMAT
 from elastream.recording.observer import Ending, Header, Json, described_further
-
-__all__ = ["Entries"]
 
 
 class Entries:

@@ -16,13 +16,10 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 from xml.etree import ElementTree
 
-from elastream.model.errors import EnvironmentProblem, InputError
-from elastream.model.extras import missing
+from elastream.errors import EnvironmentProblem, InputError, missing
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
-
-__all__ = ["FILES_REACHED_BY", "file_system", "is_web", "reached_by", "resolved"]
 
 FILES_REACHED_BY = "ELASTREAM_FILES"
 """Environment variable of driver and executors: Hadoop's settings by which file systems are reached, as JSON; no secret."""

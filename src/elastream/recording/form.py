@@ -7,28 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from elastream.model.action import Action, Outcome, Status, from_json
-from elastream.model.cloud import Billing, HostState, HostType, Lease
-from elastream.model.decision import Decision, Fault, Proposal, Unknown
-from elastream.model.guarding import Standing
-from elastream.model.latency import Basis
-from elastream.model.metrics import Metric
-from elastream.model.observation import Composition, Frame, Observation
+from elastream.core.action import Action, Outcome, Status, from_json
+from elastream.core.decision import Decision, Fault, Proposal, Unknown
+from elastream.core.frames import Frame
+from elastream.core.guarding import Standing
+from elastream.core.hosts import Billing, HostState, HostType, Lease
+from elastream.core.latency import Basis
+from elastream.core.metrics import Metric
+from elastream.core.observation import Composition, Observation
 from elastream.recording.observer import Ending, Header, Json
-
-__all__ = [
-    "host_types",
-    "read_basis",
-    "read_composition",
-    "read_decision",
-    "read_ending",
-    "read_header",
-    "read_lease",
-    "read_standing",
-    "without_nan",
-    "written_ending",
-    "written_observation",
-]
 
 
 def without_nan(value: Any) -> Any:

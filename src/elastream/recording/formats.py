@@ -8,9 +8,7 @@ of the run, in `run.json`.
 from collections.abc import Mapping
 from typing import Any
 
-from elastream.model.errors import InputError
-
-__all__ = ["FORMAT", "marked", "unmarked"]
+from elastream.errors import InputError
 
 FORMAT = 1
 """Of all files that this version writes; it reads this one and those before."""

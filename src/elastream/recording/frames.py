@@ -1,6 +1,6 @@
 """A recording as pandas DataFrames, made when they are asked for: what a notebook plots and a program evaluates.
 
-Times are seconds since the start of the run, metrics have the names and units of `elastream.model.metrics`, and what is
+Times are seconds since the start of the run, metrics have the names and units of `elastream.core.metrics`, and what is
 unknown is NaN.
 """
 
@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from elastream.model.action import describe
-from elastream.model.cloud import HostState
-from elastream.model.guarding import Standing
-from elastream.model.observation import Floats, Metric, MicroBatch
+from elastream.core.action import describe
+from elastream.core.frames import Floats
+from elastream.core.guarding import Standing
+from elastream.core.hosts import HostState
+from elastream.core.metrics import Metric
+from elastream.core.observation import MicroBatch
 from elastream.recording.form import read_standing
 from elastream.recording.recorder import Recording
 from elastream.recording.series import Columns
 
 if TYPE_CHECKING:
     import pandas as pd
-
-__all__ = ["Frames"]
 
 
 @dataclass(frozen=True)

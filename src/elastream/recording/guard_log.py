@@ -12,11 +12,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from elastream.model.errors import EnvironmentProblem, InputError
+from elastream.errors import EnvironmentProblem, InputError
 from elastream.recording.formats import unmarked
 from elastream.recording.lines import Lines
-
-__all__ = ["GuardLog", "GuardVersion"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from elastream.model.errors import DataflowError, EnvironmentProblem, InputError
-from elastream.model.key_table import KeyTable, Selection
+from elastream.dataflow.key_table import KeyTable, Selection
+from elastream.errors import DataflowError, EnvironmentProblem, InputError
 from elastream.recording.directory import RunDirectory
 from elastream.recording.formats import marked, unmarked
 from elastream.recording.lines import line, replace_whole, write_whole
@@ -25,8 +25,6 @@ from elastream.recording.observer import Header
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-__all__ = ["ALTERNATE", "KeyTableLog", "KeyTableVersion", "read_rows", "selections_recorded", "written_rows"]
 
 ALTERNATE = "alternate"
 """The last column of a table's file; those before it are the key."""

@@ -16,11 +16,9 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from elastream.model.cloud import Billing, HostState, HostType, Lease, Past
-from elastream.model.errors import InputError
+from elastream.core.hosts import Billing, HostState, HostType, Lease, Past
+from elastream.errors import InputError
 from elastream.recording.lines import Lines
-
-__all__ = ["LeaseLog"]
 
 LONGEST = 1_000
 """Lines of the file after which it is written anew, once leases were forgotten."""

@@ -12,11 +12,9 @@ from io import FileIO
 from pathlib import Path
 from typing import Any
 
-from elastream.model.errors import EnvironmentProblem, InputError
+from elastream.errors import EnvironmentProblem, InputError
 from elastream.recording.directory import create_private
 from elastream.recording.formats import marked, unmarked
-
-__all__ = ["JournalProblem", "Lines", "line", "replace_whole", "whole_lines", "write_whole"]
 
 
 def _write(file: FileIO, content: bytes) -> int:

@@ -3,13 +3,11 @@
 import time
 from pathlib import Path
 
-from elastream.model.errors import InputError
-from elastream.model.units import format_duration
-from elastream.model.wording import clock
+from elastream.core.wording import clock
+from elastream.errors import InputError
 from elastream.recording.directory import RunDirectory
 from elastream.recording.recorder import Recording
-
-__all__ = ["SILENT", "refuse_ended"]
+from elastream.units import format_duration
 
 SILENT = 120.0
 """Seconds without an observation after which a run without an end counts as dead: so long an action may be under way."""

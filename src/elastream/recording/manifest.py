@@ -25,21 +25,19 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from elastream.model.errors import EnvironmentProblem, InputError
+from elastream.errors import EnvironmentProblem, InputError
 from elastream.recording.directory import RunDirectory
 from elastream.recording.formats import marked, unmarked
 from elastream.recording.lines import replace_whole
 from elastream.recording.observer import Json
 from elastream.recording.places import RemotePath
 
-__all__ = ["Manifest", "directory_of", "held", "read_manifest", "run_id", "write_manifest"]
-
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
     """A run. id: unique; sinks keep it beside what the run wrote. started: epoch seconds of time 0.
 
-    identity: what must stay as it is (`model.identity`); empty until the run has begun. program: the file that was
+    identity: what must stay as it is (`dataflow.identity`); empty until the run has begun. program: the file that was
     executed, the folder that it was started in and its options; empty where a program called `run` by itself. resumed: one
     entry for each time that it went on. files: address of what executors read and write; empty where that is in the run's
     folder.

@@ -17,13 +17,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, cast
 
-from elastream.model.errors import EnvironmentProblem, InputError, in_one_line
+from elastream.errors import EnvironmentProblem, InputError, in_one_line
 from elastream.recording.claim import RENEWED, DriverClaim
 from elastream.recording.directory import HERE, PRIVATE, RunDirectory, fresh_folder
 from elastream.recording.formats import marked, unmarked
 from elastream.recording.places import RemotePath, remove_tree, scanned, write_whole
-
-__all__ = ["Mirror", "copy_now", "fetched", "mirrored", "refuse_overtaken"]
 
 EVERY = 1.0
 """Seconds between two looks at what has changed."""

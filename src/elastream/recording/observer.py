@@ -4,13 +4,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Protocol, TypeAlias
 
-from elastream.model.cloud import Lease
-from elastream.model.decision import Decision
-from elastream.model.key_table import key_columns
-from elastream.model.observation import Context, Observation
-from elastream.model.wording import clock, duration_text
-
-__all__ = ["LIMITED", "Ending", "Header", "Json", "Observer", "describe_run", "described_before", "described_further"]
+from elastream.core.decision import Decision
+from elastream.core.hosts import Lease
+from elastream.core.observation import Context, Observation
+from elastream.core.wording import clock, duration_text
+from elastream.dataflow.key_table import key_columns
 
 Json: TypeAlias = dict[str, Any]
 LIMITED = "its limit of"

@@ -14,10 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, cast
 
-from elastream.model.errors import InputError
+from elastream.errors import InputError
 from elastream.recording.directory import create_private
-
-__all__ = ["DAY", "RETENTION", "Keep", "entries_of", "file_of", "files_of", "forget_parts", "set_aside"]
 
 FILE_NAME = "recording.jsonl"
 DAY = 86_400.0

@@ -19,30 +19,11 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
 from urllib.parse import urlsplit
 
-from elastream.model.errors import EnvironmentProblem, InputError
+from elastream.errors import EnvironmentProblem, InputError
 from elastream.recording.file_systems import FILES_REACHED_BY, file_system, is_web, resolved
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
-
-__all__ = [
-    "WHOLE",
-    "FolderEntry",
-    "Place",
-    "RemotePath",
-    "is_address",
-    "mark_whole",
-    "modified_at",
-    "names_in",
-    "place_of",
-    "readable",
-    "remove_tree",
-    "scanned",
-    "stamp_of",
-    "there_as_a_whole",
-    "write_whole",
-    "written_at",
-]
 
 WHOLE = "_whole"
 """File in the folder of a batch on an object store, written last. Spark's readers skip it."""

@@ -16,16 +16,18 @@ from typing import Any
 
 import numpy as np
 
-from elastream.model.alarms import Alarm
-from elastream.model.cloud import ACTIVE, HostState, HostType, Lease
-from elastream.model.decision import Decision
-from elastream.model.errors import ElastreamError, EnvironmentProblem, InputError
-from elastream.model.graph import Kind
-from elastream.model.guarding import Standing
-from elastream.model.latency import Basis, weakest
-from elastream.model.observation import Composition, Floats, Metric, MicroBatch, Observation
-from elastream.model.ring import Ring
-from elastream.model.signals import SignalReading, Signals
+from elastream.core.alarm import Alarm
+from elastream.core.decision import Decision
+from elastream.core.frames import Floats
+from elastream.core.guarding import Standing
+from elastream.core.hosts import ACTIVE, HostState, HostType, Lease
+from elastream.core.latency import Basis, weakest
+from elastream.core.metrics import Metric
+from elastream.core.observation import Composition, MicroBatch, Observation
+from elastream.core.ring import Ring
+from elastream.dataflow.operators import Kind
+from elastream.dataflow.signals import SignalReading, Signals
+from elastream.errors import ElastreamError, EnvironmentProblem, InputError
 from elastream.recording.directory import create_private
 from elastream.recording.entries import Entries
 from elastream.recording.form import (
@@ -44,8 +46,6 @@ from elastream.recording.observer import Ending, Header, Json, described_before
 from elastream.recording.parts import Keep, entries_of, file_of, files_of, forget_parts, set_aside
 from elastream.recording.series import Series
 from elastream.recording.tail import whole_length
-
-__all__ = ["Collector", "Recorder", "Recording"]
 
 log = logging.getLogger(__name__)
 

@@ -12,11 +12,10 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from elastream.model.cloud import HostState
-from elastream.model.metrics import Metric
-from elastream.model.observation import Floats, MicroBatch
-
-__all__ = ["Columns", "Readings", "Series"]
+from elastream.core.frames import Floats
+from elastream.core.hosts import HostState
+from elastream.core.metrics import Metric
+from elastream.core.observation import MicroBatch
 
 Json: TypeAlias = dict[str, Any]
 NAN = float("nan")

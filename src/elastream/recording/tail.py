@@ -4,8 +4,6 @@ import json
 import os
 from pathlib import Path
 
-__all__ = ["last_time", "whole_length"]
-
 BLOCK = 1 << 16
 """Bytes read at first; doubled until what is looked for is found."""
 

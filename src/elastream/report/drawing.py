@@ -3,8 +3,6 @@
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
-__all__ = ["ORIGIN", "PALETTE", "Json", "add_title", "axis_of", "x_of"]
-
 Json: TypeAlias = dict[str, Any]
 
 ORIGIN = 946_684_800_000

@@ -7,8 +7,6 @@ from itertools import pairwise
 
 from elastream.recording.recorder import Recording
 
-__all__ = ["Selected", "ran"]
-
 
 @dataclass(frozen=True, slots=True)
 class Selected:

@@ -7,16 +7,15 @@ from pathlib import Path
 
 import numpy as np
 
-from elastream.model.cloud import HostState
-from elastream.model.observation import Floats, Metric
-from elastream.model.wording import amount, clock, duration_text, rate_text
+from elastream.core.frames import Floats
+from elastream.core.hosts import HostState
+from elastream.core.metrics import Metric
+from elastream.core.wording import amount, clock, duration_text, rate_text
 from elastream.recording.recorder import Recording
 from elastream.report.drawing import PALETTE
 from elastream.report.page import Card, cards
 from elastream.report.summary import Summary
 from elastream.report.thinning import thinned
-
-__all__ = ["fragment", "sentence"]
 
 WIDTH, HEIGHT = 250, 64
 """Size of a curve's picture, pixels."""

@@ -7,12 +7,12 @@ from typing import TypeAlias
 
 import numpy as np
 
-from elastream.model.latency import share_within
-from elastream.model.observation import Floats, Metric, MicroBatch
-from elastream.model.wording import UNKNOWN, percent
+from elastream.core.frames import Floats
+from elastream.core.latency import share_within
+from elastream.core.metrics import Metric
+from elastream.core.observation import MicroBatch
+from elastream.core.wording import UNKNOWN, percent
 from elastream.recording.recorder import Recording
-
-__all__ = ["InTime", "in_time"]
 
 Values: TypeAlias = Floats | float
 

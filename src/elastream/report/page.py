@@ -15,14 +15,13 @@ from typing import Any
 
 import numpy as np
 
-from elastream.model.action import describe
-from elastream.model.cloud import Lease
-from elastream.model.decision import Decision, Fault
-from elastream.model.errors import EnvironmentProblem
-from elastream.model.extras import missing
-from elastream.model.latency import basis_text, is_bound
-from elastream.model.observation import Floats, Metric
-from elastream.model.wording import (
+from elastream.core.action import describe
+from elastream.core.decision import Decision, Fault
+from elastream.core.frames import Floats
+from elastream.core.hosts import Lease
+from elastream.core.latency import basis_text, is_bound
+from elastream.core.metrics import Metric
+from elastream.core.wording import (
     UNKNOWN,
     amount,
     clock,
@@ -34,15 +33,14 @@ from elastream.model.wording import (
     quantity,
     rate_text,
 )
-from elastream.planning.provision import TARGET_UTILISATION
+from elastream.errors import EnvironmentProblem, missing
+from elastream.policies.common.provision import TARGET_UTILISATION
 from elastream.recording.directory import write_text
 from elastream.recording.recorder import Recording
 from elastream.report.dynamic import ran
 from elastream.report.rings import state_at_the_end
 from elastream.report.summary import Summary, mixture_quantile, summarise
 from elastream.report.timeline import timeline
-
-__all__ = ["render", "write_report"]
 
 STATUS = {
     "finished": "finished: the whole load was processed",

@@ -7,12 +7,10 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TypeVar
 
-from elastream.model.ring import Ring
-from elastream.model.wording import clock, counted
+from elastream.core.ring import Ring
+from elastream.core.wording import clock, counted
 from elastream.recording.recorder import Recording
 from elastream.report.drawing import PALETTE, Json, add_title, axis_of, x_of
-
-__all__ = ["Bands", "Interval", "StateOf", "add_bands", "rings_over_time", "state_at_the_end"]
 
 SPANS = 300
 """Most changes of rings and copies that are drawn; of more, evenly chosen ones."""

@@ -9,14 +9,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from elastream.model.cloud import HostState, Past, total_cost
-from elastream.model.decision import Unknown
-from elastream.model.latency import Basis
-from elastream.model.observation import Floats
+from elastream.core.decision import Unknown
+from elastream.core.frames import Floats
+from elastream.core.hosts import HostState, Past, total_cost
+from elastream.core.latency import Basis
 from elastream.recording.recorder import Recording
 from elastream.report.tally import Totals, tally_of
-
-__all__ = ["Summary", "summarise"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +77,7 @@ def summarise(recording: Recording) -> Summary:
     them or a pool reported the amount owed; of a run that was resumed also from what micro-batches of all its drivers took.
     Otherwise records are the throughput integrated over the monitoring periods,
     the cost is that of the leases, and quantiles are those of the mixture of all periods (see `mixture_quantile`). The
-    static provision is that of `planning.provision`, from the work that the run measured. Of what a long run has forgotten,
+    static provision is that of `policies.common.provision`, from the work that the run measured. Of what a long run has forgotten,
     its tally says what it came to.
     """
     ending, end, tally = recording.ending, recording.end, tally_of(recording)

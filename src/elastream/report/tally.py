@@ -11,18 +11,17 @@ from typing import Any
 
 import numpy as np
 
-from elastream.model.action import MoveTask
-from elastream.model.decision import Unknown, longest_lacked
-from elastream.model.latency import Basis, weakest
-from elastream.model.observation import Floats, Metric
-from elastream.planning.provision import Work, work_of
+from elastream.core.action import MoveTask
+from elastream.core.decision import Unknown, longest_lacked
+from elastream.core.frames import Floats
+from elastream.core.latency import Basis, weakest
+from elastream.core.metrics import Metric
+from elastream.policies.common.provision import Work, work_of
 from elastream.recording.costs import queries_of, split
 from elastream.recording.form import without_nan
 from elastream.recording.parts import Keep
 from elastream.recording.recorder import Recording
 from elastream.report.in_time import InTime, in_time
-
-__all__ = ["Totals", "kept_for", "tally_of"]
 
 STEP = 0.02
 """Relative width within which latencies count as one: as fine as any figure is shown."""

@@ -2,9 +2,7 @@
 
 import numpy as np
 
-from elastream.model.observation import Floats
-
-__all__ = ["thinned"]
+from elastream.core.frames import Floats
 
 
 def thinned(times: Floats, values: Floats, most: int) -> tuple[Floats, Floats]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from elastream.model.action import (
+from elastream.core.action import (
     CancelDrain,
     DrainHost,
     LeaseHost,
@@ -22,16 +22,15 @@ from elastream.model.action import (
     SetTokens,
     describe,
 )
-from elastream.model.cloud import HostState, Lease
-from elastream.model.decision import Decision
-from elastream.model.observation import Floats, Metric
-from elastream.model.wording import clock, quantities
+from elastream.core.decision import Decision
+from elastream.core.frames import Floats
+from elastream.core.hosts import HostState, Lease
+from elastream.core.metrics import Metric
+from elastream.core.wording import clock, quantities
 from elastream.recording.recorder import Recording
 from elastream.report.drawing import PALETTE, Json, add_title, axis_of, x_of
 from elastream.report.rings import add_bands, rings_over_time
 from elastream.report.thinning import thinned
-
-__all__ = ["timeline"]
 
 ROW, GAP, STRIP, TOP, BOTTOM = 118, 46, 54, 34, 44
 """Pixels: height of a panel, space between two, height of the strip of decisions, margins."""

@@ -3,7 +3,7 @@
 Importing it raises EnvironmentProblem on a release of Spark that nothing here works with.
 """
 
-from elastream.model.errors import EnvironmentProblem
+from elastream.errors import EnvironmentProblem
 from elastream.spark.jvm.releases import installed, refusal
 
 if (SPARK := installed()) and (REFUSAL := refusal(SPARK)):

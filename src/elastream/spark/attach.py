@@ -12,11 +12,11 @@ from typing import TypeAlias
 
 from pyspark.sql import SparkSession
 
-from elastream.clouds.granted import GrantedExecutors
+from elastream.clouds.executors import GrantedExecutors
 from elastream.clouds.provider import UNLIMITED, Cloud, ExistingSession, Provider, Terms
-from elastream.model.action import LeaseHost, ReleaseHost
-from elastream.model.alarms import Alarms
-from elastream.model.cloud import HostState, HostType
+from elastream.core.action import LeaseHost, ReleaseHost
+from elastream.core.alarm import Alarms
+from elastream.core.hosts import HostState, HostType
 from elastream.recording.lease_log import LeaseLog
 from elastream.spark.hosts.hosts import Hosts, unpriced
 from elastream.spark.hosts.taking_over import take_over
@@ -34,8 +34,6 @@ from elastream.spark.plant import RunClock, Scope, SparkPlant
 from elastream.spark.queries.query import Instruments
 from elastream.spark.queries.watched import WatchedQueries
 from elastream.spark.telemetry.traffic import Traffic
-
-__all__ = ["AttachedPlant", "attach", "join"]
 
 AttachedPlant: TypeAlias = SparkPlant[WatchedQueries]
 

@@ -35,10 +35,10 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from elastream.model.action import Outcome, ReleaseHost, TaskId
-from elastream.model.alarms import AlarmedThread, Alarms
-from elastream.model.cloud import HostState
-from elastream.model.errors import ElastreamError, in_one_line
+from elastream.core.action import Outcome, ReleaseHost, TaskId
+from elastream.core.alarm import AlarmedThread, Alarms
+from elastream.core.hosts import HostState
+from elastream.errors import ElastreamError, in_one_line
 from elastream.spark.hosts.hosts import Hosts
 from elastream.spark.jvm.driver_side import DriverSide, RunningQuery, running_queries
 from elastream.spark.jvm.session import session_stopped
@@ -48,8 +48,6 @@ from elastream.spark.queries.compiled import CompiledQueries
 from elastream.spark.queries.watched import WatchedQueries
 from elastream.spark.standby import WarmStandby
 from elastream.spark.succession import Succession
-
-__all__ = ["STEP", "Mover", "Rounds"]
 
 STEP, LONG_STEP, RECENTLY = 0.05, 1.0, 10.0
 """Seconds between two checks for the end of a batch, while tasks wait to be moved: the delay to notice such an end

@@ -16,7 +16,7 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
 from elastream.clouds.provider import Terms
-from elastream.model.action import (
+from elastream.core.action import (
     Action,
     CancelDrain,
     DrainHost,
@@ -34,13 +34,14 @@ from elastream.model.action import (
     SwitchEdge,
     describe,
 )
-from elastream.model.alarms import Alarms
-from elastream.model.cloud import HostState, Lease
-from elastream.model.cpu_span import whole_batches
-from elastream.model.errors import ElastreamError, HostsGone, in_one_line
-from elastream.model.observation import UNMEASURED, Context, Frame, Metric, MicroBatch, Observation, Sample
-from elastream.model.ring import Ring, tokens_refusal
-from elastream.model.wording import counted
+from elastream.core.alarm import Alarms
+from elastream.core.frames import Frame, whole_batches
+from elastream.core.hosts import HostState, Lease
+from elastream.core.metrics import Metric
+from elastream.core.observation import UNMEASURED, Context, MicroBatch, Observation, Sample
+from elastream.core.ring import Ring, tokens_refusal
+from elastream.core.wording import counted
+from elastream.errors import ElastreamError, HostsGone, in_one_line
 from elastream.spark.hosts.actions import HostActions
 from elastream.spark.hosts.hosts import Hosts
 from elastream.spark.jvm.session import session_stopped
@@ -54,8 +55,6 @@ from elastream.spark.succession import Succession
 from elastream.spark.telemetry.frames import HostWatch, cores_used, seconds_waiting, task_frame, weights
 from elastream.spark.telemetry.links import LinkWatch
 from elastream.spark.telemetry.speeds import HostSpeed
-
-__all__ = ["RunClock", "Scope", "SparkPlant"]
 
 log = logging.getLogger(__name__)
 

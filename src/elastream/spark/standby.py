@@ -12,17 +12,15 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from py4j.protocol import Py4JError
 
-from elastream.model.action import TaskId
-from elastream.model.observation import Standby
-from elastream.model.wording import counted
+from elastream.core.action import TaskId
+from elastream.core.observation import Standby
+from elastream.core.wording import counted
 from elastream.spark.hosts.hosts import Hosts
 from elastream.spark.jvm.copies import NO_DESK, Copies, CopiesDesk, KeptCopy
 from elastream.spark.jvm.executors import Location
 from elastream.spark.jvm.state_partitions import StatePartitions
 from elastream.spark.placement.placing import Placing
 from elastream.spark.placement.ring import Rings
-
-__all__ = ["WarmStandby"]
 
 log = logging.getLogger(__name__)
 

@@ -14,15 +14,15 @@ from pyspark.sql import SparkSession
 
 from elastream.clouds.executors import ExecutorCloud
 from elastream.clouds.provider import Cloud, Provider, SessionHosts
-from elastream.model.alarms import Alarms
-from elastream.model.compiling import refuse_uncompilable
-from elastream.model.composing import Consistency, refuse_inconsistent
-from elastream.model.endpoints import KafkaTopic
-from elastream.model.errors import CloudError, EnvironmentProblem
-from elastream.model.fitting import doubts
-from elastream.model.graph import Graph
-from elastream.model.observation import Composition
-from elastream.model.stages import Layout, lay_out, state_partitions_of
+from elastream.core.alarm import Alarms
+from elastream.core.composition import Consistency, refuse_inconsistent
+from elastream.core.fitting import doubts
+from elastream.core.observation import Composition
+from elastream.dataflow.compiling import refuse_uncompilable
+from elastream.dataflow.endpoints import KafkaTopic
+from elastream.dataflow.graph import Graph
+from elastream.dataflow.stages import Layout, lay_out, state_partitions_of
+from elastream.errors import CloudError, EnvironmentProblem
 from elastream.recording.directory import RunDirectory
 from elastream.recording.file_systems import FILES_REACHED_BY
 from elastream.recording.lease_log import LeaseLog
@@ -54,8 +54,6 @@ from elastream.spark.telemetry.links import LinkWatch
 from elastream.spark.telemetry.speeds import SpeedWatch
 from elastream.spark.telemetry.traffic import MapOutputs, Traffic
 from elastream.spark.worker import probe
-
-__all__ = ["pace_of", "start_beside", "start_plant"]
 
 BATCH_SHARE = 0.4
 """Of the target latency, the time from one batch to the next: a record waits for at most one batch and is in the next,

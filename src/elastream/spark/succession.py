@@ -21,17 +21,15 @@ from collections.abc import Callable, Mapping, Sequence
 
 from py4j.protocol import Py4JError
 
-from elastream.model.action import TaskId
-from elastream.model.cloud import HostState
-from elastream.model.wording import counted
+from elastream.core.action import TaskId
+from elastream.core.hosts import HostState
+from elastream.core.wording import counted
 from elastream.spark.hosts.book import HostBook
 from elastream.spark.jvm.executors import Location
 from elastream.spark.jvm.recovery import Followed, Loss, Recovery
 from elastream.spark.placement.placing import Placing
 from elastream.spark.placement.ring import Rings
 from elastream.spark.queries.query import Query
-
-__all__ = ["Succession"]
 
 log = logging.getLogger(__name__)
 

@@ -5,13 +5,14 @@ import math
 
 import pytest
 
+from elastream.core.composition import Consistency
+from elastream.core.hosts import HostType
+from elastream.dataflow.graph import Graph
+from elastream.dataflow.operators import Alternate, Edge, Kind, Operator
+from elastream.dataflow.stages import lay_out
+from elastream.errors import InputError
 from elastream.experiments.dynamic_dataflow.consistency import consistency_table, switches_at_random
-from elastream.model.cloud import HostType
-from elastream.model.composing import Consistency
-from elastream.model.errors import InputError
-from elastream.model.graph import Alternate, Edge, Graph, Kind, Operator
-from elastream.model.stages import lay_out
-from elastream.simulation import Emissions, Settings
+from elastream.simulator import Emissions, Settings
 
 HOST = HostType("host", cores=4.0, slots=8)
 

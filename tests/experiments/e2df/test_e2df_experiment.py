@@ -9,6 +9,11 @@ import numpy as np
 import pytest
 
 from elastream.control.loop import Loop
+from elastream.core.action import DrainHost, LeaseHost, ReleaseHost
+from elastream.core.hosts import HostType
+from elastream.core.metrics import Metric
+from elastream.core.qos import offered_rates
+from elastream.dataflow.stages import lay_out
 from elastream.experiments.e2df.experiment import (
     PAPER,
     SCALE_IN,
@@ -26,14 +31,9 @@ from elastream.experiments.e2df.experiment import (
 )
 from elastream.experiments.e2df.page import outcome
 from elastream.experiments.page import render
-from elastream.model.action import DrainHost, LeaseHost, ReleaseHost
-from elastream.model.cloud import HostType
-from elastream.model.observation import Metric
-from elastream.model.qos import offered_rates
-from elastream.model.stages import lay_out
-from elastream.planning.policies.e2df import E2df
-from elastream.simulation import HostFailure, Settings, make_plant
-from elastream.workload import ramp
+from elastream.loads import ramp
+from elastream.policies.e2df.policy import E2df
+from elastream.simulator import HostFailure, Settings, make_plant
 
 PAPER_TEXT = Path(__file__).parents[3] / "../shared/seeds/e2df-multi-level-elasticity.txt"
 SHORT = replace(E2dfAssumptions(), rise=300.0)

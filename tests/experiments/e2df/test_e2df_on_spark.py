@@ -10,8 +10,8 @@ import pytest
 from elastream.experiments.e2df.experiment import SCENARIOS
 from elastream.experiments.e2df.on_spark import SparkScenario, bars, counts_are_exact, policy_of, run_scenario, sentences
 from elastream.experiments.e2df.on_spark_page import outcome
-from elastream.planning.policies.e2df import E2df
-from elastream.planning.policies.static import Static
+from elastream.policies.e2df.policy import E2df
+from elastream.policies.static import Static
 from elastream.spark.dataflow.sinks import KEY_FILE
 
 STATIC = SparkScenario(

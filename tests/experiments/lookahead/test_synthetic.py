@@ -2,9 +2,9 @@
 
 import pytest
 
+from elastream.core.qos import offered_rates
+from elastream.dataflow.operators import Kind
 from elastream.experiments.lookahead.synthetic import SyntheticAssumptions, break_even, streams, synthetic
-from elastream.model.graph import Kind
-from elastream.model.qos import offered_rates
 
 GIVEN = SyntheticAssumptions()
 

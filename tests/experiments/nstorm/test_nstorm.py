@@ -9,6 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from elastream.core.action import TaskId
+from elastream.errors import EnvironmentProblem
 from elastream.experiments.nstorm.claims import bars, claims_of, differences, power_of
 from elastream.experiments.nstorm.experiment import (
     CYCLES_TRIED,
@@ -29,8 +31,6 @@ from elastream.experiments.nstorm.experiment import (
 from elastream.experiments.nstorm.page import outcome
 from elastream.experiments.nstorm.rig import CommittedBatch
 from elastream.experiments.page import render
-from elastream.model.action import TaskId
-from elastream.model.errors import EnvironmentProblem
 
 PAPER_TEXT = Path(__file__).parents[3] / "../shared/seeds/nstorm-otd-online-task-management.txt"
 HOSTS = ["a", "b", "c", "d"]

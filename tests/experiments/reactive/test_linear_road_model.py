@@ -4,6 +4,7 @@ import math
 
 import pytest
 
+from elastream.core.qos import offered_rates
 from elastream.experiments.assumptions import assumption_table, values, variations
 from elastream.experiments.reactive.linear_road import (
     CONGESTION,
@@ -13,8 +14,7 @@ from elastream.experiments.reactive.linear_road import (
     break_even,
     linear_road,
 )
-from elastream.model.qos import offered_rates
-from elastream.workload import constant
+from elastream.loads import constant
 
 ECU_HOUR = 0.06
 """Dollars an hour for a core of speed 1, of any m1 type, in September 2013."""

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from elastream.core.metrics import Metric
 from elastream.experiments.deployed import deployed, of_best, problem_at
 from elastream.experiments.ec2 import RUN
 from elastream.experiments.reactive.bars import ReactiveResults, _ratio, bars, straightness
@@ -26,7 +27,6 @@ from elastream.experiments.reactive.experiment import (
     site_of,
 )
 from elastream.experiments.reactive.page import _plans, _runs, outcome
-from elastream.model.observation import Metric
 
 GIVEN = ReactiveAssumptions()
 

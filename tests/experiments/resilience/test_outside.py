@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql import functions as F
 
+from elastream.errors import EnvironmentProblem
 from elastream.experiments.resilience import outside
 from elastream.experiments.resilience.outside import added, count_outside, missing, outside_store
-from elastream.model.errors import EnvironmentProblem
 from properties import examples
 
 served = pytest.mark.skipif(bool(missing()), reason=missing() or "there is a server")

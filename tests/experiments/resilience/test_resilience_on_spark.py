@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from pyspark.sql import functions as F
 
+from elastream.errors import EnvironmentProblem, InputError
 from elastream.experiments.cases import ExperimentOptions
 from elastream.experiments.page import render
 from elastream.experiments.resilience import bed as bed_module
@@ -16,8 +17,7 @@ from elastream.experiments.resilience.bed import MENDING, PATIENCE, Bed, Mended,
 from elastream.experiments.resilience.job import Job
 from elastream.experiments.resilience.measured import Resilience, attempt
 from elastream.experiments.resilience.on_spark import outcome, run_resilience_spark
-from elastream.model.errors import EnvironmentProblem, InputError
-from elastream.simulation.reducers.keys import two_regimes
+from elastream.simulator.reducers.keys import two_regimes
 from elastream.spark.jvm.copies import OpenedCopy
 
 

@@ -10,6 +10,8 @@ from statistics import fmean
 
 import pytest
 
+from elastream.core.hosts import HostState, Lease
+from elastream.core.qos import offered_rates
 from elastream.experiments.assumptions import variations
 from elastream.experiments.page import render
 from elastream.experiments.visp.bars import Statistic, bars, tabulate
@@ -36,9 +38,7 @@ from elastream.experiments.visp.manufacturing import (
 )
 from elastream.experiments.visp.page import VispVariation, outcome, verdict
 from elastream.experiments.visp.paper import METRICS, TABLES, implied
-from elastream.model.cloud import HostState, Lease
-from elastream.model.qos import offered_rates
-from elastream.simulation.result import released_early
+from elastream.simulator.result import released_early
 
 PAPER = Path(__file__).parents[3] / "../shared/seeds/visp-btu-cost-efficient-enactment.txt"
 SMALL = replace(VispAssumptions(), machines=0.25)

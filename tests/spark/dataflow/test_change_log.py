@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from elastream.model.endpoints import ParquetSink
+from elastream.dataflow.endpoints import ParquetSink
 from elastream.spark.dataflow import change_log
 from elastream.spark.dataflow.change_log import MERGED, tidy, write_changes
 from elastream.spark.dataflow.sinks import begin_results, latest, replace_results

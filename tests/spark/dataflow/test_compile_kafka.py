@@ -7,15 +7,15 @@ import pytest
 from pyspark.sql import SparkSession
 from test_kafka import broker, spark  # noqa: F401 - fixtures
 
-from elastream.model.endpoints import collect, kafka, records
-from elastream.model.flow import Dataflow
-from elastream.model.observation import Composition
-from elastream.model.stages import lay_out
+from elastream.core.observation import Composition
+from elastream.dataflow.builder import Dataflow
+from elastream.dataflow.endpoints import collect, kafka, records
+from elastream.dataflow.stages import lay_out
+from elastream.loads import constant
 from elastream.recording.directory import RunDirectory
 from elastream.spark.dataflow.kafka import source_options
 from elastream.spark.dataflow.sinks import collected
 from elastream.spark.queries.compiler import start_queries
-from elastream.workload import constant
 
 NUMBERS = 700
 

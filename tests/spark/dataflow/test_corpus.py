@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastream.model.endpoints import Files, Records, TextFiles
-from elastream.model.errors import EnvironmentProblem, InputError
+from elastream.dataflow.endpoints import Files, Records, TextFiles
+from elastream.errors import EnvironmentProblem, InputError
 from elastream.spark.dataflow.corpus import (
     BLOCK,
     check_files,

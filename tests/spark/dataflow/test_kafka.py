@@ -23,11 +23,12 @@ import pyspark
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from elastream.model.endpoints import KafkaTopic, kafka
-from elastream.model.graph import Kind, Operator
-from elastream.model.observation import Metric, Observation
-from elastream.model.signals import Feed, Signal, SignalReading
-from elastream.services.pollers import Pollers
+from elastream.core.metrics import Metric
+from elastream.core.observation import Observation
+from elastream.dataflow.endpoints import KafkaTopic, kafka
+from elastream.dataflow.operators import Kind, Operator
+from elastream.dataflow.signals import Feed, Signal, SignalReading
+from elastream.guards.pollers import Pollers
 from elastream.spark.attach import attach
 from elastream.spark.dataflow.kafka import kafka_package, kafka_settings, sink_options, source_options
 from elastream.spark.dataflow.sources import check_source, open_source

@@ -12,10 +12,9 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from elastream.model.building import timeout
-from elastream.model.flow import Dataflow
-from elastream.model.key_table import KeyTable
-from elastream.model.observation import Composition
+from elastream.core.observation import Composition
+from elastream.dataflow.builder import Dataflow, timeout
+from elastream.dataflow.key_table import KeyTable
 from elastream.recording.key_tables import written_rows
 from elastream.spark.dataflow.keyed import Wiring, keyed_frame
 from elastream.spark.jvm.session import STATE_STORES

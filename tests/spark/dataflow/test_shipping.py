@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from elastream.model.errors import DataflowError
+from elastream.errors import DataflowError
 from elastream.spark.dataflow.shipping import pickled
 
 HELPER = """

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from elastream.model.endpoints import Collected, ParquetSink, kafka
-from elastream.model.errors import EnvironmentProblem, InputError
+from elastream.dataflow.endpoints import Collected, ParquetSink, kafka
+from elastream.errors import EnvironmentProblem, InputError
 from elastream.recording.parts import DAY
 from elastream.spark.dataflow.change_log import write_changes
 from elastream.spark.dataflow.sinks import (

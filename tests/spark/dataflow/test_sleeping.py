@@ -4,11 +4,11 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastream.model.action import SwitchEdge
-from elastream.model.composing import switched
-from elastream.model.flow import Dataflow
-from elastream.model.observation import Composition
-from elastream.model.regions import region
+from elastream.core.action import SwitchEdge
+from elastream.core.composition import switched
+from elastream.core.observation import Composition
+from elastream.dataflow.builder import Dataflow
+from elastream.dataflow.chains import region
 from elastream.spark.dataflow.fusing import wire
 from elastream.spark.dataflow.sleeping import awake, open_exits
 from elastream.spark.worker.composition import CompositionCodec

@@ -20,16 +20,16 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming import StreamingQuery
 
-from elastream.model.endpoints import ArrivalPattern, Files, KafkaTopic, Records, SourceSpec, TextFiles
-from elastream.model.errors import InputError
-from elastream.model.graph import Kind, Operator
+from elastream.dataflow.endpoints import ArrivalPattern, Files, KafkaTopic, Records, SourceSpec, TextFiles
+from elastream.dataflow.operators import Kind, Operator
+from elastream.errors import InputError
+from elastream.loads import constant, ramp
 from elastream.spark.dataflow.corpus import freeze
 from elastream.spark.dataflow.pacing import committed
 from elastream.spark.dataflow.sources import HELD, HOLD, LOAD, ShapedReader, check_source, open_source
 from elastream.spark.dataflow.stamps import QUANTILES, observation_name
 from elastream.spark.dataflow.steering import Steering
 from elastream.spark.worker.composition import Ran, Wanted, code_in_offsets, latest_batch, write_wanted
-from elastream.workload import constant, ramp
 from waiting import wait_until
 
 WORDS = tuple({"word": word} for word in ("to", "be", "or", "not", "to", "be", "that"))

@@ -2,11 +2,11 @@
 
 import pytest
 
-from elastream.model.errors import InputError
-from elastream.model.flow import Dataflow
-from elastream.model.graph import Graph
-from elastream.model.key_table import KeyTable, selections_of
-from elastream.model.observation import Composition
+from elastream.core.observation import Composition
+from elastream.dataflow.builder import Dataflow
+from elastream.dataflow.graph import Graph
+from elastream.dataflow.key_table import KeyTable, selections_of
+from elastream.errors import InputError
 from elastream.recording.directory import RunDirectory
 from elastream.recording.key_tables import KeyTableLog
 from elastream.spark.dataflow.key_tables import bringing_into_use

@@ -4,8 +4,8 @@ import pytest
 
 from conformance.fake_provider import FakeProvider
 from conformance.fake_session import FakeSession
-from elastream.model.action import CancelDrain, DrainHost, LeaseHost, ReleaseHost, RenewHost, Status
-from elastream.model.cloud import HostState, HostType, Lease, total_cost
+from elastream.core.action import CancelDrain, DrainHost, LeaseHost, ReleaseHost, RenewHost, Status
+from elastream.core.hosts import HostState, HostType, Lease, total_cost
 from elastream.spark.hosts.actions import HostActions
 from elastream.spark.hosts.hosts import Hosts
 from elastream.spark.jvm.executors import Executors

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from conformance.fake_provider import SMALL, FakeProvider
 from conformance.fake_session import FakeSession
-from elastream.clouds.granted import GrantedExecutors
+from elastream.clouds.executors import GrantedExecutors
 from elastream.clouds.provider import UNLIMITED, RunState, Terms
-from elastream.model.cloud import TRANSITIONS, Billing, HostState, HostType
-from elastream.model.errors import CloudError
+from elastream.core.hosts import TRANSITIONS, Billing, HostState, HostType
+from elastream.errors import CloudError
 from elastream.spark.hosts import hosts as module
 from elastream.spark.hosts.hosts import Hosts
 from elastream.spark.jvm.executors import Executors

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from elastream import HostType, Local
-from elastream.model.errors import CloudError
+from elastream.errors import CloudError
 from elastream.spark.attach import join
 
 SMALL = HostType("small", cores=0.5, slots=1, memory=1000.0)

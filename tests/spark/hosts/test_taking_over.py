@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from conformance.fake_provider import SMALL, FakeProvider
 from conformance.fake_session import FakeSession
 from elastream.clouds.provider import Terms
-from elastream.model.cloud import HostState, HostType, Lease
+from elastream.core.hosts import HostState, HostType, Lease
 from elastream.recording.lease_log import LeaseLog
 from elastream.recording.lines import JournalProblem
 from elastream.spark.hosts.hosts import Hosts

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from elastream.clouds.provider import UNLIMITED
-from elastream.model.errors import EnvironmentProblem
+from elastream.errors import EnvironmentProblem
 from elastream.spark.jvm import capabilities
 from elastream.spark.jvm.capabilities import probe
 

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from elastream.model.events import Reason, RunEvent
+from elastream.core.event import Reason, RunEvent
 from elastream.spark.jvm import cluster_events
 from elastream.spark.jvm.cluster_events import LONGEST, MOST, ClusterEvents, event_sink, kubernetes_event
 from spark_jvm import shared_session

@@ -13,7 +13,7 @@ import pytest
 from pyspark import __version__ as SPARK
 
 from elastream.clouds.local.java import find_java, spark_home
-from elastream.model.errors import EnvironmentProblem
+from elastream.errors import EnvironmentProblem
 from elastream.spark.jvm import copies_jar
 from elastream.spark.jvm.adapters import COPIES
 from elastream.spark.jvm.copies_jar import COMPILER, PLUGIN, copies_settings, jar

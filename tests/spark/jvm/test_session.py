@@ -13,7 +13,7 @@ import pytest
 from pyspark import __version__ as SPARK
 from pyspark.sql import SparkSession
 
-from elastream.model.errors import EnvironmentProblem
+from elastream.errors import EnvironmentProblem
 from elastream.spark.jvm.adapters import COPIES
 from elastream.spark.jvm.copies_jar import copies_settings
 from elastream.spark.jvm.releases import release_of

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastream.model.action import TaskId
-from elastream.model.errors import EnvironmentProblem, InputError
+from elastream.core.action import TaskId
+from elastream.errors import EnvironmentProblem, InputError
 from elastream.spark.placement.allocation import AllocationStore
 
 A, B = TaskId("count", 0), TaskId("count", 1)

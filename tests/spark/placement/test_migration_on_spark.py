@@ -16,10 +16,10 @@ from pyspark.sql import functions as F
 
 from elastream.clouds.local.cluster import LocalCluster
 from elastream.clouds.local.local import Local
-from elastream.model.action import TaskId
-from elastream.model.cloud import HostType
-from elastream.model.errors import EnvironmentProblem
-from elastream.model.migration import MigrationState
+from elastream.core.action import TaskId
+from elastream.core.hosts import HostType
+from elastream.core.migration import MigrationState
+from elastream.errors import EnvironmentProblem
 from elastream.spark.jvm.adapters import COPIES
 from elastream.spark.jvm.copies import Copies, CopiesDesk
 from elastream.spark.jvm.copies_jar import copies_settings

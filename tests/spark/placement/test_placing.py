@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from elastream.model.action import TaskId
-from elastream.model.migration import MigrationState
-from elastream.spark.jvm.state_partitions import Location
+from elastream.core.action import TaskId
+from elastream.core.migration import MigrationState
+from elastream.spark.jvm.executors import Location
 from elastream.spark.placement.allocation import AllocationStore
 from elastream.spark.placement.placing import ATTEMPTS, Limits, Placing
 from properties import examples

@@ -13,21 +13,22 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from elastream.model.endpoints import collect, files, parquet, records
-from elastream.model.errors import DataflowError, EnvironmentProblem, InputError
-from elastream.model.flow import Dataflow
-from elastream.model.observation import Composition
-from elastream.model.stages import lay_out
+from elastream.core.observation import Composition
+from elastream.dataflow.builder import Dataflow
+from elastream.dataflow.endpoints import collect, files, parquet, records
+from elastream.dataflow.stages import lay_out
+from elastream.errors import DataflowError, EnvironmentProblem, InputError
+from elastream.loads import constant
 from elastream.recording.dead_letters import letters
 from elastream.recording.directory import RunDirectory
 from elastream.spark.dataflow.sinks import collected, latest
-from elastream.spark.queries.compiler import explain_failure, start_queries
+from elastream.spark.queries.compiler import start_queries
 from elastream.spark.queries.segments import RunningSegment
 from elastream.spark.queries.switching import switch
 from elastream.spark.telemetry.left_out import LeftOutWatch
 from elastream.spark.worker.composition import CompositionCodec, Ran, code_in_offsets, latest_batch, ran_in_offsets
 from elastream.spark.worker.meter import MeterRow
-from elastream.workload import constant
+from elastream.spark.worker.runner import explain_failure
 from waiting import wait_until
 
 pytestmark = pytest.mark.spark

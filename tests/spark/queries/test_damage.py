@@ -9,8 +9,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from elastream import Dataflow, collect, constant, records
-from elastream.model.errors import InputError
-from elastream.model.stages import Layout, lay_out
+from elastream.dataflow.stages import Layout, lay_out
+from elastream.errors import InputError
 from elastream.recording.directory import RunDirectory
 from elastream.spark.queries.damage import refuse_damaged
 from elastream.spark.worker.composition import Wanted, write_wanted

@@ -10,8 +10,8 @@ from road_check import check
 from test_compile import Run
 from traffic import Road
 
-from elastream.model.observation import Composition
-from elastream.workload import constant, dues
+from elastream.core.observation import Composition
+from elastream.loads import constant, dues
 
 pytestmark = pytest.mark.spark
 

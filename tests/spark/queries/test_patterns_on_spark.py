@@ -14,12 +14,11 @@ import setpoints
 from pyspark.sql import SparkSession
 from test_compile import Run
 
-from elastream.model.building import timeout
-from elastream.model.endpoints import collect, files, records
-from elastream.model.flow import Dataflow, Stream
-from elastream.model.observation import Composition
+from elastream.core.observation import Composition
+from elastream.dataflow.builder import Dataflow, Stream, timeout
+from elastream.dataflow.endpoints import collect, files, records
+from elastream.loads import constant
 from elastream.spark.dataflow.sinks import tables_collected
-from elastream.workload import constant
 
 pytestmark = pytest.mark.spark
 

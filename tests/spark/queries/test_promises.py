@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from test_telemetry import STARTED, a_running
 
 from conformance.suite import PlantCase, missing
-from elastream.model.endpoints import collect
-from elastream.model.flow import Dataflow
-from elastream.model.observation import Context, Metric, Observation
-from elastream.model.promises import PlantKind
-from elastream.model.stages import lay_out
+from elastream.core.metrics import Metric, PlantKind
+from elastream.core.observation import Context, Observation
+from elastream.dataflow.builder import Dataflow
+from elastream.dataflow.endpoints import collect
+from elastream.dataflow.stages import lay_out
 from elastream.spark.queries.compiled_frames import Telemetry
 from elastream.spark.telemetry.batches import Batch, Taken
 from elastream.spark.worker.meter import MeterRow

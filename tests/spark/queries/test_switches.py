@@ -6,9 +6,9 @@ A small form of `benchmarks/switching.py`, which kills executors as well.
 import pytest
 from _switching import Trial
 
-from elastream.model.action import SwitchAlternate
-from elastream.model.composing import Consistency
-from elastream.model.observation import Composition
+from elastream.core.action import SwitchAlternate
+from elastream.core.composition import Consistency
+from elastream.core.observation import Composition
 
 pytestmark = pytest.mark.spark
 

@@ -7,9 +7,9 @@ import pytest
 from pyspark.sql import functions as F
 
 from elastream import Dataflow, HostType, Local, constant, parquet, records
-from elastream.model.action import MoveTask, TaskId
-from elastream.model.errors import EnvironmentProblem
-from elastream.model.observation import Metric
+from elastream.core.action import MoveTask, TaskId
+from elastream.core.metrics import Metric
+from elastream.errors import EnvironmentProblem
 from elastream.recording.directory import RunDirectory
 from elastream.spark.jvm.driver_side import DriverSide, TaskLoads
 from elastream.spark.jvm.stateful import stateful_stages

@@ -10,15 +10,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from elastream.model.endpoints import collect, records
-from elastream.model.flow import Dataflow
-from elastream.model.latency import Basis
-from elastream.model.observation import Metric
-from elastream.model.stages import lay_out
+from elastream.core.latency import Basis
+from elastream.core.metrics import Metric
+from elastream.dataflow.builder import Dataflow
+from elastream.dataflow.endpoints import collect, records
+from elastream.dataflow.stages import lay_out
+from elastream.loads import constant
 from elastream.spark.queries.compiled_frames import Telemetry
 from elastream.spark.telemetry.batches import read_batch
 from elastream.spark.worker.meter import MeterRow
-from elastream.workload import constant
 from spark_progress import line, source
 
 STARTED = 1_700_000_000.0

@@ -8,11 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from elastream.control.arbitration import arbitrate
-from elastream.model.action import DrainHost, LeaseHost, ReleaseHost, TaskId
-from elastream.model.cloud import Billing, HostState, HostType, Lease
-from elastream.model.decision import Proposal
-from elastream.model.observation import Context, Frame, Metric, Observation, Sample
-from elastream.planning.policies.by_load import ByLoad
+from elastream.core.action import DrainHost, LeaseHost, ReleaseHost, TaskId
+from elastream.core.decision import Proposal
+from elastream.core.frames import Frame
+from elastream.core.hosts import Billing, HostState, HostType, Lease
+from elastream.core.metrics import Metric
+from elastream.core.observation import Context, Observation, Sample
+from elastream.policies.by_load import ByLoad
 from elastream.spark.jvm.stateful import StatefulOperator, StatefulStage
 from elastream.spark.placement.allocation import VolatilePlan
 from elastream.spark.placement.placing import Placing

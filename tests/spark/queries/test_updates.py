@@ -6,17 +6,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from elastream.model.composing import Update, update_figures
-from elastream.model.flow import Dataflow
-from elastream.model.metrics import Metric
-from elastream.model.observation import Composition
-from elastream.model.stages import lay_out
+from elastream.core.composition import Update, update_figures
+from elastream.core.metrics import Metric
+from elastream.core.observation import Composition
+from elastream.dataflow.builder import Dataflow
+from elastream.dataflow.stages import lay_out
+from elastream.loads import constant
 from elastream.spark.dataflow.edge_log import EdgeLog
 from elastream.spark.queries.segments import RunningSegment
 from elastream.spark.queries.updates import UpdateWatch
 from elastream.spark.telemetry.batches import Batch, Taken
 from elastream.spark.worker.composition import newest_ran
-from elastream.workload import constant
 
 
 class Watched:

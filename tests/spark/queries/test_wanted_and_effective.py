@@ -11,12 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from elastream.model.action import SetKeyTable, SetParallelism, Status, SwitchAlternate, SwitchEdge
-from elastream.model.composing import Consistency, holder, switched
-from elastream.model.errors import EnvironmentProblem
-from elastream.model.flow import Dataflow
-from elastream.model.observation import Composition
-from elastream.model.stages import Layout, lay_out
+from elastream.core.action import SetKeyTable, SetParallelism, Status, SwitchAlternate, SwitchEdge
+from elastream.core.composition import Consistency, holder, switched
+from elastream.core.observation import Composition
+from elastream.dataflow.builder import Dataflow
+from elastream.dataflow.stages import Layout, lay_out
+from elastream.errors import EnvironmentProblem
+from elastream.loads import constant
 from elastream.recording.directory import RunDirectory
 from elastream.spark.dataflow.sources import HELD
 from elastream.spark.queries import switching
@@ -24,7 +25,6 @@ from elastream.spark.queries.segments import RunningSegment, log_of, newest_vers
 from elastream.spark.queries.switching import Switching
 from elastream.spark.telemetry.batches import Batch, Taken
 from elastream.spark.worker.composition import CompositionCodec, Wanted, read_wanted, write_wanted
-from elastream.workload import constant
 from properties import examples
 
 

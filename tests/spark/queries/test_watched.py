@@ -6,8 +6,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from elastream.model.action import TaskId
-from elastream.model.observation import Metric
+from elastream.core.action import TaskId
+from elastream.core.metrics import Metric
 from elastream.spark.jvm.stateful import StatefulOperator, StatefulStage
 from elastream.spark.placement.allocation import VolatilePlan
 from elastream.spark.placement.placing import Placing

@@ -1,9 +1,9 @@
 """Domain signals on the driver: one value a batch, by its number, readable once it is committed."""
 
-from elastream.model.endpoints import records
-from elastream.model.flow import Dataflow
-from elastream.model.graph import Graph
-from elastream.model.signals import SignalReading
+from elastream.dataflow.builder import Dataflow
+from elastream.dataflow.endpoints import records
+from elastream.dataflow.graph import Graph
+from elastream.dataflow.signals import SignalReading
 from elastream.spark.telemetry.batches import Batch
 from elastream.spark.telemetry.signals import DomainSignals
 from elastream.spark.worker.signals import SignalRow

@@ -7,10 +7,10 @@ import pytest
 
 from elastream import Dataflow, constant, parquet, records
 from elastream.clouds.provider import Measured
-from elastream.model.action import TaskId
-from elastream.model.cloud import HostState, HostType, Lease
-from elastream.model.cpu_span import whole_batches
-from elastream.model.observation import Frame, Metric
+from elastream.core.action import TaskId
+from elastream.core.frames import Frame, whole_batches
+from elastream.core.hosts import HostState, HostType, Lease
+from elastream.core.metrics import Metric
 from elastream.spark.telemetry.frames import HostWatch, cores_used, seconds_waiting, task_frame, weights
 from elastream.spark.telemetry.stage_load import PartitionLoads
 

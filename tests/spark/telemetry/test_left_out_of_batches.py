@@ -5,8 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from elastream.model.flow import Dataflow
-from elastream.model.stages import lay_out
+from elastream.dataflow.builder import Dataflow
+from elastream.dataflow.stages import lay_out
 from elastream.recording.dead_letters import letters
 from elastream.recording.directory import RunDirectory
 from elastream.recording.lines import JournalProblem

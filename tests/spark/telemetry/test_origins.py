@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from elastream.model.latency import Basis
+from elastream.core.latency import Basis
 from elastream.spark.telemetry.file_log import FileLog, files_in
 from elastream.spark.telemetry.origins import Origin, condensed
 from spark_progress import START, batches, line, source

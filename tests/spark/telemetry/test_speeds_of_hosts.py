@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from elastream.clouds.provider import Measured
-from elastream.model.cloud import HostState, HostType, Lease
-from elastream.model.observation import Frame, Metric
+from elastream.core.frames import Frame
+from elastream.core.hosts import HostState, HostType, Lease
+from elastream.core.metrics import Metric
 from elastream.spark.telemetry.frames import HostWatch
 from elastream.spark.telemetry.speeds import READINGS, STALE, SpeedWatch
 from elastream.spark.worker.probe import SpeedReading, file_of

@@ -5,8 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from elastream.model.action import TaskId
-from elastream.model.observation import Metric
+from elastream.core.action import TaskId
+from elastream.core.metrics import Metric
 from elastream.spark.telemetry.stage_load import StageLoad
 from elastream.spark.telemetry.traffic import Traffic, read_flows
 

@@ -13,11 +13,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from elastream.model.flow import Dataflow
-from elastream.model.graph import Graph, Kind
-from elastream.model.key_table import KeyTable
-from elastream.model.observation import Composition
-from elastream.model.regions import region
+from elastream.core.observation import Composition
+from elastream.dataflow.builder import Dataflow
+from elastream.dataflow.chains import region
+from elastream.dataflow.graph import Graph
+from elastream.dataflow.key_table import KeyTable
+from elastream.dataflow.operators import Kind
 from elastream.recording.key_tables import written_rows
 from elastream.spark.dataflow.fusing import wire
 from elastream.spark.worker import by_key

@@ -9,9 +9,10 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from elastream.model.errors import DataflowError, EnvironmentProblem
-from elastream.model.graph import Alternate, Edge, Form, Graph, Kind, Operator
-from elastream.model.observation import Composition
+from elastream.core.observation import Composition
+from elastream.dataflow.graph import Graph
+from elastream.dataflow.operators import Alternate, Edge, Form, Kind, Operator
+from elastream.errors import DataflowError, EnvironmentProblem
 from elastream.spark.worker.composition import (
     LARGEST_CODE,
     LIVE_TABLES,

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from elastream.model.endpoints import Fold
+from elastream.dataflow.endpoints import Fold
 from elastream.spark.worker.signals import Folding, Part, SignalTap, folded
 from properties import examples
 

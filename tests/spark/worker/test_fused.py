@@ -18,11 +18,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from elastream.model.errors import DataflowError
-from elastream.model.flow import Dataflow, Stream
-from elastream.model.graph import Graph, Kind
-from elastream.model.observation import Composition
-from elastream.model.regions import region
+from elastream.core.observation import Composition
+from elastream.dataflow.builder import Dataflow, Stream
+from elastream.dataflow.chains import region
+from elastream.dataflow.graph import Graph
+from elastream.dataflow.operators import Kind
+from elastream.errors import DataflowError
 from elastream.spark.dataflow.fusing import wire
 from elastream.spark.worker.composition import CompositionCodec
 from elastream.spark.worker.fused import ENTRY, Carrier, Walk, walked

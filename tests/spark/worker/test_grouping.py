@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from elastream.model.graph import Form
-from elastream.model.windows import Pairs, Window
+from elastream.dataflow.operators import Form
+from elastream.dataflow.windows import Pairs, Window
 from elastream.spark.worker.leaving import EXIT, ORDER
 from elastream.spark.worker.runner import Implementation, OperatorFailed
 from elastream.spark.worker.windows import Grouping, Kept, frame_of, packed

@@ -12,12 +12,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from elastream.model.errors import DataflowError
-from elastream.model.flow import Dataflow, Stream
-from elastream.model.graph import Graph, Kind
-from elastream.model.key_table import KeyTable
-from elastream.model.observation import Composition
-from elastream.model.regions import region
+from elastream.core.observation import Composition
+from elastream.dataflow.builder import Dataflow, Stream
+from elastream.dataflow.chains import region
+from elastream.dataflow.graph import Graph
+from elastream.dataflow.key_table import KeyTable
+from elastream.dataflow.operators import Kind
+from elastream.errors import DataflowError
 from elastream.recording.key_tables import written_rows
 from elastream.spark.dataflow.fusing import wire
 from elastream.spark.telemetry.left_out import read_left_out

@@ -14,9 +14,9 @@ from pyspark import cloudpickle
 from pyspark.sql.streaming.state import GroupState
 from pyspark.sql.types import ArrayType, LongType, StructField, StructType
 
-from elastream.model.graph import Form, OnError
-from elastream.model.key_table import KeyTable
-from elastream.model.windows import Timeout
+from elastream.dataflow.key_table import KeyTable
+from elastream.dataflow.operators import Form, OnError
+from elastream.dataflow.windows import Timeout
 from elastream.recording.key_tables import written_rows
 from elastream.spark.telemetry.left_out import read_left_out
 from elastream.spark.worker import stateful

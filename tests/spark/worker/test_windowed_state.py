@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 from pyspark import cloudpickle
 
-from elastream.model.graph import Form, OnError
-from elastream.model.windows import Timeout, Window
+from elastream.dataflow.operators import Form, OnError
+from elastream.dataflow.windows import Timeout, Window
 from elastream.spark.worker.fused import Carrier
 from elastream.spark.worker.leaving import ORDER
 from elastream.spark.worker.runner import Implementation

@@ -24,8 +24,6 @@ from pathlib import Path
 from elastream.clouds.local.java import HOMES, SMALL_JVM, cache_folder, class_path, spark_home, version_of
 from elastream.clouds.local.processes import end_with_parent, take_only_idle_time
 
-__all__ = ["RECORDED", "ClassArchive", "Classes", "archive_for", "main", "options_for"]
-
 log = logging.getLogger(__name__)
 
 FORMAT = 2

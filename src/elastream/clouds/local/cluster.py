@@ -23,17 +23,14 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from elastream.clouds.local.archive import RECORDED, Classes
-from elastream.clouds.local.closed import Secrets
+from elastream.clouds.local.closed import Secrets, quiet_executors
 from elastream.clouds.local.java import daemon_command, daemon_environment, find_java, temporary_folder
-from elastream.clouds.local.logs import quiet_executors
 from elastream.clouds.local.network import Link
 from elastream.clouds.local.supervision import Connection
 from elastream.clouds.provider import Measured
-from elastream.model.cloud import HostType
-from elastream.model.errors import CloudError, EnvironmentProblem
+from elastream.core.hosts import HostType
+from elastream.errors import CloudError, EnvironmentProblem
 from elastream.recording.directory import PRIVATE
-
-__all__ = ["HEAP_SHARE", "MOST_HOSTS", "ClusterShape", "LocalCluster", "executor_memory"]
 
 HEAP_SHARE = 0.7
 """Of a host's memory, what the executor's heap takes; the rest is for its Python workers, RocksDB and the worker."""

@@ -14,23 +14,6 @@ from functools import partial
 from pathlib import Path
 from typing import ClassVar, TypeAlias
 
-__all__ = [
-    "TAG",
-    "CgroupV1",
-    "CgroupV2",
-    "Cgroups",
-    "cores_allowed",
-    "cpu_seconds",
-    "find_cgroups",
-    "group_of",
-    "kill",
-    "megabytes",
-    "mounted_cgroups",
-    "own_groups",
-    "quota",
-    "tagged",
-]
-
 PERIOD = 100_000
 """Microseconds of a quota's accounting period: the kernel's default, also used for containers."""
 

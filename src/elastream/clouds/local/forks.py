@@ -22,8 +22,6 @@ from typing import Any
 from elastream.clouds.local.confinement import TAG, CgroupV1, CgroupV2, group_of
 from elastream.clouds.local.processes import end_with_parent
 
-__all__ = ["ALIKE", "command_for", "main", "taken_over"]
-
 ALIKE = {"PYTHONHASHSEED": "0", "PYTHONUNBUFFERED": "1"}
 """What the interpreter takes from its environment as it starts. PySpark sets both for all its workers."""
 PATIENCE = 10.0

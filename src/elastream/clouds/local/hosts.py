@@ -16,10 +16,8 @@ from typing import Any, TypeAlias
 from elastream.clouds.local.cluster import LocalCluster
 from elastream.clouds.local.java import DRIVER_OPTIONS
 from elastream.clouds.provider import HostStatus, Measured, Phase, Reach, RunState, Terms
-from elastream.model.cloud import HostType
-from elastream.model.errors import CloudError, ElastreamError
-
-__all__ = ["LocalHosts"]
+from elastream.core.hosts import HostType
+from elastream.errors import CloudError, ElastreamError
 
 STARTS_PER_CORE = 2
 """Hosts that start at a time for each core of this machine: a start waits now and then, and the next one then goes on."""

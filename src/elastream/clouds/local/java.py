@@ -18,24 +18,7 @@ from pathlib import Path
 from platformdirs import user_cache_path
 
 from elastream.clouds.local.closed import for_others
-from elastream.model.errors import EnvironmentProblem
-
-__all__ = [
-    "DRIVER_OPTIONS",
-    "HOMES",
-    "SCALA",
-    "SMALL_JVM",
-    "cache_folder",
-    "class_path",
-    "daemon_command",
-    "daemon_environment",
-    "find_java",
-    "linked_home",
-    "scala_version",
-    "spark_home",
-    "temporary_folder",
-    "version_of",
-]
+from elastream.errors import EnvironmentProblem
 
 DRIVER_OPTIONS = "spark.driver.extraJavaOptions"
 """Spark's setting of what a session's JVM is started with."""

@@ -9,12 +9,10 @@ from elastream.clouds.local.cluster import HEAP_SHARE, MOST_HOSTS, LocalCluster,
 from elastream.clouds.local.hosts import LocalHosts
 from elastream.clouds.local.network import Link
 from elastream.clouds.provider import ExistingSession
-from elastream.model.alarms import Alarms
-from elastream.model.cloud import Billing, HostType
-from elastream.model.errors import CloudError, ElastreamError
-from elastream.model.units import duration
-
-__all__ = ["HOST_TYPES", "Local"]
+from elastream.core.alarm import Alarms
+from elastream.core.hosts import Billing, HostType
+from elastream.errors import CloudError, ElastreamError
+from elastream.units import duration
 
 SMALL = HostType("small", cores=0.5, slots=1, memory=1000.0, price=1.0, billing=Billing(30.0), start=8.0, stop=3.0)
 

@@ -13,10 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from elastream.model.errors import CloudError, ElastreamError
-from elastream.model.units import bytes_per_second, duration
-
-__all__ = ["Link", "Network"]
+from elastream.errors import CloudError, ElastreamError
+from elastream.units import bytes_per_second, duration
 
 # The range that RFC 2544 reserves for benchmarks: it does not collide with a real network.
 SUBNET = "198.18"

@@ -4,8 +4,6 @@ import ctypes
 import os
 import signal
 
-__all__ = ["SECRET", "adopt_orphans", "end_with_parent", "take_only_idle_time", "wipe"]
-
 SET_PARENT_DEATH_SIGNAL, SET_CHILD_SUBREAPER = 1, 36  # prctl(2)
 LIBC = ctypes.CDLL(None)  # loaded before any fork: loading takes locks
 SECRET = "_SPARK_AUTH_SECRET"

@@ -12,10 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from elastream.clouds.local.closed import for_others
-from elastream.model.errors import EnvironmentProblem, HostsGone
+from elastream.errors import EnvironmentProblem, HostsGone
 from elastream.recording.directory import create_private
-
-__all__ = ["Connection"]
 
 PATIENCE = 60.0
 """Seconds for an answer; one takes milliseconds, and on a machine that is far too busy, seconds."""

@@ -31,10 +31,8 @@ from elastream.clouds.local.confinement import TAG, Cgroups, cpu_seconds, find_c
 from elastream.clouds.local.forks import ALIKE, command_for
 from elastream.clouds.local.network import Link, Network
 from elastream.clouds.local.processes import adopt_orphans, end_with_parent
-from elastream.model.errors import in_one_line
+from elastream.errors import in_one_line
 from elastream.recording.directory import create_private
-
-__all__ = ["Supervisor", "main"]
 
 BUSY_TICK, IDLE_TICK = 0.05, 1.0  # seconds between polls while a child is ending, and otherwise
 MEMORY_SHARE = 0.02  # of a core, for reading what processes hold: the kernel walks all of their pages, 30 ms a gigabyte

@@ -21,8 +21,6 @@ from dataclasses import dataclass, field
 
 from elastream.clouds.local.processes import end_with_parent
 
-__all__ = ["Wire", "main", "open_tap"]
-
 TUNSETIFF, IFF_TAP, IFF_NO_PI = 0x400454CA, 0x0002, 0x1000  # <linux/if_tun.h>
 LARGEST = 1 << 16
 """Largest frame of a device, bytes."""

@@ -10,18 +10,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-from elastream.model.action import Switch, SwitchAlternate, SwitchEdge
-from elastream.model.cloud import HostType
-from elastream.model.composing import Consistency, switched
-from elastream.model.errors import InputError
-from elastream.model.graph import Graph
-from elastream.model.observation import Composition
-from elastream.model.stages import Layout
-from elastream.simulation import Settings, make_plant
-from elastream.simulation.arrivals import Load
-from elastream.simulation.updates import PendingUpdate
-
-__all__ = ["Consequence", "Schedule", "consistency_table", "switches_at_random"]
+from elastream.core.action import Switch, SwitchAlternate, SwitchEdge
+from elastream.core.composition import Consistency, switched
+from elastream.core.hosts import HostType
+from elastream.core.observation import Composition
+from elastream.dataflow.graph import Graph
+from elastream.dataflow.stages import Layout
+from elastream.errors import InputError
+from elastream.simulator import Settings, make_plant
+from elastream.simulator.arrivals import Load
+from elastream.simulator.updates import PendingUpdate
 
 Schedule: TypeAlias = Sequence[tuple[float, Sequence[Switch]]]
 """Plans of switches, each with its time in seconds; all switches of a plan are one composition."""

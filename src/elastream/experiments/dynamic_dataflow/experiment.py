@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from threadpoolctl import threadpool_limits
 
+from elastream.core.frames import Floats, Integers
 from elastream.experiments.dynamic_dataflow.methods import (
     HORIZON,
     METHODS,
@@ -21,10 +22,7 @@ from elastream.experiments.dynamic_dataflow.methods import (
 )
 from elastream.experiments.dynamic_dataflow.readings import WEEK, Generator, PowerReadings, generate
 from elastream.experiments.findings import Check
-from elastream.forecasting.selection import Online, Selector, agreement, best, excess, train
-from elastream.model.observation import Floats, Integers
-
-__all__ = ["PAPER", "DataSet", "DataSetResult", "ForecastWeek", "Picks", "bars", "forecasts_of", "run_case", "selector_of"]
+from elastream.policies.forecasting.selection import Online, Selector, agreement, best, excess, train
 
 WARM = 3
 """Weeks before the first forecast: 15 days that methods look back, and something to fit on."""

@@ -12,23 +12,9 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from elastream.core.frames import Floats, Integers
 from elastream.experiments.dynamic_dataflow.readings import DAY, INTERVAL, WEEK
-from elastream.forecasting.selection import learned
-from elastream.model.observation import Floats, Integers
-
-__all__ = [
-    "FITTED_ON",
-    "HISTORY",
-    "HORIZON",
-    "METHODS",
-    "Fitted",
-    "fit",
-    "forecast",
-    "hours_of",
-    "pasts_of",
-    "percentage_errors",
-    "values_of",
-]
+from elastream.policies.forecasting.selection import learned
 
 Truths: TypeAlias = NDArray[np.bool_]
 

@@ -14,8 +14,6 @@ from elastream.experiments.cases import ExperimentOptions
 from elastream.experiments.findings import Check, Findings, check_table, counted, environment
 from elastream.experiments.page import Page, Prose, Table
 
-__all__ = ["run_dynamic_dataflow_spark"]
-
 SHORT, FEWER = 16, 6
 """Hours and customers with `quick`."""
 SOURCE = "our bar: all of them"

@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from elastream.core.frames import Floats
+from elastream.core.wording import percent
 from elastream.experiments.assumptions import AROUND, assumption_table, drawn, values, variations
 from elastream.experiments.cases import ExperimentOptions, run_all
 from elastream.experiments.dynamic_dataflow.consistency import Consequence
@@ -30,8 +32,6 @@ from elastream.experiments.dynamic_dataflow.readings import CUSTOMERS, Generator
 from elastream.experiments.dynamic_dataflow.switching import consequences, figures_of, table_of
 from elastream.experiments.findings import Check, Findings, check_table, counted, environment, variation_table
 from elastream.experiments.page import Block, Heading, Page, Plot, Prose, Table, line
-from elastream.model.observation import Floats
-from elastream.model.wording import percent
 
 SEEDS = 5
 """Data sets of the assumed parameters: five are the least that a sign test decides on."""

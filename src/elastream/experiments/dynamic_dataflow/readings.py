@@ -12,10 +12,8 @@ from enum import IntEnum
 
 import numpy as np
 
+from elastream.core.frames import Floats, Integers
 from elastream.experiments.assumptions import assumed
-from elastream.model.observation import Floats, Integers
-
-__all__ = ["DAY", "INTERVAL", "WEEK", "Generator", "PowerReadings", "Regime", "generate"]
 
 INTERVAL = 15
 """Minutes that forecasts are for: what the meters of the thesis's campus report, and what utilities settle by."""

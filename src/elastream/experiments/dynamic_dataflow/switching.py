@@ -7,17 +7,16 @@ together: a record that meets both may meet one before and one after the switch.
 import random
 from collections.abc import Sequence
 
+from elastream.core.hosts import HostType
+from elastream.dataflow.builder import Dataflow
+from elastream.dataflow.graph import Graph
+from elastream.dataflow.operators import Alternate
+from elastream.dataflow.stages import lay_out
 from elastream.experiments.dynamic_dataflow.consistency import Consequence, consistency_table, switches_at_random
 from elastream.experiments.dynamic_dataflow.methods import METHODS
 from elastream.experiments.page import Table
-from elastream.model.cloud import HostType
-from elastream.model.flow import Dataflow
-from elastream.model.graph import Alternate, Graph
-from elastream.model.stages import lay_out
-from elastream.simulation import Settings
-from elastream.workload import constant
-
-__all__ = ["consequences", "figures_of", "table_of"]
+from elastream.loads import constant
+from elastream.simulator import Settings
 
 RATE, SECONDS = 350.0, 120.0
 """Records/s, which keep the hosts busy for two thirds of the time, and how long they come."""

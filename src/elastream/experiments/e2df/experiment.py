@@ -10,18 +10,20 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from elastream.core.hosts import Billing, HostState, HostType, Lease
+from elastream.core.metrics import Metric
+from elastream.core.observation import Observation
+from elastream.core.plant import Policy
+from elastream.dataflow.graph import Graph
+from elastream.dataflow.operators import Alternate, Delivery, Edge, Kind, Operator
+from elastream.dataflow.stages import lay_out
 from elastream.experiments.assumptions import assumed
 from elastream.experiments.findings import Check
 from elastream.experiments.simulated import simulated
-from elastream.model.cloud import Billing, HostState, HostType, Lease
-from elastream.model.graph import Alternate, Delivery, Edge, Graph, Kind, Operator
-from elastream.model.observation import Metric, Observation
-from elastream.model.plant import Policy
-from elastream.model.stages import lay_out
-from elastream.planning.policies.e2df import E2df
-from elastream.planning.policies.static import Static
-from elastream.simulation import Settings, SimulatedPlant, make_plant
-from elastream.workload import ramp
+from elastream.loads import ramp
+from elastream.policies.e2df.policy import E2df
+from elastream.policies.static import Static
+from elastream.simulator import Settings, SimulatedPlant, make_plant
 
 SCENARIOS = ("static", "application", "both levels")
 """No adaptation; operators adapt on fixed hosts; operators and hosts adapt (paper, section 5)."""

@@ -9,6 +9,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from elastream.core.action import CancelDrain, DrainHost, MoveTask, ReleaseHost
+from elastream.core.hosts import Billing, HostType
+from elastream.dataflow.stages import lay_out
 from elastream.experiments.e2df.experiment import (
     APPLICATION_PERIOD,
     CORES,
@@ -21,12 +24,9 @@ from elastream.experiments.e2df.experiment import (
 )
 from elastream.experiments.findings import Check
 from elastream.experiments.simulated import simulated
-from elastream.model.action import CancelDrain, DrainHost, MoveTask, ReleaseHost
-from elastream.model.cloud import Billing, HostType
-from elastream.model.stages import lay_out
-from elastream.planning.policies.e2df import E2df
-from elastream.simulation import Settings, make_plant
-from elastream.workload import steps
+from elastream.loads import steps
+from elastream.policies.e2df.policy import E2df
+from elastream.simulator import Settings, make_plant
 
 SLOTS, SPARE, CONSOLIDATE_BELOW = 4, 1, 0.6
 """Slots of a host, C_r, and mean use of hosts below which the least used one is to be left."""

@@ -17,19 +17,20 @@ import numpy as np
 from elastream.api.options import RunOptions, with_options
 from elastream.api.run import run
 from elastream.clouds.local.local import Local
+from elastream.core.frames import Floats
+from elastream.core.hosts import Billing, HostType
+from elastream.core.metrics import Metric
+from elastream.core.plant import Policy
+from elastream.dataflow.builder import Dataflow
+from elastream.dataflow.endpoints import parquet, text_files
+from elastream.errors import ElastreamError
 from elastream.experiments.e2df.experiment import HIGHEST, LOWEST, SCALE_IN, SCALE_OUT, SCENARIOS, SLOWER
 from elastream.experiments.findings import Check
-from elastream.model.cloud import Billing, HostType
-from elastream.model.endpoints import parquet, text_files
-from elastream.model.errors import ElastreamError
-from elastream.model.flow import Dataflow
-from elastream.model.observation import Floats, Metric
-from elastream.model.plant import Policy
-from elastream.planning.policies.e2df import E2df
-from elastream.planning.policies.static import Static
+from elastream.loads import ramp
+from elastream.policies.e2df.policy import E2df
+from elastream.policies.static import Static
 from elastream.recording.recorder import Recording
 from elastream.spark.dataflow.sinks import latest
-from elastream.workload import ramp
 
 HOSTS, FIRST_HOSTS = 5, 1
 CONTAINER = HostType("container", cores=0.3, slots=1, memory=1000.0, billing=Billing(1.0), start=20.0, stop=3.0)

@@ -12,19 +12,22 @@ from pathlib import Path
 
 import numpy as np
 
+from elastream.core.frames import Floats, Integers
+from elastream.core.hosts import Billing, HostType
+from elastream.core.metrics import Metric
+from elastream.core.observation import Observation
+from elastream.core.plant import Policy
+from elastream.dataflow.graph import Graph
+from elastream.dataflow.operators import Alternate, Delivery, Edge, Kind, Operator
+from elastream.dataflow.stages import lay_out
 from elastream.experiments.assumptions import assumed
 from elastream.experiments.findings import Check
 from elastream.experiments.intervals import MeanInterval
 from elastream.experiments.simulated import simulated
-from elastream.model.cloud import Billing, HostType
-from elastream.model.graph import Alternate, Delivery, Edge, Graph, Kind, Operator
-from elastream.model.observation import Floats, Integers, Metric, Observation
-from elastream.model.plant import Policy
-from elastream.model.stages import lay_out
-from elastream.planning.algorithms.exact import deviation, least_deviation
-from elastream.planning.algorithms.matching import allocate
-from elastream.planning.policies.baselines import Even, Random
-from elastream.planning.policies.elastic_allocator import (
+from elastream.loads import trace
+from elastream.policies.elastic_allocator.exact import deviation, least_deviation
+from elastream.policies.elastic_allocator.matching import allocate
+from elastream.policies.elastic_allocator.policy import (
     ElasticAllocator,
     capacities_of,
     free_slots,
@@ -32,8 +35,8 @@ from elastream.planning.policies.elastic_allocator import (
     movable,
     needs_of,
 )
-from elastream.simulation import Background, Emissions, Settings, SimulatedPlant, Travel, make_plant
-from elastream.workload import trace
+from elastream.policies.placements import Even, Random
+from elastream.simulator import Background, Emissions, Settings, SimulatedPlant, Travel, make_plant
 
 RATES = (200, 400, 600, 800, 1000, 1200)
 """Tuples/s (paper, section V-B)."""

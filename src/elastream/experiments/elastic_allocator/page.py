@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from statistics import fmean
 
+from elastream.core.wording import amount, percent
 from elastream.experiments.assumptions import assumption_table, values, variations
 from elastream.experiments.cases import ExperimentOptions, run_all
 from elastream.experiments.elastic_allocator.experiment import (
@@ -27,7 +28,6 @@ from elastream.experiments.elastic_allocator.experiment import (
 )
 from elastream.experiments.findings import Check, Findings, check_table, counted, environment, variation_table
 from elastream.experiments.page import Block, Heading, Page, Plot, Prose, Table, line, load_line
-from elastream.model.wording import amount, percent
 
 SEEDS = (1, 2, 3, 4, 5, 6)
 VARIED_SEEDS = SEEDS[:3]

@@ -16,8 +16,6 @@ from elastream.experiments.lookahead.experiment import (
     LookaheadRun,
 )
 
-__all__ = ["LookaheadResults", "bars", "ranked"]
-
 PLASTICC = "plasticc"
 GAIN = 0.20
 """p. 100: "an improvement of up to 20% in the overall profit as compared to the reactive adaptation algorithm"."""

@@ -5,15 +5,13 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from elastream.core.plant import Policy
+from elastream.core.prospect import prepared
 from elastream.experiments.deployed import Site
 from elastream.experiments.ec2 import RUN
 from elastream.experiments.prospects import prospect_of
 from elastream.experiments.reactive.algorithms import policy_of
-from elastream.model.plant import Policy
-from elastream.model.prospect import prepared
-from elastream.simulation import SimulatedPlant
-
-__all__ = ["FORECASTERS", "INTERVAL", "IN_TURNS", "contender", "undone"]
+from elastream.simulator import SimulatedPlant
 
 FORECASTERS: Mapping[str, Mapping[str, Any]] = {"method chosen by back-test": {"forecast": "real"}}
 """Real forecasters, by what tables call them, and the parameters that choose them."""

@@ -11,31 +11,14 @@ from functools import cache
 
 import numpy as np
 
+from elastream.core.frames import Floats
 from elastream.experiments.at_best import at_best
 from elastream.experiments.deployed import Site, deployed, problem_at, run_site, settings_of
 from elastream.experiments.ec2 import INSTANT, RUN, CloudAssumptions, host_types
-from elastream.experiments.lookahead.contenders import IN_TURNS, INTERVAL, contender, undone
+from elastream.experiments.lookahead.contenders import IN_TURNS, contender, undone
 from elastream.experiments.lookahead.synthetic import SyntheticAssumptions, break_even, streams, synthetic
 from elastream.experiments.reactive.algorithms import searched
-from elastream.model.observation import Floats
-from elastream.planning.scheduling.problem import Goal
-
-__all__ = [
-    "BIASES",
-    "ERRORS",
-    "FIGURE_5_5",
-    "HORIZONS",
-    "INTERVAL",
-    "IN_TURNS",
-    "POLICIES",
-    "REACTIVE",
-    "Foresight",
-    "LookaheadAssumptions",
-    "LookaheadCase",
-    "LookaheadRun",
-    "run_case",
-    "site_of",
-]
+from elastream.policies.value_cost.problem import Goal
 
 HORIZONS = (10, 20, 30, 40, 50, 60)
 """Minutes of a prediction interval (Figs. 5.3 and 5.4; the text, p. 113, goes to 30, the axes to 70)."""

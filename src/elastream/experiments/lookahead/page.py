@@ -11,14 +11,12 @@ from elastream.experiments.assumptions import AROUND, assumption_table, drawn, d
 from elastream.experiments.cases import ExperimentOptions, run_all
 from elastream.experiments.findings import Check, Findings, check_table, counted, environment
 from elastream.experiments.lookahead.bars import PLASTICC, LookaheadResults, bars
-from elastream.experiments.lookahead.contenders import FORECASTERS
+from elastream.experiments.lookahead.contenders import FORECASTERS, IN_TURNS, INTERVAL
 from elastream.experiments.lookahead.experiment import (
     BIASES,
     ERRORS,
     FIGURE_5_5,
     HORIZONS,
-    IN_TURNS,
-    INTERVAL,
     POLICIES,
     REACTIVE,
     SEEDS,

@@ -10,14 +10,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from elastream.core.qos import offered_rates
+from elastream.dataflow.endpoints import ArrivalPattern, Simulated
+from elastream.dataflow.graph import Graph
+from elastream.dataflow.operators import Alternate, Delivery, Edge, Kind, Operator
 from elastream.experiments.assumptions import assumed
 from elastream.experiments.ec2 import PRICES, RUN, loads_between
-from elastream.model.endpoints import ArrivalPattern, Simulated
-from elastream.model.graph import Alternate, Delivery, Edge, Graph, Kind, Operator
-from elastream.model.qos import offered_rates
-from elastream.workload.pattern import Pattern
-
-__all__ = ["STAGES", "WIDE", "SyntheticAssumptions", "break_even", "streams", "synthetic"]
+from elastream.loads.pattern import Pattern
 
 STAGES, WIDE = 10, 3
 """Stages, and operators of each (Figure 5.2)."""

@@ -19,10 +19,10 @@ from typing import Any
 
 import numpy as np
 
+from elastream.core.action import TaskId
+from elastream.core.migration import MigrationState
+from elastream.errors import EnvironmentProblem
 from elastream.experiments.nstorm.rig import CommittedBatch, Rig, Used
-from elastream.model.action import TaskId
-from elastream.model.errors import EnvironmentProblem
-from elastream.model.migration import MigrationState
 from elastream.spark.placement.placing import Limits
 from elastream.spark.placement.schemes import Cycles, Scheme
 

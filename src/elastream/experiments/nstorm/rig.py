@@ -23,9 +23,9 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from elastream.clouds.local.cluster import LocalCluster
 from elastream.clouds.local.local import Local
-from elastream.model.action import TaskId
-from elastream.model.cloud import HostType
-from elastream.model.errors import EnvironmentProblem, first_line
+from elastream.core.action import TaskId
+from elastream.core.hosts import HostType
+from elastream.errors import EnvironmentProblem, first_line
 from elastream.spark.jvm.driver_side import DriverSide
 from elastream.spark.jvm.executors import Executors
 from elastream.spark.jvm.gateway import gateway_of

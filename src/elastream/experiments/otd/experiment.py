@@ -14,17 +14,20 @@ from itertools import combinations
 
 import numpy as np
 
+from elastream.core.frames import Floats
+from elastream.core.hosts import Billing, HostType
+from elastream.core.metrics import Metric
+from elastream.core.observation import Observation
+from elastream.core.plant import Policy
+from elastream.dataflow.graph import Graph
+from elastream.dataflow.operators import Alternate, Delivery, Edge, Kind, Operator
+from elastream.dataflow.stages import lay_out
 from elastream.experiments.assumptions import assumed
 from elastream.experiments.simulated import simulated
-from elastream.model.cloud import Billing, HostType
-from elastream.model.graph import Alternate, Delivery, Edge, Graph, Kind, Operator
-from elastream.model.observation import Floats, Metric, Observation
-from elastream.model.plant import Policy
-from elastream.model.stages import lay_out
-from elastream.planning.algorithms.exact import pack
-from elastream.planning.policies.baselines import Untouched
-from elastream.planning.policies.otd import Otd
-from elastream.simulation import Emissions, Settings, SimulatedPlant, Travel, make_plant
+from elastream.policies.elastic_allocator.exact import pack
+from elastream.policies.otd import Otd
+from elastream.policies.placements import Untouched
+from elastream.simulator import Emissions, Settings, SimulatedPlant, Travel, make_plant
 
 APPLICATIONS = ("communication", "computation")
 """What limits the application (paper, section 5.3)."""

@@ -6,6 +6,7 @@ Simulated figures and the paper's never share a row. `experiment` computes the f
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from elastream.core.wording import percent
 from elastream.experiments.assumptions import assumption_table, values, variations
 from elastream.experiments.cases import ExperimentOptions, run_all
 from elastream.experiments.findings import Check, Findings, check_table, counted, environment, variation_table
@@ -26,7 +27,6 @@ from elastream.experiments.otd.experiment import (
     run_case,
 )
 from elastream.experiments.page import Block, Heading, Page, Plot, Prose, Table, comparison_table, line
-from elastream.model.wording import percent
 
 Figures = dict[str, dict[str, dict[str, float]]]
 

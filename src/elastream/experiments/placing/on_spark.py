@@ -21,11 +21,13 @@ from pyspark.sql import functions as F
 
 from elastream.clouds.local.local import Local
 from elastream.clouds.local.network import Link
-from elastream.model.cloud import HostType
-from elastream.model.errors import ElastreamError
-from elastream.model.observation import Floats, Frame, Metric, Observation
-from elastream.model.plant import Plan, Policy
-from elastream.planning.algorithms.exact import deviation
+from elastream.core.frames import Floats, Frame
+from elastream.core.hosts import HostType
+from elastream.core.metrics import Metric
+from elastream.core.observation import Observation
+from elastream.core.plant import Plan, Policy
+from elastream.errors import ElastreamError
+from elastream.policies.elastic_allocator.exact import deviation
 from elastream.recording.directory import RunDirectory
 from elastream.spark.plant import SparkPlant
 from elastream.spark.queries.watched import WatchedQueries

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 
 from elastream.clouds.local.network import Link
+from elastream.core.plant import Policy
 from elastream.experiments.cases import ExperimentOptions
 from elastream.experiments.findings import Check, Findings, check_table, environment
 from elastream.experiments.page import Block, Page, Prose, Table
@@ -27,10 +28,9 @@ from elastream.experiments.placing.on_spark import (
     phase,
     settle,
 )
-from elastream.model.plant import Policy
-from elastream.planning.policies.baselines import Even, Random
-from elastream.planning.policies.elastic_allocator import ElasticAllocator
-from elastream.planning.policies.otd import Otd
+from elastream.policies.elastic_allocator.policy import ElasticAllocator
+from elastream.policies.otd import Otd
+from elastream.policies.placements import Even, Random
 
 MEASURED, QUICK_MEASURED = 15.0, 8.0
 """Seconds of measurement per placement: at least four batches; with `quick` a functional check."""

@@ -5,13 +5,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from elastream.core.plant import Policy
 from elastream.documents.registry import POLICY, made
 from elastream.documents.user_code import References
-from elastream.model.plant import Policy
-from elastream.planning.scheduling.greedy import deployed
-from elastream.planning.scheduling.problem import Conditions, Deployment, Goal, Problem, Score, score
-
-__all__ = ["FoundPlan", "parameters", "policy_of", "searched"]
+from elastream.policies.value_cost.greedy import deployed
+from elastream.policies.value_cost.problem import Conditions, Deployment, Goal, Problem, Score, score
 
 FIRST: Mapping[str, Any] = {"generations": 2000, "patience": 2000, "seconds": 60.0}
 """The genetic search of a first plan: all of its generations, within a minute. The thesis's takes up to a thousand
@@ -33,12 +31,12 @@ def searched(algorithm: str, problem: Problem, conditions: Conditions, seconds: 
     bound = math.nan
     match algorithm:
         case "exact":
-            from elastream.planning.scheduling.proven import optimum
+            from elastream.policies.value_cost.proven import optimum
 
             best = optimum(problem, conditions, seconds=seconds)
             plan, bound = best.deployment, best.bound
         case "genetic":
-            from elastream.planning.scheduling.genetic import GeneticSettings, evolved
+            from elastream.policies.value_cost.genetic import GeneticSettings, evolved
 
             plan = evolved(problem, conditions, GeneticSettings(**FIRST)).deployment
         case _:

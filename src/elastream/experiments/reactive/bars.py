@@ -22,8 +22,6 @@ from elastream.experiments.reactive.experiment import (
 )
 from elastream.experiments.reactive.thesis import NAMES
 
-__all__ = ["ReactiveResults", "bars", "straightness"]
-
 STATIC_HELD, STATIC_LOST = 0.75, 0.75
 """Throughput of a static plan: at least that where nothing varies, below it where something does (Table 4.2)."""
 NEAR_OPTIMUM = 0.97

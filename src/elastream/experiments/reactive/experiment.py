@@ -11,18 +11,16 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from elastream.core.frames import Floats
+from elastream.core.plant import Policy
 from elastream.experiments.at_best import at_best
 from elastream.experiments.deployed import Site, deployed, of_best, problem_at, run_site, settings_of
 from elastream.experiments.ec2 import INSTANT, RUN, CloudAssumptions, host_types, walk
 from elastream.experiments.reactive.algorithms import policy_of, searched
 from elastream.experiments.reactive.linear_road import LinearRoadAssumptions, break_even, linear_road
-from elastream.model.observation import Floats
-from elastream.model.plant import Policy
-from elastream.planning.policies.baselines import Untouched
-from elastream.planning.scheduling.problem import Deployment, Goal
-from elastream.workload import constant
-
-__all__ = ["ALGORITHMS", "RATES", "PlanCase", "Planned", "ReactiveAssumptions", "ReactiveCase", "ReactiveRun", "plan_case"]
+from elastream.loads import constant
+from elastream.policies.placements import Untouched
+from elastream.policies.value_cost.problem import Deployment, Goal
 
 RATES = (10, 20, 50, 100, 500, 1000, 2000)
 """Mean messages/s of the runs (Figs. 4.6 and 4.7(c))."""

@@ -14,12 +14,11 @@ than half of those of most: the two break-even costs are in the ratio 0.5.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from elastream.dataflow.endpoints import ArrivalPattern, Simulated
+from elastream.dataflow.graph import Graph
+from elastream.dataflow.operators import Alternate, Edge, Kind, Operator
 from elastream.experiments.assumptions import assumed
-from elastream.model.endpoints import ArrivalPattern, Simulated
-from elastream.model.graph import Alternate, Edge, Graph, Kind, Operator
-from elastream.workload import constant
-
-__all__ = ["CONGESTION", "OPERATORS", "TRAVEL_TIMES", "LinearRoadAssumptions", "break_even", "linear_road"]
+from elastream.loads import constant
 
 OPERATORS = ("weather", "parse", "congestion", "accidents", "tolls", "assessments", "balances", "travel_times")
 """P0 to P7 of Figure 4.5."""

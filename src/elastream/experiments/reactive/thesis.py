@@ -6,8 +6,6 @@ Kumbhare, "Adaptive and resilient stream processing on cloud infrastructure", pp
 
 from collections.abc import Mapping
 
-__all__ = ["ADAPTED", "NAMES", "PLANNING_SECONDS", "TABLE"]
-
 NAMES: Mapping[str, str] = {"exact": "BR", "genetic": "GA", "sh": "SH", "ce": "CE"}
 """The thesis's names. Its brute force is the exact model here, which proves what it finds or says how far off it may be."""
 TABLE: Mapping[str, tuple[float, float, float, float, float]] = {

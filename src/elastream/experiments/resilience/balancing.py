@@ -11,18 +11,16 @@ from dataclasses import replace
 from typing import Any
 
 from elastream.control.loop import Loop
+from elastream.core.decision import Decision
+from elastream.core.frames import LONGEST
+from elastream.core.hosts import Lease
+from elastream.core.observation import Context, Observation
+from elastream.core.plant import Clock
 from elastream.experiments.resilience.bed import Bed
 from elastream.experiments.resilience.job import Job
-from elastream.model.cloud import Lease
-from elastream.model.cpu_span import LONGEST
-from elastream.model.decision import Decision
-from elastream.model.observation import Context, Observation
-from elastream.model.plant import Clock
-from elastream.planning.policies.ring import RingBalance
+from elastream.policies.ring.policy import RingBalance
 from elastream.recording.observer import Ending, Header
 from elastream.spark.plant import SparkPlant
-
-__all__ = ["BALANCED", "CORES", "BalanceWatch", "alike", "balanced_after"]
 
 SKEWED = Job(keys=500_000, rows=250_000, pace=0.0, partitions=32, hot=8, skewed_from=25)
 """A full batch is always ready, and what it takes is work on state: most keys of a batch come once. The hot keys are those

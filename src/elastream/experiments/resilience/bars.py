@@ -11,9 +11,7 @@ from elastream.experiments.findings import Check
 from elastream.experiments.lookahead.bars import ranked
 from elastream.experiments.reactive.bars import straightness
 from elastream.experiments.resilience.experiment import ResilienceCase, ResilienceRun
-from elastream.simulation.reducers import Protection
-
-__all__ = ["AT_INTERVAL", "DELTA_RATE", "TIMED_RATE", "ResilienceResults", "bars", "is_timed", "risen"]
+from elastream.simulator.reducers import Protection
 
 DROP, GAIN, STRAIGHT = 0.15, 2.8, 0.98
 """Fig. 6.10, p. 147: throughput lost from r = 0 to r = 2; r = 1 over external state; R^2 of a line through r = 1."""

@@ -19,12 +19,12 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from elastream.clouds.local.hosts import LocalHosts
 from elastream.clouds.local.local import Local
+from elastream.core.action import LeaseHost, MoveTask, ReleaseHost, SetTokens
+from elastream.core.hosts import HostType
+from elastream.core.observation import Observation
+from elastream.core.ring import Ring, in_zones
+from elastream.errors import EnvironmentProblem, first_line
 from elastream.experiments.resilience.job import Job
-from elastream.model.action import LeaseHost, MoveTask, ReleaseHost, SetTokens
-from elastream.model.cloud import HostType
-from elastream.model.errors import EnvironmentProblem, first_line
-from elastream.model.observation import Observation
-from elastream.model.ring import Ring, in_zones
 from elastream.recording.directory import RunDirectory
 from elastream.spark.jvm.copies import OpenedCopy
 from elastream.spark.jvm.session import StateStore
@@ -33,8 +33,6 @@ from elastream.spark.plant import SparkPlant
 from elastream.spark.queries.query import Query
 from elastream.spark.queries.watched import WatchedQueries
 from elastream.spark.start import start_beside
-
-__all__ = ["BATCHES_BEFORE", "HOST", "NORMAL", "Bed", "Mended", "Steps", "bed"]
 
 HOST = HostType("host", cores=1.0, slots=4, memory=1400.0)
 """Four tasks at once, as the thesis's virtual machines (p. 145): there is room for a neighbour's state partitions."""

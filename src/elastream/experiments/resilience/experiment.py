@@ -9,16 +9,14 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from elastream.core.action import SetTokens
+from elastream.core.frames import Floats
+from elastream.dataflow.endpoints import ArrivalPattern
 from elastream.experiments.resilience.scene import REPEATED, TEXT, ResilienceAssumptions, policy, ring_of
 from elastream.experiments.simulated import steered
-from elastream.model.action import SetTokens
-from elastream.model.endpoints import ArrivalPattern
-from elastream.model.observation import Floats
-from elastream.simulation.reducers import Protection, ReducersPlant
-from elastream.simulation.settings import HostFailure
-from elastream.workload import constant, ramp, steps
-
-__all__ = ["ResilienceCase", "ResilienceRun", "Series", "failing", "run_case"]
+from elastream.loads import constant, ramp, steps
+from elastream.simulator.reducers import Protection, ReducersPlant
+from elastream.simulator.settings import HostFailure
 
 PERIOD = 1.0
 """Seconds from one planning round to the next: each measurement is acted upon."""

@@ -11,9 +11,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
-from elastream.simulation.reducers.keys import EXPONENTS, KERNEL
-
-__all__ = ["Job"]
+from elastream.simulator.reducers.keys import EXPONENTS, KERNEL
 
 STRIDE = 7_368_787
 """Prime: records in a row have keys far apart, so that each batch has keys of all state partitions."""

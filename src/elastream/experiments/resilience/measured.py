@@ -20,16 +20,14 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
+from elastream.errors import ElastreamError, in_one_line
 from elastream.experiments.resilience.balancing import CORES, balanced_after
 from elastream.experiments.resilience.bars import DELTA_RATE
 from elastream.experiments.resilience.bed import BATCHES_BEFORE, STEADY, Bed, Mended, Steps, bed
 from elastream.experiments.resilience.job import Job
 from elastream.experiments.resilience.outside import OutsideStore, count_outside, missing, outside_store
 from elastream.experiments.resilience.scene import ResilienceAssumptions
-from elastream.model.errors import ElastreamError, in_one_line
 from elastream.spark.telemetry.state_files import delta_over_full, folders_of, state_files
-
-__all__ = ["HOSTS", "NAMES", "PARTS", "Resilience", "Sizes", "measure"]
 
 HOSTS, ZONES = 4, 2
 STREAM = Job(keys=20_000, rows=5_000, pace=0.25, partitions=8)

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from importlib.metadata import version
 from itertools import pairwise
 
+from elastream.errors import InputError
 from elastream.experiments.cases import ExperimentOptions
 from elastream.experiments.findings import Check, Findings, check_table, counted, environment
 from elastream.experiments.page import Block, Page, Prose, Table
@@ -14,9 +15,6 @@ from elastream.experiments.resilience.balancing import BALANCED, CORES
 from elastream.experiments.resilience.bars import SURE, risen
 from elastream.experiments.resilience.bed import HOST, NORMAL, Mended
 from elastream.experiments.resilience.measured import HOSTS, NAMES, PARTS, Resilience, Sizes, measure
-from elastream.model.errors import InputError
-
-__all__ = ["outcome", "run_resilience_spark"]
 
 RECOVERED, KEPT, REACTED, DELTA, WITHIN = 1.5, 0.85, 3.0, 0.07, 20
 """Bars: seconds of a recovery (p. 121), records/s with copies over those without (p. 147: a drop of 15 %), seconds until an

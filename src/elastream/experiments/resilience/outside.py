@@ -23,12 +23,10 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
-from elastream.model.errors import EnvironmentProblem
+from elastream.errors import EnvironmentProblem
 
 if TYPE_CHECKING:
     from redis import Redis
-
-__all__ = ["OutsideStore", "added", "count_outside", "missing", "outside_store"]
 
 SERVER = "redis-server"
 AT_ONCE = 1000

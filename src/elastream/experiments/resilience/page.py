@@ -16,9 +16,7 @@ from elastream.experiments.resilience.bars import AT_INTERVAL, DELTA_RATE, TIMED
 from elastream.experiments.resilience.experiment import FIRST_HOSTS, ResilienceCase, ResilienceRun, run_case
 from elastream.experiments.resilience.scene import ResilienceAssumptions
 from elastream.experiments.resilience.thesis import FIGURES
-from elastream.simulation.reducers import Protection
-
-__all__ = ["run_resilience"]
+from elastream.simulator.reducers import Protection
 
 SIZES, QUICK_SIZES = (3, 4, 6, 8, 10, 12, 14, 16), (3, 6, 12)
 """Hosts of reducers of Fig. 6.10: of up to 20 virtual machines (p. 145) some are mappers'."""

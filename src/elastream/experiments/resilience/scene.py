@@ -9,14 +9,14 @@ from functools import lru_cache
 
 import numpy as np
 
+from elastream.core.hosts import HostType
+from elastream.dataflow.builder import Dataflow
+from elastream.dataflow.endpoints import ArrivalPattern
+from elastream.dataflow.operators import Alternate
+from elastream.dataflow.stages import Layout, lay_out
 from elastream.experiments.assumptions import assumed
-from elastream.model.cloud import HostType
-from elastream.model.endpoints import ArrivalPattern
-from elastream.model.flow import Dataflow
-from elastream.model.graph import Alternate
-from elastream.model.stages import Layout, lay_out
-from elastream.planning.policies.ring import RingBalance
-from elastream.simulation.reducers import (
+from elastream.policies.ring.policy import RingBalance
+from elastream.simulator.reducers import (
     KeySpace,
     Protection,
     ReducerSettings,
@@ -25,9 +25,7 @@ from elastream.simulation.reducers import (
     make_reducers,
     two_regimes,
 )
-from elastream.simulation.reducers.settings import RingFault
-
-__all__ = ["REPEATED", "TARGET_LATENCY", "TEXT", "ResilienceAssumptions", "policy", "ring_of"]
+from elastream.simulator.reducers.settings import RingFault
 
 TEXT, REPEATED = "text", "repeated"
 """Sources: streams of words of texts, and those that "repeatedly emit a small subset of words" (p. 146)."""

@@ -6,8 +6,6 @@ Kumbhare, "Adaptive and resilient stream processing on cloud infrastructure", pp
 
 from collections.abc import Mapping
 
-__all__ = ["FIGURES"]
-
 FIGURES: Mapping[str, Mapping[str, str]] = {
     "peak throughput (Fig. 6.10)": {
         "drop from r = 0 to r = 2": "around 15 % (p. 147)",

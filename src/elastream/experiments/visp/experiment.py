@@ -11,6 +11,10 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from elastream.core.hosts import HostType, Lease, total_cost
+from elastream.core.observation import Observation
+from elastream.core.plant import Policy
+from elastream.dataflow.stages import lay_out
 from elastream.experiments.simulated import simulated
 from elastream.experiments.visp.manufacturing import (
     BTU_PRICES,
@@ -26,14 +30,10 @@ from elastream.experiments.visp.manufacturing import (
     patterns,
     simulator_settings,
 )
-from elastream.model.cloud import HostType, Lease, total_cost
-from elastream.model.observation import Observation
-from elastream.model.plant import Policy
-from elastream.model.stages import lay_out
-from elastream.planning.policies.btu import Btu
-from elastream.planning.policies.queue_threshold import QueueThreshold
-from elastream.simulation import SimulatedPlant, Travel, make_plant
-from elastream.simulation.result import released_early
+from elastream.policies.btu import Btu
+from elastream.policies.queue_threshold import QueueThreshold
+from elastream.simulator import SimulatedPlant, Travel, make_plant
+from elastream.simulator.result import released_early
 
 PATTERNS = ("stepwise", "two-level", "walk 1", "walk 2")
 BTUS = tuple(BTU_PRICES)

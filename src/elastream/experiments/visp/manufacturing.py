@@ -10,12 +10,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from elastream.core.hosts import Billing, HostType
+from elastream.dataflow.endpoints import ArrivalPattern
+from elastream.dataflow.graph import Graph
+from elastream.dataflow.operators import Alternate, Edge, Kind, Operator
 from elastream.experiments.assumptions import assumed
-from elastream.model.cloud import Billing, HostType
-from elastream.model.endpoints import ArrivalPattern
-from elastream.model.graph import Alternate, Edge, Graph, Kind, Operator
-from elastream.simulation import Emissions, Messaging, Settings
-from elastream.workload import random_walk, steps
+from elastream.loads import random_walk, steps
+from elastream.simulator import Emissions, Messaging, Settings
 
 RUN_SECONDS = 7200.0
 """Paper, data arrival pattern: 120 min."""

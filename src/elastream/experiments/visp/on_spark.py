@@ -15,24 +15,25 @@ from typing import Any
 import numpy as np
 
 from elastream.api.result import RunResult
+from elastream.core.frames import Floats
+from elastream.core.hosts import Billing, Lease, total_cost
+from elastream.core.observation import MicroBatch
+from elastream.core.plant import Policy
+from elastream.dataflow.endpoints import ArrivalPattern
+from elastream.errors import ElastreamError
 from elastream.experiments.applications import application
 from elastream.experiments.findings import Check
 from elastream.experiments.visp.bars import Statistic
 from elastream.experiments.visp.experiment import LEVELS
 from elastream.experiments.visp.manufacturing import PENALTY, RUN_SECONDS, TABLE_2
-from elastream.model.cloud import Billing, Lease, total_cost
-from elastream.model.endpoints import ArrivalPattern
-from elastream.model.errors import ElastreamError
-from elastream.model.observation import Floats, MicroBatch
-from elastream.model.plant import Policy
-from elastream.planning.policies.btu import Btu
-from elastream.planning.policies.queue_threshold import QueueThreshold
+from elastream.loads import steps
+from elastream.loads.pattern import Pattern, dues
+from elastream.policies.btu import Btu
+from elastream.policies.queue_threshold import QueueThreshold
 from elastream.recording.directory import RunDirectory
-from elastream.simulation import Settings
-from elastream.simulation.result import released_early
+from elastream.simulator import Settings
+from elastream.simulator.result import released_early
 from elastream.spark.worker.composition import latest_batch, offsets_of
-from elastream.workload import steps
-from elastream.workload.pattern import Pattern, dues
 
 UNIT, PAPERS_UNIT = 60.0, 600.0
 """Seconds of a billing time unit here, and of the paper's BTU10: its times are a tenth here, where they can be."""

@@ -29,8 +29,6 @@ from elastream.experiments.visp.on_spark import (
 from elastream.experiments.visp.page import written
 from elastream.experiments.visp.paper import TABLES
 
-__all__ = ["outcome", "run_visp_spark"]
-
 PAPER = TABLES["stepwise"]
 SCALE: tuple[tuple[str, str, str, str], ...] = (
     ("billing time unit (s)", "600, 1800 and 3600", f"{UNIT:g}", "BTU10 in a tenth of its time"),

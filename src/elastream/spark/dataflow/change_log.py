@@ -19,10 +19,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame
 
-from elastream.model.errors import InputError
+from elastream.errors import InputError
 from elastream.recording.places import FolderEntry, Place, names_in, readable, remove_tree, scanned, write_whole
-
-__all__ = ["BATCH", "MERGED", "newest_rows", "tidy", "write_changes"]
 
 BATCH = re.compile(r"batch=(\d+)$")
 MERGED = "_merged"

@@ -16,10 +16,11 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 from pyspark.sql.types import StructType
 
-from elastream.model.compiling import edge_topic
-from elastream.model.endpoints import Collected, DomainSignal, KafkaTopic, Nothing, ParquetSink, SinkSpec, StreamWriter
-from elastream.model.errors import DataflowError, EnvironmentProblem, first_line
-from elastream.model.graph import Edge, Graph, Operator
+from elastream.dataflow.compiling import edge_topic
+from elastream.dataflow.endpoints import Collected, DomainSignal, KafkaTopic, Nothing, ParquetSink, SinkSpec, StreamWriter
+from elastream.dataflow.graph import Graph
+from elastream.dataflow.operators import Edge, Operator
+from elastream.errors import DataflowError, EnvironmentProblem, first_line
 from elastream.recording.directory import RunDirectory
 from elastream.recording.manifest import run_id
 from elastream.recording.parts import RETENTION
@@ -40,8 +41,6 @@ from elastream.spark.dataflow.stamps import with_stamps
 from elastream.spark.jvm.gateway import jvm_of
 from elastream.spark.worker.composition import Ran, latest_batch
 from elastream.spark.worker.leaving import EXIT
-
-__all__ = ["Outflow", "read_edge", "selected", "start_writing"]
 
 
 @dataclass(frozen=True)

@@ -22,11 +22,9 @@ import pyarrow.csv
 import pyarrow.json
 import pyarrow.parquet
 
-from elastream.model.endpoints import Files, Records, TextFiles
-from elastream.model.errors import EnvironmentProblem, InputError, first_line
+from elastream.dataflow.endpoints import Files, Records, TextFiles
+from elastream.errors import EnvironmentProblem, InputError, first_line
 from elastream.recording.places import Place, stamp_of
-
-__all__ = ["check_files", "check_text", "freeze", "frozen", "input_files", "read_records", "replayed", "slices"]
 
 ROWS = 10_000
 """Most rows of an Arrow batch passed to Spark, its default."""

@@ -15,8 +15,6 @@ from elastream.recording.formats import marked, unmarked
 from elastream.recording.places import Place, names_in, readable, remove_tree, there_as_a_whole, write_whole, written_at
 from elastream.spark.worker.composition import Ran
 
-__all__ = ["EdgeLog", "FilePiece", "note_composition"]
-
 COMPOSITION = "_composition.json"
 """File in a batch's folder: what it was written under. Spark's readers skip it."""
 FIRST = "_first.json"

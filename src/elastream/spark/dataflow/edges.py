@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, InputPartition
 from pyspark.sql.types import StructType
 
-from elastream.model.graph import Edge
+from elastream.dataflow.operators import Edge
 from elastream.recording.places import Place, place_of, readable
 from elastream.spark.dataflow.edge_log import EdgeLog, FilePiece
 from elastream.spark.dataflow.pacing import RangeReader, shares
@@ -24,8 +24,6 @@ from elastream.spark.dataflow.steering import Steering
 from elastream.spark.jvm.adapters import arrow_schema
 from elastream.spark.worker.composition import freeze_imports
 from elastream.spark.worker.records import conformed
-
-__all__ = ["EdgeReader", "EdgeSource", "edge_name", "open_edge"]
 
 FORMAT = "elastream_edge"
 ROWS = 10_000

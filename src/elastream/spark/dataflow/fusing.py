@@ -1,6 +1,6 @@
 """Wires a fused region for its workers: edges become routes between numbered nodes, operators get digits and schemas.
 
-No session is needed. What is fused is decided in `model.regions`, and what cannot be compiled refused in `model.compiling`.
+No session is needed. What is fused is decided in `dataflow.chains`, and what cannot be compiled refused in `dataflow.compiling`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -8,16 +8,15 @@ from typing import cast
 
 import pyarrow as pa
 
-from elastream.model.compiling import merge_refused
-from elastream.model.graph import Delivery, Edge, Graph
-from elastream.model.regions import FusedRegion
+from elastream.dataflow.chains import FusedRegion
+from elastream.dataflow.compiling import merge_refused
+from elastream.dataflow.graph import Graph
+from elastream.dataflow.operators import Delivery, Edge
 from elastream.spark.worker.composition import CompositionCodec
 from elastream.spark.worker.fused import Route, Step, Walk, WalkEntry
 from elastream.spark.worker.leaving import Exit
 from elastream.spark.worker.runner import Implementation
 from elastream.spark.worker.signals import SignalTap
-
-__all__ = ["wire"]
 
 
 def wire(

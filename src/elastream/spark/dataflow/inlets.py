@@ -6,11 +6,9 @@ from functools import reduce
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from elastream.model.regions import Inlet
+from elastream.dataflow.chains import Inlet
 from elastream.spark.dataflow.channels import selected
 from elastream.spark.worker.fused import ENTRY
-
-__all__ = ["entering", "together"]
 
 
 def entering(frame: DataFrame, inlet: Inlet, lane: str | None) -> DataFrame:

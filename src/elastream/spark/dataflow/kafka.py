@@ -11,11 +11,9 @@ from pathlib import Path
 import pyspark
 from pyspark.sql import SparkSession
 
-from elastream.model.endpoints import KafkaTopic
-from elastream.model.errors import InputError
+from elastream.dataflow.endpoints import KafkaTopic
+from elastream.errors import InputError
 from elastream.spark.jvm.gateway import Java, jvm_of
-
-__all__ = ["check_topic", "kafka_admin", "kafka_package", "kafka_settings", "sink_options", "source_options"]
 
 SCALA = "2.13"
 CLIENT = "kafka."

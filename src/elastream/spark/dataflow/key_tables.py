@@ -3,17 +3,15 @@
 from collections.abc import Callable, Iterable
 from functools import partial
 
-from elastream.model.errors import DataflowError
-from elastream.model.graph import Graph
-from elastream.model.key_table import selections_of
-from elastream.model.observation import Composition
+from elastream.core.observation import Composition
+from elastream.dataflow.graph import Graph
+from elastream.dataflow.key_table import selections_of
+from elastream.errors import DataflowError
 from elastream.recording.directory import RunDirectory
 from elastream.recording.key_tables import KeyTableLog
 from elastream.recording.mirror import copy_now
 from elastream.spark.worker.composition import LIVE_TABLES, table_digit
 from elastream.spark.worker.key_table import put_in_use
-
-__all__ = ["bringing_into_use"]
 
 
 def bringing_into_use(graph: Graph, directory: RunDirectory) -> Callable[[str, int, Iterable[Composition]], str] | None:

@@ -15,9 +15,9 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from elastream.model.errors import DataflowError, first_line
-from elastream.model.graph import Form, Operator
-from elastream.model.windows import Timeout
+from elastream.dataflow.operators import Form, Operator
+from elastream.dataflow.windows import Timeout
+from elastream.errors import DataflowError, first_line
 from elastream.spark.dataflow.shipping import pickled
 from elastream.spark.worker.composition import CompositionCodec
 from elastream.spark.worker.fused import Carrier
@@ -26,8 +26,6 @@ from elastream.spark.worker.runner import Implementation
 from elastream.spark.worker.stateful import MOMENT, WATCHED, Choice, Keyed, state_function
 from elastream.spark.worker.states import States
 from elastream.spark.worker.windows import Grouping
-
-__all__ = ["DELAY", "Wiring", "keyed_frame", "schema_from", "stateful_frame", "with_moments"]
 
 DELAY = "spark.watermarkDelayMs"
 """Key of a column's metadata by which Spark knows the one with the watermark."""

@@ -8,12 +8,10 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader
 
-from elastream.planning.algorithms.governor import Governor
+from elastream.policies.common.governor import Governor
 from elastream.recording.places import Place, scanned, write_whole
 from elastream.spark.dataflow.edge_log import EdgeLog
 from elastream.spark.dataflow.steering import Course, Steering
-
-__all__ = ["Pacing", "RangeReader", "committed", "shares"]
 
 
 class Pacing:

@@ -14,11 +14,9 @@ from typing import Any
 
 from pyspark import cloudpickle as untyped_cloudpickle
 
-from elastream.model.errors import DataflowError, first_line
+from elastream.errors import DataflowError, first_line
 
 cloudpickle: Any = untyped_cloudpickle
-
-__all__ = ["pickled"]
 
 
 def pickled(value: object, what: str) -> bytes:

@@ -17,8 +17,8 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from elastream.model.endpoints import KafkaTopic, ParquetSink, SinkSpec
-from elastream.model.errors import EnvironmentProblem, InputError
+from elastream.dataflow.endpoints import KafkaTopic, ParquetSink, SinkSpec
+from elastream.errors import EnvironmentProblem, InputError
 from elastream.recording.formats import marked, unmarked
 from elastream.recording.places import (
     Place,
@@ -35,21 +35,6 @@ from elastream.spark.dataflow.change_log import BATCH, MERGED, newest_rows
 from elastream.spark.dataflow.edge_log import note_composition
 from elastream.spark.dataflow.kafka import check_topic
 from elastream.spark.worker.composition import Ran
-
-__all__ = [
-    "as_messages",
-    "as_records",
-    "begin_results",
-    "check_sink",
-    "collect_batch",
-    "collected",
-    "forget_collected",
-    "latest",
-    "replace_results",
-    "skip_batch",
-    "tables_collected",
-    "write_batch",
-]
 
 KEY_FILE = "_key.json"
 """File in the folder of a sink, which Spark's readers skip: whose results they are, and the key columns of a change log."""

@@ -9,8 +9,6 @@ from functools import lru_cache
 
 from elastream.spark.worker.fused import Step, Walk, WalkEntry
 
-__all__ = ["awake", "open_exits"]
-
 
 def open_exits(walk: Walk, code: int) -> frozenset[int]:
     """Numbers of the exits of `walk` that records can reach under the composition with `code`."""

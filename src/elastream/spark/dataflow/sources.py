@@ -2,7 +2,7 @@
 
 A shaped load is a function of time: its offset is a record number and a time, and any range can be read again. The offset
 also carries the batch's composition (see `worker.composition`), so that a batch never mixes two and a replay uses the same
-one. `corpus` stores the records; `planning.algorithms.governor` limits batch sizes.
+one. `corpus` stores the records; `policies.common.governor` limits batch sizes.
 """
 
 import pickle
@@ -21,9 +21,9 @@ from pyspark.sql.datasource import DataSource, InputPartition
 from pyspark.sql.streaming.readwriter import DataStreamReader
 from pyspark.sql.types import StructType
 
-from elastream.model.endpoints import ArrivalPattern, Files, KafkaTopic, Records, SourceSpec, StreamReader, TextFiles
-from elastream.model.errors import InputError, first_line
-from elastream.model.graph import Operator
+from elastream.dataflow.endpoints import ArrivalPattern, Files, KafkaTopic, Records, SourceSpec, StreamReader, TextFiles
+from elastream.dataflow.operators import Operator
+from elastream.errors import InputError, first_line
 from elastream.recording.places import Place, is_address, place_of, write_whole
 from elastream.spark.dataflow.corpus import check_files, check_text, freeze, frozen, input_files, slices
 from elastream.spark.dataflow.kafka import check_topic, source_options
@@ -32,8 +32,6 @@ from elastream.spark.dataflow.stamps import with_stamps
 from elastream.spark.dataflow.steering import Steering
 from elastream.spark.jvm.adapters import arrow_schema
 from elastream.spark.worker.composition import freeze_imports
-
-__all__ = ["HELD", "HOLD", "ShapedReader", "ShapedSource", "check_source", "files_read", "open_source", "timestamp_of"]
 
 FORMAT = "elastream_load"
 CORPUS, LOAD, RECORDS, HOLD, HELD = "corpus.arrow", "load.pickle", "records", "hold", "held"

@@ -8,8 +8,6 @@ from urllib.parse import quote
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-__all__ = ["OBSERVED", "POINTS", "QUANTILES", "observation_name", "with_stamps"]
-
 OBSERVED = "elastream "
 """How the names of our observations in a plan begin."""
 POINTS = 32

@@ -25,8 +25,6 @@ from elastream.recording.places import Place, place_of
 from elastream.spark.dataflow.edge_log import EdgeLog
 from elastream.spark.worker.composition import Ran, Wanted, latest_batch, newest_ran, offsets_of, read_wanted
 
-__all__ = ["Course", "Steering"]
-
 BEGINNING = Ran()
 
 

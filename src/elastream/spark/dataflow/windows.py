@@ -13,16 +13,14 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructField, StructType
 
-from elastream.model.errors import DataflowError, first_line
-from elastream.model.graph import Form, Operator
-from elastream.model.windows import Pairs, Window, WindowKind
+from elastream.dataflow.operators import Form, Operator
+from elastream.dataflow.windows import Pairs, Window, WindowKind
+from elastream.errors import DataflowError, first_line
 from elastream.spark.dataflow.channels import Outflow, selected
 from elastream.spark.dataflow.keyed import DELAY, Wiring, schema_from, stateful_frame, with_moments
 from elastream.spark.jvm.adapters import arrow_schema, in_zone
 from elastream.spark.worker.leaving import EXIT, ORDER
 from elastream.spark.worker.windows import END, START, UNTIL, Grouping
-
-__all__ = ["windowed_frame"]
 
 SPAN, TIME = "_span", "_time"
 """Column with a record's time window, as Spark has it; and how those begin that have the times of a port's records."""

@@ -7,12 +7,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from elastream.model.action import Action, CancelDrain, DrainHost, LeaseHost, Outcome, ReleaseHost, RenewHost, Status
-from elastream.model.cloud import ACTIVE, HostState, HostType
-from elastream.model.wording import counted
+from elastream.core.action import Action, CancelDrain, DrainHost, LeaseHost, Outcome, ReleaseHost, RenewHost, Status
+from elastream.core.hosts import ACTIVE, HostState, HostType
+from elastream.core.wording import counted
 from elastream.spark.hosts.hosts import Hosts
-
-__all__ = ["HostAction", "HostActions"]
 
 HostAction: TypeAlias = LeaseHost | RenewHost | DrainHost | CancelDrain | ReleaseHost
 

@@ -12,14 +12,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from elastream.clouds.provider import HostStatus, Provider
-from elastream.model.action import Action, Outcome, Status
-from elastream.model.alarms import Alarms
-from elastream.model.cloud import TRANSITIONS, HostState, Lease, Past, total_cost
-from elastream.model.errors import EnvironmentProblem
+from elastream.core.action import Action, Outcome, Status
+from elastream.core.alarm import Alarms
+from elastream.core.hosts import TRANSITIONS, HostState, Lease, Past, total_cost
+from elastream.errors import EnvironmentProblem
 from elastream.recording.lease_log import LeaseLog
 from elastream.spark.jvm.executors import Executor, Location
-
-__all__ = ["HostBook", "Known"]
 
 NAN = math.nan
 KEPT = 250

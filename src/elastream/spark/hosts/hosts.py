@@ -1,7 +1,7 @@
 """The hosts of a plant on Spark, leased or found in the session, and their lifecycle.
 
 A host is what a `Provider` leases, with the executor that Spark runs there. In a session of the user,
-executors that were not leased are hosts too. States and edges are `elastream.model.cloud.TRANSITIONS`:
+executors that were not leased are hosts too. States and edges are `elastream.core.hosts.TRANSITIONS`:
 
     REQUESTED -> STARTING   its provider has begun to start it
     REQUESTED -> RELEASED   released, or withdrawn: for the provider's patience nothing started while other hosts worked
@@ -26,17 +26,15 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from elastream.clouds.granted import GrantedExecutors
+from elastream.clouds.executors import GrantedExecutors
 from elastream.clouds.provider import HostStatus, Phase, Provider, RunState
-from elastream.model.alarms import Alarms
-from elastream.model.cloud import Billing, HostState, HostType, Lease
-from elastream.model.errors import in_one_line
+from elastream.core.alarm import Alarms
+from elastream.core.hosts import Billing, HostState, HostType, Lease
+from elastream.errors import in_one_line
 from elastream.recording.lease_log import LeaseLog
 from elastream.spark.hosts.book import HostBook, Known
 from elastream.spark.hosts.taking_over import Begun, TakenOver
 from elastream.spark.jvm.executors import Executor, Executors, newest_by_address
-
-__all__ = ["GRACE_BATCHES", "GRACE_LIMIT", "SETTLING_BATCHES", "START_LIMIT", "Hosts", "unpriced"]
 
 log = logging.getLogger(__name__)
 

@@ -10,11 +10,9 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from elastream.clouds.provider import Phase, Provider, Terms
-from elastream.model.cloud import HostState, HostType, Lease, by_zones
+from elastream.core.hosts import HostState, HostType, Lease, by_zones
 from elastream.recording.lease_log import LeaseLog
 from elastream.spark.hosts.trying import tried
-
-__all__ = ["Begun", "Resumed", "TakenOver", "begun", "first_hosts", "take_over"]
 
 log = logging.getLogger(__name__)
 

@@ -6,10 +6,8 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from elastream.model.errors import ElastreamError, EnvironmentProblem, in_one_line
+from elastream.errors import ElastreamError, EnvironmentProblem, in_one_line
 from elastream.recording.lines import JournalProblem
-
-__all__ = ["tried"]
 
 T = TypeVar("T")
 

@@ -19,12 +19,10 @@ import pyarrow as pa
 from py4j.protocol import Py4JError
 from pyspark.sql import DataFrame, SparkSession
 
-from elastream.model.errors import first_line
+from elastream.errors import first_line
 from elastream.spark.jvm.driver_side import DriverSide, runs_python
 from elastream.spark.jvm.executors import Executor
 from elastream.spark.jvm.gateway import gateway_of, java_context, java_session
-
-__all__ = ["warm_up"]
 
 log = logging.getLogger(__name__)
 

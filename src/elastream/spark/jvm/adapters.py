@@ -15,18 +15,6 @@ from pyspark.sql.types import StructType
 
 from elastream.spark.jvm.releases import release_of
 
-__all__ = [
-    "COPIES",
-    "FURTHER",
-    "SPELLINGS",
-    "Further",
-    "Spelling",
-    "arrow_schema",
-    "for_release",
-    "further",
-    "in_zone",
-]
-
 
 class Spelling(NamedTuple):
     """A spelling that came with release `since`. now: in that one and later; before: in earlier ones; what: it is."""

@@ -10,14 +10,12 @@ from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
 from elastream.clouds.provider import UNLIMITED, lacks_as_provider
-from elastream.model.errors import EnvironmentProblem, in_one_line
-from elastream.model.units import duration
+from elastream.errors import EnvironmentProblem, in_one_line
 from elastream.spark.jvm.driver_side import DriverSide, TaskLoads
 from elastream.spark.jvm.gateway import java_context, jvm_of
 from elastream.spark.jvm.recovery import Recovery
 from elastream.spark.jvm.session import session_stopped
-
-__all__ = ["Capabilities", "probe"]
+from elastream.units import duration
 
 CONNECT = (
     "it needs a classic session, whose driver is in its own process, and this one is Spark Connect: make the session with "

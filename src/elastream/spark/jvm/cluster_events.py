@@ -15,13 +15,11 @@ from typing import Any
 from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
-from elastream.model.errors import EnvironmentProblem, in_one_line
-from elastream.model.events import Reason, RunEvent
+from elastream.core.event import Reason, RunEvent
+from elastream.errors import EnvironmentProblem, in_one_line
 from elastream.spark.jvm.cluster_word import SOURCES
 from elastream.spark.jvm.driver_side import HERE, DriverSide
 from elastream.spark.jvm.gateway import why_in_java
-
-__all__ = ["ClusterEvents", "event_sink", "kubernetes_event"]
 
 log = logging.getLogger(__name__)
 

@@ -15,11 +15,9 @@ from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
 from elastream.clouds.provider import ClusterWord
-from elastream.model.errors import EnvironmentProblem, in_one_line
+from elastream.errors import EnvironmentProblem, in_one_line
 from elastream.spark.jvm.driver_side import HERE, DriverSide
 from elastream.spark.jvm.gateway import why_in_java
-
-__all__ = ["WordOfCluster", "bury", "word_of"]
 
 log = logging.getLogger(__name__)
 

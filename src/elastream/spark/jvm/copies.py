@@ -14,12 +14,10 @@ from typing import NamedTuple
 from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
-from elastream.model.errors import EnvironmentProblem
+from elastream.errors import EnvironmentProblem
 from elastream.spark.jvm.executors import Location
 from elastream.spark.jvm.gateway import Java, jvm_of
 from elastream.spark.jvm.state_partitions import StatePartitions
-
-__all__ = ["NO_DESK", "Copies", "CopiesDesk", "KeptCopy", "OpenedCopy", "desk_of"]
 
 log = logging.getLogger(__name__)
 

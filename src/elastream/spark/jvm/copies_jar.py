@@ -17,11 +17,9 @@ from pathlib import Path
 from pyspark import __version__ as SPARK
 
 from elastream.clouds.local.java import cache_folder, find_java, spark_home
-from elastream.model.errors import EnvironmentProblem, in_one_line
+from elastream.errors import EnvironmentProblem, in_one_line
 from elastream.spark.jvm.adapters import COPIES, SPELLINGS, for_release
 from elastream.spark.jvm.releases import release_of
-
-__all__ = ["PLUGIN", "copies_settings", "jar"]
 
 PLUGIN = "elastream.copies.CopiesPlugin"
 SOURCES = Path(__file__).parent / "copies"

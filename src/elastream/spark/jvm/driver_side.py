@@ -12,11 +12,9 @@ from typing import NamedTuple
 from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
-from elastream.model.errors import EnvironmentProblem
+from elastream.errors import EnvironmentProblem
 from elastream.spark.jvm.adapters import for_release
 from elastream.spark.jvm.gateway import Java, java_context, java_queries, java_session, jvm_of, why_in_java
-
-__all__ = ["HERE", "DriverSide", "RunningQuery", "TaskLoads", "running_queries", "runs_python"]
 
 HERE = Path(__file__).parent
 """Folder of the Java sources."""

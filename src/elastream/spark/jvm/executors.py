@@ -10,8 +10,6 @@ from elastream.spark.jvm.cluster_word import bury
 from elastream.spark.jvm.driver_side import DriverSide
 from elastream.spark.jvm.gateway import gateway_of, java_context, jvm_of
 
-__all__ = ["AllocationClient", "Executor", "Executors", "Location"]
-
 
 @dataclass(frozen=True, slots=True)
 class Executor:

@@ -9,9 +9,7 @@ from typing import Any, TypeAlias
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from elastream.model.errors import first_line
-
-__all__ = ["Java", "gateway_of", "java_context", "java_queries", "java_query", "java_session", "jvm_of", "why_in_java"]
+from elastream.errors import first_line
 
 Java: TypeAlias = Any
 """An object, a class or a package of the JVM."""

@@ -17,8 +17,6 @@ from elastream.spark.jvm.adapters import further
 from elastream.spark.jvm.executors import Location
 from elastream.spark.jvm.gateway import Java, jvm_of
 
-__all__ = ["OPENS", "StateOpener", "find_opener", "store_rdd"]
-
 log = logging.getLogger(__name__)
 
 OPENED_BY_ONE_RDD = frozenset({"StateStoreSaveExec", "StreamingDeduplicateExec", "FlatMapGroupsInPandasWithStateExec"})

@@ -10,12 +10,10 @@ from typing import NamedTuple
 from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
-from elastream.model.errors import EnvironmentProblem, first_line
+from elastream.errors import EnvironmentProblem, first_line
 from elastream.spark.jvm.driver_side import HERE, DriverSide
 from elastream.spark.jvm.gateway import java_session
 from elastream.spark.jvm.stateful import StatefulStage
-
-__all__ = ["Followed", "Loss", "Recovery"]
 
 
 class Followed(NamedTuple):

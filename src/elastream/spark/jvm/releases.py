@@ -9,8 +9,6 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
-__all__ = ["NEWEST", "OLDEST", "installed", "refusal", "release_of"]
-
 OLDEST, NEWEST = (4, 0), (4, 3)
 """The releases that it is tested on. Later ones of the same major version are tried: each mechanism is probed."""
 

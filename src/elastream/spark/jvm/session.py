@@ -25,11 +25,9 @@ from pyspark.sql import SparkSession
 
 from elastream.clouds.local.closed import POOL_TOKEN
 from elastream.clouds.local.java import DRIVER_OPTIONS, SCALA, linked_home, scala_version, spark_home
-from elastream.model.errors import EnvironmentProblem, InputError
+from elastream.errors import EnvironmentProblem, InputError
 from elastream.spark.jvm.adapters import for_release
 from elastream.spark.jvm.gateway import jvm_of, why_in_java
-
-__all__ = ["StateStore", "holding", "open_session", "secret_of", "session_settings", "settings_for"]
 
 StateStore: TypeAlias = Literal["memory", "disk"]
 """Where executors keep keyed state between batches: in their heap (Spark's default store), or on disk (RocksDB), for state

@@ -16,14 +16,12 @@ from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from elastream.model.errors import EnvironmentProblem
+from elastream.errors import EnvironmentProblem
 from elastream.spark.jvm.driver_side import DriverSide
 from elastream.spark.jvm.executors import Location
 from elastream.spark.jvm.gateway import Java, java_queries, java_session, jvm_of
 from elastream.spark.jvm.preload import StateOpener, find_opener, store_rdd
 from elastream.spark.jvm.stateful import StatefulOperator, stateful_stages
-
-__all__ = ["Location", "Run", "StatePartitions"]
 
 log = logging.getLogger(__name__)
 

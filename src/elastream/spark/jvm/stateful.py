@@ -14,8 +14,6 @@ from operator import itemgetter
 from elastream.spark.jvm.driver_side import DriverSide
 from elastream.spark.jvm.gateway import Java
 
-__all__ = ["StatefulOperator", "StatefulStage", "ranked_kinds", "stateful_stages"]
-
 
 @dataclass(frozen=True, slots=True)
 class StatefulOperator:

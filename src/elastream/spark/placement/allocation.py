@@ -16,13 +16,11 @@ from io import FileIO
 from pathlib import Path
 from types import MappingProxyType
 
-from elastream.model.action import TaskId
-from elastream.model.errors import EnvironmentProblem, InputError
+from elastream.core.action import TaskId
+from elastream.errors import EnvironmentProblem, InputError
 from elastream.recording.directory import create_private
 from elastream.recording.formats import marked, unmarked
 from elastream.recording.lines import line, replace_whole, write_whole
-
-__all__ = ["Allocation", "AllocationStore", "VolatilePlan"]
 
 LONGEST, SPARSE = 250_000, 10
 """Bytes beyond which the file is written anew, where the newest version takes less than one in SPARSE of them."""

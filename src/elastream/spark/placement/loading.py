@@ -8,11 +8,9 @@ from dataclasses import dataclass
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
-from elastream.model.action import TaskId
-from elastream.model.alarms import AlarmedThread, Alarms
-from elastream.spark.jvm.state_partitions import Location
-
-__all__ = ["Load", "Loaders"]
+from elastream.core.action import TaskId
+from elastream.core.alarm import AlarmedThread, Alarms
+from elastream.spark.jvm.executors import Location
 
 log = logging.getLogger(__name__)
 

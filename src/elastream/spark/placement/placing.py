@@ -2,7 +2,7 @@
 
 The plan is an `AllocationStore`, which outlives the driver; a planned host holds until changed. After each batch every
 task is checked: if it is not on its planned host, because the plan changed or Spark ran it elsewhere, it is migrated
-(`elastream.model.migration` defines the states). This module does not depend on a dataflow: callers name the tasks, and
+(`elastream.core.migration` defines the states). This module does not depend on a dataflow: callers name the tasks, and
 `target` maps hosts to executors.
 """
 
@@ -11,15 +11,13 @@ import threading
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from elastream.model.action import TaskId
-from elastream.model.alarms import Alarms
-from elastream.model.migration import Migration, MigrationState
-from elastream.spark.jvm.state_partitions import Location, StatePartitions
+from elastream.core.action import TaskId
+from elastream.core.alarm import Alarms
+from elastream.core.migration import Migration, MigrationState
+from elastream.spark.jvm.executors import Location
+from elastream.spark.jvm.state_partitions import StatePartitions
 from elastream.spark.placement.allocation import Allocation, AllocationStore, VolatilePlan
 from elastream.spark.placement.loading import Load, Loaders
-
-__all__ = ["Limits", "Placing", "Target"]
-
 
 ATTEMPTS = 20
 """Most reports to Spark of a migration before it is abandoned; one or two are normal."""

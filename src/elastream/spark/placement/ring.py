@@ -8,11 +8,9 @@ copies have an order under every policy.
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 
-from elastream.model.action import TaskId
-from elastream.model.ring import Ring, in_zones
+from elastream.core.action import TaskId
+from elastream.core.ring import Ring, in_zones
 from elastream.spark.placement.placing import Placing
-
-__all__ = ["Rings"]
 
 
 class Rings:

@@ -17,15 +17,13 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from elastream.model.action import TaskId
+from elastream.core.action import TaskId
 from elastream.spark.jvm.driver_side import DriverSide
-from elastream.spark.jvm.executors import Executors
+from elastream.spark.jvm.executors import Executors, Location
 from elastream.spark.jvm.gateway import java_context, java_query
-from elastream.spark.jvm.state_partitions import Location, StatePartitions
+from elastream.spark.jvm.state_partitions import StatePartitions
 from elastream.spark.placement.allocation import AllocationStore
 from elastream.spark.placement.placing import Limits, Placing
-
-__all__ = ["CYCLES", "Cycles", "Follower", "Scheme"]
 
 log = logging.getLogger(__name__)
 

@@ -5,16 +5,17 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from elastream.model.action import Action, Outcome, SetKeyTable, SetParallelism, Status, Switch, SwitchAlternate, SwitchEdge
-from elastream.model.composing import Consistency, Update, update_figures
-from elastream.model.errors import ElastreamError
-from elastream.model.latency import Basis
-from elastream.model.observation import Composition, Frame, Metric, MicroBatch
-from elastream.model.signals import Signals
-from elastream.model.stages import Layout
-from elastream.model.windows import WindowKind
+from elastream.core.action import Action, Outcome, SetKeyTable, SetParallelism, Status, Switch, SwitchAlternate, SwitchEdge
+from elastream.core.composition import Consistency, Update, update_figures
+from elastream.core.frames import Frame
+from elastream.core.latency import Basis
+from elastream.core.metrics import Metric
+from elastream.core.observation import Composition, MicroBatch
+from elastream.dataflow.signals import Signals
+from elastream.dataflow.stages import Layout
+from elastream.dataflow.windows import WindowKind
+from elastream.errors import ElastreamError
 from elastream.spark.queries.compiled_frames import Telemetry
-from elastream.spark.queries.compiler import explain_failure
 from elastream.spark.queries.query import Instruments, Query, stalled
 from elastream.spark.queries.segments import RunningSegment, scalable_operators
 from elastream.spark.queries.switching import Switching, TablesInUse
@@ -24,8 +25,7 @@ from elastream.spark.telemetry.frames import state_columns
 from elastream.spark.telemetry.left_out import LeftOutWatch
 from elastream.spark.telemetry.signals import DomainSignals
 from elastream.spark.telemetry.stage_load import PartitionLoads
-
-__all__ = ["CompiledQueries"]
+from elastream.spark.worker.runner import explain_failure
 
 NAN = float("nan")
 

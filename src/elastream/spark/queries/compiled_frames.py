@@ -12,11 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from elastream.model.endpoints import DomainSignal, Nothing
-from elastream.model.graph import Edge, Form, Kind, emits_as_many
-from elastream.model.latency import Basis
-from elastream.model.observation import Frame, Metric, MicroBatch
-from elastream.model.stages import Layout
+from elastream.core.frames import Frame
+from elastream.core.latency import Basis
+from elastream.core.metrics import Metric
+from elastream.core.observation import MicroBatch
+from elastream.dataflow.endpoints import DomainSignal, Nothing
+from elastream.dataflow.operators import Edge, Form, Kind, emits_as_many
+from elastream.dataflow.stages import Layout
 from elastream.spark.dataflow.edge_log import EdgeLog
 from elastream.spark.dataflow.edges import edge_name
 from elastream.spark.queries.latencies import Latencies
@@ -34,8 +36,6 @@ from elastream.spark.telemetry.batches import (
 from elastream.spark.telemetry.durations import columns_of, describe_durations, spans_of
 from elastream.spark.worker.composition import latest_batch
 from elastream.spark.worker.meter import MeterRow
-
-__all__ = ["Telemetry"]
 
 NAN = float("nan")
 

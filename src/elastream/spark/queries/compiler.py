@@ -17,13 +17,14 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
-from elastream.model.compiling import refuse_uncompilable
-from elastream.model.composing import Consistency, refuse_inconsistent
-from elastream.model.errors import DataflowError, first_line
-from elastream.model.graph import Edge, Graph, Kind, Operator
-from elastream.model.observation import Composition
-from elastream.model.regions import FusedRegion, Inlet, SegmentPlan, emits_once
-from elastream.model.stages import Layout, Segment
+from elastream.core.composition import Consistency, refuse_inconsistent
+from elastream.core.observation import Composition
+from elastream.dataflow.chains import FusedRegion, Inlet, SegmentPlan, emits_once
+from elastream.dataflow.compiling import refuse_uncompilable
+from elastream.dataflow.graph import Graph
+from elastream.dataflow.operators import Edge, Kind, Operator
+from elastream.dataflow.stages import Layout, Segment
+from elastream.errors import DataflowError, first_line
 from elastream.recording.directory import RunDirectory
 from elastream.recording.parts import RETENTION
 from elastream.recording.places import Place
@@ -57,9 +58,6 @@ from elastream.spark.worker.composition import (
 )
 from elastream.spark.worker.fused import Carrier, stage_function
 from elastream.spark.worker.meter import Meter
-from elastream.spark.worker.runner import explain_failure
-
-__all__ = ["explain_failure", "start_queries"]
 
 SHORTEST_INTERVAL = 0.1
 """Seconds between the starts of two batches by default: an idle query polls its source that often."""

@@ -12,17 +12,15 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from elastream.model.errors import InputError, in_one_line
-from elastream.model.stages import Layout
-from elastream.model.wording import counted
+from elastream.core.wording import counted
+from elastream.dataflow.stages import Layout
+from elastream.errors import InputError, in_one_line
 from elastream.recording.directory import RunDirectory
 from elastream.recording.places import Place, names_in
 from elastream.spark.dataflow.edge_log import EdgeLog
 from elastream.spark.dataflow.edges import edge_name
 from elastream.spark.queries.segments import committed_offsets
 from elastream.spark.worker.composition import latest_batch, read_wanted
-
-__all__ = ["refuse_damaged"]
 
 METADATA = "metadata"
 """File in a checkpoint: which query it is of."""

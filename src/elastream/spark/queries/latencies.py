@@ -7,9 +7,9 @@ records did. What the queries report of one another comes in any order: a batch 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from elastream.model.graph import Edge
-from elastream.model.latency import Basis
-from elastream.model.stages import Layout
+from elastream.core.latency import Basis
+from elastream.dataflow.operators import Edge
+from elastream.dataflow.stages import Layout
 from elastream.recording.places import modified_at
 from elastream.spark.dataflow.edge_log import EdgeLog
 from elastream.spark.dataflow.edges import edge_name
@@ -17,8 +17,6 @@ from elastream.spark.dataflow.sources import timestamp_of
 from elastream.spark.queries.segments import RunningSegment
 from elastream.spark.telemetry.batches import Batch
 from elastream.spark.telemetry.origins import Moments, Origin, condensed
-
-__all__ = ["KnownBatch", "Latencies"]
 
 KEPT = 1000
 """Newest batches of each query whose moments are kept: those behind a durable edge may be that many batches late."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from pyspark.sql import SparkSession
 
-from elastream.model.observation import Floats
+from elastream.core.frames import Floats
 from elastream.spark.jvm.copies import CopiesDesk
 from elastream.spark.jvm.driver_side import DriverSide, TaskLoads
 from elastream.spark.jvm.gateway import Java, java_queries, jvm_of
@@ -27,8 +27,6 @@ from elastream.spark.telemetry.speeds import SpeedWatch
 from elastream.spark.telemetry.stage_load import LoadWindow, PartitionLoads, StageLoad, read_loads
 from elastream.spark.telemetry.state_files import StateSizes
 from elastream.spark.telemetry.traffic import Traffic
-
-__all__ = ["Instruments", "Query", "TaskWatch", "stalled"]
 
 NAN = float("nan")
 RATED = 10.0

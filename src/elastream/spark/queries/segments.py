@@ -7,10 +7,10 @@ from typing import Any
 
 from pyspark.sql.streaming.query import StreamingQuery
 
-from elastream.model.graph import Edge
-from elastream.model.key_table import selections_of
-from elastream.model.observation import Composition
-from elastream.model.stages import Layout, Segment, Stage
+from elastream.core.observation import Composition
+from elastream.dataflow.key_table import selections_of
+from elastream.dataflow.operators import Edge
+from elastream.dataflow.stages import Layout, Segment, Stage
 from elastream.recording.directory import RunDirectory
 from elastream.recording.key_tables import KeyTableLog
 from elastream.recording.places import Place
@@ -27,20 +27,6 @@ from elastream.spark.worker.composition import (
     table_version,
 )
 from elastream.spark.worker.meter import Meter
-
-__all__ = [
-    "SHUFFLED_EACH",
-    "RunningSegment",
-    "committed_offsets",
-    "composition_left",
-    "led_by_edges",
-    "log_of",
-    "newest_version",
-    "ran_under",
-    "scalable_operators",
-    "stage_behind",
-    "widths_of",
-]
 
 SHUFFLERS, SHUFFLED_EACH = 4, 1000
 """Tasks that read a durable edge whose records only pass to a shuffle, at most, and records that are worth one of them: a

@@ -30,19 +30,17 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
-from elastream.model.action import Outcome, SetKeyTable, SetParallelism, Status, Switch
-from elastream.model.composing import Consistency, holder, refusal, switched
-from elastream.model.errors import ElastreamError
-from elastream.model.observation import Composition
-from elastream.model.stages import Layout
+from elastream.core.action import Outcome, SetKeyTable, SetParallelism, Status, Switch
+from elastream.core.composition import Consistency, holder, refusal, switched
+from elastream.core.observation import Composition
+from elastream.dataflow.stages import Layout
+from elastream.errors import ElastreamError
 from elastream.spark.dataflow.edge_log import EdgeLog
 from elastream.spark.dataflow.edges import edge_name
 from elastream.spark.dataflow.sources import HELD
 from elastream.spark.queries.segments import RunningSegment, widths_of
 from elastream.spark.telemetry.batches import Batch
 from elastream.spark.worker.composition import Ran, Wanted, latest_batch, newest_ran, offsets_of, write_wanted
-
-__all__ = ["Switching", "TablesInUse", "switch"]
 
 log = logging.getLogger(__name__)
 

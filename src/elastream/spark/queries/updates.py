@@ -11,17 +11,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
-from elastream.model.composing import Update, changed_operators
-from elastream.model.graph import Edge
-from elastream.model.metrics import Metric
-from elastream.model.observation import Composition
-from elastream.model.stages import Layout
+from elastream.core.composition import Update, changed_operators
+from elastream.core.metrics import Metric
+from elastream.core.observation import Composition
+from elastream.dataflow.operators import Edge
+from elastream.dataflow.stages import Layout
 from elastream.spark.dataflow.edge_log import EdgeLog
 from elastream.spark.queries.segments import RunningSegment
 from elastream.spark.telemetry.batches import Batch
 from elastream.spark.worker.composition import Ran
-
-__all__ = ["UpdateWatch"]
 
 KEPT = 1000
 """Newest batches of each query that are kept, and newest updates."""

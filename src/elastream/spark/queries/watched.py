@@ -16,19 +16,20 @@ from types import MappingProxyType
 
 import numpy as np
 
-from elastream.model.action import Action, Outcome, Status, Switch
-from elastream.model.graph import Alternate, Edge, Graph, Kind, Operator
-from elastream.model.latency import Basis
-from elastream.model.observation import Composition, Frame, Metric, MicroBatch
-from elastream.model.signals import Signals
-from elastream.model.stages import Layout, lay_out
+from elastream.core.action import Action, Outcome, Status, Switch
+from elastream.core.frames import Frame
+from elastream.core.latency import Basis
+from elastream.core.metrics import Metric
+from elastream.core.observation import Composition, MicroBatch
+from elastream.dataflow.graph import Graph
+from elastream.dataflow.operators import Alternate, Edge, Kind, Operator
+from elastream.dataflow.signals import Signals
+from elastream.dataflow.stages import Layout, lay_out
 from elastream.spark.jvm.driver_side import running_queries
 from elastream.spark.queries.query import Instruments, Query, stalled
 from elastream.spark.telemetry.batches import Batch, weighted_quantile
 from elastream.spark.telemetry.frames import state_columns
 from elastream.spark.telemetry.stage_load import PartitionLoads
-
-__all__ = ["WatchedQueries", "application_frame", "layout_of", "operator_frame"]
 
 RESTART = 15.0
 """Seconds that a query which has ended is waited for: the user may start it again from its checkpoint."""

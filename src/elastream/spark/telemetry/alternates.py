@@ -8,11 +8,9 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from elastream.model.metrics import Metric
-from elastream.model.observation import Frame
+from elastream.core.frames import Frame
+from elastream.core.metrics import Metric
 from elastream.spark.worker.meter import MeterRow
-
-__all__ = ["AlternateCosts"]
 
 
 @dataclass(frozen=True, slots=True)

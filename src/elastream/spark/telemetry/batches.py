@@ -11,24 +11,10 @@ from urllib.parse import unquote
 
 import numpy as np
 
-from elastream.model.observation import Floats
+from elastream.core.frames import Floats
 from elastream.recording.places import Place, modified_at
 from elastream.spark.dataflow.stamps import OBSERVED
 from elastream.spark.worker.composition import latest_batch, offsets_of
-
-__all__ = [
-    "WINDOW",
-    "Batch",
-    "Doing",
-    "Taken",
-    "planned_at",
-    "planned_offsets",
-    "rate_of",
-    "read_batch",
-    "read_doing",
-    "span_of",
-    "weighted_quantile",
-]
 
 WINDOW = 3.0
 """Seconds of batches that one observation of our own queries speaks of: a few batches, so that one slow batch shows and

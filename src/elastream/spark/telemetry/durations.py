@@ -5,12 +5,10 @@ from typing import TypeAlias
 
 import numpy as np
 
-from elastream.model.metrics import Metric
-from elastream.model.observation import Floats
+from elastream.core.frames import Floats
+from elastream.core.metrics import Metric
 from elastream.spark.telemetry.batches import weighted_quantile
 from elastream.spark.telemetry.origins import Moments
-
-__all__ = ["Span", "columns_of", "describe_durations", "spans_of"]
 
 Span: TypeAlias = tuple[float, float]
 """Seconds that records took, and how many these are."""

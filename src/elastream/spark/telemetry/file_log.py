@@ -14,8 +14,6 @@ from urllib.parse import unquote, urlsplit
 
 from elastream.recording.places import Place, names_in
 
-__all__ = ["FileLog", "TakenFile", "files_in"]
-
 KEPT = 1000
 """Newest entries of the log whose files are remembered; a batch adds one."""
 

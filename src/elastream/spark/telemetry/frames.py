@@ -8,15 +8,13 @@ from types import MappingProxyType
 import numpy as np
 
 from elastream.clouds.provider import Measured
-from elastream.model.action import TaskId
-from elastream.model.cloud import HostState, Lease
-from elastream.model.cpu_span import CPU_WINDOW, LONGEST
-from elastream.model.graph import Graph
-from elastream.model.observation import Floats, Frame, Metric, TaskFrame
+from elastream.core.action import TaskId
+from elastream.core.frames import CPU_WINDOW, LONGEST, Floats, Frame, TaskFrame
+from elastream.core.hosts import HostState, Lease
+from elastream.core.metrics import Metric
+from elastream.dataflow.graph import Graph
 from elastream.spark.telemetry.speeds import HostSpeed
 from elastream.spark.telemetry.stage_load import PartitionLoads
-
-__all__ = ["HostWatch", "cores_used", "state_columns", "task_frame", "weights"]
 
 KEPT = CPU_WINDOW + 2 * LONGEST
 """Seconds for which CPU times are kept: what `whole_batches` may ask for."""

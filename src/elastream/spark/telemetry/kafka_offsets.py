@@ -15,13 +15,11 @@ from typing import Any
 from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
-from elastream.model.endpoints import KafkaTopic
-from elastream.model.errors import in_one_line
+from elastream.dataflow.endpoints import KafkaTopic
+from elastream.errors import in_one_line
 from elastream.spark.dataflow.kafka import kafka_admin
 from elastream.spark.jvm.gateway import java_queries, jvm_of, why_in_java
 from elastream.spark.jvm.session import session_stopped
-
-__all__ = ["OffsetCommits", "committing", "offsets_read"]
 
 log = logging.getLogger(__name__)
 

@@ -12,15 +12,13 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from elastream.model.errors import ElastreamError, in_one_line
-from elastream.model.stages import Layout
-from elastream.model.wording import counted
+from elastream.core.wording import counted
+from elastream.dataflow.stages import Layout
+from elastream.errors import ElastreamError, in_one_line
 from elastream.recording.dead_letters import DeadLetters, LeftOutBatch
 from elastream.recording.directory import RunDirectory
 from elastream.recording.places import Place, RemotePath, names_in, remove_tree
 from elastream.spark.worker.composition import latest_batch
-
-__all__ = ["LeftOutWatch", "forget_uncommitted"]
 
 MOST = 1000
 """Dead letters of one batch that are kept; those beyond are counted."""

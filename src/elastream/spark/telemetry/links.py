@@ -16,10 +16,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from elastream.clouds.provider import HostStatus
-from elastream.model.cloud import HostState, Lease
-from elastream.model.observation import Frame, Metric
-
-__all__ = ["LinkWatch", "opened_in"]
+from elastream.core.frames import Frame
+from elastream.core.hosts import HostState, Lease
+from elastream.core.metrics import Metric
 
 PERIOD = 5.0
 """Seconds from one round of pings to the next: a link is what it is, and 20 hosts are 380 packets."""

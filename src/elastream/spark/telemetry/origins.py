@@ -10,14 +10,12 @@ from typing import TypeAlias
 
 import numpy as np
 
-from elastream.model.endpoints import ArrivalPattern
-from elastream.model.latency import Basis
+from elastream.core.latency import Basis
+from elastream.dataflow.endpoints import ArrivalPattern
 from elastream.recording.places import Place, modified_at
 from elastream.spark.dataflow.stamps import POINTS
 from elastream.spark.telemetry.batches import Batch, Taken
 from elastream.spark.telemetry.file_log import FileLog, TakenFile
-
-__all__ = ["Moments", "Origin", "condensed", "points"]
 
 ARRIVALS = 10.0
 """Seconds that the arrival rate of a source without a load is over: files and polls come in lumps."""

@@ -7,13 +7,11 @@ replayed, replaces the one before.
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
-from elastream.model.endpoints import DomainSignal
-from elastream.model.graph import Graph
-from elastream.model.signals import SignalReading, Signals
+from elastream.dataflow.endpoints import DomainSignal
+from elastream.dataflow.graph import Graph
+from elastream.dataflow.signals import SignalReading, Signals
 from elastream.spark.telemetry.batches import Batch
 from elastream.spark.worker.signals import Part, SignalRow, folded
-
-__all__ = ["DomainSignals"]
 
 
 class DomainSignals:

@@ -16,10 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from elastream.model.cloud import HostState, Lease
+from elastream.core.hosts import HostState, Lease
 from elastream.spark.worker.probe import PERIOD, SpeedReading, file_of
-
-__all__ = ["HostSpeed", "SpeedWatch"]
 
 READINGS = 5
 """Newest readings of a host of whose work the median counts: a single one is a millisecond of a busy machine."""

@@ -11,9 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from elastream.model.observation import Floats, Integers
-
-__all__ = ["LoadWindow", "PartitionLoads", "StageLoad", "read_loads"]
+from elastream.core.frames import Floats, Integers
 
 SAMPLES, LEAST_SAMPLES = 7, 3
 """Batches whose tasks tell what a partition takes, and the fewest that tell anything."""

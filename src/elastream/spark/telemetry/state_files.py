@@ -20,10 +20,8 @@ from urllib.parse import unquote, urlsplit
 
 import numpy as np
 
-from elastream.model.observation import Floats
+from elastream.core.frames import Floats
 from elastream.spark.jvm.stateful import StatefulStage
-
-__all__ = ["StateFile", "StateSizes", "delta_over_full", "folders_of", "state_files"]
 
 WRITTEN = re.compile(r"(\d+)(?:_[\w-]+)?\.(delta|changelog|snapshot|zip)")
 """Name of such a file; format 2 of checkpoints writes an id of the commit behind the version."""

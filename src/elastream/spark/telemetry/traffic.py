@@ -15,13 +15,13 @@ from itertools import groupby
 import numpy as np
 from pyspark.sql import SparkSession
 
-from elastream.model.action import TaskId
-from elastream.model.observation import UNMEASURED, Exchange, Floats, Frame, Integers, Metric
+from elastream.core.action import TaskId
+from elastream.core.frames import Floats, Frame, Integers
+from elastream.core.metrics import Metric
+from elastream.core.observation import UNMEASURED, Exchange
 from elastream.spark.jvm.driver_side import HERE, DriverSide
 from elastream.spark.jvm.gateway import java_context
 from elastream.spark.telemetry.stage_load import StageLoad
-
-__all__ = ["Flow", "MapOutputs", "Traffic", "read_flows"]
 
 BATCHES = 5
 """Batches of a query that rates are means over."""

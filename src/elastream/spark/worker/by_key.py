@@ -14,14 +14,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from elastream.model.graph import Form
+from elastream.dataflow.operators import Form
 from elastream.spark.worker.key_table import Lookup, Numbers
 from elastream.spark.worker.meter import cpu_seconds
 from elastream.spark.worker.records import Chunk
 from elastream.spark.worker.runner import Runner
 from elastream.spark.worker.tolerant import Made, each_of
-
-__all__ = ["ByKey", "Metered"]
 
 SINGLE = frozenset({Form.MAP, Form.FLAT_MAP, Form.FILTER})
 """Forms of functions that take single records."""

@@ -12,30 +12,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
-from elastream.model.errors import DataflowError, EnvironmentProblem, InputError
-from elastream.model.graph import Graph, Kind
-from elastream.model.observation import Composition
+from elastream.core.observation import Composition
+from elastream.dataflow.graph import Graph
+from elastream.dataflow.operators import Kind
+from elastream.errors import DataflowError, EnvironmentProblem, InputError
 from elastream.recording.formats import marked, unmarked
 from elastream.recording.places import Place, names_in, write_whole
-
-__all__ = [
-    "WIDEST_POOL",
-    "CompositionCodec",
-    "CompositionLog",
-    "Digit",
-    "Ran",
-    "Wanted",
-    "code_in_offsets",
-    "freeze_imports",
-    "latest_batch",
-    "newest_ran",
-    "offsets_of",
-    "ran_in_offsets",
-    "read_wanted",
-    "table_digit",
-    "table_version",
-    "write_wanted",
-]
 
 WIDEST_POOL = 64
 """Most threads of a waiting operator in one task: the radix of its digit in the code."""

@@ -14,8 +14,6 @@ from elastream.clouds.local.forks import taken_over
 from elastream.clouds.local.processes import SECRET, wipe
 from elastream.spark.worker import probe
 
-__all__ = ["PRELOADED", "preload", "run"]
-
 PRELOADED = (
     "pandas",
     "pyarrow.compute",

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 from pyspark import Accumulator, TaskContext, cloudpickle
 
-from elastream.model.graph import Form, OnError
+from elastream.dataflow.operators import Form, OnError
 from elastream.recording.places import Place
 from elastream.spark.worker.by_key import ByKey, Metered
 from elastream.spark.worker.composition import CompositionLog, Digit, code_in_offsets, freeze_imports
@@ -28,18 +28,6 @@ from elastream.spark.worker.pulling import pulled
 from elastream.spark.worker.records import Chunk, conformed, shareable
 from elastream.spark.worker.runner import WHOLE, Implementation, Runner
 from elastream.spark.worker.signals import Folding, SignalRow, SignalTap
-
-__all__ = [
-    "ENTRY",
-    "Carrier",
-    "Route",
-    "Step",
-    "Walk",
-    "WalkEntry",
-    "batch_number",
-    "stage_function",
-    "task_number",
-]
 
 ENTRY = "_entry"
 """Column with the number of the entry of a record, in a region with several entries."""

@@ -20,8 +20,6 @@ from elastream.recording.key_tables import read_rows
 from elastream.recording.places import Place, stamp_of, write_whole
 from elastream.spark.worker.composition import table_digit
 
-__all__ = ["Lookup", "Numbers", "lookup", "put_in_use"]
-
 Numbers = NDArray[np.int16]
 
 FEW = 4

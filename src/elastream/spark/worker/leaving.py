@@ -6,8 +6,6 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-__all__ = ["EXIT", "ORDER", "Exit", "Leaving", "leaving_schema", "tagged_schema"]
-
 EXIT = "_exit"
 """Column with the number of the exit of a record, in a region with several exits."""
 ORDER = "_order"

@@ -16,10 +16,8 @@ from urllib.parse import quote
 
 from pyspark import TaskContext
 
-from elastream.model.errors import first_line
+from elastream.errors import first_line
 from elastream.recording.places import Place, RemotePath
-
-__all__ = ["KEPT", "LeaveOut", "LeftOut", "attempt_of"]
 
 KEPT = 1000
 """Dead letters that one task of a batch keeps; those beyond are counted."""

@@ -15,8 +15,6 @@ from pyspark.accumulators import AddingAccumulatorParam
 
 from elastream.spark.worker.signals import SignalRow
 
-__all__ = ["Meter", "MeterRow", "TaskRow", "cpu_seconds", "merged"]
-
 TaskRow: TypeAlias = tuple[str, int, str, int, int, int, float, float, float, str, int]
 """Counts of one task for one alternate of an operator: segment, batch, operator, code, rows in, rows out, busy, first,
 last, the name of the alternate, empty for what leads a stage and is no function, and the task's number in its stage."""

@@ -18,8 +18,6 @@ from pathlib import Path
 from elastream.clouds.local.confinement import cores_allowed, own_groups
 from elastream.clouds.local.processes import end_with_parent
 
-__all__ = ["EXECUTOR", "FOLDER", "SpeedReading", "begin", "file_of", "name_executor"]
-
 FOLDER, EXECUTOR = "ELASTREAM_PROBES", "ELASTREAM_EXECUTOR"
 """Environment variables: the folder of readings, and the id of the executor that this process belongs to."""
 PERIOD = 5.0

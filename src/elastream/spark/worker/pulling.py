@@ -12,8 +12,6 @@ import pyarrow as pa
 from elastream.spark.worker.records import Chunk, conformed
 from elastream.spark.worker.runner import Implementation, OperatorFailed
 
-__all__ = ["pulled"]
-
 
 def pulled(operator: str, chosen: Implementation, schema: pa.Schema, held: deque[pa.RecordBatch]) -> Iterator[Chunk]:
     """What the function makes of `held`, one of its batches after the other. Raises OperatorFailed."""

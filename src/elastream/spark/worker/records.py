@@ -10,8 +10,6 @@ from typing import Any
 
 import pyarrow as pa
 
-__all__ = ["Chunk", "conformed", "shareable"]
-
 
 class Chunk:
     """Records between operators, as an Arrow batch, Python values, or both; each form is computed on demand.

@@ -14,13 +14,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from elastream.model.errors import first_line
-from elastream.model.graph import Form
+from elastream.dataflow.operators import Form
+from elastream.errors import first_line
 from elastream.spark.worker.left_out import LeaveOut
 from elastream.spark.worker.records import Chunk, conformed
 from elastream.spark.worker.tolerant import Made, each_of, halved
-
-__all__ = ["FAILED", "WHOLE", "Implementation", "OperatorFailed", "Runner", "explain_failure"]
 
 FAILED = "ELASTREAM-OPERATOR-FAILED "
 """Prefix of the JSON description of an operator's failure, which `explain_failure` searches for."""

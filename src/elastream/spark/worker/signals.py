@@ -11,11 +11,9 @@ from typing import TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from elastream.model.endpoints import Fold
-from elastream.model.signals import SignalValue
+from elastream.dataflow.endpoints import Fold
+from elastream.dataflow.signals import SignalValue
 from elastream.spark.worker.runner import OperatorFailed
-
-__all__ = ["Folding", "Part", "SignalRow", "SignalTap", "folded"]
 
 Part: TypeAlias = tuple[int, float]
 """Values that were folded, and what they came to: their sum for `sum` and `mean`, 1 or 0 for `any` and `all`."""

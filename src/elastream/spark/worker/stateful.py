@@ -23,8 +23,8 @@ from typing import Any
 import pandas as pd
 from pyspark import Accumulator, TaskContext, cloudpickle
 
-from elastream.model.graph import OnError
-from elastream.model.windows import Timeout
+from elastream.dataflow.operators import OnError
+from elastream.dataflow.windows import Timeout
 from elastream.spark.worker.composition import Digit
 from elastream.spark.worker.fused import Carrier, batch_number, task_number
 from elastream.spark.worker.key_table import Lookup, lookup
@@ -33,8 +33,6 @@ from elastream.spark.worker.meter import TaskRow
 from elastream.spark.worker.runner import Implementation, OperatorFailed
 from elastream.spark.worker.states import States
 from elastream.spark.worker.windows import Grouping, packed
-
-__all__ = ["MOMENT", "WATCHED", "Choice", "Keyed", "StateFunction", "state_function"]
 
 MOMENT = "_moment"
 """Column with the time of a record in milliseconds since 1970, for a time-out by the time of records."""

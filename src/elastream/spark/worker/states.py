@@ -28,8 +28,6 @@ from pyspark.sql.types import (
     _make_type_verifier,
 )
 
-__all__ = ["States"]
-
 State: TypeAlias = tuple[Any, ...]
 Fit: TypeAlias = Callable[[Any], Any]
 

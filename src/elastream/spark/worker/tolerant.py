@@ -11,10 +11,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from elastream.model.graph import Form
+from elastream.dataflow.operators import Form
 from elastream.spark.worker.records import Chunk
-
-__all__ = ["Failed", "Made", "each_of", "halved"]
 
 Failed = Callable[[int, BaseException], None]
 """Takes the number of a record and what was raised on it; may raise itself, and then nothing goes on."""

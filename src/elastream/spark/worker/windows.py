@@ -15,12 +15,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.types import BinaryType, StructField, StructType
 
-from elastream.model.graph import Form
-from elastream.model.windows import Window, WindowKind
+from elastream.dataflow.operators import Form
+from elastream.dataflow.windows import Window, WindowKind
 from elastream.spark.worker.leaving import EXIT, ORDER
 from elastream.spark.worker.runner import Implementation, OperatorFailed
-
-__all__ = ["END", "START", "UNTIL", "Grouping", "Kept", "frame_of", "packed"]
 
 START, END, UNTIL = "_start", "_end", "_until"
 """Columns of a record's time window: its start and end, and its end in milliseconds since 1970."""

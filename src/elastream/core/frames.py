@@ -1,0 +1,271 @@
+"""Columns of metrics by rows: numpy arrays, as policies plan over tens of thousands of tasks in well under a second.
+
+Unknown is NaN in a column and None in a `Reading`; it is never zero. What is old, and what cannot be (`Quantity.most`), is
+unknown for whoever reads it: so no policy, view or record needs a rule of its own for absurd values.
+"""
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from elastream.core.action import TaskId
+from elastream.core.metrics import Metric
+
+Floats: TypeAlias = NDArray[np.float64]
+Integers: TypeAlias = NDArray[np.int64]
+
+OLD = 300.0
+"""Seconds from which on a value is too old to say anything, and unknown: Prometheus' default, `query.lookback-delta`."""
+
+
+MOST: Mapping[Metric, float] = {metric: metric.quantity.most for metric in Metric}
+"""By metric, the most that it can be."""
+
+
+class Implausible(NamedTuple):
+    """A value that cannot be, of one row of a frame."""
+
+    metric: Metric
+    row: str
+    value: float
+
+    def __str__(self) -> str:
+        return f"{self.metric.replace('_', ' ')} of {self.row} is {self.value:g}, which cannot be: it is unknown"
+
+
+def known_sum(values: Iterable[float]) -> float:
+    """Sum of the known `values`; NaN if none is known."""
+    known = [value for value in (values.tolist() if isinstance(values, np.ndarray) else values) if value == value]
+    return math.fsum(known) if known else math.nan
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """One value as observed: None where unknown; `age` in seconds."""
+
+    value: float | None
+    age: float = 0.0
+
+    @property
+    def known(self) -> bool:
+        """Whether there is a value at all."""
+        return self.value is not None
+
+
+class Frame:
+    """Rows (operators, hosts, tasks, ...) by columns (metrics). Columns are float64 of length `len(frame)`, read-only.
+
+    A metric that was never given is a column of NaN: unknown. `ages` gives seconds since the value was taken, one
+    number for the frame or one per metric; what is older than OLD is unknown, for whoever reads it.
+
+    A value that cannot be (infinite, negative, more than `Quantity.most`) is unknown as well, and `implausible` has it.
+    """
+
+    _implausible: tuple[Implausible, ...] = ()
+
+    def __init__(
+        self,
+        ids: Sequence[str] = (),
+        values: Mapping[Metric, ArrayLike] | None = None,
+        ages: float | Mapping[Metric, float] = 0.0,
+    ) -> None:
+        self.ids: tuple[str, ...] = tuple(ids)
+        self._ages = ages
+        self._columns: dict[Metric, Floats] = {}
+        for metric, column in (values or {}).items():
+            if self.age(metric) > OLD:
+                column = np.full(len(self.ids), np.nan)
+            array = np.asarray(column, dtype=np.float64)
+            if array.shape != (len(self.ids),):
+                raise ValueError(f"column {metric} has shape {array.shape}, the frame has {len(self.ids)} rows")
+            array = self._plausible(metric, array).view()
+            array.flags.writeable = False
+            self._columns[metric] = array
+
+    @property
+    def implausible(self) -> tuple[Implausible, ...]:
+        """Values that cannot be and were taken as unknown, one a metric, as far as they were met."""
+        return self._implausible
+
+    def _plausible(self, metric: Metric, column: Floats) -> Floats:
+        """`column`, with NaN for what cannot be."""
+        least, most = np.fmin.reduce(column, initial=np.inf), np.fmax.reduce(column, initial=-np.inf)
+        if not (least < 0 or most > MOST[metric]):  # NaN where all of it is unknown
+            return column
+        wrong = (column < 0) | (column > MOST[metric])
+        row = int(np.argmax(wrong))
+        self._doubt(metric, self.ids[row], float(column[row]))
+        return np.where(wrong, np.nan, column)
+
+    def _doubt(self, metric: Metric, row: str, value: float) -> None:
+        if metric not in (each.metric for each in self._implausible):
+            self._implausible = (*self._implausible, Implausible(metric, self._called(row), value))
+
+    def _called(self, row: str) -> str:
+        return row
+
+    @cached_property
+    def rows(self) -> Mapping[str, int]:
+        """Row number by id."""
+        return {name: row for row, name in enumerate(self.ids)}
+
+    @property
+    def metrics(self) -> tuple[Metric, ...]:
+        """Metrics that were given, known or not."""
+        return tuple(self._columns)
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.ids)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.rows
+
+    def column(self, metric: Metric) -> Floats:
+        """All values of `metric`, NaN where unknown; shape (rows,)."""
+        found = self._columns.get(metric)
+        return found if found is not None else np.full(len(self.ids), np.nan)
+
+    def age(self, metric: Metric) -> float:
+        """Seconds since `metric` was taken."""
+        return self._ages if isinstance(self._ages, (int, float)) else self._ages.get(metric, 0.0)
+
+    def reading(self, name: str, metric: Metric) -> Reading:
+        """One value; unknown where the row or the metric is missing."""
+        row = self.rows.get(name)
+        column = self._columns.get(metric)
+        if row is None or column is None or np.isnan(column[row]):
+            return Reading(None, self.age(metric))
+        return Reading(float(column[row]), self.age(metric))
+
+    def value(self, name: str, metric: Metric) -> float:
+        """One value, NaN where unknown: for arithmetic that must carry unknown through."""
+        row = self.rows.get(name)
+        column = self._columns.get(metric)
+        return math.nan if row is None or column is None else float(column[row])
+
+
+class TableFrame(Frame):
+    """A frame over a table that exists: no column is converted or copied, so that long histories cost little.
+
+    table: float64, shape (metrics, rows), not written to any more. at: row of the table by metric; rows: by id.
+    """
+
+    def __init__(
+        self, rows: Mapping[str, int], at: Mapping[Metric, int], table: Floats, ages: float | Mapping[Metric, float] = 0.0
+    ) -> None:
+        self.ids = tuple(rows)
+        self.rows = rows
+        self._ages = ages
+        self._at = (
+            at if isinstance(ages, (int, float)) and ages <= OLD else {m: a for m, a in at.items() if self.age(m) <= OLD}
+        )
+        self._table = table
+        table.flags.writeable = False
+
+    @property
+    def metrics(self) -> tuple[Metric, ...]:
+        """Metrics that were given, known or not."""
+        return tuple(self._at)
+
+    def column(self, metric: Metric) -> Floats:
+        """All values of `metric`, NaN where unknown; shape (rows,)."""
+        row = self._at.get(metric)
+        if row is None:
+            return np.full(len(self.ids), np.nan)
+        return self._plausible(metric, self._table[row])
+
+    def reading(self, name: str, metric: Metric) -> Reading:
+        """One value; unknown where the row or the metric is missing."""
+        value = self.value(name, metric)
+        return Reading(None if math.isnan(value) else value, self.age(metric))
+
+    def value(self, name: str, metric: Metric) -> float:
+        """One value, NaN where unknown: for arithmetic that must carry unknown through."""
+        row, at = self.rows.get(name), self._at.get(metric)
+        if row is None or at is None:
+            return math.nan
+        value = float(self._table[at, row])
+        if value < 0 or value > MOST[metric]:
+            self._doubt(metric, name, value)
+            return math.nan
+        return value
+
+
+class TaskFrame(Frame):
+    """Tasks: besides metrics, the row of each task's operator and of its host, -1 where it is placed nowhere.
+
+    `operator` and `host` are int64 arrays of shape (tasks,), rows of `Observation.operators` and `.hosts`. Ids are made
+    only when asked for; `index` numbers the tasks of one operator.
+    """
+
+    def __init__(
+        self,
+        operator: ArrayLike = (),
+        index: ArrayLike = (),
+        host: ArrayLike = (),
+        operators: Sequence[str] = (),
+        values: Mapping[Metric, ArrayLike] | None = None,
+        ages: float | Mapping[Metric, float] = 0.0,
+    ) -> None:
+        self.operator: Integers = np.asarray(operator, dtype=np.int64)
+        self.index: Integers = np.asarray(index, dtype=np.int64)
+        self.host: Integers = np.asarray(host, dtype=np.int64)
+        self._operators = tuple(operators)
+        super().__init__(range(len(self.operator)), values, ages)  # type: ignore[arg-type]
+
+    @cached_property
+    def per_host(self) -> Integers:
+        """Number of tasks by row of a host; hosts behind the last with a task are left out."""
+        return np.bincount(self.host[self.host >= 0])
+
+    @cached_property
+    def tasks(self) -> tuple[TaskId, ...]:
+        """Identity of each task, in row order."""
+        return tuple(
+            TaskId(self._operators[o], int(i)) for o, i in zip(self.operator.tolist(), self.index.tolist(), strict=True)
+        )
+
+    def _called(self, row: str) -> str:
+        return str(self.tasks[int(row)])
+
+    @cached_property
+    def rows(self) -> Mapping[str, int]:
+        """Row number by the text of the task's identity, `"count#3"`."""
+        return {str(task): row for row, task in enumerate(self.tasks)}
+
+
+CPU_WINDOW = 3.0
+"""Seconds that a host's CPU use is averaged over, at least: a few batches, since between two it is near nothing."""
+SHORTEST, LONGEST = 0.75, 7.5
+"""Seconds from one batch to the next from which the use is that of whole batches, since CPU_WINDOW has too few for what is
+cut off of one not to matter; and up to which, because that of longer ones would come too late. Neither is near a usual
+trigger (1, 5, 10 s), around which times from batch to batch would lie on both sides."""
+MOST_BATCHES = 1 + math.ceil(CPU_WINDOW / SHORTEST)
+
+
+def whole_batches(queries: Iterable[Sequence[float] | Floats], now: float) -> tuple[float, float]:
+    """Over which seconds before `now` the use is told: from how many ago, until how many ago.
+
+    They are those of the newest whole batches that last CPU_WINDOW together, of the query with the longest; CPU_WINDOW
+    where no query's last SHORTEST to LONGEST each. queries: ends of the batches of each, oldest first, as `now` counts.
+    """
+    longest, found = 0.0, (CPU_WINDOW, 0.0)
+    for every in queries:
+        ends = every[-MOST_BATCHES:]
+        if not len(ends) or not 0 <= now - ends[-1] <= LONGEST:
+            continue
+        count = next((each for each in range(2, 1 + len(ends)) if ends[-1] - ends[-each] >= CPU_WINDOW), 0)
+        if not count or ends[1 - count] - ends[-count] > LONGEST:  # the others are less than CPU_WINDOW together
+            continue
+        length = (ends[-1] - ends[-count]) / (count - 1)
+        if SHORTEST <= length <= LONGEST and length > longest:
+            longest, found = float(length), (float(now - ends[-count]), float(now - ends[-1]))
+    return found

@@ -1,0 +1,98 @@
+"""Models the life cycle of a task's migration, from the plan that requests it until the task runs on the new host.
+
+The old host keeps the task until the new one has loaded its state (N-Storm, section 3.3, lazy task killing: there the old
+task outlives the start of the new one by a fixed delay, here the switch waits for the event). The states form one table,
+`TRANSITIONS`; only `Migration.to` sets a state.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from elastream.core.action import TaskId
+from elastream.core.hosts import LifecycleError
+
+
+class MigrationState(StrEnum):
+    """State of a migration."""
+
+    WANTED = "wanted"
+    """Requested by a plan; the task still runs on the old host and Spark is not informed."""
+    WARMING = "warming"
+    """The new host's executor loads the task's state; the old one still runs the task."""
+    WARM = "warm"
+    """The new executor has loaded the state of a recent batch; the switch waits for the end of a batch."""
+    FLIPPED = "flipped"
+    """The new location was reported to Spark between two batches; no batch planned since has ended."""
+    LANDED = "landed"
+    """A batch planned after the flip ran the task on the new host."""
+    DROPPED = "dropped"
+    """Abandoned; the task stays on its host, or a newer migration replaces this one."""
+
+
+TRANSITIONS: Mapping[MigrationState, Mapping[MigrationState, str]] = {
+    MigrationState.WANTED: {
+        MigrationState.WARMING: "it was selected: few at a time, the greatest benefit first",
+        MigrationState.FLIPPED: "a batch ended, and there is nothing to warm or warming failed",
+        MigrationState.LANDED: "Spark ran it there without a report",
+        MigrationState.DROPPED: "its target is no longer usable, or a newer plan names another host",
+    },
+    MigrationState.WARMING: {
+        MigrationState.WARM: "the new executor has loaded the state",
+        MigrationState.WANTED: "loading failed or was not observed, or the target has a new executor",
+        MigrationState.LANDED: "Spark ran it there without a report",
+        MigrationState.DROPPED: "its target is no longer usable, or a newer plan names another host",
+    },
+    MigrationState.WARM: {
+        MigrationState.FLIPPED: "reported to Spark: as soon as the state is loaded, or when a batch ended",
+        MigrationState.WANTED: "the target has a new executor, which has loaded nothing",
+        MigrationState.LANDED: "Spark ran it there without a report",
+        MigrationState.DROPPED: "its target is no longer usable, or a newer plan names another host",
+    },
+    MigrationState.FLIPPED: {
+        MigrationState.LANDED: "a batch planned after the flip ran it there",
+        MigrationState.WANTED: "a batch ran it elsewhere: the running batch's report overwrote ours",
+        MigrationState.DROPPED: "its target is no longer usable, a newer plan names another host, or it failed too often",
+    },
+    MigrationState.LANDED: {},
+    MigrationState.DROPPED: {},
+}
+"""State -> {next state: condition of the transition}."""
+
+
+@dataclass(frozen=True, slots=True)
+class Migration:
+    """Migration of a task to `host`, requested at `since` (seconds on the caller's clock).
+
+    why: the request's reason. benefit: priority of the migration, any unit, higher first. flips: reports of the new
+    location to Spark. history: (time, state), oldest first.
+    """
+
+    task: TaskId
+    host: str
+    since: float
+    why: str = ""
+    benefit: float = 0.0
+    state: MigrationState = MigrationState.WANTED
+    flips: int = 0
+    history: tuple[tuple[float, MigrationState], ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.history:
+            object.__setattr__(self, "history", ((self.since, self.state),))
+
+    @property
+    def under_way(self) -> bool:
+        """Whether the migration has neither landed nor been dropped."""
+        return bool(TRANSITIONS[self.state])
+
+    def to(self, state: MigrationState, at: float) -> "Migration":
+        """The migration in `state` from time `at`. Raises LifecycleError for a transition that `TRANSITIONS` lacks."""
+        if state not in TRANSITIONS[self.state]:
+            past = ", ".join(f"{s} at {t:.1f} s" for t, s in self.history)
+            raise LifecycleError(
+                f"the migration of {self.task} to {self.host!r} cannot go from {self.state} to {state} at {at:.1f} s "
+                f"(it was {past})"
+            )
+        flips = self.flips + (state is MigrationState.FLIPPED)
+        return replace(self, state=state, flips=flips, history=(*self.history, (at, state)))

@@ -1,0 +1,414 @@
+"""What Spark cannot run of a dataflow, known from the dataflow alone: `check` says so, and a run before it starts anything.
+
+The compiler on Spark relies on it: what is refused here is not refused there again. Left to Spark are the types of SQL
+expressions; names of columns, and types that operators declare, are followed through the whole graph.
+"""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from elastream.dataflow.chains import FusedRegion, Inlet, SegmentPlan, plan_segment
+from elastream.dataflow.endpoints import DomainSignal, Files, Fold, KafkaTopic, ParquetSink, Records, Simulated
+from elastream.dataflow.graph import Graph
+from elastream.dataflow.key_table import KEYS
+from elastream.dataflow.operators import Edge, Form, Kind, Operator
+from elastream.dataflow.schema import Columns, columns_of, in_words, kind_of, refuse_rows
+from elastream.dataflow.stages import Layout
+from elastream.dataflow.windows import Pairs, WindowKind
+from elastream.errors import DataflowError, about
+
+_UNITS = {
+    part + plural
+    for part in ("year", "quarter", "month", "week", "day", "hour", "minute", "second", "millisecond", "microsecond")
+    for plural in ("", "s")
+}
+"""Words that functions of time take where others take a column: `timestampdiff(HOUR, a, b)`."""
+
+
+def check_expressions(
+    operator: str,
+    expressions: Mapping[str, str],
+    columns: Iterable[str],
+    *,
+    key: Iterable[str] | None = None,
+) -> None:
+    """Raise DataflowError for an expression over `columns` that cannot be read, or names a column that is not there.
+
+    key: of an aggregation, whose expressions must aggregate what is no part of the key; None: expressions of single
+    records, which must not.
+    """
+    known, keys = {name.lower() for name in columns}, {name.lower() for name in key or ()}
+    field = "select" if key is None else "aggregate"
+    for name, text in expressions.items():
+        at = ("operators", operator, field, name)
+        where = f"operator {operator!r}: {text!r}, the expression of {name!r},"
+        used, aggregates, unsure, wrong = _read(text)
+        if wrong:
+            raise DataflowError(f"{where} cannot be read: {wrong}", at)
+        if missing := [column for column in used if column.lower() not in known and not column.startswith("_metadata")]:
+            has = ", ".join(columns)
+            raise DataflowError(
+                f"{where} names {missing[0]!r}, a column that its records do not have (they have: {has})", at
+            )
+        if key is None and aggregates:
+            raise DataflowError(f"{where} aggregates records: use 'key_by' with 'aggregate' for it", at)
+        if key is not None and not aggregates and not unsure and any(column.lower() not in keys for column in used):
+            raise DataflowError(f"{where} aggregates nothing: write it as 'max({text})', say, or add it to the key", at)
+
+
+@lru_cache(maxsize=1024)
+def _read(text: str) -> tuple[tuple[str, ...], bool, bool, str]:
+    """(columns named; whether it aggregates; whether a function in it is unknown here; why it cannot be read, or "")."""
+    import sqlglot
+    from sqlglot import exp
+
+    try:
+        tree: Any = sqlglot.parse_one(text, dialect="spark")
+    except sqlglot.errors.SqlglotError as error:
+        return (), False, False, _plain(error)
+    if not isinstance(tree, exp.Expression) or isinstance(tree, exp.Command | exp.DDL | exp.DML):
+        return (), False, False, "it is no expression"
+    if tree.find(exp.Query):
+        return (), False, True, ""  # a query in it has columns of its own
+    windowed = {id(node) for window in tree.find_all(exp.Window) for node in window.walk()}
+    aggregates = any(id(node) not in windowed for node in tree.find_all(exp.AggFunc))
+    used = [_first(column) for column in tree.find_all(exp.Column)]
+    used = [column for column in used if column.lower() not in _UNITS]
+    return tuple(dict.fromkeys(used)), aggregates, tree.find(exp.Anonymous, exp.Any) is not None, ""
+
+
+def _first(column: Any) -> str:
+    """The column of a path such as `a.b.c`."""
+    return str(column.parts[0].name)
+
+
+def _plain(error: Exception) -> str:
+    """The first sentence of a parser's message, without the escape codes that mark the place."""
+    text = re.sub(r"\x1b\[\d*m", "", str(error)).strip().splitlines()
+    said = re.sub(r"<class '[\w.]*\.(\w+)'>", r"\1", text[0]) if text else "it is empty"
+    said = re.sub(r"\.? Line \d+, Col: (\d+)\.?", r" at character \1", said)
+    return said[:1].lower() + said[1:]
+
+
+TIMES = ("timestamp", "timestamp_ntz")
+BOUNDS = {"window_start": "timestamp", "window_end": "timestamp"}
+"""What an aggregate in a window of time emits behind its key."""
+
+
+def grouped(operator: Operator, arriving: Sequence[Columns]) -> Columns:
+    """Columns of what the keyed `operator` emits, of those that arrive at each of its ports."""
+    at = ("operators", operator.name)
+    forms = {alternate.form for alternate in operator.alternates}
+    for side, columns in enumerate(arriving):
+        _check_arriving(operator, _side(side, len(arriving)), columns, forms)
+    if forms == {Form.ZIP}:
+        return _zipped(operator, arriving)
+    if forms == {Form.JOIN}:
+        _check_joined(operator, arriving)
+        pairs = operator.alternates[0].function
+        if isinstance(pairs, Pairs) and not operator.returns:
+            with about(*at, "join"):
+                return pairs.columns(*arriving)
+    if forms == {Form.STATE}:
+        _check_states(operator)
+    if forms <= {Form.STATE, Form.WINDOW, Form.JOIN} and len(forms) == 1:
+        return columns_of(operator.returns, f"what operator {operator.name!r} returns", (*at, "returns"))
+    if forms != {Form.AGGREGATE}:
+        raise DataflowError(f"keyed operator {operator.name!r} cannot run as {' and '.join(sorted(forms))}", at)
+    if len(operator.alternates) > 1:
+        raise DataflowError(
+            f"operator {operator.name!r} has alternates that are native aggregates, which Spark cannot change in a running "
+            "query: write them as functions with state, with apply",
+            (*at, "alternates"),
+        )
+    return _aggregated(operator, arriving[0])
+
+
+def check_column(operator: str, columns: Columns, name: str, kinds: Sequence[str], what: str, *field: str) -> None:
+    """Raise DataflowError unless `columns` have `name`, of one of `kinds` where its type is known; empty: of any."""
+    at = ("operators", operator, *field)
+    if name not in columns:
+        raise DataflowError(f"{what} {name!r}, a column that its records do not have (they have: {', '.join(columns)})", at)
+    if kinds and (kind := kind_of(columns[name])) is not None and kind.partition("(")[0].partition(" ")[0] not in kinds:
+        raise DataflowError(f"{what} {name!r}, which is {kind} and must be {_or(kinds)}", at)
+
+
+def _or(kinds: Sequence[str]) -> str:
+    return f"{', '.join(kinds[:-1])} or {kinds[-1]}" if len(kinds) > 1 else kinds[0]
+
+
+def _side(number: int, sides: int) -> str:
+    return "" if sides == 1 else f" ({('left', 'right')[number]})" if sides == 2 else f" (input {number + 1})"
+
+
+def _check_arriving(operator: Operator, side: str, columns: Columns, forms: set[Form]) -> None:
+    name, window, timeout = operator.name, operator.window, operator.timeout
+    field = "on" if Form.JOIN in forms else "group_by" if window is not None else "key_by"
+    for column in operator.key:
+        check_column(name, columns, column, (), f"operator {name!r}{side} is keyed by", field)
+    for column in operator.selects:
+        check_column(name, columns, column, KEYS, f"operator {name!r} selects by", "select_by")
+    if window is not None and window.by:
+        kinds = TIMES if window.kind is WindowKind.TIME else ()
+        check_column(name, columns, window.by, kinds, f"the window of operator {name!r}{side} goes by", "window", "by")
+    if window is not None and window.landmark is not None:
+        what = f"the window of operator {name!r}{side} ends at"
+        check_column(name, columns, window.landmark, ("boolean",), what, "window", "landmark")
+    if timeout is not None and timeout.by:
+        check_column(name, columns, timeout.by, TIMES, f"the timeout of operator {name!r}{side} goes by", "timeout", "by")
+
+
+def _check_joined(operator: Operator, arriving: Sequence[Columns]) -> None:
+    left, right = arriving
+    for column in operator.key:
+        a, b = kind_of(left[column]), kind_of(right[column])
+        if a and b and a != b:
+            raise DataflowError(
+                f"operator {operator.name!r} joins on {column!r}, which is {a} on the left and {b} on the right: give both "
+                "one type before it",
+                ("operators", operator.name, "on"),
+            )
+
+
+def _zipped(operator: Operator, arriving: Sequence[Columns]) -> Columns:
+    together: dict[str, str | None] = {}
+    for columns in arriving:
+        if twice := [name for name in columns if name in together]:
+            raise DataflowError(
+                f"two inputs of {operator.name!r} have a column {twice[0]!r}: rename one before it, with select or map",
+                ("operators", operator.name, "zip"),
+            )
+        together.update(columns)
+    return together
+
+
+def _check_states(operator: Operator) -> None:
+    at = ("operators", operator.name)
+    for alternate in operator.alternates if operator.own_state else operator.alternates[:1]:
+        of = f"{alternate.name!r} of operator {operator.name!r}" if operator.own_state else f"operator {operator.name!r}"
+        field = ("alternates", alternate.name, "state") if alternate.state else ("state",)
+        columns_of(operator.state_of(alternate) or "", f"the state of {of}", (*at, *field))
+
+
+def _aggregated(operator: Operator, arriving: Columns) -> Columns:
+    aggregates = operator.alternates[0].function
+    assert isinstance(aggregates, Mapping)
+    check_expressions(operator.name, aggregates, arriving, key=operator.key)
+    bounds: Columns = {} if operator.window is None else BOUNDS
+    for name in bounds:
+        if name in operator.key or name in aggregates:
+            raise DataflowError(
+                f"operator {operator.name!r} emits {name!r} for its windows: call another column so",
+                ("operators", operator.name, "aggregate"),
+            )
+    return {**{name: arriving[name] for name in operator.key}, **bounds, **dict.fromkeys(aggregates)}
+
+
+def simulated_only(graph: Graph) -> DataflowError | None:
+    """Why the dataflow can only be simulated: an end, or an operator, without anything to run; None where it can run."""
+    for operator in graph.operators:
+        at = ("operators", operator.name)
+        if operator.kind is Kind.SOURCE and (operator.reads is None or isinstance(operator.reads, Simulated)):
+            return DataflowError(f"source {operator.name!r} reads nothing; it can only be simulated", (*at, "source"))
+        if operator.kind is Kind.SINK and operator.writes is None:
+            return DataflowError(f"sink {operator.name!r} writes nothing; it can only be simulated", (*at, "sink"))
+        if any(alternate.function is None and alternate.form is not Form.ZIP for alternate in operator.alternates):
+            return DataflowError(
+                f"operator {operator.name!r} has no function to run on Spark; it can only be simulated", at
+            )
+    return None
+
+
+def refuse_durable_within(layout: Layout) -> None:
+    """Raise DataflowError where a query would read a durable edge that it writes itself: neither plant can run that."""
+    for edge in layout.graph.edges:
+        if edge.durable is not None and layout.stage_of[edge.source].segment == layout.stage_of[edge.target].segment:
+            raise DataflowError(
+                f"dataflow {layout.graph.name!r}: the edge {edge.source} -> {edge.target} is durable, but records also get "
+                "from one side of it to the other over edges that are not, so that one query would have both: make each of "
+                "them durable",
+                ("operators", edge.target, "from"),
+            )
+
+
+def refuse_uncompilable(layout: Layout) -> Mapping[str, SegmentPlan]:
+    """The plan of each segment's query, by its name. Raises DataflowError for the first thing that Spark cannot run."""
+    graph = layout.graph
+    if (simulated := simulated_only(graph)) is not None:
+        raise simulated
+    refuse_durable_within(layout)
+    for edge in graph.edges:
+        if edge.durable == "kafka":
+            edge_topic(graph, edge)
+    _refuse_circles(layout)
+    _refuse_shared_sinks(graph)
+    plans = {segment.name: plan_segment(graph, segment) for segment in layout.segments}
+    edges: dict[Edge, Columns] = {}
+    for plan in plans.values():
+        _follow(graph, plan, edges)
+    return plans
+
+
+def edge_topic(graph: Graph, edge: Edge) -> KafkaTopic:
+    """Topic of a Kafka edge, on the servers of the dataflow's first Kafka source or sink. Raises DataflowError."""
+    for operator in graph.operators:
+        for known in (operator.reads, operator.writes):
+            if isinstance(known, KafkaTopic):
+                return KafkaTopic(f"{graph.name}-{edge.source}-{edge.target}".replace(" ", "-"), known.servers, {})
+    raise DataflowError(
+        f"dataflow {graph.name!r}: the edge {edge.source} -> {edge.target} is durable as kafka, but the dataflow has no "
+        "Kafka source or sink that names the servers",
+        ("operators", edge.target, "from"),
+    )
+
+
+def merge_refused(graph: Graph, name: str, first: tuple[str, str], other: tuple[str, str]) -> DataflowError:
+    """That `name` merges streams of different columns. first, other: an operator upstream and its columns in words."""
+    return DataflowError(
+        f"dataflow {graph.name!r}: {name!r} merges streams with different columns: {first[0]!r} has {first[1]}, "
+        f"{other[0]!r} has {other[1]}",
+        ("operators", name, "from"),
+    )
+
+
+def _refuse_circles(layout: Layout) -> None:
+    """Two queries that each read a durable edge of the other would wait for each other's columns."""
+    segment_of = {name: stage.segment for name, stage in layout.stage_of.items()}
+    before = {segment.name: {segment_of[edge.source] for edge in segment.inputs} for segment in layout.segments}
+    while free := [name for name, inputs in before.items() if not inputs & before.keys()]:
+        for name in free:
+            del before[name]
+    for segment in layout.segments:
+        for edge in segment.inputs:
+            if segment.name in before and segment_of[edge.source] in before:
+                raise DataflowError(
+                    f"dataflow {layout.graph.name!r}: the edge {edge.source} -> {edge.target} is durable, and its two "
+                    "queries each read what the other writes: make the edges durable that lead back, too",
+                    ("operators", edge.target, "from"),
+                )
+
+
+def _refuse_shared_sinks(graph: Graph) -> None:
+    """Two sinks in one folder would take each other's files for their own."""
+    seen: dict[str, str] = {}
+    for operator in graph.sinks:
+        if isinstance(operator.writes, ParquetSink) and operator.writes.path:
+            if operator.writes.path in seen:
+                raise DataflowError(
+                    f"dataflow {graph.name!r}: the sinks {seen[operator.writes.path]!r} and {operator.name!r} write to one "
+                    f"folder, {operator.writes.path}: give each its own, or merge the streams before one sink",
+                    ("operators", operator.name, "sink"),
+                )
+            seen[operator.writes.path] = operator.name
+
+
+# -- columns -----------------------------------------------------------------------------------------------------------
+
+
+def _follow(graph: Graph, plan: SegmentPlan, edges: dict[Edge, Columns]) -> None:
+    """Follow columns through the query `plan`; those of the durable edges that it writes are added to `edges`."""
+    arriving = [_read_compiling(graph, inlet, edges) for inlet in plan.before.inlets]
+    leaving = _walked(graph, plan.before, arriving)
+    if plan.keyed is not None and plan.behind is not None:
+        into = [columns for flow, columns in leaving if flow.target is plan.keyed]
+        leaving = _walked(graph, plan.behind, [grouped(plan.keyed, into)])
+    merged: dict[str, _Leaving] = {}
+    for flow, columns in leaving:
+        if isinstance(flow.target, Edge):
+            edges[flow.target] = columns
+            continue
+        before = merged.setdefault(flow.target.name, _Leaving(flow.by, columns))
+        if set(before.columns) != set(columns):  # they are united by name
+            first, other = (before.by, in_words(before.columns)), (flow.by, in_words(columns))
+            raise merge_refused(graph, flow.target.name, first, other)
+
+
+@dataclass(frozen=True, slots=True)
+class _Flow:
+    """Records that leave a region. by: the operator that emits them."""
+
+    target: Operator | Edge
+    by: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Leaving:
+    by: str
+    columns: Columns
+
+
+def _read_compiling(graph: Graph, inlet: Inlet, edges: Mapping[Edge, Columns]) -> Columns:
+    """Columns of an inlet before its native part; those of a keyed operator are given to `_walked` instead."""
+    if inlet.edge is not None:
+        return edges[inlet.edge]
+    operator = graph.operator(inlet.origin)
+    field = "schema" if isinstance(operator.reads, Files | Records) else ""
+    at = ("operators", operator.name, "source", *filter(None, (field,)))
+    ddl = operator.reads.schema if operator.reads is not None else operator.returns
+    columns = columns_of(ddl, f"the schema of source {operator.name!r}", at)
+    if isinstance(operator.reads, Records):
+        refuse_rows(operator.name, operator.reads.rows, columns, (*at[:-1], "records"))
+    return columns
+
+
+def _walked(graph: Graph, region: FusedRegion, arriving: Sequence[Columns]) -> list[tuple[_Flow, Columns]]:
+    """The flows out of a region, with their columns; arriving: columns of each inlet."""
+    emitted: dict[Edge, Columns] = {}
+    for inlet, columns in zip(region.inlets, arriving, strict=True):
+        selected = _selected(inlet.natives, columns)
+        emitted.update(dict.fromkeys(inlet.feeds, selected))
+    for operator in region.steps:
+        into = [edge for edge in emitted if edge.target == operator.name]
+        before = _merged(graph, into, emitted)
+        for column in operator.selects:
+            check_column(operator.name, before, column, KEYS, f"operator {operator.name!r} selects by", "select_by")
+        emitted.update(dict.fromkeys(graph.outputs[operator.name], _emits(operator, before)))
+    leaving = []
+    for outlet in region.outlets:
+        columns = _selected(outlet.natives, _merged(graph, outlet.inputs, emitted))
+        if isinstance(outlet.target, Operator) and isinstance(outlet.target.writes, DomainSignal):
+            _check_signal(outlet.target.name, outlet.target.writes, columns)
+        by = outlet.natives[-1].name if outlet.natives else outlet.inputs[0].source
+        leaving.append((_Flow(outlet.target, by), columns))
+    return leaving
+
+
+NUMBERS = ("tinyint", "smallint", "int", "bigint", "float", "double", "decimal")
+
+
+def _check_signal(name: str, signal: DomainSignal, columns: Columns) -> None:
+    kinds = ("boolean",) if signal.fold in (Fold.ANY, Fold.ALL) else NUMBERS
+    if signal.fold is not Fold.COUNT:
+        check_column(name, columns, signal.column, kinds, f"the signal {signal.name!r} is of", "signal")
+
+
+def _selected(natives: Sequence[Operator], columns: Columns) -> Columns:
+    for operator in natives:
+        expressions = operator.alternates[0].function
+        assert isinstance(expressions, Mapping)
+        check_expressions(operator.name, expressions, columns)
+        columns = dict.fromkeys(expressions)
+    return columns
+
+
+def _merged(graph: Graph, into: Sequence[Edge], emitted: Mapping[Edge, Columns]) -> Columns:
+    first, *others = into
+    for other in others:
+        a, b = emitted[first], emitted[other]
+        if list(a) != list(b) or any(x != y for x, y in zip(a.values(), b.values(), strict=True) if x and y):
+            raise merge_refused(graph, first.target, (first.source, in_words(a)), (other.source, in_words(b)))
+    return emitted[first]
+
+
+def _emits(operator: Operator, arriving: Columns) -> Columns:
+    at = ("operators", operator.name)
+    if operator.returns:
+        return columns_of(operator.returns, f"what operator {operator.name!r} returns", (*at, "returns"))
+    if any(alternate.form is not Form.FILTER for alternate in operator.alternates):
+        raise DataflowError(
+            f"operator {operator.name!r} needs `returns`, the schema of its output, such as 'word string'", at
+        )
+    return arriving

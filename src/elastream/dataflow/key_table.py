@@ -1,0 +1,205 @@
+"""Key tables: which alternate of an operator runs for which key (thesis, p. 53: a forecast model for each customer).
+
+A table is a value that never changes; a new choice is a new version. The composition names the version, so that no batch
+mixes two, and a replayed batch meets the one that it met before. Keys that a table does not name run the alternate that the
+composition gives for the whole operator.
+"""
+
+import datetime
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, Protocol, TypeAlias
+
+from elastream.dataflow.graph import Graph
+from elastream.dataflow.operators import Form, Operator
+from elastream.dataflow.schema import columns_of
+from elastream.errors import DataflowError
+
+Key: TypeAlias = tuple[Any, ...]
+"""Values of the columns of a key, in their order; never null."""
+
+_WHOLE: Mapping[str, int] = {"tinyint": 8, "smallint": 16, "int": 32, "bigint": 64}
+"""Bits of Spark's whole numbers."""
+_KINDS: Mapping[str, type] = {"string": str, "boolean": bool, "date": datetime.date}
+"""Python's type of a key by Spark's; besides whole numbers no other types can be keys of a table: of them it is not said
+when two are equal (fractions), or what a value is (time stamps, by time zone)."""
+KEYS = (*_KINDS, *_WHOLE)
+"""Spark's types of columns that a key table can go by."""
+ANY = "text, a whole number, a truth value or a date"
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """What the key tables of one operator are checked against.
+
+    columns: Spark's type of each column of the key, None where only Spark knows it (of a SQL expression). alternates: the
+    operator's. JSON-ready as a dict, for the description of a run.
+    """
+
+    dataflow: str
+    operator: str
+    columns: Mapping[str, str | None]
+    alternates: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class KeyTable:
+    """The alternate of `operator` in `dataflow` for each key. columns: of the key; rows: the alternate by key."""
+
+    dataflow: str
+    operator: str
+    columns: tuple[str, ...]
+    rows: Mapping[Key, str] = field(repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "columns", tuple(self.columns))
+        object.__setattr__(self, "rows", MappingProxyType(dict(self.rows)))
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def alternate(self, key: Key) -> str | None:
+        """The alternate for `key`; None: that of the whole operator."""
+        return self.rows.get(key)
+
+    def shares(self, keys: Iterable[Key], otherwise: str) -> Mapping[str, float]:
+        """Part of `keys` that each alternate runs for; `otherwise` runs for those that the table does not name."""
+        counts = Counter(self.rows.get(key, otherwise) for key in keys)
+        total = counts.total()
+        return {name: count / total for name, count in counts.items()}
+
+    def check(self, selection: Selection) -> "KeyTable":
+        """This table, if it fits. Raises DataflowError with one sentence for the first thing that is wrong."""
+        if self.dataflow != selection.dataflow:
+            raise DataflowError(f"the key table is of dataflow {self.dataflow!r}, this run is of {selection.dataflow!r}")
+        at = f"the key table of operator {self.operator!r}"
+        if self.operator != selection.operator:
+            raise DataflowError(f"{at} was given for operator {selection.operator!r}")
+        if self.columns != tuple(selection.columns):
+            raise DataflowError(
+                f"{at} has the key {', '.join(self.columns) or 'of no columns'}; the operator selects by "
+                f"{', '.join(selection.columns)}"
+            )
+        known = set(selection.alternates)
+        for key, alternate in self.rows.items():
+            if alternate not in known:
+                raise DataflowError(
+                    f"{at} names the alternate {alternate!r} for {_shown(key)}; it has: {', '.join(selection.alternates)}"
+                )
+            if len(key) != len(self.columns):
+                raise DataflowError(f"{at} has the key {_shown(key)} for the columns {', '.join(self.columns)}")
+        for number, name in enumerate(self.columns):
+            kind = selection.columns[name]
+            wrong = next((key for key in self.rows if not _is_of(kind, key[number])), None)
+            if wrong is not None:
+                raise DataflowError(f"{at} has the key {_shown(wrong)}: column {name!r} is {kind or ANY}")
+            if len({type(key[number]) for key in self.rows}) > 1:
+                raise DataflowError(f"{at} has keys of several types in column {name!r}")
+        return self
+
+
+class KeyTables(Protocol):
+    """The key tables of a run: versions of each operator count from 1; 0 is none, the same alternate for all keys."""
+
+    def append(self, table: KeyTable, who: str = "") -> int:
+        """Keep `table` as the next version of its operator, and return that; who: what wrote it, for people."""
+        ...
+
+    def newest(self) -> Mapping[str, int]:
+        """The newest version by operator; operators without a table are left out."""
+        ...
+
+    def find(self, operator: str, version: int) -> KeyTable:
+        """The table of a version. Raises DataflowError where there is none."""
+        ...
+
+
+class KeyTableBook:
+    """Key tables in memory, for simulated runs and tests."""
+
+    def __init__(self, *tables: KeyTable) -> None:
+        self._tables: dict[str, list[KeyTable]] = {}
+        for table in tables:
+            self.append(table)
+
+    def append(self, table: KeyTable, who: str = "") -> int:
+        """Keep `table` as the next version of its operator."""
+        versions = self._tables.setdefault(table.operator, [])
+        versions.append(table)
+        return len(versions)
+
+    def newest(self) -> Mapping[str, int]:
+        """The newest version by operator."""
+        return {operator: len(versions) for operator, versions in self._tables.items()}
+
+    def find(self, operator: str, version: int) -> KeyTable:
+        """The table of a version. Raises DataflowError where there is none."""
+        versions = self._tables.get(operator, [])
+        if not 1 <= version <= len(versions):
+            raise DataflowError(f"operator {operator!r} has no key table of version {version}")
+        return versions[version - 1]
+
+
+def selection_of(graph: Graph, name: str) -> Selection:
+    """What key tables of the operator `name` must fit. Raises DataflowError where it does not select by key."""
+    operator = graph.operator(name)
+    if not operator.selects:
+        raise DataflowError(f"operator {name!r} does not choose its alternate by key: declare `select_by` for it")
+    columns = key_columns(graph, operator)
+    for column, kind in columns.items():
+        if kind is not None and _plain(kind) not in KEYS:
+            raise DataflowError(f"operator {name!r} selects by {column!r}, a column of type {kind}, which cannot be a key")
+    return Selection(graph.name, name, columns, tuple(alternate.name for alternate in operator.alternates))
+
+
+def selections_of(graph: Graph) -> Mapping[str, Selection]:
+    """What key tables must fit, by operator that selects by key. Raises DataflowError for a key that cannot be one."""
+    return {operator.name: selection_of(graph, operator.name) for operator in graph.operators if operator.selects}
+
+
+def key_columns(graph: Graph, operator: Operator) -> dict[str, str | None]:
+    """Types of the columns that `operator` selects by, in their order; None where only Spark knows them."""
+    types = _arriving(graph, operator) if operator.selects else {}
+    return {column: types.get(column) for column in operator.selects}
+
+
+def _arriving(graph: Graph, operator: Operator) -> Mapping[str, str]:
+    """Types of the columns that reach `operator`, as far as the dataflow declares them."""
+    found: dict[str, str] = {}
+    for edge in graph.inputs[operator.name]:
+        found |= _emitted(graph, graph.operator(edge.source))
+    return found
+
+
+def _emitted(graph: Graph, operator: Operator) -> Mapping[str, str]:
+    if operator.returns:
+        return columns_of(operator.returns, f"what operator {operator.name!r} returns")
+    forms = {alternate.form for alternate in operator.alternates}
+    if forms <= {Form.FILTER}:
+        return _arriving(graph, operator)
+    if forms == {Form.AGGREGATE}:
+        types = _arriving(graph, operator)
+        return {name: types[name] for name in operator.key if name in types}
+    return {}
+
+
+def _plain(kind: str) -> str:
+    return kind.partition("(")[0].partition(" ")[0]
+
+
+def _is_of(kind: str | None, value: Any) -> bool:
+    """Whether `value` can be a value of a column of that type."""
+    if kind is None:
+        return isinstance(value, str | int | datetime.date) and not isinstance(value, datetime.datetime)
+    name = _plain(kind)
+    if (bits := _WHOLE.get(name)) is not None:
+        return isinstance(value, int) and not isinstance(value, bool) and -(2 ** (bits - 1)) <= value < 2 ** (bits - 1)
+    if name == "date" and isinstance(value, datetime.datetime):
+        return False
+    return isinstance(value, _KINDS[name])
+
+
+def _shown(key: Key) -> str:
+    return ", ".join(map(repr, key)) or "no value"

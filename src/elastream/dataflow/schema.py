@@ -1,0 +1,230 @@
+"""Reads schemas written as Spark DDL (`"word string, n long"`), without Spark: `check` has no JVM.
+
+Only names and types are read. Types are normalised, so that two ways of writing one type are equal.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import date, datetime
+from types import NoneType
+from typing import TypeAlias
+
+from elastream.errors import DataflowError
+
+Columns: TypeAlias = Mapping[str, str | None]
+"""Types by column, in Spark's words; None for the type of a SQL expression."""
+
+_TOKEN = re.compile(r"\s*(?:(`(?:[^`]|``)+`)|(\w+)|('(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\")|([<>(),:])|(\S))", re.DOTALL)
+
+_SAME = {
+    "byte": "tinyint", "short": "smallint", "integer": "int", "long": "bigint", "real": "float", "dec": "decimal",
+    "numeric": "decimal", "character": "char", "timestamp_ltz": "timestamp",
+}  # fmt: skip
+_PLAIN = {
+    "boolean", "tinyint", "smallint", "int", "bigint", "float", "double", "date", "timestamp", "timestamp_ntz", "time",
+    "string", "binary", "decimal", "void", "variant", "geometry", "geography",
+}  # fmt: skip
+"""Types without parts, by Spark's grammar; some take numbers in brackets."""
+_NUMBERED = {"decimal", "time", "timestamp", "char", "varchar", "geometry", "geography"}
+_INTERVAL = {"year", "month", "day", "hour", "minute", "second"}
+
+
+def columns_of(ddl: object, what: str, at: tuple[str, ...] = ()) -> dict[str, str]:
+    """Types by column of a schema in Spark DDL. Raises DataflowError, about `what`, for what is none."""
+    try:
+        return _Reader(str(ddl)).schema()
+    except _Wrong as wrong:
+        why = f": {wrong}" if str(wrong) else ""
+        raise DataflowError(f"{what} is not a schema: {ddl!r}{why} (write it like 'word string, n long')", at) from None
+
+
+def kind_of(given: str | None) -> str | None:
+    """A type without whether it may be null; None where it is not known."""
+    return None if given is None else given.removesuffix(" not null")
+
+
+def in_words(columns: Mapping[str, str | None]) -> str:
+    """Columns as a person writes them; a type that is not known is left out."""
+    return ", ".join(f"{name} {kind}" if kind else name for name, kind in columns.items())
+
+
+class _Wrong(Exception):
+    """What is wrong; empty where it is only that the text ends, or goes on, somewhere unexpected."""
+
+
+class _Reader:
+    """Recursive descent over the tokens of one schema."""
+
+    def __init__(self, text: str) -> None:
+        self._tokens = list(_tokens(text))
+        self._at = 0
+
+    def schema(self) -> dict[str, str]:
+        if self._next.lower() == "struct" and self._peek(1) == "<":
+            found = self._fields_in_brackets()
+        else:
+            found = self._fields(end="")
+        if self._next:
+            raise _Wrong
+        return found
+
+    @property
+    def _next(self) -> str:
+        return self._peek(0)
+
+    def _peek(self, by: int) -> str:
+        return self._tokens[self._at + by] if self._at + by < len(self._tokens) else ""
+
+    def _take(self) -> str:
+        self._at += 1
+        return self._tokens[self._at - 1] if self._at <= len(self._tokens) else ""
+
+    def _skip(self, wanted: str) -> bool:
+        if self._next.lower() != wanted:
+            return False
+        self._at += 1
+        return True
+
+    def _expect(self, wanted: str) -> None:
+        if not self._skip(wanted):
+            raise _Wrong
+
+    def _fields_in_brackets(self) -> dict[str, str]:
+        self._take()
+        self._expect("<")
+        found = {} if self._next == ">" else self._fields(end=">")
+        self._expect(">")
+        return found
+
+    def _fields(self, end: str) -> dict[str, str]:
+        found: dict[str, str] = {}
+        while True:
+            name = self._name()
+            self._skip(":")
+            if not self._next or self._next in ",>":
+                raise _Wrong(f"{name!r} has no type")
+            kind = self._type()
+            if self._skip("not"):
+                self._expect("null")
+                kind += " not null"
+            if self._skip("comment") and not self._take().startswith(("'", '"')):
+                raise _Wrong
+            if name.lower() in map(str.lower, found):
+                raise _Wrong(f"the column {name!r} is in it twice")
+            found[name] = kind
+            if not self._skip(","):
+                break
+        if self._next != end:
+            raise _Wrong
+        return found
+
+    def _name(self) -> str:
+        token = self._take()
+        if token.startswith("`"):
+            return token[1:-1].replace("``", "`")
+        if not re.fullmatch(r"\w+", token):
+            raise _Wrong
+        return token
+
+    def _type(self) -> str:
+        word = self._next.lower()
+        if word == "struct":
+            return f"struct<{', '.join(f'{name}: {kind}' for name, kind in self._fields_in_brackets().items())}>"
+        self._take()
+        if word in ("array", "map"):
+            self._expect("<")
+            parts = [self._type()]
+            if word == "map":
+                self._expect(",")
+                parts.append(self._type())
+            self._expect(">")
+            return f"{word}<{', '.join(parts)}>"
+        kind = _SAME.get(word, word)
+        if kind == "interval":
+            return self._interval()
+        if kind not in _PLAIN | {"char", "varchar"}:
+            raise _Wrong(f"there is no type {word!r}" if re.fullmatch(r"\w+", word) else "")
+        if kind == "string" and self._skip("collate"):
+            return f"string collate {self._name().lower()}"
+        if self._next == "(" and kind in _NUMBERED:
+            return kind + self._numbers()
+        if kind in ("char", "varchar"):
+            raise _Wrong(f"{kind} needs a length, such as {kind}(20)")
+        return "decimal(10,0)" if kind == "decimal" else kind
+
+    def _interval(self) -> str:
+        found = ["interval"]
+        if self._next.lower() in _INTERVAL:
+            found.append(self._take().lower())
+            if self._skip("to"):
+                if self._next.lower() not in _INTERVAL:
+                    raise _Wrong
+                found += ["to", self._take().lower()]
+        return " ".join(found)
+
+    def _numbers(self) -> str:
+        self._expect("(")
+        found = [self._take()]
+        while self._skip(","):
+            found.append(self._take())
+        self._expect(")")
+        if not all(each.isalnum() for each in found):
+            raise _Wrong
+        return f"({','.join(found)})"
+
+
+def _tokens(text: str) -> Iterator[str]:
+    for match in _TOKEN.finditer(text):
+        yield next(part for part in match.groups() if part is not None)
+
+
+WHOLE: Mapping[str, int] = {"tinyint": 1 << 7, "smallint": 1 << 15, "int": 1 << 31, "bigint": 1 << 63}
+"""Whole types, with the number from which on they hold none."""
+FITTING: Mapping[str, tuple[type, ...]] = {
+    "string": (str,),
+    "boolean": (bool,),
+    **dict.fromkeys(WHOLE, (int, float)),
+    "float": (int, float),
+    "double": (int, float),
+    "date": (date,),
+    "timestamp": (datetime, int),
+    "timestamp_ntz": (datetime, int),
+}
+"""What values a column may hold, by its type."""
+PLAIN = (str, bool, int, float, date, list, tuple, dict, NoneType)
+"""Values that are told here; of other classes, NumPy's, pandas' or decimals, the reader knows what it takes."""
+HINTS: Mapping[str, str] = {
+    "string": "text is written in quotes",
+    "timestamp": "a time, in YAML without quotes: 2026-03-02 09:14:07",
+    "timestamp_ntz": "a time, in YAML without quotes: 2026-03-02 09:14:07",
+    "date": "a date, in YAML without quotes: 2026-03-02",
+}
+
+
+def refuse_rows(name: str, rows: Sequence[Mapping[str, object]], columns: Columns, at: tuple[str, ...]) -> None:
+    """Raise DataflowError, at the keys `at`, for the first of `rows` of source `name` that does not fit `columns`."""
+    for number, row in enumerate(rows, start=1):
+        for column, value in row.items():
+            if column not in columns:
+                raise DataflowError(
+                    f"record {number} of source {name!r} has a column {column!r}, which is not in its schema "
+                    f"({in_words(columns)})", at,
+                )  # fmt: skip
+            kind = kind_of(given := columns[column]) or ""
+            if (value is None and kind == given) or _fits(value, kind):
+                continue
+            hint = f": {HINTS[kind]}" if kind in HINTS and value is not None else ""
+            raise DataflowError(
+                f"record {number} of source {name!r} has {value!r} as {column!r}, which is {kind}{hint}", at
+            )
+
+
+def _fits(value: object, kind: str) -> bool:
+    wanted = FITTING.get(kind)
+    if wanted is None or not isinstance(value, PLAIN):
+        return True
+    if isinstance(value, bool) or not isinstance(value, wanted):
+        return isinstance(value, bool) and kind == "boolean"
+    if isinstance(value, int | float) and kind in WHOLE:
+        return (isinstance(value, int) or value.is_integer()) and -WHOLE[kind] <= value < WHOLE[kind]
+    return True

@@ -1,0 +1,204 @@
+"""Determines which operators run together: stages between shuffles, segments between durable edges.
+
+Both plants share this rule, so that they agree on what scales separately. A *segment* runs as one query. Within it, a
+*stage* runs between two shuffles: stateless operators are fused with the operator before them, and a keyed operator starts
+a new stage together with the stateless operators after it.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from elastream.core.hosts import HostType
+from elastream.dataflow.graph import Graph
+from elastream.dataflow.operators import Edge, Form, Kind
+
+PARTITIONS_PER_SLOT = 2
+"""State partitions for each slot of the largest cluster: enough to even out, few enough to stay cheap (5 ms each)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """Operators that run in one task and share its parallelism, queue and service time.
+
+    name: that of its first operator in topological order. operators: in topological order. keyed: whether it starts
+    after a shuffle, with state partitions as its tasks.
+    """
+
+    name: str
+    segment: str
+    operators: tuple[str, ...]
+    keyed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """Stages that run as one query, named after its first operator; `inputs` and `outputs` are durable edges."""
+
+    name: str
+    stages: tuple[Stage, ...]
+    inputs: tuple[Edge, ...]
+    outputs: tuple[Edge, ...]
+
+    @property
+    def operators(self) -> tuple[str, ...]:
+        """All operators of the segment, stage by stage."""
+        return tuple(name for stage in self.stages for name in stage.operators)
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """Operators that scale together: those of one stage (a single operator if nothing is fused).
+
+    name: the operator that `SetParallelism` names. scalable: whether the plant can change its parallelism. cores: of the
+    most demanding operator, because operators of an instance take turns. memory: megabytes of all operators together.
+    """
+
+    name: str
+    operators: tuple[str, ...]
+    cores: float
+    memory: float
+    scalable: bool
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A graph divided into segments and stages, in topological order.
+
+    apart: whether operators are stages of their own, whose instances are placed singly and reserve cores (simulation only);
+    on Spark tasks share the cores of their hosts, also where durable edges leave each operator a query of its own.
+    """
+
+    graph: Graph
+    segments: tuple[Segment, ...]
+    apart: bool = False
+
+    @cached_property
+    def stages(self) -> tuple[Stage, ...]:
+        """All stages, segment by segment."""
+        return tuple(stage for segment in self.segments for stage in segment.stages)
+
+    @cached_property
+    def stage_of(self) -> Mapping[str, Stage]:
+        """Stage of each operator, by name."""
+        return {name: stage for stage in self.stages for name in stage.operators}
+
+    @cached_property
+    def single(self) -> frozenset[str]:
+        """Names of the stages that run in one task: an operator of theirs keeps the order of records, or goes by it."""
+        zips = [each for each in self.graph.operators if any(alternate.form is Form.ZIP for alternate in each.alternates)]
+        kept = [each for each in self.graph.operators if each.sequential]
+        return frozenset(self.stage_of[operator.name].name for operator in (*kept, *zips))
+
+    def units(self, scalable: Collection[str]) -> tuple[Unit, ...]:
+        """Every stage as a unit, in topological order. scalable: operators whose parallelism the plant can change."""
+        units = []
+        for stage in self.stages:
+            members = [self.graph.by_name[name] for name in stage.operators]
+            named = [name for name in stage.operators if name in scalable and stage.name not in self.single]
+            units.append(
+                Unit(
+                    named[0] if named else stage.name,
+                    stage.operators,
+                    max(operator.cores for operator in members),
+                    sum(operator.memory for operator in members),
+                    bool(named),
+                )
+            )
+        return tuple(units)
+
+    @cached_property
+    def simulated_scalable(self) -> frozenset[str]:
+        """Operators whose parallelism a simulation can change: apart all that work, fused those that lead stages without
+        state, as on Spark."""
+        if self.apart:
+            return frozenset(o.name for o in self.graph.operators if o.kind in (Kind.TRANSFORM, Kind.KEYED))
+        return frozenset(stage.name for stage in self.stages if not stage.keyed)
+
+    def keyed_partitions(self, count: int) -> Mapping[str, int]:
+        """State partitions by operator, `count` of each keyed stage: fused, their number is fixed and they move singly."""
+        return {} if self.apart else {stage.name: count for stage in self.stages if stage.keyed}
+
+    @cached_property
+    def in_a_row(self) -> int:
+        """Most queries that a record passes one after the other, at least one; a circle counts once."""
+        holder = {name: segment.name for segment in self.segments for name in segment.operators}
+        depth: dict[str, int] = {}
+        for segment in self.segments:
+            depth[segment.name] = 1 + max((depth.get(holder[edge.source], 0) for edge in segment.inputs), default=0)
+        return max(depth.values(), default=1)
+
+    @cached_property
+    def circular(self) -> bool:
+        """Whether queries feed each other in a circle; else each of `segments` comes after those that feed it."""
+        place = {name: number for number, segment in enumerate(self.segments) for name in segment.operators}
+        return any(place[edge.source] > number for number, each in enumerate(self.segments) for edge in each.inputs)
+
+
+def lay_out(graph: Graph, *, fused: bool = True) -> Layout:
+    """Divide `graph` into segments and stages. fused=False: a separate stage per operator (simulation only)."""
+    rank = {name: position for position, name in enumerate(graph.order)}
+    keyed = {operator.name for operator in graph.operators if operator.kind is Kind.KEYED}
+    segment_of = _components(graph.order, (e for e in graph.edges if e.durable is None), rank)
+    stage_of = _components(
+        graph.order, (e for e in graph.edges if fused and e.durable is None and e.target not in keyed), rank
+    )
+    segments = []
+    for segment in _ordered(segment_of, rank):
+        members = [name for name in graph.order if segment_of[name] == segment]
+        stages = tuple(
+            Stage(stage, segment, operators, any(name in keyed for name in operators))
+            for stage in _ordered({name: stage_of[name] for name in members}, rank)
+            if (operators := tuple(name for name in members if stage_of[name] == stage))
+        )
+        durable = [e for e in graph.edges if e.durable is not None]
+        segments.append(
+            Segment(
+                segment,
+                stages,
+                tuple(e for e in durable if segment_of[e.target] == segment),
+                tuple(e for e in durable if segment_of[e.source] == segment),
+            )
+        )
+    return Layout(graph, _upstream_first(segments, segment_of), apart=not fused)
+
+
+def _upstream_first(segments: list[Segment], segment_of: Mapping[str, str]) -> tuple[Segment, ...]:
+    """`segments` with those that write an edge before those that read it; those in a circle last, in the order given."""
+    left, found = list(segments), list[Segment]()
+    while left:
+        waiting = {segment.name for segment in left}
+        ready = next((s for s in left if not any(segment_of[edge.source] in waiting for edge in s.inputs)), left[0])
+        left.remove(ready)
+        found.append(ready)
+    return tuple(found)
+
+
+def _components(names: Iterable[str], edges: Iterable[Edge], rank: Mapping[str, int]) -> dict[str, str]:
+    """Connected components over `edges`; each named after its member of lowest rank."""
+    parent = {name: name for name in names}
+
+    def root(name: str) -> str:
+        while parent[name] != name:
+            parent[name] = parent[parent[name]]
+            name = parent[name]
+        return name
+
+    for edge in edges:
+        first, second = sorted((root(edge.source), root(edge.target)), key=rank.__getitem__)
+        parent[second] = first
+    return {name: root(name) for name in parent}
+
+
+def _ordered(component_of: Mapping[str, str], rank: Mapping[str, int]) -> list[str]:
+    by_rank: Callable[[str], int] = rank.__getitem__
+    return sorted(set(component_of.values()), key=by_rank)
+
+
+def state_partitions_of(types: Sequence[HostType], max_hosts: int, policy: object = None) -> int:
+    """Default key groups of a keyed operator, on at most so many hosts of these types.
+
+    policy: may want a number for each host (`partitions_a_host`), as one that divides them among hosts does.
+    """
+    each: int = getattr(policy, "partitions_a_host", None) or PARTITIONS_PER_SLOT * max(kind.slots for kind in types)
+    return max(4, each * max_hosts)

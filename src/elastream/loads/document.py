@@ -1,0 +1,121 @@
+"""Parses loads from YAML or JSON values, and from the argument of `--load`."""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ruamel.yaml import YAML
+from ruamel.yaml.error import YAMLError
+
+from elastream.errors import DataflowError, ElastreamError, InputError
+from elastream.loads.pattern import Pattern, chain
+from elastream.loads.shapes import constant, ramp, random_walk, sine, steps
+from elastream.loads.trace import trace
+
+
+def _steps(levels: Sequence[Any], every: Any = None) -> Pattern:
+    return steps(*(tuple(level) if isinstance(level, list | tuple) else level for level in levels), every=every)
+
+
+SHAPES: Mapping[str, tuple[Callable[..., Pattern], Mapping[str, str]]] = {
+    "constant": (constant, {"rate": "rate", "lasts": "lasts"}),
+    "steps": (_steps, {"levels": "levels", "every": "every"}),
+    "ramp": (ramp, {"from": "start", "to": "end", "over": "over"}),
+    "sine": (sine, {"low": "low", "high": "high", "period": "period"}),
+    "random_walk": (random_walk, {n: n for n in ("start", "step", "low", "high", "every", "lasts", "seed")}),
+    "trace": (trace, {"path": "path", "interval": "interval", "gaps": "gaps"}),
+}
+"""Shape name in a document -> (constructor, {field in the document: parameter of the constructor})."""
+
+CHANGES: Mapping[str, Callable[[Pattern, Any], Pattern]] = {
+    "hold": Pattern.hold,
+    "then_back": lambda pattern, wanted: pattern.then_back() if wanted else pattern,
+    "scaled": Pattern.scaled,
+    "faster": Pattern.faster,
+    "lasting": Pattern.lasting,
+    "repeated": lambda pattern, times: pattern.repeated(None if times is True else times),
+}
+"""Modifiers that follow the shape in a document, applied in document order."""
+
+
+def pattern_from(document: Any, folder: Path | None = None) -> Pattern:
+    """Build the load that a document value describes.
+
+    A rate (`550`, `"550/s"`) is a constant load; a list is a sequence of loads; a mapping is one shape followed by
+    modifiers, in order: `{"ramp": {"from": "5/s", "to": "550/s", "over": "60s"}, "hold": "20s", "then_back": True}`.
+    The path of a trace is relative to `folder`. Raises ElastreamError that names the field.
+    """
+    match document:
+        case int() | float() | str() if not isinstance(document, bool):
+            return constant(document)
+        case []:
+            raise DataflowError("a load is an empty list; it needs at least one part")
+        case list() | tuple():
+            return chain([pattern_from(part, folder) for part in document])
+        case Mapping() if document:
+            (shape, fields), *changes = document.items()
+            pattern = _shape(shape, fields, folder)
+            for name, value in changes:
+                pattern = _changed(pattern, name, value)
+            return pattern
+    raise DataflowError(f"{document!r} is not a load: write a rate such as '550/s', or one of {', '.join(SHAPES)}")
+
+
+def load_from(text: str | Path) -> Pattern:
+    """Read the argument of `--load`: a CSV file of counts (`.gz` too), a YAML or JSON file, or an inline load.
+
+    Raises InputError if it is none of these.
+    """
+    path = Path(text)
+    if path.suffixes and (path.suffix == ".csv" or path.suffixes[-2:] == [".csv", ".gz"]):
+        return trace(path)
+    if path.suffix in (".yaml", ".yml", ".json"):
+        try:
+            return pattern_from(_parsed(path.read_text(encoding="utf-8"), str(path)), path.parent)
+        except (OSError, UnicodeDecodeError) as error:
+            raise InputError(f"cannot read the load {path}: {getattr(error, 'strerror', None) or error}") from None
+        except InputError:
+            raise
+        except ElastreamError as error:
+            raise InputError(f"{path}: {error}") from None
+    written = _parsed(str(text), "the load")
+    if isinstance(written, int | float) and not isinstance(written, bool):
+        raise InputError(f"the load {str(text)!r} has no unit: write a rate such as '{text}/s' or '{text}k/h'")
+    try:
+        return pattern_from(written)
+    except ElastreamError as error:
+        raise InputError(f"{str(text)!r} is neither a file of counts nor a load: {error}") from None
+
+
+def _parsed(text: str, where: str) -> Any:
+    try:
+        return YAML(typ="safe", pure=True).load(text)
+    except YAMLError as error:
+        raise InputError(f"{where} is not YAML: {' '.join(str(error).split())}") from None
+
+
+def _shape(name: str, fields: Any, folder: Path | None) -> Pattern:
+    if name not in SHAPES:
+        raise DataflowError(f"{name!r} is not a load (there are: {', '.join(SHAPES)})")
+    build, parameters = SHAPES[name]
+    if not isinstance(fields, Mapping):
+        fields = {next(iter(parameters)): fields}
+    if unknown := [field for field in fields if field not in parameters]:
+        raise DataflowError(f"load {name!r} has no field {unknown[0]!r} (it has: {', '.join(parameters)})")
+    arguments = {parameters[field]: value for field, value in fields.items()}
+    if name == "trace" and folder is not None and "path" in arguments:
+        arguments["path"] = folder / str(arguments["path"])
+    try:
+        return build(**arguments)
+    except TypeError as error:
+        missing = [field for field, parameter in parameters.items() if f"'{parameter}'" in str(error)]
+        raise DataflowError(f"load {name!r} lacks {missing[0]!r}" if missing else f"load {name!r}: {error}") from None
+
+
+def _changed(pattern: Pattern, name: str, value: Any) -> Pattern:
+    if name not in CHANGES:
+        raise DataflowError(f"a load cannot be changed by {name!r} (it can by: {', '.join(CHANGES)})")
+    try:
+        return CHANGES[name](pattern, value)
+    except TypeError:
+        raise DataflowError(f"a load cannot be changed by {name}: {value!r}") from None

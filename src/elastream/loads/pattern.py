@@ -1,0 +1,275 @@
+"""Represents every load as a piecewise linear rate, so that counts are exact and identical on every machine.
+
+Counts use only +, -, *, / and comparisons, which IEEE 754 defines to the last bit, unlike the sines and random generators
+of numeric libraries. `shapes` and `trace` build the pieces.
+"""
+
+import math
+from bisect import bisect_right
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from elastream.core.metrics import Quantity
+from elastream.dataflow.endpoints import ArrivalPattern
+from elastream.errors import DataflowError
+from elastream.units import LONGEST, duration
+
+Floats: TypeAlias = NDArray[np.float64]
+Integers: TypeAlias = NDArray[np.int64]
+
+NEARLY = 1e-6
+"""Tolerance in records: a record is due when all but this fraction has arrived (100/s has 29 records at 0.29 s, not 28)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A section of `seconds` in which the rate changes linearly from `first` to `last` (records/s).
+
+    total: records in it, by default the integral of the rate; a trace sets it to the recorded, whole count.
+    """
+
+    seconds: float
+    first: float
+    last: float
+    total: float = math.nan
+
+    def __post_init__(self) -> None:
+        if not 0 < self.seconds < math.inf:
+            raise DataflowError(f"a piece of a load lasts {self.seconds:g} s; it must be above 0 and finite")
+        if not (0 <= self.first < math.inf and 0 <= self.last < math.inf):
+            raise DataflowError(
+                f"a load goes from {self.first:g}/s to {self.last:g}/s; a rate must be finite and not negative"
+            )
+        if max(self.first, self.last) > Quantity.RATE.most or self.seconds > LONGEST:
+            raise DataflowError(
+                f"a load of {max(self.first, self.last):g}/s for {self.seconds:g} s makes no sense: at most "
+                f"{Quantity.RATE.most:g}/s, for at most 31 years, can be"
+            )
+        if math.isnan(self.total):
+            object.__setattr__(self, "total", (self.first + self.last) / 2 * self.seconds)
+
+    def reversed(self) -> "Section":
+        return Section(self.seconds, self.last, self.first, self.total)
+
+    def until(self, seconds: float) -> "Section":
+        """The first `seconds` of the piece; itself if it is not longer."""
+        share = seconds / self.seconds
+        if share >= 1:
+            return self
+        if self.first == self.last:
+            return Section(seconds, self.first, self.last, self.total * share)
+        return Section(seconds, self.first, self.first + (self.last - self.first) * share)
+
+
+@dataclass(frozen=True)
+class Pattern:
+    """A load over time (an `ArrivalPattern`): a sequence of pieces, repeated without end if `endless`.
+
+    `rate` is exact in every piece and `count` its integral, rounded down. Immutable: every method returns a new pattern.
+    """
+
+    pieces: tuple[Section, ...]
+    endless: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.pieces:
+            raise DataflowError("a load has no piece; it needs at least one")
+
+    def __repr__(self) -> str:
+        lasts = "endless" if self.endless else f"{self.seconds:g} s"
+        return f"Pattern({len(self.pieces)} pieces, {lasts}, {self.period_total:g} records)"
+
+    @property
+    def seconds(self) -> float:
+        """Length in seconds; inf if endless."""
+        return math.inf if self.endless else self.period
+
+    @cached_property
+    def ends(self) -> tuple[float, ...]:
+        """End of each piece, seconds after the start of a period."""
+        return tuple(accumulate(piece.seconds for piece in self.pieces))
+
+    @cached_property
+    def totals(self) -> tuple[float, ...]:
+        """Cumulative records at the end of each piece of a period."""
+        return tuple(accumulate(piece.total for piece in self.pieces))
+
+    @property
+    def period(self) -> float:
+        """Total length of all pieces, seconds."""
+        return self.ends[-1]
+
+    @property
+    def period_total(self) -> float:
+        """Total records of all pieces."""
+        return self.totals[-1]
+
+    def rate(self, time: float) -> float:
+        """Records/s at `time` (right-continuous at jumps); 0 before the start and after the end."""
+        if time < 0 or time >= self.seconds:
+            return 0.0
+        within = math.fmod(time, self.period)
+        at = min(bisect_right(self.ends, within), len(self.pieces) - 1)
+        piece = self.pieces[at]
+        since = within - (self.ends[at - 1] if at else 0.0)
+        return piece.first + (piece.last - piece.first) * min(1.0, since / piece.seconds)
+
+    def count(self, time: float) -> int:
+        """Records due by `time` (finite): the integral of `rate`, rounded down; non-decreasing in `time`."""
+        return int(counts(self, time))
+
+    def due(self, number: int) -> float:
+        """When record `number` (from 0) is due: the smallest time with `count(time) > number`; inf if never."""
+        if number < 0:
+            return 0.0
+        guess = float(dues(self, [number])[0])
+        if math.isinf(guess):
+            return math.inf
+        # The inverse is accurate to a few bits; bisection between two bracketing times finds the smallest float.
+        low, high, step = guess, guess, max(math.ulp(guess), 1e-12)
+        while low > 0 and self.count(low) > number:
+            low, step = max(0.0, low - step), step * 2
+        step = max(math.ulp(guess), 1e-12)
+        while self.count(high) <= number:
+            high, step = high + step, step * 2
+        while low < (middle := low + (high - low) / 2) < high:
+            low, high = (low, middle) if self.count(middle) > number else (middle, high)
+        return high
+
+    def then(self, other: "Pattern") -> "Pattern":
+        """This load followed by `other`. Raises DataflowError if either is endless."""
+        self._must_end("followed")
+        if other.endless:
+            raise DataflowError("an endless load cannot be the second part of another; give it an end with .lasting(...)")
+        return Pattern(self.pieces + other.pieces)
+
+    def then_back(self) -> "Pattern":
+        """This load followed by its mirror image; a constant section at the end is not repeated."""
+        self._must_end("turned back")
+        top = self.pieces[-1].last
+        turn = len(self.pieces)
+        while turn > 1 and self.pieces[turn - 1].first == self.pieces[turn - 1].last == top:
+            turn -= 1
+        return Pattern(self.pieces + tuple(piece.reversed() for piece in reversed(self.pieces[:turn])))
+
+    def hold(self, lasts: float | str) -> "Pattern":
+        """This load followed by its last rate for `lasts`."""
+        self._must_end("held")
+        level = self.pieces[-1].last
+        return Pattern((*self.pieces, Section(duration(lasts), level, level)))
+
+    def scaled(self, factor: float) -> "Pattern":
+        """`factor` times as many records at every time."""
+        if not 0 <= factor < math.inf:
+            raise DataflowError(f"a load cannot be scaled by {factor:g}; the factor must be finite and not negative")
+        return Pattern(
+            tuple(Section(p.seconds, p.first * factor, p.last * factor, p.total * factor) for p in self.pieces),
+            self.endless,
+        )
+
+    def faster(self, factor: float) -> "Pattern":
+        """The same records in 1/`factor` of the time: a recorded day becomes minutes."""
+        if not 0 < factor < math.inf:
+            raise DataflowError(f"a load cannot run {factor:g} times faster; the factor must be finite and above 0")
+        return Pattern(
+            tuple(Section(p.seconds / factor, p.first * factor, p.last * factor, p.total) for p in self.pieces),
+            self.endless,
+        )
+
+    def repeated(self, times: int | None = None) -> "Pattern":
+        """This load repeated `times` times, or without end."""
+        self._must_end("repeated")
+        if times is None:
+            return Pattern(self.pieces, endless=True)
+        if times < 1:
+            raise DataflowError(f"a load cannot be repeated {times} times; it must be at least once")
+        return Pattern(self.pieces * times)
+
+    def lasting(self, lasts: float | str) -> "Pattern":
+        """The first `lasts` of this load. Raises DataflowError if it is shorter."""
+        left = duration(lasts)
+        if left > self.seconds:
+            raise DataflowError(f"a load of {self.seconds:g} s cannot be cut to {left:g} s, which is longer")
+        whole, left = divmod(left, self.period)
+        pieces = list(self.pieces * int(whole))
+        for piece in self.pieces:
+            if left <= 0:
+                break
+            pieces.append(piece.until(left))
+            left -= piece.seconds
+        return Pattern(tuple(pieces))
+
+    def _must_end(self, what: str) -> None:
+        if self.endless:
+            raise DataflowError(f"an endless load cannot be {what}; give it an end with .lasting(...)")
+
+    @cached_property
+    def _table(self) -> tuple[Floats, Floats, Floats, Floats, Floats, Floats]:
+        """Columns of the pieces, shape (pieces,) each: ends, totals, seconds, first, last, total."""
+        rows = np.array([(p.seconds, p.first, p.last, p.total) for p in self.pieces])
+        return np.array(self.ends), np.array(self.totals), rows[:, 0], rows[:, 1], rows[:, 2], rows[:, 3]
+
+
+def counts(pattern: ArrivalPattern, edges: ArrayLike) -> Integers:
+    """`pattern.count` at every time in `edges` (seconds), same shape; vectorised for a `Pattern`.
+
+    Every float operation is monotone in time, so that a count never decreases; for a falling rate, records are therefore
+    the total minus those still to come.
+    """
+    times = np.asarray(edges, dtype=np.float64)
+    if not isinstance(pattern, Pattern):
+        return np.array([pattern.count(float(time)) for time in times.ravel()], dtype=np.int64).reshape(times.shape)
+    ends, totals, seconds, first, last, total = pattern._table
+    inside = np.clip(times, 0.0, pattern.seconds)
+    rounds, within = np.divmod(inside, pattern.period)
+    at = np.minimum(np.searchsorted(ends, within, side="right"), len(ends) - 1)
+    start, before = np.where(at > 0, ends[at - 1], 0.0), np.where(at > 0, totals[at - 1], 0.0)
+    since, left = np.maximum(0.0, within - start), np.maximum(0.0, ends[at] - within)
+    slope = (last - first)[at] / seconds[at]
+    so_far = before + np.where(
+        slope == 0,
+        total[at] * (since / seconds[at]),
+        np.where(slope > 0, since * (first[at] + slope * since / 2), total[at] - left * (last[at] - slope * left / 2)),
+    )
+    reached = rounds * pattern.period_total + np.minimum(np.maximum(so_far, before), totals[at])
+    reached = np.floor(np.minimum(reached, (rounds + 1) * pattern.period_total) + NEARLY)
+    whole = math.floor(pattern.period_total + NEARLY)
+    return np.where(inside >= pattern.seconds, whole, reached).astype(np.int64)
+
+
+def dues(pattern: ArrivalPattern, numbers: ArrayLike) -> Floats:
+    """When each record in `numbers` is due, seconds, same shape: `pattern.due` to within rounding; vectorised."""
+    wanted = np.asarray(numbers, dtype=np.float64)
+    if not isinstance(pattern, Pattern):
+        return np.array([pattern.due(int(number)) for number in wanted.ravel()]).reshape(wanted.shape)
+    if pattern.period_total <= NEARLY:
+        return np.full(wanted.shape, math.inf)
+    ends, totals, seconds, first, last, total = pattern._table
+    target = wanted + (1 - NEARLY)
+    rounds = np.maximum(0.0, np.ceil(target / pattern.period_total) - 1)
+    missing = np.maximum(0.0, target - rounds * pattern.period_total)
+    at = np.minimum(np.searchsorted(totals, missing, side="left"), len(ends) - 1)
+    begin, before = np.where(at > 0, ends[at - 1], 0.0), np.where(at > 0, totals[at - 1], 0.0)
+    need = missing - before
+    half = (last - first)[at] / seconds[at] / 2
+    with np.errstate(divide="ignore", invalid="ignore"):
+        share = np.where(total[at] > 0, need / total[at], 0.0)
+        # The stable root of half t^2 + first t = need.
+        root = 2 * need / (first[at] + np.sqrt(np.maximum(0.0, first[at] ** 2 + 4 * half * need)))
+    within = np.where(half == 0, share * seconds[at], np.nan_to_num(root))
+    times = rounds * pattern.period + begin + np.clip(within, 0.0, seconds[at])
+    return np.where((rounds > 0) & (not pattern.endless), math.inf, np.where(wanted < 0, 0.0, times))
+
+
+def chain(patterns: Iterable[Pattern]) -> Pattern:
+    """Concatenate at least one pattern. Raises DataflowError if one of several is endless."""
+    first, *others = patterns
+    for other in others:
+        first = first.then(other)
+    return first

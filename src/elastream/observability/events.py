@@ -1,0 +1,221 @@
+"""Makes events of what a run observes and decides, each once while it repeats, and writes them where people look for them.
+
+The reasons are those of `core.event`. Nothing here decides anything.
+"""
+
+import json
+import logging
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import IO, TypeAlias
+
+from elastream.core.action import CancelDrain, DrainHost, LeaseHost, ReleaseHost, Switch, describe
+from elastream.core.decision import Decision, Proposal
+from elastream.core.event import Reason, RunEvent
+from elastream.core.hosts import HostState, Lease
+from elastream.core.observation import Observation
+from elastream.core.scaling import rule_of
+from elastream.core.wording import counted, gist
+from elastream.errors import EnvironmentProblem
+from elastream.policies.common.reach import HALF_HELP, NO_HELP
+from elastream.recording.directory import create_private
+from elastream.recording.observer import Ending, Header
+
+log = logging.getLogger("elastream.events")
+
+REPEATED = 1800.0
+"""Seconds for which an event that repeats is not sent again: Flink's `job.autoscaler.event.interval`."""
+REMEMBERED = 86_400.0
+"""Seconds for which is known how often an event was not sent: a run of months has hosts of thousands of names."""
+ACTED = frozenset({Reason.SCALED_UP, Reason.SCALED_DOWN, Reason.SWITCHED, Reason.PAUSED, Reason.UNPAUSED, Reason.HOST_LOST})
+"""Reasons of which every event is another thing that happened."""
+EXPECTED = ("observe only", "paused", "it is under way", "the plan has it", "it contradicts")
+"""How refusals begin that keep nothing from being done, or nothing that was wanted."""
+HOSTS = (LeaseHost, DrainHost, ReleaseHost)
+"""Actions that say how many hosts there are."""
+Sink: TypeAlias = Callable[[RunEvent], None]
+
+
+class EventBook:
+    """Turns observations and decisions into events; what repeats within REPEATED seconds is counted and not sent."""
+
+    def __init__(self) -> None:
+        self._leases: Mapping[str, Lease] = {}
+        self._left: set[str] = set()
+        self._alarms: dict[str, str] = {}
+        self._mode = ""
+        self._sent: dict[tuple[Reason, str], tuple[float, int]] = {}
+
+    def observed(self, observation: Observation) -> list[RunEvent]:
+        """Events of hosts and alarms."""
+        return list(self._new(observation.time, self._seen(observation)))
+
+    def decided(self, decision: Decision) -> list[RunEvent]:
+        """Events of a planning round; none where it is repeated with its actual effect."""
+        return [] if decision.actual else list(self._new(decision.time, self._round(decision)))
+
+    def _seen(self, observation: Observation) -> Iterator[tuple[Reason, str, str]]:
+        leases = observation.leases
+        for host, lease in self._leases.items():
+            if host in leases or host in self._left or lease.state in (HostState.DRAINING, HostState.RELEASING):
+                continue
+            came = lease.ready_at() is not None
+            why = f": {lease.note}" if lease.note else ""
+            yield (
+                Reason.HOST_LOST,
+                host,
+                f"host {host} was lost" if came else f"host {host} was requested and did not come{why}",
+            )
+        self._left &= leases.keys()
+        self._leases = leases
+        for lease in leases.values():
+            if lease.refused:
+                yield (
+                    Reason.HOST_REFUSED,
+                    "",
+                    f"a request for {lease.host} ({lease.type.name}) is refused for now: {lease.note}",
+                )
+        alarms = {alarm.source: alarm.said for alarm in observation.alarms}
+        for source in alarms.keys() - self._alarms.keys():
+            yield Reason.ALARM_RAISED, source, alarms[source]
+        for source in self._alarms.keys() - alarms.keys():
+            yield Reason.ALARM_CLEARED, source, f"{source} recovered (was: {self._alarms[source]})"
+        self._alarms = alarms
+
+    def _round(self, decision: Decision) -> Iterator[tuple[Reason, str, str]]:
+        if decision.mode != self._mode:
+            if decision.mode == "paused":
+                yield Reason.PAUSED, "", "paused: what is planned is recorded and not applied"
+            elif self._mode == "paused":
+                yield Reason.UNPAUSED, "", "what is planned is applied again"
+            self._mode = decision.mode
+        yield from self._done(decision)
+        for proposal in decision.proposals:
+            if proposal.refused and isinstance(proposal.action, HOSTS):
+                yield from _refused(proposal)
+        for said in decision.note.split("; "):
+            if said.startswith((NO_HELP, HALF_HELP)):
+                yield Reason.INEFFECTIVE_SCALING, "", said
+            elif rule := rule_of(said):
+                yield Reason.SCALING_LIMITED, rule, said
+        for unknown in decision.standing:
+            yield Reason.METRICS_MISSING, "/".join((unknown.rows, unknown.row, unknown.metric)), str(unknown)
+        for fault in decision.faults:
+            yield Reason.FAULT, fault.source, fault.said + fault.place
+
+    def _done(self, decision: Decision) -> Iterator[tuple[Reason, str, str]]:
+        up = [each.action for each in decision.done if isinstance(each.action, LeaseHost | CancelDrain)]
+        down, switched = [], []
+        for outcome in decision.outcomes:
+            action = outcome.action
+            if outcome.succeeded and isinstance(action, DrainHost | ReleaseHost):
+                if action.host not in self._left:
+                    down.append(action)
+                self._left.add(action.host)
+            elif outcome.succeeded and isinstance(action, CancelDrain):
+                self._left.discard(action.host)
+            elif outcome.succeeded and isinstance(action, Switch):
+                switched.append(describe(action))
+            elif not outcome.succeeded and isinstance(action, HOSTS):
+                said = f"{describe(action)}: {outcome.reason}"
+                yield Reason.SCALING_VETOED, _kind(outcome.reason), said
+        for reason, actions, one, many in (
+            (Reason.SCALED_UP, up, "comes", "come"),
+            (Reason.SCALED_DOWN, down, "goes", "go"),
+        ):
+            if actions:
+                verb = one if len(actions) == 1 else many
+                hosts = ", ".join(each.host for each in actions)
+                why = f": {actions[0].why}" if actions[0].why else ""
+                yield reason, hosts, f"{counted(len(actions), 'host')} {verb} ({hosts}){why}"
+        if switched:
+            yield Reason.SWITCHED, "", "; ".join(switched)
+
+    def _new(self, time: float, found: Iterable[tuple[Reason, str, str]]) -> Iterator[RunEvent]:
+        for reason, about, message in found:
+            if reason in ACTED:
+                yield RunEvent(time, reason, message, about, since=time)
+                continue
+            at, count = self._sent.get((reason, about), (-REPEATED, 0))
+            if time - at < REPEATED:
+                self._sent[reason, about] = at, count + 1
+                continue
+            self._forget(time)
+            self._sent[reason, about] = time, 0
+            yield RunEvent(time, reason, message, about, count + 1, at if count else time)
+
+    def _forget(self, time: float) -> None:
+        """Forget what would be sent in any case, and of what nothing has to be said."""
+        self._sent = {
+            key: (at, count)
+            for key, (at, count) in self._sent.items()
+            if time - at < REPEATED or (count and time - at < REMEMBERED)
+        }
+
+
+def _refused(proposal: Proposal) -> Iterator[tuple[Reason, str, str]]:
+    said = f"{describe(proposal.action)}: {proposal.refused}"
+    if rule := rule_of(proposal.refused):
+        yield Reason.SCALING_LIMITED, rule, f"{proposal.refused} ({describe(proposal.action)})"
+    elif not proposal.refused.startswith(EXPECTED):
+        yield Reason.SCALING_VETOED, _kind(proposal.refused), said
+
+
+def _kind(said: str) -> str:
+    """A reason without its numbers and names of hosts: what repeats is told by it."""
+    return gist(re.sub(r"\bh(?=\d)", "", said))[:80]
+
+
+class EventLog:
+    """An observer that logs events (logger "elastream.events"), and writes them to `path` as JSON lines.
+
+    path: `"-"` is standard error. sinks: are called with each event, too. logged: whether they are logged. Raises
+    EnvironmentProblem where `path` cannot be written.
+    """
+
+    def __init__(self, path: Path | str | None = None, sinks: Iterable[Sink] = (), logged: bool = True) -> None:
+        self._book, self._sinks, self._logged = EventBook(), tuple(sinks), logged
+        self._epoch = 0.0
+        self._file: IO[str] | None = None
+        if path == "-":
+            self._file = sys.stderr
+        elif path is not None:
+            try:
+                Path(path).parent.mkdir(parents=True, exist_ok=True)
+                self._file = create_private(Path(path)).open("a", encoding="utf-8")
+            except OSError as error:
+                raise EnvironmentProblem(f"events cannot be written to {path}: {error.strerror or error}") from error
+
+    def started(self, header: Header) -> None:
+        """Say that the run begins."""
+        self._epoch = header.started
+        self._send(RunEvent(0.0, Reason.RUN_STARTED, f"{header.flow} runs with policy {header.policy}"))
+
+    def observed(self, observation: Observation) -> None:
+        """Send events of hosts and alarms."""
+        for event in self._book.observed(observation):
+            self._send(event)
+
+    def decided(self, decision: Decision) -> None:
+        """Send events of a planning round."""
+        for event in self._book.decided(decision):
+            self._send(event)
+
+    def ended(self, ending: Ending) -> None:
+        """Say how the run ended, and close the file."""
+        reason = f": {ending.reason}" if ending.reason else ""
+        self._send(RunEvent(ending.time, Reason.RUN_ENDED, f"{ending.status}{reason}"))
+        if self._file is not None and self._file is not sys.stderr:
+            self._file.close()
+
+    def _send(self, event: RunEvent) -> None:
+        if self._logged:
+            log.log(
+                logging.WARNING if event.type == "Warning" else logging.INFO, "%s: %s", event.reason.value, event.message
+            )
+        if self._file is not None:
+            print(json.dumps(event.to_json(self._epoch)), file=self._file, flush=True)
+        for sink in self._sinks:
+            sink(event)

@@ -1,0 +1,252 @@
+"""Exports the observations and actions of a run as Prometheus metrics, by Prometheus' rules for names.
+
+A scrape gets what was observed last. The library is imported only where metrics are exported.
+"""
+
+import math
+import platform
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from elastream.core.action import describe
+from elastream.core.decision import Decision
+from elastream.core.event import Reason, RunEvent, types_of
+from elastream.core.hosts import HostState
+from elastream.core.latency import share_within
+from elastream.core.metrics import Metric, Rows
+from elastream.core.observation import Observation
+from elastream.core.scaling import RULE_NAMES, rule_of
+from elastream.observability.events import EventBook
+from elastream.recording.costs import CostSplit
+from elastream.recording.observer import Ending, Header
+
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
+    from prometheus_client.metrics_core import Metric as Family
+
+HERE = "127.0.0.1"
+"""Where metrics are served: they name hosts, and nobody who reads them is asked for anything. Elsewhere a registry of one's
+own can be served, behind what asks."""
+EXPORTED = (Rows.APPLICATION, Rows.OPERATOR, Rows.HOST)
+"""Tasks and links are left out: there may be tens of thousands."""
+COUNTED = frozenset({Metric.SCALINGS, Metric.MIXED_RECORDS, Metric.LEFT_OUT, Metric.COST})
+"""Metrics that only grow while a run lasts: counters."""
+BOUNDS = tuple(base * power for power in (0.001, 0.01, 0.1, 1.0, 10.0, 100.0, 1000.0) for base in (1.0, 2.5, 5.0))[1:-1]
+"""Upper bounds of the buckets of histograms, seconds: 2.5 ms to 2500 s, three a decade."""
+LABELS: Mapping[Rows, tuple[str, ...]] = {
+    Rows.APPLICATION: ("application",),
+    Rows.OPERATOR: ("query", "operator"),
+    Rows.HOST: ("host",),
+}
+
+
+def metric_name(rows: Rows, metric: Metric) -> str:
+    """Name of `metric` in Prometheus' base units, `"elastream_application_latency_p99_seconds"`."""
+    name, unit = f"elastream_{rows}_{metric}", metric.quantity.base_unit
+    name = name if not unit or name.endswith(f"_{unit}") else f"{name}_{unit}"
+    return f"{name}_total" if metric in COUNTED else name
+
+
+class _Buckets:
+    """Counts in the buckets of a histogram, and the sum of what was counted."""
+
+    def __init__(self) -> None:
+        self.below = [0.0] * len(BOUNDS)
+        self.count = self.sum = 0.0
+
+    def add(self, records: float, oldest: float, newest: float) -> None:
+        """Count `records` values, spread evenly from `newest` to `oldest`."""
+        for place, bound in enumerate(BOUNDS):
+            self.below[place] += records * share_within(bound, oldest, newest)
+        self.count += records
+        self.sum += records * (oldest + newest) / 2
+
+    @property
+    def cumulative(self) -> list[tuple[str, float]]:
+        return [*((f"{bound:g}", below) for bound, below in zip(BOUNDS, self.below, strict=True)), ("+Inf", self.count)]
+
+
+class PrometheusObserver:
+    """Metrics named `elastream_…` in `registry`, or, where that is None, in one that this machine is served at `port`.
+
+    A gauge for every metric of the application, of operators and of hosts that any plant measures, a counter for those that
+    only grow; histograms of the batches of each query and of the latency of their records; what the controller did.
+    """
+
+    def __init__(self, registry: "CollectorRegistry | None" = None, port: int | None = None) -> None:
+        from prometheus_client import CollectorRegistry, start_http_server
+
+        self._registry = CollectorRegistry() if registry is None else registry
+        self._server: Any = None
+        self._about: dict[str, str] = {}
+        self._currency = ""
+        self._seen: Observation | None = None
+        self._decided: Decision | None = None
+        self._durations: dict[str, _Buckets] = {}
+        self._latencies: dict[str, _Buckets] = {}
+        self._actions: Counter[tuple[str, ...]] = Counter()
+        self._refusals: Counter[tuple[str, ...]] = Counter({(rule,): 0 for rule in (*RULE_NAMES, "none")})
+        # Series that begin at 0: of one that begins at 1, Prometheus sees no increase.
+        self._errors: Counter[tuple[str, ...]] = Counter({("controller",): 0, ("plant",): 0})
+        self._events: Counter[tuple[str, ...]] = Counter(
+            {(each.value, kind): 0 for each in Reason for kind in types_of(each)}
+        )
+        self._book = EventBook()
+        self._costs = CostSplit()
+        self._rounds = 0
+        self._registry.register(self)
+        if port is not None:
+            self._server, _ = start_http_server(port, addr=HERE, registry=self._registry)
+
+    def started(self, header: Header) -> None:
+        """Note what runs."""
+        from elastream import __version__
+
+        self._about = {
+            "version": __version__,
+            "python": platform.python_version(),
+            "spark": str(header.environment.get("spark", "")),
+            "plant": header.plant,
+            "policy": header.policy,
+        }
+        self._errors.setdefault((f"policy {header.policy}",), 0)
+        self._events.update((Reason.RUN_STARTED.value, kind) for kind in types_of(Reason.RUN_STARTED))
+        self._currency = str(header.environment.get("currency", ""))
+
+    def observed(self, observation: Observation) -> None:
+        """Keep the observation for the next scrape, and count its batches."""
+        self._seen = observation
+        self._count(self._book.observed(observation))
+        self._costs.observed(observation)
+        for batch in observation.batches:
+            self._durations.setdefault(batch.segment, _Buckets()).add(1.0, batch.seconds, batch.seconds)
+            if batch.records > 0 and not math.isnan(batch.oldest):
+                self._latencies.setdefault(batch.segment, _Buckets()).add(batch.records, batch.oldest, batch.newest)
+
+    def decided(self, decision: Decision) -> None:
+        """Count actions by outcome; a decision that is repeated with its actual effect is not counted again."""
+        if decision.actual:
+            return
+        self._decided = decision
+        self._count(self._book.decided(decision))
+        self._rounds += 1
+        self._actions.update((describe(each.action).split()[0], each.status.value) for each in decision.outcomes)
+        self._refusals.update((rule_of(each.refused) or "none",) for each in decision.proposals if each.refused)
+        self._errors.update((fault.source,) for fault in decision.faults)
+
+    def ended(self, ending: Ending) -> None:
+        """Stop serving."""
+        if self._server is not None:
+            self._server.shutdown()
+            self._server.server_close()
+
+    def _count(self, events: Iterable[RunEvent]) -> None:
+        self._events.update((event.reason.value, event.type) for event in events)
+
+    def describe(self) -> "Iterable[Family]":
+        """Nothing: names are known to be ours, and nothing is observed when this is registered."""
+        return ()
+
+    def collect(self) -> "Iterator[Family]":
+        """What Prometheus scrapes; what is unknown has no sample."""
+        from prometheus_client.core import HistogramMetricFamily, InfoMetricFamily
+
+        if self._about:
+            yield InfoMetricFamily("elastream_build", "Versions, plant and policy of the run", value=self._about)
+        observation, decision = self._seen, self._decided
+        yield from self._measured(observation)
+        yield from self._hosts(observation)
+        if decision is not None:
+            wanted = [((), decision.hosts)]
+            yield _gauge("elastream_recommended_hosts", "Hosts that the policy wants, parts of one included", (), wanted)
+            paused, advisory = (float(decision.mode == mode) for mode in ("paused", "observe only"))
+            yield _gauge("elastream_paused", "1 while the controller is paused", (), [((), paused)])
+            yield _gauge("elastream_observe_only", "1 where nothing is applied", (), [((), advisory)])
+        yield _counter("elastream_rounds_total", "Planning rounds", (), {(): self._rounds})
+        yield _counter("elastream_actions_total", "Actions by kind and outcome", ("action", "status"), self._actions)
+        events = "Events by reason, each once while it repeats"
+        yield _counter("elastream_events_total", events, ("reason", "type"), self._events)
+        refused = "Proposals that were refused, by the user's rule that did; none: by no such rule"
+        yield _counter("elastream_refusals_total", refused, ("rule",), self._refusals)
+        yield _counter("elastream_errors_total", "Faults that the run survived, by their source", ("source",), self._errors)
+        yield from self._money()
+        for name, said, found in (
+            ("elastream_query_batch_duration_seconds", "Durations of micro-batches", self._durations),
+            ("elastream_query_latency_seconds", "Latencies of records", self._latencies),
+        ):
+            family = HistogramMetricFamily(name, said, labels=("query",))
+            for query, buckets in list(found.items()):
+                family.add_metric((query,), buckets.cumulative, buckets.sum)
+            yield family
+
+    def _money(self) -> "Iterator[Family]":
+        """What the run cost so far, by query and by a million records; hosts without a price cost nothing."""
+        costs, currency = self._costs, self._currency
+        yield _counter("elastream_records_total", "Records taken from sources and committed", (), {(): costs.records})
+        said = "Money by query, in proportion to the cores that it kept busy"
+        by_query: dict[tuple[str, ...], float] = {(query, currency): money for query, money in list(costs.by_query.items())}
+        yield _counter("elastream_query_cost_total", said, ("query", "currency"), by_query)
+        said, spent = "Money for a million records, since the start", math.fsum(by_query.values())
+        each = [((currency,), 1e6 * spent / costs.records)] if costs.records > 0 else []
+        yield _gauge("elastream_cost_per_million_records", said, ("currency",), each)
+
+    def _measured(self, observation: Observation | None) -> "Iterator[Family]":
+        """Every metric of the table that some plant measures."""
+        for metric in Metric:
+            for rows in EXPORTED:
+                if not any(rows is each for each, _ in metric.promises):
+                    continue
+                labels = (*LABELS[rows], "currency") if metric is Metric.COST else LABELS[rows]
+                samples = [] if observation is None else self._samples(observation, rows, metric)
+                name = metric_name(rows, metric)
+                if metric in COUNTED:
+                    yield _counter(name, metric.meaning, labels, dict(samples))
+                else:
+                    yield _gauge(name, metric.meaning, labels, samples)
+
+    def _samples(self, observation: Observation, rows: Rows, metric: Metric) -> list[tuple[tuple[str, ...], float]]:
+        frame = observation.frames[rows]
+        values = zip(frame.ids, frame.column(metric).tolist(), strict=True)
+        known = [(row, value * metric.quantity.base_units) for row, value in values if not math.isnan(value)]
+        if rows is Rows.OPERATOR:
+            stages = observation.context.layout.stage_of
+            return [((stages[row].segment if row in stages else "", row), value) for row, value in known]
+        money = (self._currency,) if metric is Metric.COST else ()
+        return [((row, *money), value) for row, value in known]
+
+    def _hosts(self, observation: Observation | None) -> "Iterator[Family]":
+        """Hosts by state, their bounds, the service level, and alarms."""
+        states = Counter() if observation is None else Counter(lease.state for lease in observation.leases.values())
+        by_state = [] if observation is None else [((state.value,), float(states[state])) for state in HostState]
+        yield _gauge("elastream_hosts", "Leased hosts by state", ("state",), by_state)
+        alarms = () if observation is None else observation.alarms
+        standing = [((each.source, each.said), 1.0) for each in alarms]
+        yield _gauge("elastream_alarm", "1 for each standing alarm", ("source", "said"), standing)
+        if observation is None:
+            return
+        context = observation.context
+        yield _gauge("elastream_min_hosts", "Fewest hosts that there may be", (), [((), float(context.min_hosts))])
+        yield _gauge("elastream_max_hosts", "Most hosts that there may be", (), [((), float(context.max_hosts))])
+        if context.target_latency is not None:
+            level = [((), context.target_latency)]
+            yield _gauge("elastream_target_latency_seconds", "Service level of the application's latency", (), level)
+
+
+def _gauge(name: str, said: str, labels: Sequence[str], samples: Iterable[tuple[tuple[str, ...], float]]) -> "Family":
+    from prometheus_client.core import GaugeMetricFamily
+
+    family = GaugeMetricFamily(name, said, labels=labels)
+    for values, value in samples:
+        if not math.isnan(value):
+            family.add_metric(values, value)
+    return family
+
+
+def _counter(name: str, said: str, labels: Sequence[str], counts: Mapping[tuple[str, ...], float]) -> "Family":
+    from prometheus_client.core import CounterMetricFamily
+
+    family = CounterMetricFamily(name, said, labels=labels)
+    for values, value in list(counts.items()):
+        family.add_metric(values, value)
+    return family

@@ -1,0 +1,13 @@
+"""A Grafana dashboard, alert rules and a scrape configuration for the metrics of runs, as files; `written` copies them."""
+
+from importlib.resources import files
+from pathlib import Path
+
+from elastream.recording.directory import write_text
+
+FILES = ("dashboard.json", "alerts.yaml", "prometheus.yaml")
+
+
+def written(folder: Path) -> tuple[Path, ...]:
+    """Write the files to `folder`. Raises EnvironmentProblem where that is not possible."""
+    return tuple(write_text(folder / name, files(__name__).joinpath(name).read_text("utf-8"), "file") for name in FILES)

@@ -1,1 +1,0 @@
-"""Policies, one module each: from an observation to a plan."""

@@ -1,0 +1,361 @@
+"""How many hosts and instances a load fills: the one sizing for baselines, the start of a run, and the static peak's cost.
+
+Work is in cores of speed 1, by operator: declared costs at a rate of the sources (`declared_cores`), or what a recorded run
+measured (`measured`). A load is summed up by its rates at the peak or on average (`rates_of`).
+"""
+
+import math
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+
+from elastream.core.frames import Floats, known_sum
+from elastream.core.hosts import HostType
+from elastream.core.metrics import Metric
+from elastream.core.observation import Composition, Observation
+from elastream.core.qos import offered_rates
+from elastream.dataflow.endpoints import ArrivalPattern
+from elastream.dataflow.graph import Graph
+from elastream.dataflow.operators import Kind, Operator
+from elastream.dataflow.stages import Layout
+from elastream.errors import CloudError, DataflowError, InputError
+from elastream.loads.pattern import counts
+from elastream.recording.recorder import Recording
+
+TARGET_UTILISATION = 0.7
+"""Part of a host's cores that work is to fill: the default of Flink's autoscaler (`job.autoscaler.utilization.target`)."""
+MOST_WINDOWS = 500_000
+"""Windows that a load is divided into to find its peak; a longer load has longer ones."""
+NEARLY = 1e-9
+"""Sums of decimal fractions: rounding must not cost a host."""
+
+At: TypeAlias = Literal["peak", "mean"]
+Costs: TypeAlias = Mapping[str, tuple[float | None, float | None]]
+"""Measured (core-seconds per record, records out per record in) by operator, used in place of declared ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class Provision:
+    """A number of hosts of one type, and instances by operator that fill them.
+
+    parallelism: of operators that can be scaled, by the name that `SetParallelism` takes; empty where it is not known.
+    rate, cores: records/s and cores of speed 1 that they work, which these hosts are to hold; NaN where not known.
+    """
+
+    hosts: int
+    parallelism: Mapping[str, int] = field(default_factory=dict)
+    rate: float = field(default=math.nan, compare=False)
+    cores: float = field(default=math.nan, compare=False)
+
+    def cost(self, type: HostType, seconds: float) -> float:
+        """What these hosts cost, leased for `seconds` in whole billing time units."""
+        return self.hosts * type.billing.units(seconds) * type.price
+
+
+def declared_cores(
+    graph: Graph, rates: Mapping[str, float], costs: Costs | None = None, composition: Composition | None = None
+) -> dict[str, float]:
+    """Cores of speed 1 that each operator works on records arriving at `rates` (records/s by source).
+
+    costs: measured figures in place of declared ones, None in them for what was not measured. Raises DataflowError for an
+    operator without a cost. Operators that wait occupy threads, no cores.
+    """
+    running = composition or Composition()
+    per_record: dict[str, float] = {}
+    selectivity: dict[str, float] = {}
+    for operator in graph.operators:
+        if operator.kind in (Kind.TRANSFORM, Kind.KEYED):
+            alternate = running.alternate(operator)
+            cost, emitted = (costs or {}).get(operator.name, (None, None))
+            cost = alternate.cost if cost is None else cost
+            emitted = alternate.selectivity if emitted is None else emitted
+            if cost is None:
+                raise DataflowError(
+                    f"operator {operator.name!r} declares no cost, so that hosts cannot be sized for it: declare its "
+                    "`cost` in core-seconds per record, or give a number of hosts"
+                )
+            per_record[operator.name] = 0.0 if operator.waits else cost
+            selectivity[operator.name] = 1.0 if emitted is None else emitted
+    arriving = offered_rates(graph, rates, selectivity, composition)
+    return {name: arriving[name] * cost for name, cost in per_record.items()}
+
+
+def rates_of(
+    graph: Graph,
+    loads: Mapping[str, ArrivalPattern],
+    at: At,
+    *,
+    seconds: float | None = None,
+    window: float | None = None,
+    costs: Costs | None = None,
+) -> dict[str, float]:
+    """Records/s by source, on average or at the peak: in the window in which the operators have the most work.
+
+    seconds: length of the part of the load that counts; None: all of it. window: seconds over which a peak is a mean; what
+    is shorter than the target latency may wait. Raises InputError for a load without end, and for a source without one.
+    """
+    missing = [source.name for source in graph.sources if source.name not in loads]
+    if missing:
+        raise InputError(f"source {missing[0]!r} declares no load, so that its {at} is unknown: give a number of hosts")
+    length = max((load.seconds for load in loads.values()), default=0.0) if seconds is None else seconds
+    if not 0 < length < math.inf:
+        raise InputError(f"the load has no end, so that its {at} is unknown: give it an end, or a number of hosts")
+    if at == "mean":
+        return {name: load.count(length) / length for name, load in loads.items()}
+    each = max(min(window or 1.0, length), length / MOST_WINDOWS)
+    edges = np.append(np.arange(0.0, length - each / 2, each), length)
+    rates = {name: np.diff(counts(load, edges)) / np.diff(edges) for name, load in loads.items()}
+    units = {name: sum(declared_cores(graph, {name: 1.0}, costs).values()) for name in loads}
+    work: Floats = np.sum([units[name] * rate for name, rate in rates.items()], axis=0)
+    busiest = int(np.argmax(work))
+    return {name: float(rate[busiest]) for name, rate in rates.items()}
+
+
+def declared(
+    layout: Layout,
+    type: HostType,
+    loads: Mapping[str, ArrivalPattern],
+    at: At = "peak",
+    *,
+    seconds: float | None = None,
+    window: float | None = None,
+    utilisation: float = TARGET_UTILISATION,
+    costs: Costs | None = None,
+) -> Provision:
+    """The provision that a load's peak, or its mean, fills to `utilisation`; arguments as for `rates_of`.
+
+    Raises InputError for a load that cannot be summed up, DataflowError for an operator without a cost, and CloudError for
+    one that fits no host.
+    """
+    rates = rates_of(layout.graph, loads, at, seconds=seconds, window=window, costs=costs)
+    return for_cores(layout, type, declared_cores(layout.graph, rates, costs), utilisation)
+
+
+def for_cores(
+    layout: Layout, type: HostType, cores: Mapping[str, float], utilisation: float = TARGET_UTILISATION
+) -> Provision:
+    """The fewest hosts of `type` that work of `cores` (of speed 1, by operator) fills to `utilisation`, and instances.
+
+    Apart, each operator has the instances that its own work fills, and hosts hold them by first fit, the largest first.
+    Fused, tasks share their hosts' cores, and a stage is as wide as the hosts have slots.
+    """
+    if not layout.apart:
+        hosts = max(1, math.ceil(math.fsum(cores.values()) / (type.cores * type.speed * utilisation) - NEARLY))
+        return Provision(hosts, filled(layout, type, hosts, cores))
+    needed = {
+        operator.name: max(
+            1, math.ceil(cores.get(operator.name, 0.0) / (_own(operator) * type.speed * utilisation) - NEARLY)
+        )
+        for operator in _placed(layout)
+    }
+    return Provision(max(1, _packed(layout, type, needed)), needed)
+
+
+def first(layout: Layout, type: HostType) -> Provision:
+    """The provision that a run begins with: as many hosts of `type` as one instance of every operator needs.
+
+    Raises CloudError for an operator that fits no such host.
+    """
+    return for_cores(layout, type, {})
+
+
+def filled(layout: Layout, type: HostType, hosts: int, cores: Mapping[str, float]) -> dict[str, int]:
+    """Instances that fill `hosts` hosts in proportion to work (`cores`, by operator; equal shares where all are 0).
+
+    At least one of every operator, whether these fit or not. Apart, one instance after the other goes to the operator whose
+    instances have the most work each, as long as one fits; fused, a stage without state is as wide as
+    the hosts have slots to use.
+    """
+    if not layout.apart:
+        return {stage.name: hosts * type.width for stage in layout.stages if not stage.keyed}
+    placed = _placed(layout)
+    room = [_Room(type) for _ in range(hosts)]
+    instances = {operator.name: 1 for operator in placed}
+    for operator in sorted(placed, key=lambda each: -each.cores):
+        _place(room, operator)
+    equal = not any(cores.get(operator.name, 0.0) > 0 for operator in placed)
+    open_for = [operator for operator in placed if equal or cores.get(operator.name, 0.0) > 0]
+    while open_for:
+        neediest = max(
+            open_for,
+            key=lambda each: (1.0 if equal else cores[each.name]) / (instances[each.name] * _own(each)),
+        )
+        if _place(room, neediest):
+            instances[neediest.name] += 1
+        else:
+            open_for.remove(neediest)
+    return instances
+
+
+SUMS = ("_time", "_known", "_cores", "_records", "_arrived", "_peak")
+
+
+class Work:
+    """What a run's work has come to, observation by observation: core-seconds a record, and the highest rate of records.
+
+    Work is what the hosts' cores did (or the operators', where no host measured it) over the records that were processed,
+    so that what the machinery takes counts too. window: seconds over which the highest rate is a mean.
+    """
+
+    def __init__(self, window: float | None) -> None:
+        self._window = window or 0.0
+        self._time = self._known = self._cores = self._records = self._arrived = self._peak = 0.0
+        self._past = deque([(0.0, 0.0)])
+
+    def add(self, time: float, offered: float, processed: float, busy: float) -> None:
+        """Take an observation: rates in records/s, `busy` cores of speed 1; NaN where unknown."""
+        width, self._time = time - self._time, time
+        if not math.isnan(busy) and not math.isnan(processed):
+            self._cores += busy * width
+            self._records += processed * width
+        if not math.isnan(offered):
+            self._known += width
+            self._arrived += offered * width
+        self._past.append((time, self._arrived))
+        begin = max(time - max(self._window, width), 0.0)
+        while len(self._past) > 2 and self._past[1][0] <= begin:
+            self._past.popleft()
+        (before, had), (after, has) = self._past[0], self._past[1]
+        at = had + (has - had) * min(1.0, (begin - before) / max(after - before, NEARLY))
+        self._peak = max(self._peak, (self._arrived - at) / max(time - begin, NEARLY))
+
+    def observed(self, observation: Observation) -> None:
+        """Take an observation of a run that goes on."""
+        hosts, operators = observation.hosts, observation.operators
+        of_hosts = [hosts.value(name, Metric.CPU) * observation.capacities[name] for name in hosts]
+        speed = observation.mean_speed
+        of_operators = [speed * operators.value(name, Metric.BUSY_CORES) for name in operators]
+        offered, processed = observation.overall(Metric.ARRIVAL_RATE), observation.overall(Metric.THROUGHPUT)
+        self.add(observation.time, offered, processed, _most(known_sum(of_hosts), known_sum(of_operators)))
+
+    def copy(self) -> "Work":
+        """The same, to go on from."""
+        return Work.of_json(self._window, self.to_json())
+
+    def to_json(self) -> dict[str, Any]:
+        """All that it knows, as JSON has it."""
+        return {"sums": [getattr(self, name) for name in SUMS], "past": [list(each) for each in self._past]}
+
+    @classmethod
+    def of_json(cls, window: float | None, fields: Mapping[str, Any]) -> "Work":
+        """What `to_json` gave; window: as of the constructor."""
+        work = cls(window)
+        work.__dict__ |= dict(zip(SUMS, fields["sums"], strict=True))
+        work._past = deque((time, arrived) for time, arrived in fields["past"])
+        return work
+
+    def provision(self, type: HostType, at: At = "peak", utilisation: float = TARGET_UTILISATION) -> Provision | None:
+        """The hosts of `type` that the load, at its peak or on average, fills; None while it is unknown."""
+        if not self._records > 0 or not self._known > 0:
+            return None
+        rate = self._arrived / self._known if at == "mean" else self._peak
+        cores = rate * self._cores / self._records
+        hosts = max(1, math.ceil(cores / (type.cores * type.speed * utilisation) - NEARLY))
+        return Provision(hosts, rate=rate, cores=cores)
+
+
+def measured(recording: Recording, at: At = "peak", utilisation: float = TARGET_UTILISATION) -> Provision | None:
+    """The provision that a recorded run's offered load fills at the work per record that it measured; None if unknown.
+
+    The peak is the highest mean rate over the target latency.
+    """
+    if not recording.host_types or len(recording.times) < 2:
+        return None
+    return work_of(recording, Work(recording.header.target_latency)).provision(recording.host_types[0], at, utilisation)
+
+
+def work_of(recording: Recording, before: Work) -> Work:
+    """The work of a recording, and that `before` it."""
+    work = before.copy()
+    offered, processed = recording.application(Metric.ARRIVAL_RATE), recording.application(Metric.THROUGHPUT)
+    for each in zip(*(column.tolist() for column in (recording.times, offered, processed, _busy(recording))), strict=True):
+        work.add(*each)
+    return work
+
+
+def _most(of_hosts: float, of_operators: float) -> float:
+    return of_operators if math.isnan(of_hosts) else float(np.fmax(of_hosts, of_operators))
+
+
+def _busy(recording: Recording) -> Floats:
+    """Cores of speed 1 in use over time: of all hosts where they measure it, else of all operators; NaN where unknown."""
+    speeds = {lease.host: _speed(recording, lease.host, lease.type.speed) for lease in recording.hosts}
+    of_hosts = _summed(
+        recording.host(lease.host, Metric.CPU) * lease.type.cores * speeds[lease.host] for lease in recording.hosts
+    )
+    speed = np.mean([*speeds.values()], axis=0) if speeds else 1.0
+    of_operators = speed * _summed(recording.operator(name, Metric.BUSY_CORES) for name in recording.operators)
+    busy = np.where(np.isnan(of_hosts), of_operators, np.fmax(of_hosts, of_operators))
+    return np.broadcast_to(busy, recording.times.shape)
+
+
+def _speed(recording: Recording, host: str, nominal: float) -> Floats:
+    """Speed of a host over time: measured if known, else nominal."""
+    measured = recording.host(host, Metric.SPEED)
+    return np.where(np.isnan(measured), nominal, measured)
+
+
+def _summed(columns: Iterable[Floats]) -> Floats:
+    """The sum of what is known of `columns`; NaN where nothing is."""
+    total: Floats | float = np.nan
+    for column in columns:
+        total = np.where(np.isnan(total), column, total + np.nan_to_num(column))
+    return np.asarray(total)
+
+
+def _placed(layout: Layout) -> list[Operator]:
+    """Operators with instances of their own, in topological order."""
+    by_name = layout.graph.by_name
+    return [by_name[name] for name in layout.graph.order if by_name[name].kind in (Kind.TRANSFORM, Kind.KEYED)]
+
+
+def _own(operator: Operator) -> float:
+    """Cores that one instance has; one that declares none counts as a whole core."""
+    return operator.cores or 1.0
+
+
+class _Room:
+    """Free cores and memory of a host."""
+
+    def __init__(self, type: HostType) -> None:
+        self.cores, self.memory = type.cores, type.memory
+
+    def takes(self, operator: Operator) -> bool:
+        if operator.cores > self.cores + NEARLY or operator.memory > self.memory + NEARLY:
+            return False
+        self.cores -= operator.cores
+        self.memory -= operator.memory
+        return True
+
+
+def _place(room: list[_Room], operator: Operator) -> bool:
+    """Place an instance on the first host with room; False if there is none. Without needs it takes no room."""
+    if operator.cores <= 0 and operator.memory <= 0:
+        return False
+    return any(host.takes(operator) for host in room)
+
+
+def _packed(layout: Layout, type: HostType, instances: Mapping[str, int]) -> int:
+    """Hosts that hold `instances`, by first fit, the largest first."""
+    room: list[_Room] = []
+    by_name = layout.graph.by_name
+    for name in sorted(instances, key=lambda each: (-by_name[each].cores, -by_name[each].memory)):
+        operator = by_name[name]
+        if operator.cores > type.cores + NEARLY or operator.memory > type.memory + NEARLY:
+            raise CloudError(
+                f"operator {name!r} needs {operator.cores:g} cores and {operator.memory:g} MB for one instance; a host of "
+                f"type {type.name!r} has {type.cores:g} and {type.memory:g}: declare fewer `cores` for it, or larger hosts"
+            )
+        if operator.cores <= 0 and operator.memory <= 0:
+            continue
+        since = 0  # hosts before this one have no room for another of this operator
+        for _ in range(instances[name]):
+            while since < len(room) and not room[since].takes(operator):
+                since += 1
+            if since == len(room):
+                room.append(_Room(type))
+                room[-1].takes(operator)
+    return len(room)

@@ -1,0 +1,241 @@
+"""Converts an observation of one application for the managers: its replicas, hosts and response time, in columns."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TypeAlias
+
+import numpy as np
+
+from elastream.core.decision import Unknown
+from elastream.core.frames import Floats, Integers, known_sum
+from elastream.core.hosts import HostState, HostType, Lease
+from elastream.core.metrics import Metric, Rows
+from elastream.core.observation import Observation
+from elastream.policies.common.measures import host_capacity, tasks_on
+from elastream.policies.e2df.columns import Applications, LeasedHosts, Operators, Replicas, Snapshot, identities
+
+NEARLY = 1e-9
+"""Needs are sums of decimal fractions: rounding must not cost a slot."""
+
+
+def snapshot_of(observation: Observation) -> Snapshot:
+    """What the managers see of an observation, for one application.
+
+    A replica is an instance of an operator that can be scaled. Of any other operator it is all that one host holds of it
+    (on Spark: its state partitions there), with the operator's busy cores dealt over its tasks; of a scalable operator
+    whose instances the plant places nowhere, each instance, all as used as the operator's stage is on average.
+
+    Where operators are fused, the stages of a query take turns on the same slots: a replica then is as used as
+    all turns together are long, its own and those of the other stages that it waits for. One stage at half of its slots'
+    cores and another at half of its own use all of the time, and so does a query in which several micro-batches wait. Where
+    none wait, how long its own turn is says whether another replica would help.
+    """
+    context = observation.context
+    leases = {h: lease for h, lease in observation.leases.items() if lease.state is not HostState.RELEASING}
+    regions = tuple(sorted({*(x.type.region for x in leases.values()), *(t.region for t in context.host_types.values())}))
+    at = {region: row for row, region in enumerate(regions)}
+    hosts = LeasedHosts(
+        tuple(leases),
+        np.array([at[lease.type.region] for lease in leases.values()], dtype=np.int64),
+        _slots(observation, leases),
+        np.array([observation.hosts.value(host, Metric.CPU) for host in leases], dtype=np.float64),
+        np.array([x.state in (HostState.RUNNING, HostState.DRAINING) for x in leases.values()], dtype=np.bool_),
+        _afloat(observation, leases),
+    )
+    names = observation.operators.ids
+    response = observation.latency(Metric.LATENCY).value
+    target = context.target_latency
+    return Snapshot(
+        observation.time,
+        regions,
+        hosts,
+        _replicas(observation, hosts),
+        Operators(names, np.zeros(len(names), dtype=np.int64), identities([f"{context.graph.name}/{n}" for n in names])),
+        Applications(
+            (context.graph.name,),
+            np.array([math.nan if response is None else response]),
+            np.array([math.nan if target is None else target]),
+        ),
+    )
+
+
+def holds(observation: Observation, kind: HostType) -> int:
+    """Slots of an empty host of that type: as declared, and no more than instances that fit into its cores and memory."""
+    cores, memory = _most(observation)
+    return int(min(kind.slots, max(1.0, _fitting(kind, cores, memory))))
+
+
+def lacking(observation: Observation, snapshot: Snapshot) -> Iterator[Unknown]:
+    """Metrics without which the use of none of an operator's replicas is known, so that its manager proposes nothing."""
+    replicas, names, tasks = snapshot.replicas, snapshot.operators.names, observation.tasks
+    known = set(replicas.operator[~np.isnan(replicas.utilisation)].tolist())
+    for row, name in enumerate(names):
+        scalable = name in observation.context.scalable
+        mine = np.flatnonzero(tasks.operator == row)
+        if row in known or not (scalable or len(mine)):
+            continue
+        if scalable and len(mine):
+            task = str(tasks.tasks[int(mine[0])])
+            if math.isnan(float(tasks.column(Metric.UTILISATION)[mine[0]])):
+                yield Unknown(Metric.UTILISATION, Rows.TASK, task)
+        elif scalable and not width(observation, row):
+            yield Unknown(Metric.PARALLELISM, Rows.OPERATOR, name)
+        else:
+            metric = Metric.UTILISATION if _waits(observation, row) else Metric.BUSY_CORES
+            if math.isnan(observation.operators.value(name, metric)):
+                yield Unknown(metric, Rows.OPERATOR, name)
+
+
+def _most(observation: Observation) -> tuple[float, float]:
+    """Cores and megabytes of the most demanding of the operators whose instances reserve them where they are placed."""
+    context = observation.context
+    placed = {observation.operators.ids[row] for row in np.unique(observation.tasks.operator).tolist()}
+    reserving = [context.graph.by_name[name] for name in placed & context.scalable]
+    return max((o.cores for o in reserving), default=0.0), max((o.memory for o in reserving), default=0.0)
+
+
+def _fitting(kind: HostType, cores: float, memory: float, used: tuple[float, float] = (0.0, 0.0)) -> float:
+    """Instances of that size that fit beside what is used; inf where they need nothing."""
+    room = [(kind.cores - used[0]) / cores] if cores > 0 else []
+    room += [(kind.memory - used[1]) / memory] if memory > 0 else []
+    return math.floor(min(room) + NEARLY) if room else math.inf
+
+
+def _slots(observation: Observation, leases: Mapping[str, Lease]) -> Integers:
+    """Slots of each host: as declared, and no more than the replicas there and those that fit beside them."""
+    cores, memory = _most(observation)
+    tasks, graph, names = observation.tasks, observation.context.graph, observation.operators.ids
+    needs = np.array([(graph.by_name[name].cores, graph.by_name[name].memory) for name in names]).reshape(-1, 2)
+    own = np.array([name in observation.context.scalable for name in names], dtype=np.bool_)
+    found = []
+    for host, lease in leases.items():
+        here = tasks.operator[tasks.host == observation.hosts.rows.get(host, -2)]
+        here = here[own[here]]
+        used = needs[here].sum(axis=0)
+        room = _fitting(lease.type, cores, memory, (float(used[0]), float(used[1])))
+        found.append(int(min(lease.type.slots, len(here) + max(0.0, room))))
+    return np.array(found, dtype=np.int64)
+
+
+def _afloat(observation: Observation, leases: Mapping[str, Lease]) -> Integers | None:
+    """Slots of each host that instances take which are placed nowhere; None where there are none.
+
+    They take turns with tasks with state, whose slots are counted first, then those of the oldest hosts. Dealt
+    evenly, a host more or fewer would change how many are free by more than its own.
+    """
+    wide = int(max((width(observation, row) for row in floating(observation)), default=0.0))
+    if not wide:
+        return None
+    slots = np.array([lease.type.slots if host in observation.usable else 0 for host, lease in leases.items()])
+    order = np.argsort([tasks_on(observation, host) == 0 for host in leases], kind="stable")
+    taken = np.zeros(len(slots), dtype=np.int64)
+    taken[order] = np.diff(np.minimum(np.cumsum(slots[order]), wide), prepend=0)
+    return taken
+
+
+LATE = 3.0
+"""Micro-batches that wait where a query is never idle: one waits while another runs, a second after a slow one."""
+TURN = 30.0
+"""Seconds within which a query that has time begins a micro-batch: E2DF's period, shorter than which it would not act."""
+_Part: TypeAlias = tuple[Integers, Integers, Integers, Floats]
+"""Columns of replicas: operator, index, host, utilisation."""
+
+
+def _replicas(observation: Observation, hosts: LeasedHosts) -> Replicas:
+    context, tasks, names = observation.context, observation.tasks, observation.operators.ids
+    row_of = np.array([hosts.rows.get(host, -1) for host in observation.hosts.ids] or [-1], dtype=np.int64)
+    host = np.where(tasks.host >= 0, row_of[tasks.host], -1)
+    scalable = np.array([name in context.scalable for name in names], dtype=np.bool_)
+    own = scalable[tasks.operator]
+    used = tasks.column(Metric.UTILISATION)
+    placed: list[_Part] = [(tasks.operator[own], tasks.index[own], host[own], used[own])]
+    pools = [_instances(observation, row) for row in _unplaced(observation) if _waits(observation, row)]
+    shares = [_shares(observation, hosts, row, host) for row in np.unique(tasks.operator[~own]).tolist()]
+    turns = [*shares, *(_instances(observation, row) for row in floating(observation))]
+    own_turn: Floats | None = None
+    if not context.layout.apart:
+        # A turn of unknown length is none: what no meter sees of it is in the busy cores of the others.
+        lengths = [float(np.nan_to_num(part[3]).max()) for part in turns]
+        late = _never_idle(observation)
+        whole = max(1.0, sum(lengths)) if late else sum(lengths)
+        if not late:
+            each = [np.full(len(part[0]), len(turns) * length) for part, length in zip(turns, lengths, strict=True)]
+            own_turn = np.concatenate([_always(placed), *each, _always(pools)])
+        turns = [(*part[:3], part[3] + whole - length) for part, length in zip(turns, lengths, strict=True)]
+    operator, index, on, utilisation = (np.concatenate(each) for each in zip(*placed, *turns, *pools, strict=True))
+    return Replicas(operator, index, on, utilisation, own_turn)
+
+
+def _always(parts: Sequence[_Part]) -> Floats:
+    """Turns of replicas that wait for none of another stage."""
+    return np.full(sum(len(part[0]) for part in parts), math.inf)
+
+
+def _never_idle(observation: Observation) -> bool:
+    """Whether a query has so much more waiting than its last micro-batch took that it runs batch after batch.
+
+    What these take beside their records is no core's use, but leaves no time for more records. A query that ended none
+    since the last observation is within one, if more waits than comes while it could have had its turn.
+    """
+    last, operators = {batch.segment: batch.records for batch in observation.batches}, observation.operators
+    for name in (segment.name for segment in observation.context.layout.segments):
+        usual = LATE * last[name] if name in last else TURN * operators.value(name, Metric.ARRIVAL_RATE)
+        if operators.value(name, Metric.BACKLOG) > usual > 0:
+            return True
+    return False
+
+
+def _shares(observation: Observation, hosts: LeasedHosts, operator: int, host: Integers) -> _Part:
+    """By host that holds some of an operator's tasks, all that it holds as one replica; `host`: row of each task."""
+    mine = host[observation.tasks.operator == operator]
+    rows, count = np.unique(mine[mine >= 0], return_counts=True)
+    busy = _busy(observation, observation.operators.ids[operator])
+    cores = np.array([host_capacity(observation, hosts.names[row]) for row in rows.tolist()])
+    return np.full(len(rows), operator), rows, rows, busy * count / len(mine) / cores
+
+
+def _unplaced(observation: Observation) -> list[int]:
+    """Operators that can be scaled and whose instances stand nowhere."""
+    scalable, placed = observation.context.scalable, set(observation.tasks.operator.tolist())
+    return [
+        row
+        for row, name in enumerate(observation.operators.ids)
+        if name in scalable and row not in placed and width(observation, row)
+    ]
+
+
+def floating(observation: Observation) -> list[int]:
+    """Those of them whose instances take turns on slots."""
+    return [row for row in _unplaced(observation) if not _waits(observation, row)]
+
+
+def _instances(observation: Observation, operator: int) -> _Part:
+    """Instances that are placed nowhere, each as used as all are on average.
+
+    Threads of an operator that waits take no slot, and are used while they wait.
+    """
+    n, usable, name = int(width(observation, operator)), observation.usable, observation.operators.ids[operator]
+    if _waits(observation, operator):
+        each = observation.operators.value(name, Metric.UTILISATION)
+    else:
+        # Instances have equal parts of the records, so that all wait for the one on the slowest slot.
+        slots = [host_capacity(observation, host) / observation.leases[host].type.slots for host in usable]
+        slot = min(slots, default=math.nan)
+        each = min(_busy(observation, name) / (n * slot), 1.0)  # NaN stays NaN
+    return np.full(n, operator), np.arange(n), np.full(n, -1), np.full(n, each)
+
+
+def width(observation: Observation, operator: int) -> float:
+    """Instances of an operator; 0 where that is unknown."""
+    return float(np.nan_to_num(observation.operators.column(Metric.PARALLELISM)[operator]))
+
+
+def _waits(observation: Observation, operator: int) -> bool:
+    return observation.context.graph.operator(observation.operators.ids[operator]).waits
+
+
+def _busy(observation: Observation, operator: str) -> float:
+    """Cores of speed 1 that work at the stage of an operator."""
+    stage = observation.context.layout.stage_of[operator]
+    busy = known_sum([observation.operators.value(name, Metric.BUSY_CORES) for name in stage.operators])
+    return observation.mean_speed * busy

@@ -1,0 +1,440 @@
+"""OTD, online task deployment: moves one task per round to reduce traffic between nodes, or to relieve a loaded worker.
+
+From Zhang, Jin, Wang, Liu and Wan, "Online nonstop task management for Storm-based distributed stream processing engines"
+(JCST, 2024), section 4. A *worker* runs tasks; traffic within a *node* is free. Here a worker is a host, and a node is a
+host or, if hosts of a region share a machine or rack, a region.
+"""
+
+import math
+from collections.abc import Iterator, Set
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import ClassVar, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from elastream.core.action import MoveTask, TaskId
+from elastream.core.decision import Unknown
+from elastream.core.frames import Floats, Integers
+from elastream.core.hosts import HostState
+from elastream.core.metrics import Metric, Needs, Rows
+from elastream.core.observation import Context, Exchange, Observation
+from elastream.core.plant import Plan
+from elastream.errors import InputError
+from elastream.policies.common.measures import TICK
+from elastream.policies.static import missing_hosts, places_only
+
+
+@dataclass(frozen=True)
+class Attraction:
+    """Bytes/s that each task exchanges with all tasks on a node; sorted by task and node, pairs without traffic omitted."""
+
+    task: Integers
+    node: Integers
+    rate: Floats
+
+    def at(self, task: Integers, node: Integers, nodes: int) -> Floats:
+        """Rates of these pairs of task and node; shape (pairs,), 0 without traffic. nodes: number of nodes."""
+        keys, wanted = self.task * nodes + self.node, task * nodes + node
+        if not keys.size:
+            return np.zeros(wanted.size)
+        found = np.minimum(np.searchsorted(keys, wanted), keys.size - 1)
+        return np.where(keys[found] == wanted, self.rate[found], 0.0)
+
+
+def attraction(exchange: Exchange, place: Integers, nodes: int) -> Attraction:
+    """The sums of Equation 4 for all tasks and nodes with traffic. place: node of each task, -1 if unplaced.
+
+    Traffic with unplaced tasks is ignored.
+    """
+    source, target, rate = exchange.source, exchange.target, exchange.rate
+    between = (source >= 0) & (target >= 0) & (source != target)
+    source, target, rate = source[between], target[between], rate[between]
+    task, other = np.concatenate([source, target]), np.concatenate([target, source])
+    node, both = place[other], np.concatenate([rate, rate])
+    placed = node >= 0
+    keys = task[placed] * nodes + node[placed]
+    order = np.argsort(keys)
+    keys, both = keys[order], both[placed][order]
+    first = np.flatnonzero(np.diff(keys, prepend=-1))
+    sums = np.add.reduceat(both, first) if first.size else np.zeros(0)
+    return Attraction(keys[first] // nodes, keys[first] % nodes, sums)
+
+
+def allocation_score(exchange: Exchange, place: Integers, task: int, node: int) -> float:
+    """AS of Equation 4: the traffic of `task` within `node` minus that with all other nodes, if it were on `node`."""
+    touching = (exchange.source == task) ^ (exchange.target == task)
+    other = np.where(exchange.source == task, exchange.target, exchange.source)[touching]
+    rate = exchange.rate[touching]
+    there = np.append(place, -1)[other]
+    placed = there >= 0
+    within = rate[placed & (there == node)].sum()
+    return float(within - rate[placed & (there != node)].sum())
+
+
+def score_changes(pulls: Attraction, place: Integers, task: Integers, node: Integers, nodes: int) -> Floats:
+    """ASC of Equation 5 for moving each of `task` alone to the corresponding `node`; shape (moves,)."""
+    return np.asarray(pulls.at(task, node, nodes) - pulls.at(task, place[task], nodes))
+
+
+def touching(exchange: Exchange, tasks: Integers, count: int) -> Exchange:
+    """The entries with one of `tasks` as source or target."""
+    mine = np.zeros(count + 1, dtype=np.bool_)
+    mine[tasks] = True
+    rows = mine[exchange.source] | mine[exchange.target]
+    return Exchange(exchange.source[rows], exchange.target[rows], exchange.rate[rows])
+
+
+class LoadClass(IntEnum):
+    """Load class of a worker. UNKNOWN, also for workers that accept no tasks: takes no part."""
+
+    UNKNOWN = 0
+    LOW = 1
+    NORMAL = 2
+    HIGH = 3
+
+
+class Case(IntEnum):
+    """The paper's four cases, by whether there are workers with high load and workers with low load."""
+
+    BALANCE = 1
+    """Both: a task of the busiest worker is moved (Algorithm 1)."""
+    SHORTAGE = 2
+    """Only high: no worker has room; the plan carries a remark."""
+    COMMUNICATION = 3
+    """Only low: a task is moved to the node with which it exchanges most (Algorithm 2)."""
+    NONE = 4
+    """Neither: no action."""
+
+
+@dataclass(frozen=True, slots=True)
+class OtdRules:
+    """Thresholds of load and benefit; the paper gives no figures for them.
+
+    high: utilisation from which load is high. low: below which it is low. long_wait: seconds of a worker's work that wait
+    for it, from which its load is high, whatever its CPU use; long_queue: records, where it is unknown how many it works
+    off in a second. threshold: least change of the allocation score for Algorithm 2, as a fraction of a task's mean
+    exchange (the paper's threshold_ASC has its own unit).
+
+    relief: an extension. As published, both algorithms consider communication alone: Algorithm 1 may move an idle task, or
+    one so heavy that the receiver becomes as loaded as the giver was; Algorithm 2 may fill a worker that Algorithm 1 must
+    then relieve, without end. With `relief` above 0, a move by Algorithm 1 must lower the higher of the two utilisations by
+    that part of itself, and if the busiest worker has no such task the next one with high load is tried; a move by
+    Algorithm 2 must leave its receiver below high load. 0: as published.
+
+    It is what a move costs over the time in which it has to earn that: while all wait for a worker of utilisation u, relief
+    of b raises what is processed by b / u, and a move that stops processing for s seconds is worth it within T where
+    b / u >= s / T. The default is one second (the paper's stop is shorter, section 5.2.1) over a minute.
+    """
+
+    high: float = 0.9
+    low: float = 0.7
+    long_queue: float = 1000.0
+    long_wait: float = 10.0
+    threshold: float = 0.01
+    relief: float = 1 / 60
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.relief < 0.5:
+            raise InputError(f"relief is {self.relief:g}; it must be at least 0 and below 0.5, the largest possible relief")
+        if not 0 < self.low <= self.high:
+            raise InputError(
+                f"load is low below {self.low:g} and high from {self.high:g}: low must be above 0 and at most high"
+            )
+        if self.threshold < 0:
+            raise InputError(f"threshold is {self.threshold:g}; it must not be negative")
+        if not (self.long_queue > 0 and self.long_wait > 0):
+            raise InputError(
+                f"long_queue is {self.long_queue:g} records and long_wait {self.long_wait:g} s; both must be above 0"
+            )
+
+
+@dataclass(frozen=True)
+class Workers:
+    """Columns by worker. node: number of its node. utilisation: 0 to 1, queue: records waiting there; NaN if unknown.
+
+    takes: whether it accepts tasks. processed: records/s that it works off, NaN or None if unknown.
+    """
+
+    node: Integers
+    utilisation: Floats
+    queue: Floats
+    takes: NDArray[np.bool_]
+    processed: Floats | None = None
+
+    def long(self, rules: OtdRules) -> NDArray[np.bool_]:
+        """Which workers have a long queue: thousands of records are none where as many are worked off in a moment."""
+        rate = np.nan if self.processed is None else self.processed
+        return np.asarray(self.queue >= np.where(np.greater(rate, 0), rules.long_wait * rate, rules.long_queue))
+
+    @property
+    def heaviest_last(self) -> Integers:
+        """Workers ordered by load: by utilisation rounded to 0.01, then by queue."""
+        used = np.where(np.isnan(self.utilisation), 0.0, np.round(self.utilisation, 2))
+        waiting = np.where(np.isnan(self.queue), 0.0, self.queue)
+        return np.lexsort((waiting, used))
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """Result of a round: the case, and for cases 1 and 3 the task to move, its new worker (-1: no move) and the change of
+    its allocation score (bytes/s; NaN if exchanges are unknown)."""
+
+    case: Case
+    task: int = -1
+    worker: int = -1
+    change: float = math.nan
+
+
+def classes(workers: Workers, rules: OtdRules) -> Integers:
+    """Load class of each worker, by CPU use and queue, or by the one that is known; shape (workers,)."""
+    long = workers.long(rules)
+    found = np.full(workers.node.size, LoadClass.UNKNOWN, dtype=np.int64)
+    found[~np.isnan(workers.utilisation)] = LoadClass.NORMAL
+    found[workers.utilisation < rules.low] = LoadClass.LOW
+    found[(workers.utilisation >= rules.high) | long] = LoadClass.HIGH
+    found[~workers.takes] = LoadClass.UNKNOWN
+    return found
+
+
+def otd_round(
+    workers: Workers,
+    host: Integers,
+    load: Floats,
+    exchange: Exchange,
+    rules: OtdRules,
+    without: frozenset[tuple[int, int]] = frozenset(),
+) -> Pair:
+    """Compute one round. host: worker of each task, -1 if unplaced. load: of each task, NaN if unknown.
+
+    Ties, in particular if exchanges are unknown, are broken by the better balance of loads. without: excluded pairs of task
+    and worker.
+    """
+    found = classes(workers, rules)
+    high, low = found == LoadClass.HIGH, found == LoadClass.LOW
+    case = (
+        (Case.BALANCE if low.any() else Case.SHORTAGE) if high.any() else (Case.COMMUNICATION if low.any() else Case.NONE)
+    )
+    if case in (Case.SHORTAGE, Case.NONE) or not host.size:
+        return Pair(case)
+    order = workers.heaviest_last
+    nodes = int(workers.node.max()) + 1
+    # The least loaded low-load worker of each node: iterating from the heaviest, the last assignment is the lightest.
+    lightest = np.full(nodes, -1, dtype=np.int64)
+    for worker in order[::-1][low[order[::-1]]].tolist():
+        lightest[workers.node[worker]] = worker
+    place = np.where(host >= 0, workers.node[host], -1)
+    if case is Case.BALANCE:
+        givers, weight = order[high[order]][::-1], _weights(workers, host, load)
+        for giver in (givers if rules.relief > 0 else givers[:1]).tolist():
+            pair = _balance(workers, host, weight, place, exchange, giver, lightest, rules, without)
+            if pair.task >= 0:
+                return pair
+        return Pair(case)
+    return _bring_together(workers, host, load, place, exchange, lightest, rules, without)
+
+
+def _balance(
+    workers: Workers,
+    host: Integers,
+    weight: Floats,
+    place: Integers,
+    exchange: Exchange,
+    giver: int,
+    lightest: Integers,
+    rules: OtdRules,
+    without: frozenset[tuple[int, int]],
+) -> Pair:
+    """Algorithm 1: the pair of a task on worker `giver` and a node's lightest worker with the greatest change of score.
+
+    weight: of each task, see `_weights`.
+    """
+    mine, goals = np.flatnonzero(host == giver), np.flatnonzero(lightest >= 0)
+    if not mine.size:
+        return Pair(Case.BALANCE)
+    nodes = lightest.size
+    task, node = np.repeat(mine, goals.size), np.tile(goals, mine.size)
+    worker = lightest[node]
+    if exchange.known:
+        change = score_changes(attraction(touching(exchange, mine, host.size), place, nodes), place, task, node, nodes)
+    else:
+        change = np.zeros(task.size)
+    gap = workers.utilisation[giver] - workers.utilisation[worker]
+    # The relief of the busier worker; largest for a task of half the gap.
+    brings = np.minimum(weight[task], gap - weight[task])
+    order = np.lexsort((worker, -np.where(np.isnan(brings), 0.0, brings), -change))
+    for row in order.tolist():
+        if rules.relief > 0 and brings[row] < rules.relief * workers.utilisation[giver]:
+            continue
+        if (int(task[row]), int(worker[row])) not in without:
+            return Pair(Case.BALANCE, int(task[row]), int(worker[row]), float(change[row]) if exchange.known else math.nan)
+    return Pair(Case.BALANCE)
+
+
+def _weights(workers: Workers, host: Integers, load: Floats) -> Floats:
+    """Each task's part of its worker's utilisation; shape (tasks,), NaN if unknown or unplaced."""
+    at = np.append(workers.utilisation, np.nan)[host]
+    total = np.bincount(np.maximum(host, 0), np.where(host >= 0, np.nan_to_num(load), 0.0), workers.node.size)
+    return np.asarray(load / np.maximum(np.append(total, 1.0)[host], 1e-12) * at)
+
+
+def _bring_together(
+    workers: Workers,
+    host: Integers,
+    load: Floats,
+    place: Integers,
+    exchange: Exchange,
+    lightest: Integers,
+    rules: OtdRules,
+    without: frozenset[tuple[int, int]],
+) -> Pair:
+    """Algorithm 2: the pair of a task and a node's lightest worker with the greatest change, if above the threshold."""
+    if not exchange.known:
+        return Pair(Case.COMMUNICATION)
+    nodes = lightest.size
+    pulls = attraction(exchange, place, nodes)
+    own = pulls.at(np.arange(host.size), place, nodes)
+    # Without traffic a task gains nothing: only pairs in the table can be worth a move.
+    movable = (host >= 0) & workers.takes[host]
+    goal = lightest[pulls.node]
+    open_to = (goal >= 0) & (pulls.node != place[pulls.task]) & movable[pulls.task]
+    if rules.relief > 0:
+        open_to &= ~(workers.utilisation[goal] + _weights(workers, host, load)[pulls.task] >= rules.high)
+    change = np.where(open_to, pulls.rate - own[pulls.task], -math.inf)
+    if not change.size:
+        return Pair(Case.COMMUNICATION)
+    least = rules.threshold * float(pulls.rate.sum()) / host.size
+    best = int(np.argmax(change))
+    if without:
+        barred = [(int(pulls.task[r]), int(goal[r])) in without for r in np.flatnonzero(change > least)]
+        change[np.flatnonzero(change > least)[barred]] = -math.inf
+        best = int(np.argmax(change))
+    if not change[best] > least:
+        return Pair(Case.COMMUNICATION)
+    return Pair(Case.COMMUNICATION, int(pulls.task[best]), int(goal[best]), float(change[best]))
+
+
+@dataclass(frozen=True, slots=True)
+class OtdMemory:
+    """Memory of `Otd`. due: time of its next round. requested: the move of its last round.
+
+    failed: (task, host) of moves that did not take effect since the placement last changed.
+    """
+
+    due: float = -math.inf
+    requested: MoveTask | None = None
+    failed: frozenset[tuple[TaskId, str]] = frozenset()
+
+    def after(self, observation: Observation) -> frozenset[tuple[TaskId, str]]:
+        """Failed moves, that of the last round included; empty if that one took effect."""
+        if self.requested is None:
+            return self.failed
+        tasks = observation.tasks
+        row = tasks.rows.get(str(self.requested.task))
+        at = int(tasks.host[row]) if row is not None else -1
+        moved = at >= 0 and observation.hosts.ids[at] == self.requested.host
+        return frozenset() if moved else self.failed | {(self.requested.task, self.requested.host)}
+
+
+@dataclass(frozen=True)
+class Otd(OtdRules):
+    """The policy: at most one `MoveTask` every `period` seconds, and a remark if resources are short.
+
+    Besides the thresholds of `OtdRules`, node: "host" or "region", within which traffic is free. hosts:
+    number of hosts to keep leased; 0: the hosts present.
+
+    A move that did not take effect is not planned again until the placement has changed; see `OtdMemory`.
+    """
+
+    period: float = 5.0
+    node: Literal["host", "region"] = "host"
+    hosts: int = 0
+
+    def __post_init__(self) -> None:
+        if self.node not in ("host", "region"):
+            raise InputError(f"node is {self.node!r}; it must be 'host' or 'region'")
+        super().__post_init__()
+
+    needs: ClassVar[Needs] = frozenset({(Rows.TASK, Metric.BUSY_CORES), (Rows.HOST, Metric.CPU)})
+    exchanges: ClassVar = True
+    """It reads who sends whom how much, which a plant may have to measure for it."""
+    name: ClassVar = "otd"
+
+    def plan(self, observation: Observation, memory: OtdMemory | None = None) -> Plan:
+        """The best move of this round, if any; none between two rounds.
+
+        Case 2 yields a remark instead of an action: workers are overloaded, and none has room.
+        """
+        memory = memory or OtdMemory()
+        if observation.time < memory.due - TICK:
+            return Plan(memory=memory)
+        failed = memory.after(observation)
+        pair = self.decide(observation, failed)
+        move = self._move(observation, pair) if pair.task >= 0 else None
+        return Plan(
+            (*missing_hosts(observation, self.hosts), *((move,) if move else ())),
+            OtdMemory(observation.time + self.period, move, failed),
+            remarks=(shortage(observation, self),) if pair.case is Case.SHORTAGE else (),
+            unknown=tuple(_lacking(observation, pair)),
+        )
+
+    def unfit(self, context: Context) -> str:
+        """Why it can do nothing; empty where it can."""
+        return places_only(self.name, self.hosts, context)
+
+    def decide(self, observation: Observation, failed: Set[tuple[TaskId, str]] = frozenset()) -> Pair:
+        """Case and best pair for this observation, as rows of its tasks and hosts. failed: excluded pairs."""
+        tasks, rows = observation.tasks, observation.hosts.rows
+        without = frozenset(
+            (tasks.rows[str(task)], rows[host]) for task, host in failed if str(task) in tasks.rows and host in rows
+        )
+        busy = tasks.column(Metric.BUSY_CORES)
+        load = tasks.column(Metric.UTILISATION) if np.isnan(busy).all() else busy
+        return otd_round(workers_of(observation, self.node), tasks.host, load, observation.exchange, self, without)
+
+    def _move(self, observation: Observation, pair: Pair) -> MoveTask:
+        if pair.case is Case.BALANCE:
+            why = "its host is the busiest of the overloaded ones"
+        else:
+            why = f"{pair.change:,.0f} bytes/s less between {self.node}s"
+        return MoveTask(observation.tasks.tasks[pair.task], observation.hosts.ids[pair.worker], why=why)
+
+
+def _lacking(observation: Observation, pair: Pair) -> Iterator[Unknown]:
+    """The use of a host that takes tasks, or, where tasks would be brought together, what they exchange."""
+    workers = workers_of(observation)
+    for row in np.flatnonzero(workers.takes & np.isnan(workers.utilisation)).tolist():
+        yield Unknown(Metric.CPU, Rows.HOST, observation.hosts.ids[row], "cannot place on it")
+    traffic = observation.tasks.column(Metric.TRAFFIC)
+    if pair.case is Case.COMMUNICATION and not observation.exchange.known and np.isnan(traffic).all():
+        yield Unknown(Metric.TRAFFIC, Rows.TASK, consequence="cannot bring tasks together")
+
+
+def workers_of(observation: Observation, node: str = "host") -> Workers:
+    """The hosts of an observation as workers, in the same order."""
+    hosts, tasks = observation.hosts, observation.tasks
+    leases = [observation.leases[host] for host in hosts.ids]
+    if node == "region":
+        regions = sorted({lease.type.region for lease in leases})
+        number = np.array([regions.index(lease.type.region) for lease in leases], dtype=np.int64)
+    else:
+        number = np.arange(len(leases))
+
+    def by_host(metric: Metric) -> Floats:
+        values = tasks.column(metric)
+        counted = (tasks.host >= 0) & ~np.isnan(values)
+        found = np.bincount(tasks.host[counted], values[counted], len(leases)).astype(np.float64)
+        found[np.bincount(tasks.host[counted], minlength=len(leases)) == 0] = np.nan
+        return found
+
+    takes = np.array([lease.state is HostState.RUNNING for lease in leases], dtype=np.bool_)
+    return Workers(number, hosts.column(Metric.CPU), by_host(Metric.BACKLOG), takes, by_host(Metric.PROCESSED_RATE))
+
+
+def shortage(observation: Observation, rules: OtdRules) -> str:
+    """The remark of case 2."""
+    found = classes(workers_of(observation), rules)
+    full = [host for host, kind in zip(observation.hosts.ids, found.tolist(), strict=True) if kind == LoadClass.HIGH]
+    named = ", ".join(full[:5]) + (f" and {len(full) - 5} more" if len(full) > 5 else "")
+    return f"resources are short: load is high on {named}, and no host has a load low enough to accept a task"

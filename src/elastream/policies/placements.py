@@ -1,0 +1,90 @@
+"""Placements that ignore loads: baselines for placement policies."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from elastream.core.action import Action, MoveTask
+from elastream.core.frames import Integers
+from elastream.core.observation import Context, Observation
+from elastream.core.plant import Plan
+from elastream.policies.elastic_allocator.policy import free_slots, movable
+from elastream.policies.static import missing_hosts, places_only
+
+
+@dataclass(frozen=True)
+class Even:
+    """Storm's even scheduler: the tasks of `operators` (all by default) on the hosts in round-robin order.
+
+    hosts: number of hosts to keep leased; 0: the hosts present.
+    """
+
+    operators: Sequence[str] = ()
+    hosts: int = 0
+    name: ClassVar = "even"
+
+    def plan(self, observation: Observation, memory: object = None) -> Plan:
+        """Moves of the tasks that are not on their round-robin host."""
+        rows = movable(observation, self.operators)
+        turns = np.arange(rows.size) % max(1, len(observation.usable))
+        return Plan((*missing_hosts(observation, self.hosts), *_moves(observation, rows, turns, "round-robin placement")))
+
+    def unfit(self, context: Context) -> str:
+        """Why it can do nothing; empty where it can."""
+        return places_only(self.name, self.hosts, context)
+
+
+@dataclass(frozen=True)
+class Random:
+    """Each task of `operators` (all by default) on a random host; deterministic for a seed.
+
+    slots: whether each task fills a slot of its host, as on Storm: then in a random slot of those that others leave free.
+    hosts: number of hosts to keep leased; 0: the hosts present.
+    """
+
+    seed: int = 0
+    operators: Sequence[str] = ()
+    slots: bool = False
+    hosts: int = 0
+    name: ClassVar = "random"
+
+    def plan(self, observation: Observation, memory: object = None) -> Plan:
+        """Moves of the tasks that are not on their drawn host."""
+        rows = movable(observation, self.operators)
+        random, usable = np.random.default_rng(self.seed), observation.usable
+        drawn = random.integers(0, max(1, len(usable)), rows.size)
+        if self.slots and usable:
+            at = np.array([observation.hosts.rows[host] for host in usable])
+            free = np.repeat(np.arange(at.size), free_slots(observation, at, rows))
+            placed = min(rows.size, free.size)
+            drawn[:placed] = random.permutation(free)[:placed]
+        return Plan((*missing_hosts(observation, self.hosts), *_moves(observation, rows, drawn, "random placement")))
+
+    def unfit(self, context: Context) -> str:
+        """Why it can do nothing; empty where it can."""
+        return places_only(self.name, self.hosts, context)
+
+
+@dataclass(frozen=True)
+class Untouched:
+    """Leaves everything as it is."""
+
+    name: ClassVar = "untouched"
+
+    def plan(self, observation: Observation, memory: object = None) -> Plan:
+        """No actions."""
+        return Plan()
+
+
+def _moves(observation: Observation, rows: Integers, wanted: Integers, why: str) -> list[Action]:
+    """Moves of the tasks in `rows` to the usable hosts numbered `wanted`, for tasks that are elsewhere."""
+    tasks, hosts, usable = observation.tasks, observation.hosts.ids, observation.usable
+    if not usable:
+        return []
+    return [
+        MoveTask(tasks.tasks[row], usable[host], why=why)
+        for row, host in zip(rows.tolist(), wanted.tolist(), strict=True)
+        if hosts[tasks.host[row]] != usable[host]
+    ]

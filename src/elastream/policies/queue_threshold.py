@@ -1,0 +1,100 @@
+"""VISP's baseline: scales operators by their queues, and leases or releases hosts accordingly, ignoring billing.
+
+From "Cost-efficient enactment of stream processing topologies" (Hochreiner et al., PeerJ CS 2017), section Baseline. The
+paper does not define where instances are placed and which one is removed; the choices here pack hosts, which favours the
+baseline.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+from elastream.core.action import DrainHost, ReleaseHost
+from elastream.core.decision import Unknown
+from elastream.core.hosts import HostState
+from elastream.core.metrics import Metric, Needs, Rows
+from elastream.core.observation import Context, Observation
+from elastream.core.plant import Plan
+from elastream.dataflow.stages import Unit
+from elastream.policies.common.draft import Draft
+from elastream.policies.common.queues import fixed_queue, fixed_waits, waiting
+
+
+@dataclass(frozen=True, slots=True)
+class QueueThreshold:
+    """The policy: adds one instance above `upper` items waiting, two above `second_upper`; removes one below `lower`.
+
+    The paper names an upper threshold "according to Algorithm 1" and the queue as the trigger; this is read as that
+    algorithm's 50 items, without its durations. A host is leased when all are full, so instances are placed on the oldest
+    host with room (first fit), and released when its last instance is gone, so the one on the youngest host is removed.
+    host_type: type to lease; None: the cheapest per core that fits.
+    """
+
+    upper: float = 50.0
+    second_upper: float = 250.0
+    lower: float = 1.0
+    host_type: str | None = None
+
+    needs: ClassVar[Needs] = frozenset({(Rows.OPERATOR, Metric.BACKLOG)})
+    name: ClassVar = "queue_threshold"
+
+    def plan(self, observation: Observation, memory: object = None) -> Plan:
+        """The plan of this round. An unknown queue triggers no action, and is named."""
+        draft = Draft(observation)
+        queues = {unit.name: waiting(observation, unit) for unit in draft.scalable}
+        for unit in draft.scalable:
+            if queues[unit.name] < self.lower and draft.instances[unit.name] > 1:
+                self._scale_down(draft, unit)
+        for unit in draft.scalable:
+            queue = queues[unit.name]
+            for _ in range((queue > self.upper) + (queue > self.second_upper)):
+                self._scale_up(draft, unit, f"{queue:.0f} waiting")
+        self._release_empty(draft)
+        draft.spread_state()
+        return Plan(
+            tuple(draft.plan),
+            remarks=fixed_waits(observation, self.upper),
+            unknown=tuple(
+                Unknown(Metric.BACKLOG, Rows.OPERATOR, unit.operators[0])
+                for unit in draft.scalable
+                if math.isnan(queues[unit.name])
+            ),
+        )
+
+    def unfit(self, context: Context) -> str:
+        """Why it can do nothing; empty where it can."""
+        return fixed_queue(context)
+
+    def _scale_down(self, draft: Draft, unit: Unit) -> None:
+        placed = draft.placements(unit)
+        if placed:
+            draft.remove(placed[-1][0], "nothing waiting")
+        else:
+            draft.remove_any(unit, "nothing waiting")
+
+    def _scale_up(self, draft: Draft, unit: Unit, why: str) -> None:
+        room = (draft.feasibility(unit) >= 1).nonzero()[0]
+        if len(room):
+            draft.add(unit, draft.hosts[int(room[0])], why)
+        elif draft.may_lease:
+            type = draft.cheapest_type(unit, self.host_type)
+            if type is not None:
+                draft.add(unit, draft.lease(type, f"no room for {unit.name}"), why)
+
+    def _release_empty(self, draft: Draft) -> None:
+        """Release empty running hosts, down to `min_hosts`, and drained ones; tasks with state go elsewhere first."""
+        for host, lease in draft.observation.leases.items():
+            if lease.state is HostState.DRAINING and not draft.tasks_on(host):
+                draft.do(ReleaseHost(host, why="empty"))
+        least = max(1, draft.observation.context.min_hosts)
+        for host, lease in reversed(tuple(draft.leases.items())):
+            empty = host not in draft.received and draft.holds_state_only(host)
+            if lease.state is HostState.RUNNING and empty and draft.open_hosts > least:
+                mark = draft.mark()
+                draft.close(host)
+                if not draft.floats:
+                    draft.rollback(mark)
+                    continue
+                if draft.tasks_on(host):
+                    draft.do(DrainHost(host, why="its last instance is gone"))
+                draft.do(ReleaseHost(host, why="its last instance is gone"))

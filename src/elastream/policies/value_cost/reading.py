@@ -1,0 +1,355 @@
+"""Reads the problem, the plan in force and its conditions from an observation; what lacks is named, never guessed.
+
+What must outlast a round is a `KnownWork` in a policy's memory: what alternates cost, break-even costs, the value so far.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from elastream.core.action import SwitchAlternate
+from elastream.core.decision import Unknown
+from elastream.core.frames import Floats
+from elastream.core.hosts import HostType, Lease
+from elastream.core.metrics import Metric, Rows
+from elastream.core.observation import Composition, Observation
+from elastream.core.qos import application_value, live_edges, offered_rates, outputs_of
+from elastream.dataflow.operators import Operator
+from elastream.policies.common.alternates import Choosable, Costs, Worked, elements, selected
+from elastream.policies.common.chained import in_equal_parts
+from elastream.policies.common.draft import Draft
+from elastream.policies.common.provision import TARGET_UTILISATION
+from elastream.policies.value_cost.packing import HOUR
+from elastream.policies.value_cost.problem import Conditions, Deployment, Goal, Host, Option, Problem, paid, value_of
+
+PROFITABLE = 2.0
+"""What the work of the highest value costs, times this, is what it breaks even at where a user gives nothing: at the cost
+itself no plan could make a profit."""
+
+
+@dataclass(frozen=True)
+class KnownWork:
+    """What a policy remembers of earlier rounds. costs: of alternates (`choosing.Costs`). break_even: money an hour of the
+    highest and the lowest value, where they follow from the first records.
+
+    began: when the period of the goal began. time: of the last round. valued: value-seconds since it began. spent: money up
+    to when it began.
+    """
+
+    costs: Costs = field(default_factory=dict)
+    break_even: tuple[float, float] | None = None
+    began: float = math.nan
+    time: float = math.nan
+    valued: float = 0.0
+    spent: float = 0.0
+
+
+@dataclass(frozen=True)
+class Situation:
+    """What an observation says. known: to be given to `read` in the next round. unknown: what lacks, with what follows.
+
+    decidable: whether a plan can be searched: if not, the plan in force stays, for want of what `unknown` names.
+    """
+
+    problem: Problem
+    deployment: Deployment
+    conditions: Conditions
+    known: KnownWork
+    unknown: tuple[Unknown, ...]
+    decidable: bool
+
+
+def read(observation: Observation, goal: Goal, seconds: float, known: KnownWork | None = None) -> Situation:
+    """The problem of an observation, the plan in force, and conditions that last, in instants of `seconds`.
+
+    Costs and selectivities of alternates are those measured, else those declared. One that has neither cannot be chosen.
+    What may not run any more (guards) is no option: in the plan in force, what is of the highest value runs in its place.
+    """
+    return _Reading(observation, goal, seconds, known or KnownWork()).read()
+
+
+def deployment_of(draft: Draft, problem: Problem) -> Deployment:
+    """The plan that a draft comes to, so that steps can be scored before they are enacted; closed hosts are given back."""
+    observation = draft.observation
+    switches = {each.operator: each.alternate for each in draft.actions if isinstance(each, SwitchAlternate)}
+    active = []
+    for row, options in enumerate(problem.options):
+        operator = observation.context.graph.by_name[problem.operators[row]]
+        runs = switches.get(operator.name, observation.composition.alternate(operator).name if operator.alternates else "")
+        names = [option.name for option in options]
+        # What may not run any more is none of the options: that of the highest value is to run in its place.
+        active.append(names.index(runs) if runs in names else int(np.argmax([option.value for option in options])))
+    rows = np.flatnonzero(~draft.closed)
+    hosts = tuple(_host(draft.leases[draft.hosts[row]], float(draft.speeds[row])) for row in rows.tolist())
+    instances = np.zeros((len(hosts), len(problem.operators)), dtype=np.int64)
+    if not problem.shared:
+        for column, unit in enumerate(draft.units):
+            if problem.placed[at := problem.row[unit.name]]:
+                instances[:, at] = draft.counts[rows, column]
+    return Deployment(tuple(active), hosts, instances)
+
+
+def _host(lease: Lease, speed: float) -> Host:
+    ready = lease.ready_at()
+    return Host(lease.host, lease.type, speed, lease.since, lease.since + lease.type.start if ready is None else ready)
+
+
+class _Reading:
+    """One observation as it is read."""
+
+    def __init__(self, observation: Observation, goal: Goal, seconds: float, known: KnownWork) -> None:
+        self.observation, self.goal, self.seconds, self.before = observation, goal, seconds, known
+        self.graph, self.composition = observation.context.graph, observation.composition
+        self.shared = not observation.context.layout.apart
+        self.filled = TARGET_UTILISATION if self.shared else 1.0
+        self.worked = Worked(observation, known.costs)
+        self.elements = {each.name: each for each in elements(observation) if not each.choice}
+        self.unknown: list[Unknown] = []
+        self.rates = self._rates()
+        self.decidable = not self.unknown
+        emitted = {each.name: self.worked.selectivity(each, self.composition) for each in self._working}
+        self.arriving = offered_rates(self.graph, self.rates, emitted, self.composition)
+        waiting = {name: self._queue(name) / seconds for name in self.graph.order}
+        inputs = {name: waits + self.rates.get(name, 0.0) for name, waits in waiting.items()}
+        self.due = offered_rates(self.graph, inputs, emitted, self.composition)
+
+    def read(self) -> Situation:
+        options = tuple(self._options(self.graph.by_name[name]) for name in self.graph.order)
+        goal, break_even = self._goal()
+        problem = self._problem(options, goal)
+        deployment = deployment_of(Draft(self.observation), problem)
+        known = replace(self._passed(problem, deployment), costs=self.worked.costs, break_even=break_even)
+        conditions = self._conditions(known)
+        return Situation(problem, deployment, conditions, known, tuple(self.unknown), self.decidable)
+
+    @property
+    def _working(self) -> list[Operator]:
+        return [operator for operator in self.graph.operators if operator.alternates]
+
+    def _lacks(self, metric: Metric, rows: Rows, row: str, consequence: str = "cannot plan") -> None:
+        self.unknown.append(Unknown(metric, rows, row, consequence))
+
+    def _rates(self) -> Mapping[str, float]:
+        for name, rate in self.worked.rates.items():
+            if math.isnan(rate):
+                self._lacks(Metric.ARRIVAL_RATE, Rows.OPERATOR, name)
+        return {name: 0.0 if math.isnan(rate) else rate for name, rate in self.worked.rates.items()}
+
+    # -- the problem ---------------------------------------------------------------------------------------------------
+
+    def _options(self, operator: Operator) -> tuple[Option, ...]:
+        """What may run of an operator; where the cost of what does is unknown, only that, with its value."""
+        if not operator.alternates:
+            return (Option("", 1.0, self.worked.ends.get(operator.name, 0.0) / self.filled if self.shared else 0.0, 1.0),)
+        runs = self.composition.alternate(operator).name
+        element = self.elements.get(operator.name)
+        allowed = (runs,) if element is None else tuple(element.options)
+        values = self._values(operator)
+        found = []
+        for name in [alternate.name for alternate in operator.alternates if alternate.name in allowed]:
+            composition = self._with(operator, element, name)
+            cost = self._cost(operator, composition)
+            if not math.isnan(cost):
+                found.append(Option(name, values[name], cost, self.worked.selectivity(operator, composition)))
+            elif name != runs:
+                self._lacks(Metric.SERVICE_TIME, Rows.ALTERNATE, f"{operator.name}.{name}", "cannot choose it")
+        if not found or (runs in allowed and runs not in [option.name for option in found]):
+            self._lacks(Metric.SERVICE_TIME, Rows.OPERATOR, operator.name)
+            self.decidable = False
+            return (Option("", values[runs], 0.0, 1.0),)
+        return tuple(found)
+
+    def _with(self, operator: Operator, element: Choosable | None, name: str) -> Composition:
+        return self.composition if element is None else selected(self.composition, element, name)
+
+    def _cost(self, operator: Operator, composition: Composition) -> float:
+        """Core-seconds of speed 1 that hosts are to have for a record; NaN where unknown.
+
+        Where tasks share their cores, one that waits takes threads, and what no meter sees counts where it is seen. What is
+        taken whatever the records is dealt out to those that are due. Cores are to be filled so far only as leaves batches
+        short: full ones work off as much, in batches that last, one behind the other, for as long as records then wait.
+        """
+        if self.shared and operator.waits:
+            return 0.0
+        cost = self.worked.cost(operator, composition)
+        if math.isnan(cost) and (self.arriving[operator.name] == 0 or (self.shared and self._metered(operator))):
+            return 0.0
+        overhead, due = self.worked.overheads.get(operator.name, 0.0), self.due[operator.name]
+        return (cost + (overhead / due if due > 0 else 0.0)) / self.filled
+
+    def _metered(self, operator: Operator) -> bool:
+        """Whether others are charged with what an operator works, of which there is nothing to choose."""
+        busy = self.observation.operators.column(Metric.BUSY_CORES)
+        return len(operator.alternates) == 1 and bool((busy == busy).any())
+
+    def _values(self, operator: Operator) -> Mapping[str, float]:
+        """Relative value of each alternate (4.1): as its guards say, else as declared."""
+        declared = {alternate.name: alternate.value for alternate in operator.alternates}
+        standing = self.observation.standings.get(operator.name)
+        if standing is not None:
+            said = {name: value for name, value in standing.values.items() if name in declared and not math.isnan(value)}
+            declared |= said
+        return _relative(declared)
+
+    def _branches(self) -> tuple[float, ...]:
+        """Relative value of the branch that runs, of each choice."""
+        found = []
+        for choice, targets in self.graph.choices.items():
+            values = _relative({edge.target: edge.value for edge in self.graph.edges if edge.choice == choice})
+            found.append(values[self.composition.choices.get(choice, targets[0])])
+        return tuple(found)
+
+    def _problem(self, options: tuple[tuple[Option, ...], ...], goal: Goal) -> Problem:
+        context, order = self.observation.context, self.graph.order
+        row = {name: number for number, name in enumerate(order)}
+        operators = [self.graph.by_name[name] for name in order]
+        live = live_edges(self.graph, self.composition)
+        edges = [(row[name], row[edge.target], part) for name in order for edge, part in live[name]]
+        fixed = {name for unit in context.units if not unit.scalable for name in unit.operators}
+        branches = self._branches()
+        counted = [each for each in operators if len(each.alternates) > (goal.over == "dynamic")]
+        extremes = [self._values(each).values() for each in counted]
+        bounds = [application_value([which(values) for values in extremes], branches) for which in (min, max)]
+        return Problem(
+            operators=order,
+            options=options,
+            edges=np.array([each[:2] for each in edges], dtype=np.int64).reshape(-1, 2),
+            parts=np.array([part for *_, part in edges], dtype=np.float64),
+            sources=np.array([row[source.name] for source in self.graph.sources], dtype=np.int64),
+            outputs=np.array([row[name] for name in outputs_of(self.graph)], dtype=np.int64),
+            record_bytes=np.array([math.nan if o.record_bytes is None else o.record_bytes for o in operators]),
+            placed=np.array([not self.shared and bool(o.alternates) for o in operators], dtype=np.bool_),
+            fixed=np.array([not self.shared and bool(o.alternates) and o.name in fixed for o in operators], dtype=np.bool_),
+            cores=np.array([operator.cores for operator in operators]),
+            memory=np.array([operator.memory for operator in operators]),
+            dynamic=np.array([len(operator.alternates) > 1 for operator in operators], dtype=np.bool_),
+            types=tuple(context.host_types.values()),
+            goal=goal,
+            branches=branches,
+            bounds=(bounds[0], bounds[1]),
+            max_hosts=context.max_hosts,
+            min_hosts=context.min_hosts,
+            shared=self.shared,
+            equal=self._equal(),
+        )
+
+    def _equal(self) -> bool:
+        """Whether most of the work is in tasks each of which has as many records as the others of its stage.
+
+        State partitions are moved where there are cores; of more tasks than slots, quick slots take more.
+        """
+        observation, layout = self.observation, self.observation.context.layout
+        slots = sum(observation.leases[host].type.width for host in observation.usable)
+        if not self.shared or not in_equal_parts(observation, slots):
+            return False
+        works = {each.name: self.arriving[each.name] * self._cost(each, self.composition) for each in self._working}
+        placed = math.fsum([_known(work) for name, work in works.items() if layout.stage_of[name].keyed])
+        return 2 * placed <= math.fsum([_known(work) for work in works.values()])
+
+    # -- break-even costs ----------------------------------------------------------------------------------------------
+
+    def _goal(self) -> tuple[Goal, tuple[float, float] | None]:
+        """The goal with its break-even costs; those that a user gives, those found in an earlier round, or of this one."""
+        goal, found = self.goal, self.before.break_even
+        if goal.break_even_best is not None:
+            return goal, None
+        records = any(rate > 0 for rate in self.rates.values())
+        if found is None:
+            found = self._break_even()
+        if found is None:
+            return goal, None
+        filled = replace(goal, break_even_best=found[0], break_even_worst=found[1])
+        return filled, found if records else None
+
+    def _break_even(self) -> tuple[float, float] | None:
+        """Money an hour at which the highest and the lowest value break even: what their work costs at the first rates.
+
+        Of the type with the cheapest core, filled to `TARGET_UTILISATION`; at least one host. None where cores are free.
+        """
+        types = self.observation.context.host_types.values()
+        cheapest = min((_hourly(kind) / (kind.cores * kind.speed) for kind in types), default=0.0)
+        if cheapest <= 0:
+            return None
+        least = min(_hourly(kind) for kind in types if _hourly(kind) > 0)
+        part = self.filled / TARGET_UTILISATION
+        best, worst = (max(self._work(which) * part * cheapest, least) for which in (max, min))
+        best *= PROFITABLE
+        return best, min(worst, best / PROFITABLE)
+
+    def _work(self, which: Callable[..., str]) -> float:
+        """Cores of speed 1 that the alternates of the highest (`max`), or of the lowest value (`min`) work."""
+        composition = self.composition
+        for operator in self._working:
+            if len(operator.alternates) > 1:
+                values = self._values(operator)
+                chosen = which(values, key=values.__getitem__)
+                composition = replace(composition, alternates={**composition.alternates, operator.name: chosen})
+        emitted = {each.name: self.worked.selectivity(each, composition) for each in self._working}
+        arriving = offered_rates(self.graph, self.rates, emitted, composition)
+        costs = {each.name: self._cost(each, composition) for each in self._working}
+        return math.fsum([arriving[name] * cost for name, cost in costs.items() if not math.isnan(cost)])
+
+    # -- conditions ----------------------------------------------------------------------------------------------------
+
+    def _passed(self, problem: Problem, deployment: Deployment) -> KnownWork:
+        """What is known of the period: its value so far, or that it has begun since the last round."""
+        before, now = self.before, self.observation.time
+        began = math.floor(now / problem.goal.period + 1e-9) * problem.goal.period
+        value = value_of(problem, deployment.active)
+        if began == before.began:
+            return replace(before, time=now, valued=before.valued + value * (now - before.time))
+        spent = self.observation.overall(Metric.COST) if began > 0 else 0.0
+        return replace(before, began=began, time=now, valued=value * (now - began), spent=_known(spent))
+
+    def _conditions(self, known: KnownWork) -> Conditions:
+        observation, now = self.observation, self.observation.time
+        leased = tuple(_host(lease, observation.speeds[name]) for name, lease in observation.leases.items())
+        passed = now - known.began
+        spent = _known(observation.overall(Metric.COST)) - known.spent
+        here = math.fsum([paid(host, known.began, now) for host in leased])
+        return Conditions(
+            rates=np.array([[self.rates[source.name] for source in self.graph.sources]]),
+            queues=np.array([self._queue(name) for name in self.graph.order]),
+            seconds=self.seconds,
+            time=now,
+            bandwidth={} if self.shared else self._bandwidth(),
+            began=known.began,
+            value=known.valued / passed if passed > 0 else math.nan,
+            leased=leased,
+            paid=max(0.0, spent - here),
+        )
+
+    def _queue(self, name: str) -> float:
+        """Records that wait at an operator, 0 where it has no queue of its own.
+
+        Where tasks share cores, the least that waited during a micro-batch's time: what came since it began waits for the
+        next in any case, as in a bottleneck's queue the least of an interval tells what stands (CoDel, RFC 8289).
+        """
+        waited = [frame.value(name, Metric.BACKLOG) for frame in self.worked.cycle]
+        return min((each for each in waited if not math.isnan(each)), default=0.0)
+
+    def _bandwidth(self) -> Mapping[tuple[str, str], Floats]:
+        links = self.observation.links
+        found = {}
+        for link, bandwidth in zip(links.ids, links.column(Metric.BANDWIDTH).tolist(), strict=True):
+            if not math.isnan(bandwidth):
+                source, _, target = link.partition(">")
+                found[source, target] = np.array([bandwidth])
+        return found
+
+
+def _relative(values: Mapping[str, float]) -> Mapping[str, float]:
+    """Values relative to the highest of them (4.1); all 0 where that is 0."""
+    highest = max(values.values())
+    return {name: value / highest if highest > 0 else 0.0 for name, value in values.items()}
+
+
+def _hourly(kind: HostType) -> float:
+    return kind.price * HOUR / kind.billing.unit
+
+
+def _known(value: float) -> float:
+    """`value`, 0 where it is unknown: where nothing is said of a queue or of money, there is none."""
+    return 0.0 if math.isnan(value) else value

@@ -1,0 +1,140 @@
+"""The journal of a manager: tables that survive its process; a change is one line, on disk before it takes effect.
+
+A manager writes here before it sends or does anything that depends on a change, so that after a crash it knows all that
+it has sent. `arbiter_node` and `region_node` define the tables.
+"""
+
+import fcntl
+import os
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic_core import from_json, to_json
+
+from elastream.errors import InputError
+from elastream.recording.directory import create_private
+from elastream.recording.formats import marked
+from elastream.recording.lines import JournalProblem, Lines, line, write_whole
+
+LONGEST = 1_000
+"""Lines after which the file is compacted to the current state, which time does not lengthen."""
+
+
+class StateLog:
+    """Tables of values by key, for `manager`, in the file `path`; None: in memory only.
+
+    Values are what JSON knows, or dataclasses and mappings of it. Raises JournalProblem where the file cannot be
+    written or another process has it, InputError where it is damaged other than by a torn last line or is another
+    manager's.
+    """
+
+    def __init__(self, path: Path | str | None, manager: str) -> None:
+        self.manager = manager
+        self.read: dict[str, dict[str, Any]] = {}
+        """The tables as an earlier process left them, as JSON has them."""
+        self._known: dict[str, dict[str, Any]] = {}
+        self._lines: Lines | None = None
+        self._count = 0
+        if path is None:
+            return
+        path = Path(path)
+        self._lock = _locked(path, manager)
+        self._lines = Lines(path, "the journal")
+        self._replay(self._lines)
+        if self._count == 0:
+            self._append({"manager": manager})
+
+    def commit(self, tables: Mapping[str, Mapping[str, Any]]) -> None:
+        """Write `tables`: one line with the differences from the last commit, none if there are none."""
+        put: dict[str, dict[str, Any]] = {}
+        gone: dict[str, list[str]] = {}
+        for name, table in tables.items():
+            before = self._known.get(name, {})
+            if changed := {key: value for key, value in table.items() if key not in before or before[key] != value}:
+                put[name] = changed
+            if lost := [key for key in before if key not in table]:
+                gone[name] = lost
+        if put or gone:
+            self._append({"put": put, "gone": gone})
+        self._known = {name: dict(table) for name, table in tables.items()}
+        if self._count > LONGEST:
+            self._write_anew()
+
+    def known(self, tables: Mapping[str, Mapping[str, Any]]) -> None:
+        """Set the values of `read`, so that the next commit writes only the differences from them."""
+        self._known = {name: dict(table) for name, table in tables.items()}
+
+    def close(self) -> None:
+        """Close and unlock the file; may be called twice."""
+        if self._lines is not None:
+            self._lines.close()
+            self._lock.close()
+
+    def _append(self, fields: Mapping[str, Any]) -> None:
+        if self._lines is not None:
+            self._lines.append(plain(fields))
+            self._count += 1
+
+    def _replay(self, lines: Lines) -> None:
+        for number, entry in enumerate(lines.read(), start=1):
+            if number == 1 and entry != {"manager": self.manager}:
+                raise InputError(f"{lines.path} is not the journal of the {self.manager}: its first line names another")
+            try:
+                for name, table in entry.get("put", {}).items():
+                    self.read.setdefault(name, {}).update(table)
+                for name, keys in entry.get("gone", {}).items():
+                    for key in keys:
+                        del self.read[name][key]
+            except (AttributeError, KeyError, TypeError, ValueError) as error:
+                raise InputError(f"{lines.path}, line {number}: not an entry of a manager's journal ({error})") from error
+            self._count = number
+
+    def _write_anew(self) -> None:
+        """Atomically replace the file by an equivalent one of two lines."""
+        assert self._lines is not None
+        path = self._lines.path
+        entry = plain({"put": self._known, "gone": {}})
+        fresh = path.with_name(path.name + ".new")
+        try:
+            with create_private(fresh).open("wb", buffering=0) as file:
+                write_whole(file, line(marked({"manager": self.manager})) + line(entry))
+            fresh.replace(path)
+            folder = os.open(path.parent, os.O_RDONLY)
+            os.fsync(folder)
+            os.close(folder)
+        except OSError as error:
+            raise JournalProblem(f"the journal {path} cannot be written: {error.strerror or error}") from error
+        self._lines.close()
+        self._lines = Lines(path, "the journal")
+        self._count = 2
+
+
+def steady(wall: Callable[[], float] = time.time, monotonic: Callable[[], float] = time.monotonic) -> Callable[[], float]:
+    """A clock of epoch seconds for one process, which go on from now whoever sets the machine's clock meanwhile.
+
+    Managers wait for each other by it: a clock that is set forward must not make members silent, or orders overdue.
+    """
+    zero = wall() - monotonic()
+    return lambda: zero + monotonic()
+
+
+def plain(value: Any) -> Any:
+    """`value` as JSON types; infinite numbers become text, because JSON has none."""
+    return from_json(to_json(value, inf_nan_mode="strings"))
+
+
+def _locked(path: Path, manager: str) -> Any:
+    """Lock the journal for this process, until the file is closed."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = create_private(path.with_name(path.name + ".lock")).open("wb")
+    except OSError as error:
+        raise JournalProblem(f"the journal {path} cannot be written: {error.strerror or error}") from error
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        file.close()
+        raise JournalProblem(f"another process runs the {manager} with the journal {path}") from None
+    return file

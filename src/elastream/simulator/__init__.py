@@ -1,0 +1,45 @@
+"""The simulated plant: executes a dataflow in simulated time, with the actions and observations of a real engine.
+
+`make_plant` builds one; `Settings` holds every constant with its source. Policies are in `planning`, the control loop in
+`control`.
+"""
+
+from elastream.simulator.arrivals import Emissions, emissions
+from elastream.simulator.calibrate import Calibration, Constant, calibrate
+from elastream.simulator.plant import SimulatedPlant, make_plant
+from elastream.simulator.replay import Drift, drift_of, figures_of, recorded_plant, replay
+from elastream.simulator.result import Result
+from elastream.simulator.settings import (
+    Background,
+    Distribution,
+    HostFailure,
+    Messaging,
+    NetworkLink,
+    Service,
+    Settings,
+    Travel,
+)
+
+__all__ = [
+    "Background",
+    "Calibration",
+    "Constant",
+    "Distribution",
+    "Drift",
+    "Emissions",
+    "HostFailure",
+    "Messaging",
+    "NetworkLink",
+    "Result",
+    "Service",
+    "Settings",
+    "SimulatedPlant",
+    "Travel",
+    "calibrate",
+    "drift_of",
+    "emissions",
+    "figures_of",
+    "make_plant",
+    "recorded_plant",
+    "replay",
+]

@@ -1,0 +1,137 @@
+"""Arrivals at simulated sources: arrays of (time, count), built from patterns, counts per interval or exact times.
+
+One array form for all three keeps the inner loop free of Python calls.
+"""
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from elastream.core.frames import Floats
+from elastream.dataflow.endpoints import ArrivalPattern
+from elastream.errors import InputError
+from elastream.loads.pattern import counts
+from elastream.simulator.stations import Items, each_one
+
+
+@dataclass(frozen=True)
+class Emissions:
+    """Arrivals: `counts[k]` records from `times[k]` on, spread evenly over `span` seconds (0: all at once).
+
+    times: float64, shape (entries,), non-decreasing. counts: int64, same shape, >= 0. Raises InputError otherwise.
+    """
+
+    times: Floats
+    counts: NDArray[np.int64]
+    span: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.times.shape != self.counts.shape or self.times.ndim != 1:
+            raise InputError(f"a load has {self.times.size} times and {self.counts.size} counts; each time needs one count")
+        if self.counts.size and self.counts.min() < 0:
+            raise InputError(f"a load has a negative count ({self.counts.min()} at entry {int(self.counts.argmin())})")
+        if np.isnan(self.times).any() or (np.diff(self.times) < 0).any():
+            raise InputError("the times of a load must be numbers that never decrease")
+
+    @property
+    def total(self) -> int:
+        return int(self.counts.sum())
+
+    @cached_property
+    def reach(self) -> NDArray[np.int64]:
+        """Cumulative number of records, each entry's own included; shape (entries,)."""
+        return np.cumsum(self.counts)
+
+    def busiest(self, seconds: float) -> float:
+        """Largest number of records that arrive within any window of `seconds`."""
+        if not self.times.size:
+            return 0.0
+        lasts = max(seconds, self.span)
+        last = np.searchsorted(self.times, self.times + lasts, side="left") - 1
+        return float((self.reach[last] - self.reach + self.counts).max()) * seconds / lasts
+
+    @property
+    def end(self) -> float:
+        """Time at which the last record has arrived, seconds; 0 for an empty load."""
+        return float(self.times[-1] + self.span) if self.times.size else 0.0
+
+    @classmethod
+    def every(cls, interval: float, counts: ArrayLike, *, spread: bool = False) -> "Emissions":
+        """Place `counts[k]` records at time `k * interval`: all at once, or spread over the interval.
+
+        Raises InputError for an interval <= 0 and for counts that are NaN, negative or not whole.
+        """
+        given = np.asarray(counts, dtype=np.float64)
+        if not interval > 0:
+            raise InputError(f"a load has an interval of {interval:g} s; it must be above 0")
+        if np.isnan(given).any():
+            raise InputError(f"a load has a gap: the count of interval {int(np.isnan(given).argmax())} is unknown")
+        if (given != np.floor(given)).any():
+            raise InputError("a load has a count that is not a whole number")
+        return cls(np.arange(given.size, dtype=np.float64) * interval, given.astype(np.int64), interval if spread else 0.0)
+
+    @classmethod
+    def at(cls, times: ArrayLike) -> "Emissions":
+        """Place one record at each of `times` (seconds, any order)."""
+        given = np.sort(np.asarray(times, dtype=np.float64))
+        return cls(given, np.ones(given.size, dtype=np.int64))
+
+
+Load = ArrivalPattern | Emissions
+
+
+def emissions(load: Load, *, step: float = 0.1, until: float = math.inf) -> Emissions:
+    """Convert `load`: a pattern is cut into steps of `step` seconds, its records spread evenly over each step.
+
+    until: length limit in seconds. Raises InputError for an endless pattern without one.
+    """
+    if isinstance(load, Emissions):
+        return load
+    seconds = min(load.seconds, until)
+    if not math.isfinite(seconds):
+        raise InputError("an endless load cannot be simulated without a limit: set the length of the run in seconds")
+    edges = np.arange(math.ceil(seconds / step - 1e-9) + 1, dtype=np.float64) * step
+    edges[-1] = seconds
+    due = counts(load, edges)
+    due[0] = 0  # records due at time 0 belong to the first step
+    return Emissions(edges[:-1], np.diff(due), step)
+
+
+def items(times: Floats, counts: NDArray[np.int64], span: float) -> Floats:
+    """Arrival time of every record, sorted; a spread record arrives in the middle of its equal part of `span`."""
+    starts = np.repeat(times, counts)
+    if span == 0.0 or starts.size == 0:
+        return starts
+    first = np.repeat(np.cumsum(counts) - counts, counts)
+    within = (np.arange(starts.size) - first + 0.5) / np.repeat(counts, counts)
+    return np.sort(starts + within * span)
+
+
+def cohorts(times: Floats, counts: NDArray[np.int64], span: float, piece: float) -> tuple[Floats, Floats]:
+    """Times and counts of cohorts, sorted by time: emissions longer than `piece` seconds are cut into equal parts."""
+    present = counts > 0
+    times, shares = times[present], counts[present].astype(np.float64)
+    if span == 0.0 or not times.size:
+        return times, shares
+    parts = math.ceil(span / piece)
+    cut = (times[:, None] + (np.arange(parts) + 0.5) * (span / parts)).ravel()
+    return np.sort(cut), np.repeat(shares / parts, parts)
+
+
+def whole_items(flow: Items, part: float) -> tuple[Items, float]:
+    """Convert cohorts to whole items, each at the arrival of its last part; returns them and the remaining fraction.
+
+    part: fraction of an item remaining from earlier cohorts.
+    """
+    reach = part + np.cumsum(flow.counts)
+    due = math.floor(float(reach[-1]) + 1e-9)
+    rows = np.minimum(np.searchsorted(reach, np.arange(1, due + 1) - 1e-9), reach.size - 1)
+    return Items(flow.times[rows], flow.born[rows], each_one(due)), max(0.0, float(reach[-1]) - due)
+
+
+def share(flow: Items, first: int, of: int) -> Items:
+    """Every `of`-th item from item `first` on."""
+    return Items(*(column[first::of] for column in flow))

@@ -1,0 +1,308 @@
+"""Observes a simulated micro-batch dataflow with the metrics that Spark's telemetry reports (`spark.telemetry`).
+
+Figures cover the batches of the last `WINDOW` seconds, keep their values while no batch commits and are unknown before
+the first commit, so that policies see the same lag and staleness as on Spark.
+"""
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from elastream.core.frames import Floats, TableFrame, TaskFrame
+from elastream.core.metrics import Metric
+from elastream.core.observation import NO_COPIES, Composition, Context, MicroBatch, Observation, Sample, Standby
+from elastream.simulator.batching import ARRIVED, BUSY, DELAY, DONE, IN_TIME, LATE, LEFT, MIDDLE, WITHIN, rates_at
+from elastream.simulator.fused import FusedNetwork, Periods, Reports
+from elastream.simulator.partitions import StageStation
+from elastream.simulator.pool import SimulatedHosts
+from elastream.simulator.settings import Settings
+from elastream.simulator.watching import AT, Watch
+
+(
+    ARRIVAL_ROW, PROCESSED_ROW, EMITTED_ROW, SERVICE_ROW, DURATION_ROW, MIDDLE_ROW, LATE_ROW, COMPLIANCE_ROW, BACKLOG_ROW,
+    BUSY_ROW, UTILISATION_ROW,
+) = (
+    AT[metric] for metric in (
+        Metric.ARRIVAL_RATE, Metric.PROCESSED_RATE, Metric.EMITTED_RATE, Metric.SERVICE_TIME, Metric.DURATION,
+        Metric.DURATION_P50, Metric.DURATION_P99, Metric.COMPLIANCE, Metric.BACKLOG, Metric.BUSY_CORES, Metric.UTILISATION,
+    )
+)  # fmt: skip
+"""Rows of the operators' table, for what is compiled."""
+WINDOW = 3.0
+"""Seconds of batches that one observation covers, and over which CPU use is averaged, as on Spark
+where batches are short (`core.frames`)."""
+
+
+class BatchWatch(Watch):
+    """`Watch` for a `FusedNetwork`: rates, latencies and compliance come from committed batches.
+
+    Monitoring periods are closed many at a time (`FusedNetwork.closed`), as columns over them.
+    """
+
+    def __init__(self, context: Context, network: FusedNetwork, pool: SimulatedHosts, settings: Settings) -> None:
+        super().__init__(context, network, pool, settings)
+        self.fused = network
+        self.fused.target = math.inf if context.target_latency is None else context.target_latency
+        self._averaged = max(1, round(WINDOW / settings.monitor))
+        self._hosts: Floats = np.zeros((0, 0))
+        self._busy: Floats = np.zeros((0, len(network.stations)))
+        self._stages = np.array([self.rows[station.name] for station in network.stations], dtype=np.int64)
+        self._since: Mapping[str, float] = dict.fromkeys(network.sources, 0.0)
+        self._batch: tuple[float, Sequence[MicroBatch]] = (-1.0, ())
+
+    def tick(self, now: float) -> None:
+        """Close the monitoring periods that ended by `now`."""
+        closed = self.fused.closed
+        assert closed is not None
+        count, period = closed.ends.size, self.settings.monitor
+        active, usable = np.full(count, float(closed.active)), np.full(count, closed.usable)
+        if closed.ends[-1] >= now:  # what happens to hosts at the end of a period shows in it
+            active[-1], usable[-1] = len(self.pool.active), self.pool.running_cores
+        self.ticks += count
+        table = np.full((count, len(AT), len(self.names)), np.nan)
+        offered = self._enter(table, closed, usable)
+        hosts = self._hosts
+        if (gap := closed.worked.shape[1] - hosts.shape[1]) > 0:
+            hosts = np.pad(hosts, ((0, 0), (0, gap)))
+        hosts = np.concatenate([hosts, closed.worked / period])[-self._averaged :]
+        self._hosts, self.host_busy = hosts, hosts.mean(axis=0)
+        self._table = table[-1]
+        for station in self.fused.stations:
+            tasks, busy = len(station.crew), self._table[AT[Metric.BUSY_CORES], self.rows[station.name]]
+            equal = np.full(tasks, busy / max(1, tasks))
+            self.task_busy[station.name] = busy * station.shares if station.skewed else equal
+        self.samples.extend(
+            Sample(float(end), TableFrame(self.rows, AT, each))
+            for end, each in zip(closed.ends[-self.samples.maxlen :], table[-self.samples.maxlen :], strict=True)  # type: ignore[operator]
+        )
+        self._stream()
+        self.offered_last = float(offered[-1])
+        kept = self._compliance(closed)
+        waiting = sum(table[:, LEFT] for table in closed.tables.values())
+        instances = float(sum(len(station.crew) for station in self.fused.stations))
+        finished = sum(table[:, DONE] * self.fused.segments[name].demand.results for name, table in closed.tables.items())
+        whole = np.column_stack([closed.ends, offered, active, np.full(count, instances), waiting, kept, finished])
+        self.series += [tuple(row) for row in whole.tolist()]
+
+    def _enter(self, table: Floats, closed: Periods, usable: Floats) -> Floats:
+        """Enter operators and sources in `table`, by period, metric and operator; returns the load offered, by period."""
+        period = self.settings.monitor
+        offered = np.zeros(closed.ends.size)
+        rates = {name: rates_at(closed.ends, segment.log, WINDOW) for name, segment in self.fused.segments.items()}
+        known_busy, most = self._busy.shape[0], self._averaged
+        busy = np.empty((known_busy + closed.ends.size, len(self.fused.stations)))
+        busy[:known_busy] = self._busy
+        for number, station in enumerate(self.fused.stations):
+            segment = self.fused.segments[station.stage.segment]
+            seen, (rate, known) = closed.tables[station.stage.segment], rates[station.stage.segment]
+            total = sum(segment.demand.work.values())
+            part = segment.demand.work[station.name] / total if total > 0 else 1 / len(segment.stations)
+            leads, limited = station is segment.leader, station.operator.max_duration is not None
+            row = self.rows[station.name]
+            enter_stage(
+                table, row, seen, rate, known, busy, known_busy, number, float(part),
+                float(segment.demand.volume[station.name]), float(period), leads, limited,
+            )  # fmt: skip
+            table[:, AT[Metric.PARALLELISM], row] = len(station.crew)
+            table[:, AT[Metric.SCALINGS], row] = station.scalings
+            if leads and limited:
+                self._note_delays(station, table[:, AT[Metric.DURATION], row], closed.ends)
+        # Work is charged evenly over a batch's duration; the reported value is its mean over the window.
+        enter_busy(table, self._stages, busy, known_busy, most, usable)
+        self._busy = busy[max(0, busy.shape[0] - most + 1) :] if most > 1 else busy[:0]
+        for name, reached in closed.offered.items():
+            into, (rate, known) = table[:, :, self.rows[name]], rates[self.context.layout.stage_of[name].segment]
+            came = (reached - np.concatenate([[self._since[name]], reached[:-1]])) / period
+            offered += came
+            into[:, AT[Metric.ARRIVAL_RATE]] = np.where(known > 0, came, np.nan)
+            taken = rate * self.fused.source_share(name)
+            into[:, AT[Metric.EMITTED_RATE]] = into[:, AT[Metric.PROCESSED_RATE]] = taken
+        self._since = {name: float(reached[-1]) for name, reached in closed.offered.items()}
+        return offered
+
+    def _note_delays(self, station: StageStation, means: Floats, ends: Floats) -> None:
+        for mean, end in zip(means.tolist(), ends.tolist(), strict=True):
+            if mean > station.limit:
+                self.slow_since.setdefault(station.name, end)
+            elif mean <= station.limit and (since := self.slow_since.pop(station.name, None)) is not None:
+                self.adapted.append(end - since)
+
+    def _compliance(self, closed: Periods) -> Floats:
+        """Part of the records within the target latency, else within their operators' service levels, by period."""
+        aimed = self.context.target_latency is not None
+        kept, judged = np.zeros(closed.ends.size), np.zeros(closed.ends.size)
+        for name, segment in self.fused.segments.items():
+            if segment.leader.operator.max_duration is not None if not aimed else segment.demand.results > 0:
+                kept += closed.tables[name][:, IN_TIME if aimed else WITHIN]
+                judged += closed.tables[name][:, DONE]
+        shares: Floats = np.divide(kept, judged, out=np.full(kept.size, np.nan), where=judged > 0)
+        return shares
+
+    def observation(self, now: float, composition: Composition) -> Observation:
+        """The state at `now`; the application's figures are those of the last whole period."""
+        self.application = self._figures()
+        self._alternates.ran(self.fused.ran, self.pool.mean_speed(now))
+        return super().observation(now, composition)
+
+    def _figures(self) -> dict[Metric, float]:
+        if not self.ticks:
+            return {}
+        end = np.array([self.ticks * self.settings.monitor])
+        logs, rate = [], 0.0
+        for name in dict.fromkeys(self.context.layout.stage_of[name].segment for name in self.network.sources):
+            log = self.fused.segments[name].log
+            rates, known = rates_at(end, log, WINDOW)
+            by = int(np.searchsorted(log[:, 0] + log[:, 1], end[0]))
+            logs.append(log[by - int(known[0]) : by])
+            rate += float(rates[0])
+        _, seconds, records, oldest, newest = (logs[0] if len(logs) == 1 else np.concatenate(logs)).T
+        spreads = _spreads(records, oldest, newest)
+        middle, late = _quantiles(spreads, (0.5, 0.99))
+        found = {
+            Metric.ARRIVAL_RATE: self.offered_last if records.size else math.nan,
+            Metric.THROUGHPUT: rate,
+            Metric.LATENCY_P50: middle,
+            Metric.LATENCY_P99: late,
+        }
+        if records.size:
+            waited = math.fsum((records * (oldest + newest) / 2).tolist())
+            found[Metric.LATENCY] = waited / math.fsum(records.tolist())
+            found[Metric.BATCH_DURATION] = statistics.median(seconds.tolist())
+            if (target := self.context.target_latency) is not None:
+                found[Metric.COMPLIANCE] = _share(spreads, target)
+        return found
+
+    def _standby(self, tasks: TaskFrame, hosts: tuple[str, ...]) -> Standby:
+        """Copies of state, which take in what a batch changes as it commits."""
+        if not self.settings.replicas:
+            return NO_COPIES
+        rows, names = {name: row for row, name in enumerate(hosts)}, [lease.host for lease in self.pool.leases]
+        kept = {station.name: station.kept for station in self.fused.stations}
+        pairs = [
+            (row, rows[names[host]])
+            for row, task in enumerate(tasks.tasks)
+            for host in sorted(kept[task.operator].get(task.index, ()))
+            if names[host] in rows
+        ]
+        task, host = ([pair[side] for pair in pairs] for side in (0, 1))
+        return Standby(task, host, np.zeros(len(pairs)), np.full(len(pairs), np.nan))  # type: ignore[arg-type]
+
+    def _batches(self, now: float) -> Sequence[MicroBatch]:
+        """Micro-batches committed since the last observation at an earlier time."""
+        if now > self._batch[0]:
+            self._batch = (now, Reports(self.fused.reports))
+            self.fused.reports = []
+        return self._batch[1]
+
+
+@njit(cache=True)
+def enter_stage(
+    table: Floats,
+    row: int,
+    seen: Floats,
+    rate: Floats,
+    known: NDArray[np.int64],
+    busy: Floats,
+    before: int,
+    stage: int,
+    part: float,
+    volume: float,
+    period: float,
+    leads: bool,
+    limited: bool,
+) -> None:
+    """Enter a stage in its `row` of `table`, by period, metric and operator, its busy cores in column `stage` of `busy`.
+
+    seen: figures of its query, columns as in `batching`. before: rows of `busy` that are earlier ones. rate, known:
+    records/s that it took lately, and of how many batches. part: of its query's work. volume: records that come to it, per
+    record of the query. leads: whether it is the first of its query, which has a queue that records arrive at; the others
+    take what a batch brings them. limited: whether it has a service level.
+    """
+    for k in range(seen.shape[0]):
+        into, done, judged = table[k], seen[k, DONE] * volume, seen[k, DONE]
+        busy[before + k, stage] = seen[k, BUSY] * part / period
+        into[PROCESSED_ROW, row] = into[EMITTED_ROW, row] = rate[k] * volume
+        if done > 0:
+            into[SERVICE_ROW, row] = seen[k, BUSY] * part / done
+        if not leads:
+            into[ARRIVAL_ROW, row] = rate[k] * volume
+            continue
+        if known[k] > 0:
+            into[ARRIVAL_ROW, row] = seen[k, ARRIVED] / period
+            into[BACKLOG_ROW, row] = seen[k, LEFT]
+        if judged > 0:
+            into[DURATION_ROW, row] = seen[k, DELAY] / judged
+            if limited:
+                into[COMPLIANCE_ROW, row] = seen[k, WITHIN] / judged
+        into[MIDDLE_ROW, row], into[LATE_ROW, row] = seen[k, MIDDLE], seen[k, LATE]
+
+
+@njit(cache=True)
+def enter_busy(table: Floats, rows: NDArray[np.int64], busy: Floats, before: int, most: int, usable: Floats) -> None:
+    """Enter busy cores, on average over up to `most` periods, and their part of the `usable` ones, in `rows` of `table`.
+
+    busy: by period and stage, the first `before` periods are earlier ones.
+    """
+    periods, stages = busy.shape
+    reach = np.zeros((periods + 1, stages))
+    for k in range(periods):
+        for stage in range(stages):
+            reach[k + 1, stage] = reach[k, stage] + busy[k, stage]
+    for last in range(before + 1, periods + 1):
+        first, k = max(0, last - most), last - before - 1
+        for stage in range(stages):
+            mean = (reach[last, stage] - reach[first, stage]) / (last - first)
+            table[k, BUSY_ROW, rows[stage]] = mean
+            if usable[k] > 0:
+                table[k, UTILISATION_ROW, rows[stage]] = mean / usable[k]
+
+
+def latency_quantile(batches: Sequence[MicroBatch], q: float) -> float:
+    """The `q` quantile of all records' latencies, seconds; NaN if no batch reports when its records were due.
+
+    Latencies within a batch are taken as uniform between that of its newest and that of its oldest record.
+    """
+    return _quantiles(_spreads(*_columns(batches)), (q,))[0]
+
+
+def latency_share(batches: Sequence[MicroBatch], limit: float) -> float:
+    """Fraction of records whose latency is at most `limit` seconds, under the assumptions of `latency_quantile`."""
+    return _share(_spreads(*_columns(batches)), limit)
+
+
+def _quantiles(spreads: tuple[Floats, Floats, Floats], wanted: Sequence[float]) -> list[float]:
+    counts, low, wide = spreads
+    if not counts.size:
+        return [math.nan] * len(wanted)
+    knots = np.sort(np.concatenate([low, low + wide]))
+    found: list[float] = np.interp(wanted, _below(knots, counts, low, wide), knots).tolist()
+    return found
+
+
+def _share(spreads: tuple[Floats, Floats, Floats], limit: float) -> float:
+    counts, low, wide = spreads
+    return float(_below(np.array([limit]), counts, low, wide)[0]) if counts.size else math.nan
+
+
+def _columns(batches: Sequence[MicroBatch]) -> Floats:
+    """(records, oldest, newest) of batches; shape (3, batches)."""
+    return np.array([(batch.records, batch.oldest, batch.newest) for batch in batches]).reshape(-1, 3).T
+
+
+def _spreads(records: Floats, oldest: Floats, newest: Floats) -> tuple[Floats, Floats, Floats]:
+    """(records, least latency, spread of latencies), shape (batches,) each, of batches with known due times."""
+    known = (records > 0) & ~np.isnan(oldest + newest)
+    oldest = oldest[known]
+    low = np.minimum(newest[known], oldest)
+    # The spread is 0 for one record or simultaneous arrivals; the floor avoids dividing by it.
+    return records[known], low, np.maximum(oldest - low, 1e-6)
+
+
+def _below(values: Floats, counts: Floats, low: Floats, wide: Floats) -> Floats:
+    """Fraction of records with a latency of at most each of `values`; shape (values,)."""
+    share: Floats = (np.clip((values[:, None] - low) / wide, 0, 1) @ counts) / counts.sum()
+    return share

@@ -1,0 +1,232 @@
+"""Serves items as cohorts (counts with an enqueue time), a fluid in time slots: cost does not grow with items.
+
+A slot is a fraction of the service time, with a bounded number per monitoring period. Services longer than two slots
+occupy an instance and finish in later slots by the service-time distribution; shorter ones are served as a rate. Random
+waiting in a queue below capacity is added from queueing theory (`core.qos`), to durations only: items do not reach the
+next operator later. The approximation needs many items, so operators with few use `ItemStation` (`network.crowded`).
+"""
+
+import math
+from statistics import NormalDist
+
+import numpy as np
+from numpy.typing import NDArray
+
+from elastream.core.frames import Floats
+from elastream.core.qos import erlang_c, waiting_time
+from elastream.dataflow.operators import Operator
+from elastream.simulator.draws import EMPIRICAL, EXPONENTIAL, LOGNORMAL, below
+from elastream.simulator.fluid import DUST, judge, work_off
+from elastream.simulator.settings import Settings
+from elastream.simulator.stations import NOTHING, Items, Shape, Station, neighbours
+
+POINTS = 20
+"""Equally likely quantiles that approximate a service-time distribution."""
+MOST_SLOTS = 512
+"""Most slots in a monitoring period for services that occupy an instance."""
+RATE_SLOTS = 128
+"""Slots in a monitoring period for work served as a rate; time within a slot is interpolated, so few suffice."""
+MOST_SERVERS, FULL, NEGLIGIBLE = 64, 0.97, 0.002
+"""Random waiting is computed up to this number of instances and this utilisation, and ignored below this fraction of a
+service time."""
+CHANCES = 4
+"""Equally likely quantiles that approximate random waiting."""
+MOST_ROWS = 2048
+"""Cohorts in which a queue is kept, at most 4 / 2048 of its length each: a record's wait is kept to a thousandth, and an
+operator that is overloaded for a day costs no more than any other."""
+
+
+def _quantiles(shape: Shape) -> Floats:
+    """`POINTS` equally likely values of a service time divided by its mean."""
+    levels = (np.arange(POINTS) + 0.5) / POINTS
+    match shape.kind:
+        case k if k == LOGNORMAL and shape.spread > 0:
+            normal = np.array([NormalDist().inv_cdf(level) for level in levels])
+            values = np.exp(shape.spread * normal)
+        case k if k == EXPONENTIAL:
+            values = -np.log1p(-levels)
+        case k if k == EMPIRICAL:
+            values = shape.samples[(levels * shape.samples.size).astype(np.int64)]
+        case _:
+            values = np.ones(POINTS)
+    return np.asarray(values / values.mean(), dtype=np.float64)
+
+
+class CohortStation(Station):
+    """An operator whose items are served in cohorts."""
+
+    def __init__(self, operator: Operator, stream: int, settings: Settings, seed: int = 0, inputs: int = 1) -> None:
+        super().__init__(operator, stream, settings, seed, inputs)
+        self.queue = np.zeros((0, 6))
+        self.grain = 0.0
+        self.comes = self.leaves = 0.0
+        self.held = np.zeros((1, 3))
+        self.head = 0
+        self.width = 0.0
+        self.slot = 0
+        self.weights = np.zeros(0)
+        self.first = 0
+        self.points = _quantiles(self.shape)
+        self.certain = math.inf
+        self.before = np.zeros(1)
+        self._planned = (-1.0, -1.0)
+        self._means: Floats | None = None
+        self._typical, self._instances = 0.0, 0
+        self._waits, self._works = 0.0, 0.0
+
+    @property
+    def queued(self) -> float:
+        return self._waits + (sum(flow.total for flow in self.waiting) if len(self.waiting) > 1 else 0.0)
+
+    @property
+    def in_service(self) -> float:
+        return self._works
+
+    @property
+    def unfinished(self) -> bool:
+        return self._waits > 1e-6 or self._works > 1e-6 or any(self.inbox)
+
+    def dismiss(self, rows: NDArray[np.int64], *, lost: bool) -> None:
+        """Remove instances; if they are lost, their share of the items in service returns to the head of the queue."""
+        working = self.in_service
+        if not lost or working <= DUST or not rows.size:
+            return
+        share = rows.size / max(1, int(np.isfinite(self.crew.free).sum()))
+        total, queued, born = self.held.sum(axis=0)
+        self.held *= 1 - share
+        self._works -= total * share
+        self._waits += total * share
+        front = np.array([[queued / total, queued / total, born / total, total * share, total * share, 0.0]])
+        self.queue = np.concatenate([front, self.queue])
+
+    def advance(self, begin: float, end: float, mean: Floats) -> Items:
+        """Serve the slots that end by `end`; returns the items emitted, some with times after `end`."""
+        crew = self.crew
+        if mean is not self._means:
+            placed = crew.free < math.inf
+            self._means, self._instances = mean, int(np.count_nonzero(placed))
+            # The quick ones take more: all together they serve as many as so many of the harmonic mean.
+            served = float((1 / mean[placed]).sum())
+            self._typical = self._instances / served if self._instances else self.work / self.operator.cores
+        typical = self._typical
+        self._plan(typical, begin)
+        came = self._arrived(end)
+        slots = int(end / self.width + 1e-6) - self.slot
+        self.queue, starts, emitted, self.head, done, self._waits, self._works = work_off(
+            self.queue, came.times, came.born, came.counts, self.grain,
+            self.held, self.head, self.slot * self.width, slots, self.width, typical, crew.free, crew.busy,
+            self.weights, self.first, typical >= 2 * self.width, self.selectivity * len(self.waiting),
+        )  # fmt: skip
+        if self.queue.shape[0] > MOST_ROWS + 1:
+            self.queue = paired(self.queue)
+        if slots <= 0:
+            return NOTHING
+        self.slot += slots
+        if starts.shape[0]:
+            rate = came.total / (end - begin)
+            self._count(starts, typical, self._early(rate, typical, self._instances))
+        self.period.done += done
+        if not done or self.selectivity == 0:
+            return NOTHING
+        self.period.emitted += done * self.selectivity * len(self.waiting)
+        return Items(*emitted)
+
+    def _plan(self, mean: float, begin: float) -> None:
+        """Choose slot width and finish weights for a mean service time, and re-bin the items in service."""
+        if self.width and abs(mean / self._planned[0] - 1) < 1e-6:
+            return
+        monitor = self.settings.monitor
+        slots = min(MOST_SLOTS, math.ceil(monitor * self.settings.cohort_slots / mean))
+        width = monitor / (slots if mean >= 2 * monitor / slots else RATE_SLOTS)
+        old, old_head, old_width = self.held, self.head, self.width
+        self._planned = (mean, width)
+        shape = self.shape
+        longest = max(4.0, 3 * float(self.points[-1]))
+        count = max(1, math.ceil(longest * mean / width))
+        # Slots with a negligible chance of finishing are cut off at both ends.
+        chance = np.array([below(*shape, k * width / mean) for k in range(count + 1)])
+        self.certain = 2.0
+        while below(*shape, self.certain) < 1 - 1e-12:
+            self.certain *= 2
+        self.first = max(0, int(np.searchsorted(chance, DUST)) - 1)
+        count = min(count, int(np.searchsorted(chance, 1 - DUST)) + 1)
+        chance = chance[: count + 1]
+        chance[-1] = 1.0  # the tail counts as finishing in the last slot
+        self.weights = np.append(np.diff(chance), 0.0)  # the extra slot takes what the phase shifts
+        self.held = np.zeros((count + 1, 3))
+        self.head = 0
+        if width != old_width:
+            self.width = width
+            self.slot = int(begin / width + 1e-6)
+        for k in range(old.shape[0]):
+            row = min(count, int(k * old_width / width)) if old_width else 0
+            self.held[row] += old[(old_head + k) % old.shape[0]]
+
+    def _early(self, rate: float, mean: float, instances: int) -> Floats:
+        """Equally likely seconds that an item spends before the fluid queue: messaging plus random waiting.
+
+        Random waiting: Allen and Cunneen's G/G/c, with arrival variability propagated between operators as in Whitt's
+        queueing network analyser (1983); a source's is 0, because its bursts are in the flow itself.
+        """
+        if self.messaging is not None and not self.before.any():
+            self.before = self.messaging.mean * _quantiles(Shape(LOGNORMAL, self.messaging.spread, self.shape.samples))
+        if not instances:
+            return self.before
+        service, usage = self.service.squared_variation, min(1.0, rate * mean / instances)
+        self.leaves = 1 + (1 - usage**2) * (self.comes - 1) + usage**2 * (max(service, 0.2) - 1) / math.sqrt(instances)
+        if instances > MOST_SERVERS or not 0 < usage < FULL:
+            return self.before
+        chance = erlang_c(instances, rate * mean)
+        waits = waiting_time(rate, mean, instances, self.comes + service - 1, chance)
+        if waits < NEGLIGIBLE * mean:
+            return self.before
+        levels = (np.arange(CHANCES) + 0.5) / CHANCES
+        late = np.maximum(0.0, np.log(chance / (1 - levels)))
+        if not late.any():
+            late[-1] = 1.0
+        late *= waits / late.mean()
+        return np.asarray((self.before[:, None] + late).ravel(), dtype=np.float64)
+
+    def _count(self, starts: Floats, mean: float, before: Floats) -> None:
+        items, delay, within, durations, weights = judge(
+            starts, mean, before, self.limits, self.certain, self.points, *self.shape
+        )
+        self.period.judged += items
+        self.period.delay += delay
+        self.period.within = self.period.within + within
+        self.durations.append(Items(durations, weights, weights))
+
+    def _matched(self) -> Items:
+        """Cohorts of joined items: the n-th item of each input is matched with the n-th of the others."""
+        reach = [np.cumsum(flow.counts) for flow in self.waiting]
+        whole = min((float(total[-1]) if total.size else 0.0) for total in reach)
+        if whole <= DUST:
+            return NOTHING
+        cuts = np.unique(np.concatenate([np.minimum(total, whole) for total in reach]))
+        counts = np.diff(cuts, prepend=0.0)
+        cuts, counts = cuts[counts > DUST], counts[counts > DUST]
+        rows = [np.minimum(np.searchsorted(total, cuts - DUST), total.size - 1) for total in reach]
+        times = np.max([flow.times[row] for flow, row in zip(self.waiting, rows, strict=True)], axis=0)
+        born = np.min([flow.born[row] for flow, row in zip(self.waiting, rows, strict=True)], axis=0)
+        self.waiting = [_without(flow, whole) for flow in self.waiting]
+        return Items(times, born, counts)
+
+
+def paired(queue: Floats) -> Floats:
+    """`queue` (rows of `_serve`) with neighbours as one (`neighbours`), except the first row, which may be partly taken."""
+    rest = queue[1:]
+    ends = rest[:, 0] + rest[:, 5]
+    firsts = neighbours(rest[:, 0], ends, MOST_ROWS)
+    lasts = np.append(firsts[1:], rest.shape[0]) - 1
+    count = np.add.reduceat(rest[:, 4], firsts)
+    both = rest[firsts]
+    both[:, 2] = np.add.reduceat(rest[:, 2] * rest[:, 4], firsts) / count
+    both[:, 3] = both[:, 4] = count
+    both[:, 5] = np.maximum(rest[firsts, 5], ends[lasts] - both[:, 0])
+    return np.concatenate([queue[:1], both])
+
+
+def _without(flow: Items, count: float) -> Items:
+    left = np.minimum(flow.counts, np.maximum(0.0, np.cumsum(flow.counts) - count))
+    keep = left > DUST
+    return Items(flow.times[keep], flow.born[keep], left[keep])

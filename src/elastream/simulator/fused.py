@@ -1,0 +1,376 @@
+"""Simulates fused dataflows as on Spark: queries of micro-batches, advanced over many monitoring periods at once.
+
+The queries do not slow each other down, so each is advanced by itself, those that feed it first. When each of them takes a
+new composition is the network's business (`Settings.consistency`); records that travel between queries carry the epoch
+of the composition that they were processed under.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import overload
+
+import numpy as np
+
+from elastream.core.composition import Consistency, changed_operators
+from elastream.core.frames import Floats
+from elastream.core.observation import Composition, MicroBatch
+from elastream.core.qos import live_edges, offered_rates
+from elastream.dataflow.compiling import refuse_durable_within
+from elastream.dataflow.endpoints import DomainSignal
+from elastream.dataflow.key_table import KeyTables
+from elastream.dataflow.stages import Layout, Segment, Stage
+from elastream.errors import InputError
+from elastream.simulator import batching
+from elastream.simulator.arrivals import Emissions, Load
+from elastream.simulator.costs import Demand, costs_of, shares_in
+from elastream.simulator.exchanging import EdgeTraffic
+from elastream.simulator.microbatch import DUST, Committed, FusedSegment, Turn
+from elastream.simulator.partitions import StageStation
+from elastream.simulator.pool import SimulatedHosts
+from elastream.simulator.settings import Settings
+from elastream.simulator.sources import PIECES, Source, load_of
+from elastream.simulator.stations import Items
+from elastream.simulator.updates import PendingUpdate, Updates, ahead, passed
+
+RECENT, KEPT = 200, 10.0
+"""Batches of a query kept, and seconds for which all are."""
+
+
+@dataclass(frozen=True)
+class Periods:
+    """Figures of the monitoring periods closed while time was advanced once, a row each.
+
+    ends: seconds. tables: by query, columns as in `batching`. worked: core-seconds by host. offered: records that each
+    source has offered so far. active: hosts leased. usable: cores of running hosts.
+    """
+
+    ends: Floats
+    tables: Mapping[str, Floats]
+    worked: Floats
+    offered: Mapping[str, Floats]
+    active: int
+    usable: float
+
+
+class Reports(Sequence[MicroBatch]):
+    """Micro-batches by query, as rows of its log: few of those who observe ask for any."""
+
+    def __init__(self, rows: Sequence[tuple[str, Floats]]) -> None:
+        self._rows = rows
+
+    @cached_property
+    def _all(self) -> tuple[MicroBatch, ...]:
+        return tuple(MicroBatch(name, *row) for name, rows in self._rows for row in rows.tolist())
+
+    @overload
+    def __getitem__(self, number: int) -> MicroBatch: ...
+    @overload
+    def __getitem__(self, number: slice) -> tuple[MicroBatch, ...]: ...
+    def __getitem__(self, number: int | slice) -> MicroBatch | tuple[MicroBatch, ...]:
+        return self._all[number]
+
+    def __len__(self) -> int:
+        return sum(len(rows) for _, rows in self._rows)
+
+    def __repr__(self) -> str:
+        return repr(self._all)
+
+
+class FusedNetwork:
+    """All segments of a fused dataflow. Drop-in for `QueueNetwork`; its `stations` are stages.
+
+    epoch: number of the newest composition. changing: whether a query has yet to take it, so that time is to be advanced
+    by no more than `step` seconds at once.
+    """
+
+    cohorts = True
+
+    def __init__(
+        self,
+        layout: Layout,
+        loads: Mapping[str, Load],
+        settings: Settings,
+        seed: int,
+        seconds: float,
+        tables: KeyTables,
+    ) -> None:
+        self.layout = layout
+        self.graph = layout.graph
+        self.settings = settings
+        self.tables = tables
+        refuse_durable_within(layout)
+        if settings.consistency in (Consistency.WAVE, Consistency.DRAIN) and layout.circular:
+            raise InputError(
+                f"dataflow {layout.graph.name!r}: its queries feed each other in a circle, so that no wave of records "
+                "ends and no query is drained before the other: use consistency batch"
+            )
+        piece = min(settings.monitor / PIECES, settings.batch_seconds / 4)
+        self.step = min(settings.monitor, settings.batch_seconds) / 4
+        self.sources = {s.name: Source(load_of(s, loads, seconds), piece) for s in self.graph.sources}
+        self.stations: tuple[StageStation, ...] = tuple(
+            StageStation(stage, stream, self._limit(stage), settings, seed) for stream, stage in enumerate(layout.stages)
+        )
+        self.by_name = {station.name: station for station in self.stations}
+        self.epoch = 0
+        self.wanted = Composition.default(self.graph)
+        self.demands = {0: self._demands(0, self.wanted)}
+        self.segments = {
+            each.name: FusedSegment(each, self.by_name, settings, seed, stream, self.demands[0][each.name])
+            for stream, each in enumerate(layout.segments)
+        }
+        self.flows: dict[str, list[tuple[int, Items]]] = {name: [] for name in self.segments}
+        self.entered = dict.fromkeys(self.segments, 0.0)
+        self._read_by = {
+            name: [each for each in segment.segment.operators if each in self.sources]
+            for name, segment in self.segments.items()
+        }
+        for segment in self.segments.values():
+            loads_of = [self.sources[name].load for name in self._read_by[segment.segment.name]]
+            if loads_of:
+                segment.govern(sum(_first_rate(load, settings.batch_seconds) for load in loads_of))
+        self.target = math.inf
+        self.committed = 0.0
+        self.periods = 0
+        self.closed: Periods | None = None
+        self.reports: list[tuple[str, Floats]] = []
+        self.latencies: list[Items] = []
+        self.updates = Updates()
+        self.signalled: dict[str, float] = {}
+        self.ran: dict[tuple[str, str], float] = {}
+
+    @property
+    def scalable(self) -> frozenset[str]:
+        """Stages whose parallelism can change: those without state, as on Spark."""
+        return self.layout.simulated_scalable
+
+    def _limit(self, stage: Stage) -> float | None:
+        promised = [self.graph.by_name[name].max_duration for name in stage.operators]
+        return min((each for each in promised if each is not None), default=None)
+
+    # -- compositions --------------------------------------------------------------------------------------------------
+
+    @property
+    def effective(self) -> dict[str, Composition]:
+        """What the last committed batch of each query ran under."""
+        return {name: each.effective for name, each in self.segments.items() if each.effective is not None}
+
+    @property
+    def changing(self) -> bool:
+        return any(segment.demand.epoch < self.epoch for segment in self.segments.values())
+
+    def follows(self, query: str) -> bool:
+        """Whether all that `query` has in work, and takes next, is under the newest composition."""
+        segment = self.segments[query]
+        return min(segment.oldest, segment.demand.epoch) == self.epoch
+
+    def resize(self, composition: Composition) -> None:
+        """Take the parallelism of `composition`, which is else the wanted one, with the next batches."""
+        self.wanted = composition
+        for epoch, demands in self.demands.items():
+            for name, demand in demands.items():
+                newest = epoch == self.epoch
+                other = demand.composition
+                whole = composition if newest else Composition(
+                    other.version, other.alternates, other.choices, composition.parallelism, other.tables
+                )  # fmt: skip
+                demands[name] = demand._replace(composition=whole)
+        for name, segment in self.segments.items():
+            segment.demand = self.demands[segment.demand.epoch][name]
+
+    def compose(self, composition: Composition, now: float) -> None:
+        """Request another composition at `now`; when each query takes it, follows from the consistency."""
+        mode = self.settings.consistency
+        update = PendingUpdate(self.epoch + 1, composition.version, now)
+        changed = changed_operators(self.graph, self.wanted, composition)
+        update.waiting = {self.layout.stage_of[name].segment for name in changed}
+        if mode in (Consistency.BATCH, Consistency.REWIRED):
+            update.mixed = self._mixed(changed, composition, at_once=mode is Consistency.REWIRED)
+        self.updates.request(update)
+        oldest = min(segment.demand.epoch for segment in self.segments.values())
+        self.demands = {epoch: each for epoch, each in self.demands.items() if epoch >= oldest}
+        self.epoch, self.wanted = self.epoch + 1, composition
+        self.demands[self.epoch] = self._demands(self.epoch, composition)
+        for name, segment in self.segments.items():
+            if mode is Consistency.DRAIN:
+                if not segment.segment.inputs:
+                    segment.hold(self.epoch)
+            elif mode is not Consistency.WAVE or not segment.segment.inputs:
+                segment.turn(self.demands[self.epoch][name], at_once=mode is Consistency.REWIRED)
+
+    def _demands(self, epoch: int, composition: Composition) -> dict[str, Demand]:
+        """What a record of each query comes to under `composition`."""
+        shares = shares_in(self.graph, self.settings, composition, self.tables)
+        costs = costs_of(self.graph, self.settings, shares)
+        selectivity = {name: each.selectivity for name, each in costs.items()}
+        live = live_edges(self.graph, composition)
+        found = {}
+        for segment in self.layout.segments:
+            entries = self._entries(segment)
+            # Assumption: each entry operator of the segment gets an equal share of its records.
+            volumes = offered_rates(self.graph, {o: 1 / len(entries) for o in entries}, selectivity, composition)
+            sinks = [sink for sink in self.graph.sinks if sink.name in segment.operators]
+            found[segment.name] = Demand(
+                epoch,
+                composition,
+                {
+                    stage.name: sum(volumes[o] * costs[o].work for o in stage.operators if o in costs)
+                    for stage in segment.stages
+                },
+                {stage.name: volumes[stage.name] for stage in segment.stages},
+                {
+                    edge: volumes[name] * selectivity.get(name, 1.0) * part
+                    for name in segment.operators
+                    for edge, part in live[name]
+                    if edge.durable is not None
+                },
+                sum(volumes[sink.name] for sink in sinks if not isinstance(sink.writes, DomainSignal)),
+                tuple(s.writes.name for s in sinks if isinstance(s.writes, DomainSignal) and volumes[s.name] > 0),
+                tuple(
+                    (name, alternate)
+                    for name in segment.operators
+                    if volumes[name] > 0 and name in costs
+                    for alternate in shares[name]
+                ),
+            )
+        return found
+
+    def _entries(self, segment: Segment) -> list[str]:
+        """Operators at which records enter a query: its sources, and those that durable edges lead to."""
+        read = {edge.target for edge in segment.inputs}
+        return [name for name in segment.operators if name in self.sources or name in read]
+
+    def _mixed(self, changed: frozenset[str], after: Composition, *, at_once: bool) -> float:
+        """Records under way that passed a changed operator as it was and will pass one as it will be.
+
+        at_once: whether the batches in work change too; operators have then processed a part of them either way.
+        """
+        costs = costs_of(self.graph, self.settings, shares_in(self.graph, self.settings, self.wanted, self.tables))
+        rates = {name: max(source.offered, DUST) for name, source in self.sources.items()}
+        met = passed(self.graph, rates, {name: each.selectivity for name, each in costs.items()}, self.wanted, changed)
+        before = ahead(self.graph, after, changed)
+        mixed = 0.0
+        for name, segment in self.segments.items():
+            entries = self._entries(segment.segment)
+            waiting = segment.leader.queued + sum(flow.total for _, flow in self.flows[name])
+            mixed += waiting * sum(met.arriving[entry] for entry in entries if entry in before) / len(entries)
+            if not segment.marks[batching.RUNNING]:
+                continue
+            taken = float(segment.state[batching.TAKEN])
+            if at_once and changed.intersection(segment.segment.operators):
+                mixed += taken
+            else:
+                out = segment.running.out.items()
+                mixed += taken * sum(part * met.leaving[edge.source] for edge, part in out if edge.target in before)
+        return mixed
+
+    def _turn(self) -> None:
+        """Let each query take the newest composition for which all records of older ones have gone through it."""
+        if self.settings.consistency is Consistency.DRAIN:
+            between = any(flow.times.size for flows in self.flows.values() for _, flow in flows)
+            under_way = between or any(
+                segment.marks[batching.RUNNING] or segment.waits for segment in self.segments.values()
+            )
+            for name, segment in {} if under_way else self.segments.items():
+                segment.turn(self.demands[self.epoch][name])
+            return
+        for name, segment in self.segments.items():
+            before = [self.segments[self.layout.stage_of[edge.source].segment].oldest for edge in segment.segment.inputs]
+            newest = min(before, default=self.epoch)
+            if newest > segment.demand.epoch and not segment.waits:
+                coming = min((epoch for epoch, _ in segment.later if epoch <= newest), default=newest)
+                segment.turn(self.demands[coming][name])
+
+    # -- time ----------------------------------------------------------------------------------------------------------
+
+    def advance(self, begin: float, end: float, pool: SimulatedHosts) -> None:
+        """Advance all queries, upstream ones first; what happened in the periods that end by `end` is in `closed`."""
+        monitor = self.settings.monitor
+        if self.changing:
+            self._turn()
+        last = round(end / monitor)
+        last -= last * monitor > end
+        ends = np.append(np.arange(self.periods + 1, last + 1) * monitor, math.inf)
+        self.periods = max(last, self.periods)
+        worked = np.zeros((ends.size, len(pool)))
+        worked[0] = pool.worked[: len(pool)]
+        interval = pool.speed_slot(begin)
+        turn = Turn(ends, worked, pool.speeds(begin), interval, begin)
+        tables, offered = {}, {}
+        for name, segment in self.segments.items():
+            for source in self._read_by[name]:
+                before, flow = self.sources[source].offered, self.sources[source].until(end)
+                self.flows[name].append((self.epoch, flow))
+                reach = np.empty(flow.times.size + 1)
+                reach[0], reach[1:] = before, before + flow.counts.cumsum()
+                offered[source] = reach[flow.times.searchsorted(ends[:-1])]
+            known = segment.log.shape[0]
+            opened = segment.open.copy()
+            self.entered[name] += sum(float(flow.counts.sum()) for _, flow in self.flows[name])
+            tables[name], parts = segment.advance(begin, end, self.flows[name], pool, turn, self.target)
+            self.flows[name] = []
+            self._count(segment, tables[name].sum(axis=0) - opened, parts)
+            self.reports.append((name, segment.log[known:]))
+            kept = int((segment.log[:, 0] + segment.log[:, 1]).searchsorted(ends[0] - KEPT))
+            segment.log = segment.log[max(0, min(kept, segment.log.shape[0] - RECENT)) :]
+        pool.worked[: len(pool)] = worked[-1]
+        if self.updates.running:
+            self.updates.settle(min(segment.oldest for segment in self.segments.values()))
+        self.closed = None
+        if ends.size > 1:
+            closed = {name: table[:-1] for name, table in tables.items()}
+            self.closed = Periods(ends[:-1], closed, worked[:-1], offered, len(pool.active), pool.running_cores)
+
+    def _count(self, segment: FusedSegment, more: Floats, parts: list[Committed]) -> None:
+        """Add what happened in a query to the totals of its stages, and send on what other queries read."""
+        name = segment.segment.name
+        total = segment.leader.total
+        for demand, records, since, until, done in parts:
+            self.committed += records * demand.results
+            for station in segment.stations:
+                station.total.done += records * demand.volume[station.name]
+                station.total.emitted += records * demand.volume[station.name]
+            self.ran.update(dict.fromkeys(demand.runs, until))
+            self.signalled.update(dict.fromkeys(demand.signals, until))
+            for edge, volume in demand.out.items():
+                flow = Items(done.times, done.born, done.counts * volume)
+                self.flows[self.layout.stage_of[edge.target].segment].append((demand.epoch, flow))
+            if self.updates.running:
+                self.updates.committed(name, demand.epoch, since, until)
+        total.arrived += float(more[batching.ARRIVED])
+        total.judged += float(more[batching.DONE])
+        total.delay += float(more[batching.DELAY])
+        total.within = total.within + more[batching.WITHIN :]
+
+    def source_share(self, name: str) -> float:
+        """Part of the records of its query that came from a source so far; others bring the rest."""
+        entered = self.entered[self.layout.stage_of[name].segment]
+        return self.sources[name].offered / entered if entered > 0 else 1.0
+
+    def streams(self, emitted: Mapping[str, float]) -> list[EdgeTraffic]:
+        """Traffic between stages, bytes/s. emitted: records/s of each stage. Durable edges are not host traffic."""
+        stages = self.layout.stage_of
+        found = []
+        for edge in self.graph.edges:
+            source, target = stages[edge.source], stages[edge.target]
+            if source is not target and edge.durable is None:
+                rate = emitted[target.name] / sum(stages[e.source] is not target for e in self.graph.inputs[edge.target])
+                size = self.settings.record_size(self.graph.by_name[edge.source])
+                found.append(EdgeTraffic(edge, self.by_name[source.name], self.by_name[target.name], rate * size))
+        return found
+
+    @property
+    def empty(self) -> bool:
+        return all(source.ended for source in self.sources.values()) and not any(
+            segment.unfinished for segment in self.segments.values()
+        )
+
+
+def _first_rate(load: Emissions, seconds: float) -> float:
+    """Mean rate of a load over `seconds` from its first record, records/s."""
+    present = load.counts > 0
+    if not present.any():
+        return 0.0
+    begins = load.times[present][0]
+    return float(load.counts[present][load.times[present] < begins + seconds - DUST].sum()) / max(seconds, load.span)

@@ -1,0 +1,360 @@
+"""Simulates fused dataflows as on Spark: each segment executes micro-batches, its stages one after the other.
+
+A batch starts when its trigger is due and the previous batch has ended, takes the due records up to the governor's limit
+(the governor used on Spark), and lasts for an overhead per stage plus the stages' work. A stage lasts as long as its most
+loaded host. Tasks of a stateless stage are spread over the running hosts; those of a keyed stage run where its state
+partitions are, and a moved one loads its state first. Records travel as cohorts. Costs include the transport between
+processes, as costs measured on Spark do.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from elastream.core.frames import Floats
+from elastream.core.hosts import HostState
+from elastream.core.observation import Composition, MicroBatch
+from elastream.dataflow.stages import Segment
+from elastream.policies.common.governor import REMEMBERED, Governor
+from elastream.simulator import batching
+from elastream.simulator.costs import Demand
+from elastream.simulator.draws import uniform
+from elastream.simulator.partitions import StageStation, TaskPlaces, dealt
+from elastream.simulator.pool import SimulatedHosts
+from elastream.simulator.settings import Settings
+from elastream.simulator.stations import NOTHING, Items, joined, neighbours
+
+DUST = 1e-9
+"""Smaller amounts of records, and of seconds, are rounding error, treated as 0."""
+BATCH_STREAM = 2_000_000
+"""First random-number stream of segments' batches."""
+BATCHES_A_CALL = 1024
+"""Most batches of one compiled call."""
+LEAST_ROOM = 1 << 13
+"""Rows for which there is room in a queue: what was taken is thrown away when they are full."""
+MOST_ROWS = 1 << 16
+"""Rows in which a queue is kept, those of a longer one at most 4 / 65,536 of its length each."""
+COMING = (HostState.REQUESTED, HostState.STARTING)
+"""States of a host that is requested but not yet running."""
+
+
+class Burdens(NamedTuple):
+    """Tasks of a query's stages by host; shape (hosts,), or (stages, hosts) where it says by stage.
+
+    hosts: rows in the pool. share: part of a stage's records, and of its copies' work, by stage. loading: tasks that must
+    load state, by stage. pace: core-seconds of speed 1 a second that a stage's tasks on the host get together, by stage.
+    speed: of the hosts' cores. floor: cores used whatever the records. coming: hosts requested and not running. careful:
+    whether the next batch meets another distribution.
+    """
+
+    hosts: NDArray[np.int64]
+    share: Floats
+    loading: Floats
+    pace: Floats
+    speed: Floats
+    floor: Floats
+    coming: int
+    careful: bool
+
+
+class Turn(NamedTuple):
+    """What all queries share while time is advanced once: ends of the monitoring periods, inf for what follows the last;
+    core-seconds of every host by period; speed of every host, and the number of the interval in which it has that; when
+    this time begins."""
+
+    ends: Floats
+    worked: Floats
+    speed: Floats
+    interval: int
+    begin: float
+
+
+class Committed(NamedTuple):
+    """Batches that a query committed under one composition: records taken, times of the first and the last commit, and
+    records done, which carry the time of their commit and are listed only where another query reads them."""
+
+    demand: Demand
+    records: float
+    since: float
+    until: float
+    done: Items
+
+
+class FusedSegment:
+    """One query: its queue of records, its current batch, and its stages.
+
+    demand: of the next batches. running: of the batch in work, or of the last one. effective: what the last committed batch
+    ran under, None before the first. later: records that came under a newer composition than the next batches have, each
+    flow with its epoch; they count as arrived, and wait.
+    """
+
+    def __init__(
+        self,
+        segment: Segment,
+        stations: Mapping[str, StageStation],
+        settings: Settings,
+        seed: int,
+        stream: int,
+        demand: Demand,
+    ) -> None:
+        self.segment = segment
+        self.settings = settings
+        self.stations = [stations[stage.name] for stage in segment.stages]
+        self.leader = self.stations[0]
+        self.queue = Items(np.empty(1 << 10), np.empty(1 << 10), np.empty(1 << 10))
+        self.marks = np.zeros(10, dtype=np.int64)
+        self.marks[batching.KNOWN] = -2
+        self.state = np.zeros(12)
+        self.state[batching.STARTS], self.state[batching.ENDS] = -math.inf, math.inf
+        self.remembered = np.zeros((2, REMEMBERED))
+        self.spent = np.empty((2, 1 << 10))
+        self.charged, self.charges, self.busy = np.zeros(0, dtype=np.int64), np.zeros(0), np.zeros(1)
+        self.open = np.zeros(batching.WITHIN + self.leader.limits.size)
+        self.log = np.zeros((0, 5))
+        self.demand = self.running = demand
+        self.effective: Composition | None = None
+        self.later: list[tuple[int, Items]] = []
+        self.served: dict[int, int] = {}
+        self.ratios = np.array(settings.batch_ratios, dtype=np.float64)
+        # Slow batches occur in runs (interference on the machine): the order is kept, the start is random.
+        self.first_ratio = int(uniform(seed, BATCH_STREAM + stream, 0) * self.ratios.size)
+        self._burdens: tuple[tuple[int, ...], Burdens] | None = None
+
+    def govern(self, rate: float) -> None:
+        """Limit batch sizes with a governor, as Elastream's sources do; `rate`: records/s at the start of the load."""
+        seconds = self.settings.governed
+        # Arrivals within two batch durations are not treated as a burst (`spark.dataflow.sources`).
+        self.state[batching.ALLOWANCE] = max(Governor(seconds).allowance, int(2 * seconds * rate))
+        self.marks[batching.KNOWN] = -1
+
+    def advance(
+        self,
+        begin: float,
+        end: float,
+        flows: Sequence[tuple[int, Items]],
+        pool: SimulatedHosts,
+        turn: "Turn",
+        target: float,
+    ) -> tuple[Floats, list["Committed"]]:
+        """Execute batches in [begin, end) with the records of `flows` arriving, each under the composition of its epoch.
+
+        target: seconds, inf for none. Returns the figures by period, and what was committed under each composition.
+        """
+        marks, state, settings = self.marks, self.state, self.settings
+        in_work, known = bool(marks[batching.RUNNING]), self.log.shape[0]
+        if in_work and any(station.interrupted for station in self.stations):
+            state[batching.STARTS], state[batching.ENDS] = begin, begin + (state[batching.ENDS] - state[batching.STARTS])
+            state[batching.CHARGED] = begin
+        for station in self.stations:
+            station.interrupted = False
+        table = np.zeros((turn.ends.size, self.open.size))
+        table[0] = self.open
+        self._receive(flows, table)
+        marks[batching.PERIOD] = 0
+        logged, sent = [self.log], []
+        work = np.array([self.demand.work[station.name] for station in self.stations])
+        again, any_begun = True, 0
+        while again:
+            burdens = self._burdened(pool, turn)
+            self._make_room(burdens.hosts.size)
+            rows = int(marks[batching.TAIL] - marks[batching.FIRST]) + BATCHES_A_CALL
+            batches, gave = np.empty((BATCHES_A_CALL, 5)), np.empty((rows if self.segment.outputs else 0, 3))
+            again, begun, committed, gone = batching.run_batches(
+                *self.queue, marks, state, self.remembered, self.spent,
+                burdens.hosts, burdens.share, burdens.loading, burdens.pace, burdens.speed, burdens.floor, work,
+                (settings.batch_overhead, settings.batch_work, settings.state_load,
+                 settings.start_delay * burdens.coming, settings.batch_interval, settings.governed),
+                self.ratios, self.first_ratio, self.charged, self.charges, self.busy, begin, end, turn.ends,
+                self.leader.limits, target, burdens.careful, table, turn.worked, batches, gave,
+            )  # fmt: skip
+            logged.append(batches[:committed])
+            sent.append(gave[:gone])
+            any_begun += begun
+            if burdens.careful and begun:
+                for row in np.flatnonzero(pool.up[: len(pool)]).tolist():
+                    self.served[row] = self.served.get(row, 0) + 1
+            if burdens.careful and committed:
+                for station in self.stations:
+                    if station.placed:
+                        station.settle()
+        self.log = np.concatenate(logged)
+        self.open = table[-1].copy()
+        done = Items(*np.concatenate(sent).T) if self.segment.outputs else NOTHING
+        parts = self._parted(self.log[known:], done, in_work)
+        if parts:
+            self.effective = parts[-1].demand.composition
+        if any_begun:
+            self.running = self.demand
+        self._tell()
+        return table, parts
+
+    def _parted(self, batches: Floats, done: Items, in_work: bool) -> list["Committed"]:
+        """What was committed, that of a batch which was `in_work` before under its own composition."""
+        if not batches.shape[0]:
+            return []
+        ends = batches[:, 0] + batches[:, 1]
+        if not in_work or self.running is self.demand:
+            return [Committed(self.demand, float(batches[:, 2].sum()), float(ends[0]), float(ends[-1]), done)]
+        cut = int(done.times.searchsorted(done.times[0], side="right")) if done.times.size else 0
+        before, after = Items(*(column[:cut] for column in done)), Items(*(column[cut:] for column in done))
+        found = [Committed(self.running, float(batches[0, 2]), float(ends[0]), float(ends[0]), before)]
+        if batches.shape[0] > 1:
+            rest = float(batches[1:, 2].sum())
+            found.append(Committed(self.demand, rest, float(ends[1]), float(ends[-1]), after))
+        return found
+
+    @property
+    def oldest(self) -> int:
+        """Epoch of the oldest composition under which it may still commit records that are here."""
+        return min(self.running.epoch, self.demand.epoch) if self.marks[batching.RUNNING] else self.demand.epoch
+
+    @property
+    def waits(self) -> bool:
+        """Whether a record waits for the next batch."""
+        return bool(self.marks[batching.HEAD] < self.marks[batching.TAIL])
+
+    def turn(self, demand: Demand, *, at_once: bool = False) -> None:
+        """Run the next batches under `demand`, with the records that came under it; at_once: the batch in work, too."""
+        self.demand = demand
+        if at_once:
+            self.running = demand
+        if self.later:
+            released = [flow for epoch, flow in self.later if epoch <= demand.epoch]
+            self.later = [each for each in self.later if each[0] > demand.epoch]
+            self._append(joined(released))
+            self.marks[batching.SEEN] = self.marks[batching.TAIL]  # they were counted when they came
+
+    def hold(self, epoch: int) -> None:
+        """Keep the records that wait for the next batch until they can be taken under the composition of `epoch`."""
+        marks = self.marks
+        rows = slice(int(marks[batching.HEAD]), int(marks[batching.TAIL]))
+        if rows.stop > rows.start:
+            self.later.append((epoch, Items(*(column[rows].copy() for column in self.queue))))
+        marks[batching.TAIL] = marks[batching.SEEN] = marks[batching.HEAD]
+
+    def _tell(self) -> None:
+        """Update the figures of the stages that hold at any time."""
+        marks, state = self.marks, self.state
+        if marks[batching.HEAD] == marks[batching.TAIL] and not self.later:
+            state[batching.WAITING] = -self.open[batching.ARRIVED]  # rounding must not add up over a long run
+        self.leader.due = max(0.0, state[batching.WAITING] + self.open[batching.ARRIVED])
+        self.leader.served = self.leader.served or self.log.shape[0] > 0
+        for station in self.stations:
+            station.working = state[batching.TAKEN] * self.running.volume[station.name]
+
+    def _receive(self, flows: Sequence[tuple[int, Items]], table: Floats) -> None:
+        """Queue the records of `flows`; those of a newer composition than the next batches have wait for theirs."""
+        for epoch, flow in flows:
+            if epoch > self.demand.epoch and flow.times.size:
+                self.later.append((epoch, flow))
+                table[0, batching.ARRIVED] += flow.total
+        self._append(joined([flow for epoch, flow in flows if epoch <= self.demand.epoch]))
+
+    def _append(self, flow: Items) -> None:
+        """Append `flow` to the queue; a long one is kept in at most MOST_ROWS rows, neighbours together."""
+        marks, size = self.marks, flow.times.size
+        if not size:
+            return
+        if marks[batching.TAIL] + size > self.queue.times.size:
+            first, waiting = int(marks[batching.FIRST]), slice(int(marks[batching.HEAD]), int(marks[batching.TAIL]))
+            taken = [column[first : waiting.start] for column in self.queue]
+            kept = Items(*(column[waiting] for column in self.queue))
+            while kept.times.size > MOST_ROWS:
+                kept = paired(kept)
+            columns = [np.concatenate(parts) for parts in zip(taken, kept, strict=True)]
+            room = max(LEAST_ROOM, 2 * (columns[0].size + size))
+            self.queue = Items(*(np.concatenate([column, np.zeros(room - column.size)]) for column in columns))
+            marks[batching.FIRST], marks[batching.HEAD] = 0, taken[0].size
+            marks[batching.TAIL] = marks[batching.SEEN] = columns[0].size
+        tail = int(marks[batching.TAIL])
+        for column, more in zip(self.queue, flow, strict=True):
+            column[tail : tail + size] = more
+        marks[batching.TAIL] += size
+
+    def _make_room(self, hosts: int) -> None:
+        marks = self.marks
+        need = int(marks[batching.SPENT] + marks[batching.TAIL] - marks[batching.FIRST]) + BATCHES_A_CALL
+        if need > self.spent.shape[1]:
+            self.spent = np.concatenate([self.spent, np.empty((2, need))], axis=1)
+        if (more := hosts - self.charges.size) > 0:
+            self.charges = np.pad(self.charges, (0, more))
+            self.charged = np.pad(self.charged, (0, more))
+
+    def _burdened(self, pool: SimulatedHosts, turn: "Turn") -> "Burdens":
+        """Where the stages' tasks are; kept until hosts, tasks or their state change."""
+        for station in self.stations:
+            station.now = turn.begin
+        slot = self.settings.share_slot(turn.begin) if self.settings.shares else 0
+        seen = (pool.changes, pool.placements, turn.interval, slot, *(len(station.crew) for station in self.stations))
+        if self._burdens is None or self._burdens[0] != seen or self._burdens[1].careful:
+            self._burdens = (seen, self._locate(pool, turn.speed))
+        return self._burdens[1]
+
+    def _locate(self, pool: SimulatedHosts, speeds: Floats) -> "Burdens":
+        settings, count = self.settings, len(pool)
+        parts = [self._tasks(station, pool) for station in self.stations]
+        shape = (len(parts), count)
+        tasks, loading, share, heaviest, copied = (np.zeros(shape) for _ in range(5))
+        for stage, part in enumerate(parts):
+            tasks[stage, part.hosts], loading[stage, part.hosts] = part.tasks, part.loading
+            share[stage, part.hosts], heaviest[stage, part.hosts] = part.share, part.heaviest
+            copied[stage, part.hosts] = part.copied
+        rows = np.flatnonzero(pool.up[:count] | (tasks.sum(axis=0) > 0))
+        tasks, loading, share, heaviest, copied = (each[:, rows] for each in (tasks, loading, share, heaviest, copied))
+        slots = np.array([pool.leases[row].type.slots for row in rows.tolist()])
+        young = np.array([self.served.get(row, 0) < settings.settling_batches for row in rows.tolist()], dtype=bool)
+        young &= settings.settling_boost != 1.0
+        # The JVM's compilation uses what its tasks leave of a host in its first batches.
+        boosted = np.where(young & pool.up[rows], pool.cores[rows] * settings.settling_boost, 0.0)
+        cores = pool.cores[rows] * settings.delivered * np.where(young, settings.settling_boost, 1.0)
+        speed = speeds[rows]
+        busy = np.maximum(tasks, copied > 0)  # a copy is kept by a thread of its own
+        pace = np.maximum(np.minimum(cores, np.minimum(busy, slots)) * speed, DUST)
+        share = share + settings.replica_work * copied
+        # A task is one thread: the heaviest of a host may last longer than all of them would in equal parts.
+        one = np.maximum(np.minimum(1.0, cores) * speed, DUST)
+        alone = heaviest * pace > share * one * (1 + DUST)
+        return Burdens(
+            rows,
+            share,
+            loading,
+            np.where(alone, share * one / np.maximum(heaviest, DUST), pace),
+            np.maximum(speed, DUST),
+            boosted if settings.settling_boost > 1 else np.zeros(rows.size),
+            sum(lease.state in COMING for lease in pool.leases if lease.active),
+            bool(young.any()) or any(not station.settled for station in self.stations),
+        )
+
+    def _tasks(self, station: StageStation, pool: SimulatedHosts) -> TaskPlaces:
+        """Where a stage's tasks are; without state, dealt evenly, free slots first."""
+        if station.placed:
+            return station.locate(pool)
+        hosts = np.flatnonzero(pool.up[: len(pool)])
+        tasks = dealt(len(station.crew), np.array([pool.leases[row].type.slots for row in hosts.tolist()]))
+        total = max(1.0, float(tasks.sum()))
+        return TaskPlaces(hosts, tasks, np.zeros_like(tasks), tasks / total, (tasks > 0) / total, np.zeros(hosts.size))
+
+    @property
+    def recent(self) -> list[MicroBatch]:
+        """The last batches committed, oldest first."""
+        return [MicroBatch(self.segment.name, *row) for row in self.log.tolist()]
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether a record waits or is in work."""
+        waiting = self.queue.counts[self.marks[batching.HEAD] : self.marks[batching.TAIL]]
+        in_work = bool(self.marks[batching.RUNNING]) or bool(self.later)
+        return in_work or (waiting.size > 0 and float(waiting.sum()) > 1e-6)
+
+
+def paired(flow: Items) -> Items:
+    """`flow` with neighbouring rows as one at their mean times (`neighbours`)."""
+    times, born, counts = flow
+    firsts = neighbours(times, np.append(times[1:], times[-1]), MOST_ROWS)
+    total = np.add.reduceat(counts, firsts)
+    weights = np.maximum(counts, DUST)
+    whole = np.add.reduceat(weights, firsts)
+    return Items(np.add.reduceat(times * weights, firsts) / whole, np.add.reduceat(born * weights, firsts) / whole, total)

@@ -1,0 +1,403 @@
+"""The simulated plant: executes a dataflow on leased hosts in simulated time, and implements `core.plant.Plant`.
+
+This module applies actions and advances time; queues are in `stations`, hosts in `pool`, placement in `staffing`, metrics
+in `watching` and `result`. Lost work is redone (at least once); an instance whose host is lost restarts on the first host
+with room.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Protocol
+
+import numpy as np
+
+from elastream.core.action import (
+    KINDS,
+    Action,
+    CancelDrain,
+    DrainHost,
+    LeaseHost,
+    MoveTask,
+    Outcome,
+    ReleaseHost,
+    RenewHost,
+    SetKeyTable,
+    SetParallelism,
+    SetTokens,
+    Status,
+    Switch,
+    SwitchAlternate,
+    SwitchEdge,
+    TaskId,
+)  # fmt: skip
+from elastream.core.composition import holder, refusal, switched
+from elastream.core.fitting import refuse_misfit, refuse_replicas
+from elastream.core.hosts import HostState, HostType, Lease, by_zones
+from elastream.core.observation import Composition, Context, Observation
+from elastream.core.ring import Ring, tokens_refusal
+from elastream.core.wording import counted
+from elastream.dataflow.key_table import KeyTableBook, KeyTables
+from elastream.dataflow.stages import Layout
+from elastream.errors import CloudError, DataflowError, InputError
+from elastream.policies.common.provision import first
+from elastream.simulator.arrivals import Load
+from elastream.simulator.batch_watch import BatchWatch
+from elastream.simulator.costs import unsimulated
+from elastream.simulator.fused import FusedNetwork
+from elastream.simulator.network import QueueNetwork
+from elastream.simulator.pool import Event, SimulatedHosts
+from elastream.simulator.result import Result, result_of
+from elastream.simulator.settings import Settings, Travel
+from elastream.simulator.staffing import Staffing
+from elastream.simulator.stations import Station
+from elastream.simulator.tasks import TaskNetwork
+from elastream.simulator.updates import PendingUpdate
+from elastream.simulator.watching import Watch
+
+PERIODS_AT_ONCE = 1000
+"""Most monitoring periods that micro-batches are advanced at once: bounds memory, and costs nothing."""
+
+
+class Advancing(Protocol):
+    """A plant whose time passes in `advance` alone."""
+
+    time: float
+
+    def advance(self, until: float) -> None: ...
+
+
+class SimulatedClock:
+    """Clock of a simulated plant: time advances only in `sleep_until`."""
+
+    def __init__(self, plant: "Advancing") -> None:
+        self._plant = plant
+
+    def now(self) -> float:
+        return self._plant.time
+
+    def sleep_until(self, time: float) -> None:
+        self._plant.advance(time)
+
+
+class SimulatedPlant:
+    """See `make_plant`. Implements `core.plant.Plant`."""
+
+    def __init__(
+        self, context: Context, network: QueueNetwork | FusedNetwork, pool: SimulatedHosts, settings: Settings
+    ) -> None:
+        self.context = context
+        self.settings = settings
+        self.network = network
+        self.pool = pool
+        self.time = 0.0
+        self.clock = SimulatedClock(self)
+        self.composition = Composition.default(context.graph)
+        self.watch = (
+            BatchWatch(context, network, pool, settings)
+            if isinstance(network, FusedNetwork)
+            else Watch(context, network, pool, settings)
+        )
+        self.closed = False
+        self.staffing = Staffing(network, pool, settings, leaving=self.watch.keep_busy)
+        self._result: Result | None = None
+
+    @property
+    def ledger(self) -> Sequence[Lease]:
+        """Every lease of the run, ended ones too."""
+        return self.pool.leases
+
+    @property
+    def migrations(self) -> int:
+        return self.staffing.migrations
+
+    @property
+    def updates(self) -> Sequence[PendingUpdate]:
+        """Every change of the composition by switches, with how long it took and which records met both."""
+        return self.network.updates.all
+
+    @property
+    def finished(self) -> bool:
+        """Whether the load has ended and every queue is empty."""
+        return self.network.empty
+
+    def observe(self) -> Observation:
+        """Current state: rates and durations of the last whole monitoring period, all other values at this moment."""
+        return self.watch.observation(self.time, self.composition)
+
+    def result(self) -> Result:
+        """The run in figures: so far, or as it was when the plant was closed, which is no release of any host."""
+        return self._result or result_of(self.time, self.staffing, self.watch)
+
+    def close(self) -> None:
+        """Release every host."""
+        self._result = self.result()
+        self.closed = True
+        self.pool.end(self.time)
+
+    def advance(self, until: float) -> None:
+        """Simulate up to `until`, seconds; returns at once if that time has passed."""
+        while self.time < until:
+            end = min(until, self._horizon, self.pool.next_event)
+            if end > self.time:
+                self.network.advance(self.time, end, self.pool)
+                self.time = end
+            while (event := self.pool.due(self.time)) is not None:
+                self._happen(event)
+            if self.time >= self.watch.next_tick:
+                self.staffing.place_rest(self.time)
+                self.watch.tick(self.time)
+
+    @property
+    def _horizon(self) -> float:
+        """How far time can be advanced at once: over many monitoring periods where nothing changes between them."""
+        network = self.network
+        if network.changing:
+            return min(self.watch.next_tick, self.time + network.step)
+        periods = 0
+        if isinstance(network, FusedNetwork) and not (self.context.layout.circular or self.staffing.shortfall):
+            periods = PERIODS_AT_ONCE
+        if periods and self.settings.shares:
+            periods = 0  # the records that each partition gets may change with any period
+        return min(self.watch.next_tick + periods * self.settings.monitor, self.pool.next_slot(self.time))
+
+    def apply(self, action: Action) -> Outcome:
+        """Apply one action; a refusal's reason names the rule."""
+        if self.closed:
+            return Outcome(action, Status.REFUSED, "the simulation is closed")
+        match action:
+            case SetParallelism():
+                status, reason = self._set_parallelism(action)
+            case SetTokens():
+                status, reason = self._set_tokens(action)
+            case MoveTask():
+                status, reason = self._move(action.task, action.host)
+            case LeaseHost():
+                status, reason = self.pool.requested(action, self.context, self.time)
+            case RenewHost():
+                status, reason = self.pool.renew(action.host)
+            case DrainHost():
+                status, reason = self._drain(action.host)
+            case CancelDrain():
+                status, reason = self.pool.cancel_drain(action.host, self.time)
+            case ReleaseHost():
+                status, reason = self._release(action.host)
+            case SwitchAlternate() | SwitchEdge() | SetKeyTable():
+                (outcome,) = self.switch((action,))
+                return outcome
+        return Outcome(action, status, reason)
+
+    def switch(self, switches: Sequence[Switch]) -> tuple[Outcome, ...]:
+        """Do all of these that are possible as one new composition; an outcome each."""
+        if self.closed:
+            return tuple(Outcome(each, Status.REFUSED, "the simulation is closed") for each in switches)
+        refused = {each: self._refusal(each) for each in switches}
+        composition = switched(self.composition, [each for each in switches if not refused[each]])
+        if composition is not self.composition:
+            self.composition = composition
+            self.network.compose(composition, self.time)
+        return tuple(self._outcome(each, refused[each]) for each in switches)
+
+    def _refusal(self, switch: Switch) -> str:
+        graph = self.context.graph
+        return refusal(graph, switch) or unsimulated(graph, switch, self.settings, self.network.tables)
+
+    def _outcome(self, switch: Switch, refused: str) -> Outcome:
+        if refused:
+            return Outcome(switch, Status.REFUSED, refused)
+        query = holder(self.context.layout, switch)
+        effective = self.network.effective.get(query)
+        if effective is not None and self.network.follows(query) and switched(effective, [switch]) is effective:
+            return Outcome(switch, Status.DONE)
+        return Outcome(switch, Status.ACCEPTED, f"in force once {query} has processed records under it")
+
+    def _happen(self, event: Event) -> None:
+        pool = self.pool
+        if event.row < 0:
+            row = pool.fault_target(event)
+            if row is not None:
+                self.lose(row)
+        elif event.state is HostState.RUNNING:
+            if pool.leases[event.row].state is HostState.STARTING:
+                pool.to(event.row, HostState.RUNNING, self.time)
+        else:
+            pool.to(event.row, event.state, self.time)
+
+    def lose(self, row: int) -> None:
+        """Let the host in `row` of the pool die now."""
+        self.pool.to(row, HostState.LOST, self.time)
+        self.staffing.evict(row, self.time)
+
+    def _station(self, name: str) -> Station | None:
+        column = self.staffing.columns.get(name)
+        return None if column is None else self.network.stations[column]
+
+    def _set_parallelism(self, action: SetParallelism) -> tuple[Status, str]:
+        station = self._station(action.operator)
+        if station is None or station.name not in self.network.scalable:
+            return Status.REFUSED, f"the parallelism of {action.operator!r} cannot be changed"
+        if action.instances < 1:
+            return Status.REFUSED, f"{action.operator} needs at least one instance"
+        change = action.instances - len(station.crew)
+        if change == 0:
+            return Status.DONE, ""
+        if change < 0:
+            refused = self.staffing.shrink(station, -change, action.without)
+        else:
+            refused = self.staffing.extend(station, change, action.on, self.time)
+        if refused:
+            return Status.REFUSED, refused
+        station.scalings += abs(change)
+        self.staffing.upscalings += max(0, change)
+        self.staffing.downscalings += max(0, -change)
+        self._resize({**self.composition.parallelism, station.name: len(station.crew)})
+        return (Status.DONE, "") if change < 0 else (Status.ACCEPTED, "instances are starting")
+
+    def _move(self, task: TaskId, host: str) -> tuple[Status, str]:
+        station = self._station(task.operator)
+        rows = np.flatnonzero(station.crew.index == task.index) if station else np.zeros(0)
+        target = self.pool.active_row(host)
+        if station is None or not rows.size:
+            return Status.REFUSED, f"task {task} does not exist"
+        if target is None:
+            return Status.REFUSED, f"host {host!r} is not leased"
+        i = int(rows[0])
+        if station.crew.host[i] == target:
+            return Status.DONE, ""
+        if not self.pool.fits(*station.needs)[target]:
+            return Status.REFUSED, f"host {host!r} has no room for {task}"
+        self.staffing.shift(station, i, target, self.time)
+        station.ring = None  # it is placed otherwise from now on
+        return Status.ACCEPTED, "the instance is starting there"
+
+    def _set_tokens(self, action: SetTokens) -> tuple[Status, str]:
+        if refused := tokens_refusal(action, self.context.partitions):
+            return Status.REFUSED, refused
+        station, ring = self._station(action.operator), Ring(dict(action.tokens))
+        assert station is not None
+        for host in ring:
+            if not self.pool.runs(host):
+                return Status.REFUSED, f"host {host!r} is not running"
+        moved, refused = self.staffing.follow(station, ring, self.time)
+        if refused:
+            return Status.REFUSED, refused
+        return (Status.ACCEPTED, f"{counted(moved, 'state partition')} on the way") if moved else (Status.DONE, "")
+
+    def _drain(self, host: str) -> tuple[Status, str]:
+        row = self.pool.active_row(host)
+        if row is None or not self.pool.up[row]:
+            return Status.REFUSED, f"host {host!r} is not running"
+        self.pool.to(row, HostState.DRAINING, self.time)
+        left = self.staffing.empty(row, self.time)
+        return (Status.ACCEPTED, f"{left} instances wait for room on other hosts") if left else (Status.DONE, "")
+
+    def _release(self, host: str) -> tuple[Status, str]:
+        row = self.pool.rows.get(host)
+        if row is None:
+            return Status.REFUSED, f"host {host!r} was never leased"
+        lease = self.pool.leases[row]
+        if lease.state in (HostState.RELEASING, HostState.RELEASED, HostState.LOST):
+            return Status.DONE, ""
+        if self.pool.tasks[row] and not self.staffing.has_room_elsewhere(row):
+            return Status.REFUSED, f"the instances on host {host!r} do not fit on other hosts"
+        self.staffing.empty(row, self.time)
+        self.pool.to(row, HostState.RELEASING, self.time)
+        return Status.ACCEPTED, "the host is shutting down"
+
+    def _resize(self, parallelism: Mapping[str, int]) -> None:
+        """Make a composition of this parallelism, in force with the next batches."""
+        self.composition = replace(self.composition, version=self.composition.version + 1, parallelism=parallelism)
+        self.network.resize(self.composition)
+
+    def staff(self, parallelism: Mapping[str, int], on: Mapping[str, Sequence[int]]) -> None:
+        """Place the initial instances, ready at once, the first of an operator on the hosts `on`; raises CloudError if
+        the first hosts have no room for them."""
+        settings, network = self.settings, self.network
+        counts = {
+            station.name: parallelism.get(station.name, 1)
+            if station.name in network.scalable
+            else settings.state_partitions
+            for station in network.stations
+        }
+        if refused := self.staffing.begin(counts, on, self.time):
+            raise CloudError(
+                f"{refused}: the run must start with {counted(sum(counts.values()), 'instance')} on "
+                f"{counted(len(self.pool), 'host')}"
+            )
+        self._resize({station.name: len(station.crew) for station in self.network.stations})
+
+
+def make_plant(
+    layout: Layout,
+    *,
+    host_types: Sequence[HostType],
+    loads: Mapping[str, Load] | None = None,
+    seed: int = 0,
+    settings: Settings | None = None,
+    hosts: int | Sequence[str] | None = None,
+    parallelism: Mapping[str, int] | None = None,
+    on: Mapping[str, Sequence[int]] | None = None,
+    max_hosts: int = 1_000_000,
+    min_hosts: int = 1,
+    target_latency: float | None = None,
+    seconds: float = math.inf,
+    tables: KeyTables | None = None,
+) -> SimulatedPlant:
+    """Build a simulated plant for `layout` at time 0, with its first hosts running and instances of all operators placed.
+
+    A layout with a stage of several operators executes micro-batches as on Spark (`microbatch`); one with a stage per
+    operator has a queue per operator or, with `Travel.TASKS`, per instance.
+
+    hosts: number of initial hosts of the first type, or the type of each; None: at least `min_hosts`, and as many as one
+    instance of every operator needs, of the first type that holds each. Of like types in several zones, each in turn
+    (`by_zones`). loads: by source, override declared loads.
+    parallelism: initial instances by operator, default 1. on: numbers of the initial hosts, from 0, that take the first of
+    them, by operator; the others are spread. seconds: length limit of loads. tables: key tables of
+    the run, also those that come while it lasts. Raises DataflowError for a source without a load or a load without a
+    source, CloudError if no host type can hold an operator or the first hosts have too little room, InputError for an
+    invalid load, or a trace of links between hosts whose stages are fused.
+    """
+    settings = settings or Settings()
+    types = {kind.name: kind for kind in host_types}
+    if not types:
+        raise CloudError("the simulation has no host type: declare at least one")
+    if not layout.apart and settings.link_trace is not None:
+        raise InputError("links vary where operators are apart: micro-batches of fused stages take no time on links")
+    if unknown := set(loads or {}) - {source.name for source in layout.graph.sources}:
+        raise DataflowError(f"load for {min(unknown)!r}: dataflow {layout.graph.name!r} has no such source")
+    kind = FusedNetwork if not layout.apart else TaskNetwork if settings.travel is Travel.TASKS else QueueNetwork
+    network: QueueNetwork | FusedNetwork = kind(
+        layout, loads or {}, settings, seed, seconds, KeyTableBook() if tables is None else tables
+    )
+    refuse_misfit(layout.graph, types.values(), apart=layout.apart)
+    refuse_replicas(settings.replicas, max_hosts, layout)
+    if settings.replicas and layout.apart:
+        raise InputError("replicas: operators apart keep no copies of their state: simulate it fused", ("replicas",))
+    context = Context(
+        layout, types, target_latency, max_hosts, min_hosts,
+        frozenset(KINDS), network.scalable, layout.keyed_partitions(settings.state_partitions), settings.replicas,
+    )  # fmt: skip
+    pool = SimulatedHosts(types, len(network.stations), settings, seed)
+    if hosts is None:
+        hosts = _first_hosts(layout, tuple(types.values()), min_hosts, max_hosts, settings.replicas)
+    elif isinstance(hosts, int):
+        hosts = [each.name for each in by_zones(types.values(), hosts, copies=settings.replicas)]
+    for number, name in enumerate(hosts):
+        pool.lease(f"h{number + 1}", types[name], 0.0, running=True)
+    plant = SimulatedPlant(context, network, pool, settings)
+    plant.staff(parallelism or {}, on or {})
+    return plant
+
+
+def _first_hosts(layout: Layout, types: Sequence[HostType], least: int, most: int, copies: int) -> list[str]:
+    """Types of the hosts that a run begins with; raises CloudError where they are more than `most`."""
+    operators = layout.graph.operators
+    holding = [t for t in types if all(t.cores >= o.cores and t.memory >= o.memory for o in operators)]
+    kind = (holding or types)[0]
+    needed = max(least, first(layout, kind).hosts)
+    if needed > most:
+        raise CloudError(
+            f"one instance of every operator needs {counted(needed, 'host')} of type {kind.name!r}, and at most {most} "
+            "may be leased (max_hosts): allow more, declare fewer `cores` for operators, or larger hosts"
+        )
+    return [each.name for each in by_zones(types, needed, kind, copies=copies)]

@@ -1,0 +1,342 @@
+"""Keeps the hosts of a simulation: used capacity, speed, and state from lease to release.
+
+Arrays have one row per host ever leased; rows are not reused. Leases are `core.hosts.Lease`; decisions are made elsewhere.
+"""
+
+import heapq
+import math
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from elastream.core.action import LeaseHost, Status
+from elastream.core.frames import Floats
+from elastream.core.hosts import HostState, HostType, Lease
+from elastream.core.observation import Context
+from elastream.core.wording import counted
+from elastream.loads.speeds import number_of
+from elastream.simulator.draws import uniform
+from elastream.simulator.settings import HostFailure, Settings
+
+START_STREAM = 1_000_001
+"""Random-number stream of hosts, apart from those of operators."""
+SLACK = 1e-9
+"""Tolerance for rounding in sums of cores or megabytes."""
+
+COLUMNS = (
+    "cores", "memory", "used_cores", "used_memory", "speed", "ready", "since", "until", "unit", "minimum", "price",
+    "bandwidth", "worked", "region", "tasks", "open", "up", "images", "number",
+)  # fmt: skip
+
+
+class Event(NamedTuple):
+    """A scheduled change of a host's state; `row` is -1 for a fault, whose host is chosen when it happens."""
+
+    time: float
+    order: int
+    state: HostState
+    row: int
+
+
+class SimulatedHosts:
+    """Hosts of `types`, which hold instances of `operators` operators."""
+
+    def __init__(self, types: Mapping[str, HostType], operators: int, settings: Settings, seed: int) -> None:
+        self.types = types
+        self.settings = settings
+        self.seed = seed
+        self.leases: list[Lease] = []
+        self.rows: dict[str, int] = {}
+        self.capacity = 0
+        self.cores = self.memory = self.used_cores = self.used_memory = self.speed = self.ready = np.zeros(0)
+        self.since = self.until = self.unit = self.minimum = self.price = np.zeros(0)
+        self.bandwidth = self.worked = np.zeros(0)
+        self.region: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
+        self.region_names: list[str] = []
+        self.number: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
+        self.tasks: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
+        self.open: NDArray[np.bool_] = np.zeros(0, dtype=np.bool_)
+        self.up: NDArray[np.bool_] = np.zeros(0, dtype=np.bool_)
+        self.images: NDArray[np.bool_] = np.zeros((0, operators), dtype=np.bool_)
+        self.events: list[Event] = []
+        self.changes = 0
+        self.placements = 0
+        self.next_number = 1
+        self._order = 0
+        self._faults: dict[int, HostFailure] = {}
+        self._active: tuple[int, NDArray[np.int64]] = (-1, np.zeros(0, dtype=np.int64))
+        self._running = (-1, 0.0)
+        for fault in settings.faults:
+            self._faults[self._order] = fault
+            self._schedule(fault.time, HostState.LOST, -1)
+
+    def __len__(self) -> int:
+        return len(self.leases)
+
+    @property
+    def active(self) -> NDArray[np.int64]:
+        """Rows of hosts whose leases are active (paid for), in lease order."""
+        if self._active[0] != self.changes:
+            rows = [row for row, lease in enumerate(self.leases) if lease.active]
+            self._active = (self.changes, np.array(rows, dtype=np.int64))
+        return self._active[1]
+
+    @property
+    def running_cores(self) -> float:
+        """Cores of the hosts that take tasks."""
+        if self._running[0] != self.changes:
+            leases = (self.leases[row] for row in self.active.tolist())
+            running = math.fsum(lease.type.cores for lease in leases if lease.state is HostState.RUNNING)
+            self._running = (self.changes, running)
+        return self._running[1]
+
+    def active_row(self, host: str) -> int | None:
+        """Row of a host whose lease is active; None for any other name."""
+        row = self.rows.get(host)
+        return row if row is not None and self.leases[row].active else None
+
+    def runs(self, host: str) -> bool:
+        """Whether `host` is up and takes tasks."""
+        row = self.active_row(host)
+        return row is not None and self.leases[row].state is HostState.RUNNING
+
+    def lease(self, name: str, kind: HostType, now: float, *, running: bool = False) -> int:
+        """Lease a host; returns its row. running: the host is up at once, as at the start of a run."""
+        row = len(self.leases)
+        self._grow(row + 1)
+        lease = Lease(name, kind, now).to(HostState.STARTING, now)
+        spread = self.settings.host_start_spread
+        start = kind.start * (1 + spread * (2 * uniform(self.seed, START_STREAM, row) - 1))
+        if (more := self.settings.host_start_queue) > 0:
+            start += more * sum(self.leases[each].state is HostState.STARTING for each in self.active.tolist())
+        self.ready[row] = now if running else now + start
+        self.cores[row], self.memory[row] = kind.cores, kind.memory
+        self.speed[row] = kind.speed
+        if kind.region not in self.region_names:
+            self.region_names.append(kind.region)
+        self.region[row] = self.region_names.index(kind.region)
+        self.bandwidth[row] = kind.bandwidth or 0.0
+        self.since[row], self.until[row], self.price[row] = now, math.inf, kind.price
+        self.unit[row], self.minimum[row] = kind.billing.unit, kind.billing.minimum
+        self.open[row] = True
+        self.up[row] = running
+        self.rows[name] = row
+        self.number[row] = number_of(name, row)
+        if name[:1] == "h" and name[1:].isdecimal():
+            self.next_number = max(self.next_number, int(name[1:]) + 1)
+        self.leases.append(lease.to(HostState.RUNNING, now) if running else lease)
+        if not running:
+            self._schedule(self.ready[row], HostState.RUNNING, row)
+        self.changes += 1
+        return row
+
+    def requested(self, action: LeaseHost, context: Context, now: float) -> tuple[Status, str]:
+        """Lease the host that `action` names, if it is none yet and may be leased."""
+        if action.host in self.rows:
+            lease = self.leases[self.rows[action.host]]
+            if not lease.active or lease.state is HostState.RELEASING or lease.type.name != action.type:
+                return Status.REFUSED, f"{action.host!r} is the name of a host that was leased as {lease.type.name!r}"
+            return (Status.DONE, "") if lease.ready_at() is not None else (Status.ACCEPTED, "the host is starting")
+        kind = context.host_types.get(action.type)
+        if kind is None or not action.host:
+            return Status.REFUSED, f"host type {action.type!r} is not declared" if kind is None else "a host needs a name"
+        if len(self.active) >= context.max_hosts:
+            return Status.REFUSED, f"at most {counted(context.max_hosts, 'host')} may be leased"
+        self.lease(action.host, kind, now)
+        return Status.ACCEPTED, "the host is starting"
+
+    def renew(self, host: str) -> tuple[Status, str]:
+        """Keep `host` for another billing time unit: it is paid as long as it is there, so that nothing changes."""
+        row = self.active_row(host)
+        if row is None or self.leases[row].state is HostState.RELEASING:
+            return Status.REFUSED, f"host {host!r} is not leased"
+        return Status.DONE, ""
+
+    def cancel_drain(self, host: str, now: float) -> tuple[Status, str]:
+        """Return a draining host to service."""
+        row = self.active_row(host)
+        if row is None or not self.up[row]:
+            return Status.REFUSED, f"host {host!r} is not draining"
+        self.to(row, HostState.RUNNING, now)
+        return Status.DONE, ""
+
+    def end(self, now: float) -> None:
+        """Release every host."""
+        for row in self.active:
+            if self.leases[row].state is not HostState.RELEASING:
+                self.to(int(row), HostState.RELEASING, now)
+        while self.next_event < math.inf:
+            time = self.next_event
+            event = self.due(time)
+            if event is not None and event.state is HostState.RELEASED:
+                self.to(event.row, HostState.RELEASED, time)
+
+    def to(self, row: int, state: HostState, now: float) -> None:
+        """Set a host's state; a release completes after the type's `stop` seconds."""
+        self.leases[row] = self.leases[row].to(state, now)
+        self.open[row] = state in (HostState.RUNNING, HostState.STARTING)
+        self.up[row] = state in (HostState.RUNNING, HostState.DRAINING)
+        if state is HostState.RELEASING:
+            self._schedule(now + self.leases[row].type.stop, HostState.RELEASED, row)
+        if state in (HostState.RELEASED, HostState.LOST):
+            self.images[row] = False
+            self.until[row] = now
+        self.changes += 1
+
+    def _schedule(self, time: float, state: HostState, row: int) -> None:
+        heapq.heappush(self.events, Event(float(time), self._order, state, row))
+        self._order += 1
+
+    @property
+    def next_event(self) -> float:
+        """Time of the next scheduled event; inf if there is none."""
+        return self.events[0].time if self.events else math.inf
+
+    def due(self, now: float) -> Event | None:
+        """Remove and return the next event due by `now`; events of hosts whose lease has ended are dropped."""
+        while self.events and self.events[0].time <= now:
+            event = heapq.heappop(self.events)
+            if event.row < 0 or self.leases[event.row].active:
+                return event
+        return None
+
+    def fault_target(self, event: Event) -> int | None:
+        """Row of the host that a fault hits: the one named, or the one running longest; None if there is no such host."""
+        name = self._faults[event.order].host
+        if name is not None:
+            return self.active_row(name)
+        return next((int(row) for row in self.active if self.up[row]), None)
+
+    def fits(self, cores: float, memory: float) -> NDArray[np.bool_]:
+        """Whether each host has room for one more instance of that size; shape (hosts,)."""
+        return (
+            self.open[: len(self)]
+            & (self.used_cores[: len(self)] + cores <= self.cores[: len(self)] + SLACK)
+            & (self.used_memory[: len(self)] + memory <= self.memory[: len(self)] + SLACK)
+        )
+
+    def best(self, cores: float, memory: float, without: Sequence[int] = ()) -> int | None:
+        """Row of the host with room for such an instance and the largest free share of cores, running hosts first."""
+        fitting = self.fits(cores, memory)
+        fitting[list(without)] = False
+        found = np.flatnonzero(fitting)
+        if not found.size:
+            return None
+        free = 1 - self.used_cores[found] / self.cores[found]
+        return int(found[np.argmax(free + 2.0 * self.up[found])])
+
+    def spread(self, cores: float, memory: float, count: int) -> list[int]:
+        """Reserve room for up to `count` such instances, each as `best` chooses; returns a row per placed instance."""
+        rows: list[int] = []
+        while len(rows) < count:
+            found = np.flatnonzero(self.fits(cores, memory))
+            if not found.size:
+                break
+            rank = 1 - self.used_cores[found] / self.cores[found] + 2.0 * self.up[found]
+            # Equally ranked hosts would be chosen one after the other: take them all at once.
+            chosen = found[rank == rank.max()][: count - len(rows)]
+            self.used_cores[chosen] += cores
+            self.used_memory[chosen] += memory
+            self.tasks[chosen] += 1
+            rows += chosen.tolist()
+        self.placements += len(rows)
+        return rows
+
+    def pack(self, cores: float, memory: float, count: int) -> list[int]:
+        """Reserve room for up to `count` such instances, each on the first host that has it; a row per placed instance."""
+        rows: list[int] = []
+        while len(rows) < count and (found := np.flatnonzero(self.fits(cores, memory))).size:
+            self.hold(int(found[0]), cores, memory)
+            rows.append(int(found[0]))
+        return rows
+
+    def hold(self, row: int, cores: float, memory: float, sign: int = 1) -> None:
+        """Reserve an instance's cores and memory, or free them with `sign` -1."""
+        self.placements += 1
+        if row >= 0:
+            self.used_cores[row] += sign * cores
+            self.used_memory[row] += sign * memory
+            self.tasks[row] += sign
+            if self.tasks[row] == 0:
+                self.used_cores[row] = self.used_memory[row] = 0.0  # rounding must not add up over a long run
+
+    def clear(self, row: int) -> None:
+        """Free all capacity of a lost host."""
+        self.placements += 1
+        self.used_cores[row] = self.used_memory[row] = 0.0
+        self.tasks[row] = 0
+
+    def cost(self, now: float) -> float:
+        """Cost of all leases up to `now`: a vectorised `core.hosts.total_cost`."""
+        count = len(self)
+        seconds = np.minimum(self.until[:count], now) - self.since[:count]
+        units = np.maximum(1.0, np.ceil(np.maximum(seconds, self.minimum[:count]) / self.unit[:count] - 1e-9))
+        return float((units * self.price[:count]).sum())
+
+    def between_regions(self) -> tuple[Floats, Floats]:
+        """(latency in s, seconds per byte on one host's link) between regions; shape (regions, regions) each.
+
+        Default, also within a region: the common latency, and the bandwidth of the slowest host type.
+        """
+        count = max(1, len(self.region_names))
+        latency = np.full((count, count), self.settings.latency)
+        slowest = min((t.bandwidth for t in self.types.values() if t.bandwidth is not None), default=math.inf)
+        per_byte = np.full((count, count), 1 / slowest)
+        for (source, target), link in self.settings.links.items():
+            for a, b in ((source, target), (target, source)):
+                if a in self.region_names and b in self.region_names:
+                    i, j = self.region_names.index(a), self.region_names.index(b)
+                    latency[i, j] = link.latency
+                    per_byte[i, j] = 1 / min(slowest, link.bandwidth or math.inf)
+        return latency, per_byte
+
+    def mean_speed(self, now: float) -> float:
+        """Core speed of the hosts that are up, on average by their cores; 1 without any."""
+        up = self.up[: len(self)]
+        cores = self.cores[: len(self)][up]
+        return float(cores @ self.speeds(now)[up]) / float(cores.sum()) if cores.size else 1.0
+
+    def speeds(self, now: float) -> Floats:
+        """Core speed of every host at `now`, relative to the standard core; shape (hosts,)."""
+        nominal, trace = self.speed[: len(self)], self.settings.speed_trace
+        return nominal if trace is None else nominal * trace.at(self.number[: len(self)], now)
+
+    def speed_slot(self, now: float) -> int:
+        """Number of the slot of the speed trace that `now` is in, -1 without one: while it is the same, so are speeds."""
+        trace = self.settings.speed_trace
+        return -1 if trace is None else trace.slot(now)
+
+    def link_slot(self, now: float) -> int:
+        """The same of the link trace."""
+        trace = self.settings.link_trace
+        return -1 if trace is None else trace.slot(now)
+
+    def next_slot(self, now: float) -> float:
+        """When a trace has its next slot, seconds; inf without one."""
+        traces = [each for each in (self.settings.speed_trace, self.settings.link_trace) if each is not None]
+        return min([(each.slot(now) + 1) * each.interval for each in traces], default=math.inf)
+
+    def between_hosts(self, source: NDArray[np.int64], target: NDArray[np.int64], now: float) -> tuple[Floats, Floats]:
+        """What `between_regions` gives, at `now` from each host in rows `source` to each in `target`.
+
+        Shape (sources, targets) each; within a host as between two of its region.
+        """
+        latency, per_byte = self.between_regions()
+        regions = np.ix_(self.region[source], self.region[target])
+        latency, per_byte = latency[regions], per_byte[regions]
+        if (trace := self.settings.link_trace) is not None:
+            longer, width = trace.at(self.number[source], self.number[target], now)
+            latency, per_byte = latency * longer, per_byte / width
+        return latency, per_byte
+
+    def _grow(self, size: int) -> None:
+        if size <= self.capacity:
+            return
+        self.capacity = max(64, 2 * size)
+        for name in COLUMNS:
+            old = getattr(self, name)
+            new = np.zeros((self.capacity, *old.shape[1:]), dtype=old.dtype)
+            new[: old.shape[0]] = old
+            setattr(self, name, new)

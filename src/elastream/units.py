@@ -1,0 +1,147 @@
+"""Parses quantities such as `"50ms"`, `"550/s"` and `"2 GB"` to floats in one base unit each.
+
+The Python API, the YAML reader and the command line share this parser, so that a unit means the same everywhere.
+"""
+
+import math
+import re
+from collections.abc import Mapping
+from typing import TypeGuard
+
+from elastream.errors import ElastreamError
+
+LEAST_PAUSE = 0.01
+"""Seconds from one observation or plan to the next, at least: a shorter one only keeps a core busy."""
+LONGEST = 1e9
+"""Seconds that a finite duration has at most, 31 years: a longer one is a slip of the pen, or of the clock."""
+
+_NUMBER = re.compile(r"\s*([-+]?(?:\d[\d_,]*)?(?:\.\d+)?(?:[eE][-+]?\d+)?)\s*(.*?)\s*$", re.DOTALL)
+_SECONDS = {
+    "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "sec": 1.0, "second": 1.0, "seconds": 1.0, "m": 60.0, "min": 60.0,
+    "minute": 60.0, "minutes": 60.0, "h": 3600.0, "hour": 3600.0, "hours": 3600.0, "d": 86400.0, "day": 86400.0,
+}  # fmt: skip
+_MEGABYTES = {
+    "b": 1e-6, "kb": 1e-3, "mb": 1.0, "gb": 1e3, "kib": 2**10 / 1e6, "mib": 2**20 / 1e6, "gib": 2**30 / 1e6,
+    "k": 1e-3, "m": 1.0, "g": 1e3,
+}  # fmt: skip
+_FACTORS = {"": 1.0, "k": 1e3, "m": 1e6}
+_BYTES_PER_SECOND = {
+    "bit": 1 / 8, "kbit": 1e3 / 8, "mbit": 1e6 / 8, "gbit": 1e9 / 8, "b/s": 1.0, "kb/s": 1e3, "mb/s": 1e6, "gb/s": 1e9,
+}  # fmt: skip
+
+
+def _split(text: object, what: str) -> tuple[float, str]:
+    match = _NUMBER.match(text) if isinstance(text, str) else None
+    digits = match.group(1).replace("_", "").replace(",", "") if match else ""
+    if not match or not digits:
+        raise ElastreamError(f"{text!r} is not {what}")
+    try:
+        number = float(digits)
+    except ValueError:
+        raise ElastreamError(f"{text!r} is not {what}") from None
+    if math.isinf(number):
+        raise ElastreamError(f"{text!r} is not {what}: it is too large")
+    return number, match.group(2).lower()
+
+
+def duration(value: float | str) -> float:
+    """Seconds of `value`: a number of seconds, or text such as `"50ms"`, `"2s"`, `"10 min"`, `"1h"`.
+
+    Raises ElastreamError for anything else, for a negative duration, and for a finite one of more than 31 years.
+    """
+    seconds = _in(_SECONDS, value, "a duration", " such as '50ms'", "{!r} is not one of us, ms, s, min, h, d")
+    if LONGEST < seconds < math.inf:
+        raise ElastreamError(f"{value!r} is no sensible duration: it is longer than 31 years")
+    return seconds
+
+
+def pause(value: float | str, what: str) -> float:
+    """Seconds of `value`, the time from one `what` to the next; raises ElastreamError below LEAST_PAUSE."""
+    seconds = duration(value)
+    if not LEAST_PAUSE <= seconds < math.inf:
+        least = format_duration(LEAST_PAUSE)
+        raise ElastreamError(f"{value!r} is no time from one {what} to the next: the least is {least}")
+    return seconds
+
+
+def rate(value: float | str) -> float:
+    """Records per second of `value`: a number, or text such as `"550/s"`, `"12,000 / min"`, `"40k/s"`, `"1.5M/s"`.
+
+    Raises ElastreamError for anything else, and for a negative rate.
+    """
+    if _is_number(value):
+        number, per = float(value), 1.0
+    else:
+        number, unit = _split(value, "a rate such as '550/s'")
+        factor, _, unit = unit.replace(" ", "").rpartition("/")
+        if factor not in _FACTORS or (unit and unit not in _SECONDS):
+            raise ElastreamError(f"{value!r} is not a rate: write it per s, min or h, such as '550/s' or '40k/s'")
+        number, per = number * _FACTORS[factor], _SECONDS[unit] if unit else 1.0
+    return _positive(value, number / per, "a rate")
+
+
+def memory(value: float | str) -> float:
+    """Megabytes (10^6 bytes) of `value`: a number of megabytes, or text such as `"512 MB"`, `"7GB"`."""
+    return _in(_MEGABYTES, value, "an amount of memory", "", "{!r} is not one of kB, MB, GB, MiB, GiB")
+
+
+def bytes_per_second(value: float | str) -> float:
+    """Bytes per second of `value`: a number, or text such as `"100mbit"`, `"12 MB/s"`."""
+    return _in(_BYTES_PER_SECOND, value, "a bandwidth", "", "write it as '100mbit' or '12 MB/s'")
+
+
+def price(value: float | str) -> tuple[float, float | None]:
+    """(amount, seconds that it pays for) of `value`: text such as `"0.04/h"`; a number pays a billing time unit (None).
+
+    Raises ElastreamError for anything else, and for a negative price.
+    """
+    if _is_number(value):
+        return _positive(value, float(value), "a price"), None
+    number, unit = _split(value, "a price such as '0.04/h'")
+    per = unit.removeprefix("/").strip()
+    if unit and (per == unit or per not in _SECONDS):
+        raise ElastreamError(f"{value!r} is not a price: write it per s, min, h or d, such as '0.04/h'")
+    return _positive(value, number, "a price"), _SECONDS[per] if unit else None
+
+
+def _in(units: Mapping[str, float], value: float | str, what: str, example: str, known: str) -> float:
+    """`value` in the base unit of `units`, which a number without a unit is in."""
+    number, unit = (float(value), "") if _is_number(value) else _split(value, what + example)
+    if unit not in units and unit:
+        raise ElastreamError(f"{value!r} is not {what}: {known.format(unit)}")
+    return _positive(value, number * units.get(unit, 1.0), what)
+
+
+def _is_number(value: object) -> TypeGuard[int | float]:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _positive(value: float | str, number: float, what: str) -> float:
+    if not number >= 0:
+        raise ElastreamError(f"{value!r} is not {what}: it is {'negative' if number < 0 else 'no number'}")
+    return number
+
+
+def format_duration(seconds: float) -> str:
+    """`seconds` in a readable unit: `"48 ms"`, `"1.9 s"`, `"2.5 min"`, `"3.0 h"`."""
+    magnitude = abs(seconds)
+    if magnitude < 0.9995:
+        return f"{seconds * 1e3:.0f} ms" if magnitude >= 0.0095 else f"{seconds * 1e3:.2g} ms"
+    if magnitude < 100:
+        return f"{seconds:.1f} s"
+    return f"{seconds / 60:.1f} min" if magnitude < 7200 else f"{seconds / 3600:.1f} h"
+
+
+def format_rate(records_per_second: float) -> str:
+    """A rate as `"550/s"`, `"12.3k/s"`, `"3.30M/s"`; slow ones as `"2.5/s"`, `"18/h"`, `"0.5/d"`."""
+    for factor, suffix, digits in ((1e6, "M", 2), (1e4, "k", 1)):
+        if records_per_second >= factor:
+            scale = 1e6 if suffix == "M" else 1e3
+            return f"{records_per_second / scale:.{digits}f}{suffix}/s"
+    if records_per_second >= 9.95 or not records_per_second > 0:
+        return f"{records_per_second:.0f}/s"
+    for per, unit, least in ((1.0, "s", 0.1), (3600.0, "h", 1.0), (86400.0, "d", 0.0)):
+        slow = records_per_second * per
+        if slow >= least:
+            return f"{slow:.0f}/{unit}" if slow >= 9.95 else f"{slow:.2g}/{unit}"
+    raise AssertionError("the last unit takes any rate")

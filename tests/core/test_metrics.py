@@ -1,0 +1,128 @@
+"""The table of metrics: what everything else that names a metric derives from."""
+
+import math
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from elastream.core.metrics import FIGURES, Given, Metric, PlantKind, Quantity, Rows, quantity_of
+from elastream.core.wording import UNKNOWN, WRITERS, quantity
+from elastream.dataflow.builder import Dataflow
+from elastream.dataflow.endpoints import collect, kafka, records, text_files
+from elastream.dataflow.graph import Graph
+from elastream.dataflow.operators import Alternate, Edge, Form, Kind, Operator
+from elastream.dataflow.stages import lay_out
+from elastream.loads import constant
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize("metric", Metric)
+def test_every_metric_has_a_meaning_and_a_plant_that_measures_it(metric: Metric) -> None:
+    assert metric.meaning.endswith(".")
+    assert metric.promises
+    assert all(promise.how and promise.kinds for found in metric.promises.values() for promise in found)
+    assert Metric[metric.value.upper()] is metric
+    assert pickle.loads(pickle.dumps(metric)) is metric
+
+
+@pytest.mark.parametrize("plant", PlantKind)
+def test_every_plant_measures_what_the_loop_cannot_do_without(plant: PlantKind) -> None:
+    for metric in (Metric.LATENCY, Metric.LATENCY_P99, Metric.THROUGHPUT, Metric.COST):
+        assert metric.promised(Rows.APPLICATION, plant)
+
+
+def test_a_metric_is_as_cheap_a_key_as_its_name() -> None:
+    assert Metric.__hash__ is str.__hash__
+    assert {Metric.CPU: 1}["cpu"] == 1
+
+
+def test_no_figure_has_the_name_of_a_metric() -> None:
+    assert not set(FIGURES) & set(Metric)
+
+
+@given(st.sampled_from(Metric) | st.sampled_from(sorted(FIGURES)) | st.text(), st.none() | st.floats())
+def test_any_value_of_any_name_can_be_written_and_unknown_is_a_dash(name: str, value: float | None) -> None:
+    unknown = value is None or math.isnan(value)
+    assert (quantity(name, value) == UNKNOWN) is unknown
+
+
+def test_every_kind_of_value_has_a_writer() -> None:
+    assert set(WRITERS) == set(Quantity)
+
+
+def test_what_no_table_names_is_a_plain_number() -> None:
+    assert quantity_of("latency of something else") is Quantity.COUNT
+
+
+def test_the_reference_page_is_what_the_table_says() -> None:
+    command = [sys.executable, str(ROOT / "scripts" / "metrics_page.py")]
+    page = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    written = (ROOT / "docs" / "reference" / "metrics.md").read_text()
+    assert written == page, "run: python scripts/metrics_page.py > docs/reference/metrics.md"
+
+
+def graph() -> Graph:
+    operators = (
+        Operator("lines", Kind.SOURCE),
+        Operator("split", alternates=(Alternate("split", str.split, Form.FLAT_MAP),)),
+        Operator("rename", alternates=(Alternate("rename", {"word": "upper(word)"}, Form.COLUMNS),), max_duration=1.0),
+        Operator("count", Kind.KEYED, (Alternate("count", {"n": "count(*)"}, Form.AGGREGATE),), key=("word",)),
+        Operator("out", Kind.SINK),
+    )
+    edges = (
+        Edge("lines", "split"), Edge("split", "rename"), Edge("rename", "count", durable="parquet"), Edge("count", "out"),
+    )  # fmt: skip
+    return Graph("words", operators, edges)
+
+
+@pytest.mark.parametrize(
+    ("given", "operators"),
+    [
+        (Given.LOAD, ()),
+        (Given.LEVEL, ("rename",)),
+        (Given.PYTHON, ("lines", "split", "out")),
+        (Given.DURABLE, ("count",)),
+        (Given.FIRST, ("lines", "count")),
+        (Given.LEADS, ("lines", "count")),
+        (Given.WIDTH, ()),
+    ],
+)
+def test_a_condition_is_decided_by_what_the_dataflow_declares(given: Given, operators: tuple[str, ...]) -> None:
+    layout = lay_out(graph())
+    assert tuple(o.name for o in layout.graph.operators if given.holds(layout, None, o)) == operators
+
+
+def test_a_condition_that_only_a_running_plant_can_tell_is_neither_met_nor_not() -> None:
+    layout = lay_out(graph())
+    assert Given.SHUFFLES.holds(layout, None, layout.graph.operator("count")) is None
+
+
+def test_a_target_latency_decides_what_needs_one() -> None:
+    layout = lay_out(graph())
+    assert (Given.TARGET.holds(layout, 2.0), Given.LEVELS.holds(layout, 2.0)) == (True, False)
+    assert (Given.TARGET.holds(layout, None), Given.LEVELS.holds(layout, None)) == (False, True)
+
+
+def test_what_comes_to_an_operator_is_known_behind_sources_functions_and_columns_that_give_one_record_for_each() -> None:
+    flow = Dataflow("f")
+    lines = flow.source(records([{"value": "a"}], "value string"), load=constant("1/s"), name="lines")
+    lines.select({"w": "explode(split(value, ' '))"}, name="words").key_by("w").count(name="many").sink(collect("a"))
+    lines.durable().select({"v": "upper(value)"}, name="upper").key_by("v").count(name="one").sink(collect("b"))
+    layout = lay_out(flow.graph)
+    told = {o.name for o in flow.graph.operators if o.kind is not Kind.SINK and Given.TOLD.holds(layout, None, o)}
+    assert told == {"lines", "words", "upper", "one"}
+    assert [Given.AS_MANY.holds(layout, None, flow.graph.by_name[name]) for name in ("words", "upper")] == [False, True]
+    assert [o.name for o in flow.graph.operators if Given.WIDTH.holds(layout, None, o)] == ["lines", "upper"]
+
+
+def test_the_backlog_of_an_application_is_promised_where_every_source_can_tell_its_own() -> None:
+    for reads, known in ((text_files("in/"), True), (text_files("s3a://in/"), None), (kafka("t"), None)):
+        flow = Dataflow("f")
+        flow.source(reads, name="in").sink(collect("out"))
+        assert Given.COUNTED.holds(lay_out(flow.graph), None) is known

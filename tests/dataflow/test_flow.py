@@ -1,0 +1,41 @@
+"""Dataflows as they are written in Python: what is refused where it is written down."""
+
+import pytest
+
+from elastream.dataflow.builder import Dataflow
+from elastream.dataflow.endpoints import collect, records
+from elastream.errors import DataflowError
+
+
+def words() -> tuple[Dataflow, object]:
+    flow = Dataflow("words")
+    return flow, flow.source(records([{"value": "a"}], "value string"))
+
+
+def test_a_selected_column_may_have_any_name_also_that_of_a_parameter():
+    flow, stream = words()
+    stream.select({"columns": "value", "name": "upper(value)", "returns": "1"}).sink(collect("out"))
+    (alternate,) = flow.graph.by_name["select"].alternates
+    assert alternate.function == {"columns": "value", "name": "upper(value)", "returns": "1"}
+
+
+def test_columns_that_are_not_sql_text_by_name_are_refused_where_they_are_written():
+    for columns in ({}, {"word": {"n": "1"}}, {"n": 1}, "upper(value)", {"columns": {"word": "value"}}):
+        for write in (words()[1].select, words()[1].key_by("value").aggregate):
+            with pytest.raises(DataflowError, match="is not SQL text by column name, such as"):
+                write(columns)
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({"cost": 0.1}, r"an operator has no 'cost'; it is an alternate's: \[Alternate\('...', function, cost=...\)\]"),
+        ({"core": 1}, "an operator has no 'core'; known: max_duration, cores, "),
+    ],
+)
+def test_what_operators_do_not_take_is_a_sentence(given, sentence):
+    source = Dataflow("typo").source(None)
+    with pytest.raises(DataflowError, match=sentence):
+        source.map(str.lower, returns="word string", **given)
+    with pytest.raises(DataflowError, match=sentence):
+        source.key_by("word").apply(str.lower, returns="word string", state="n long", **given)

@@ -1,0 +1,91 @@
+"""Loads as YAML documents and the command line write them."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from elastream.errors import ElastreamError, InputError
+from elastream.loads import Pattern, constant, load_from, pattern_from, ramp, random_walk, sine, steps
+
+
+@pytest.mark.parametrize(
+    ("document", "pattern"),
+    [
+        ("5/s", constant("5/s")),
+        (5, constant(5)),
+        ({"constant": "5/s"}, constant("5/s")),
+        ({"constant": {"rate": "5/s", "lasts": "1min"}}, constant(5, 60)),
+        ({"ramp": {"from": "5/s", "to": "550/s", "over": "60s"}}, ramp(5, 550, 60)),
+        (
+            {"ramp": {"from": 5, "to": 550, "over": "60s"}, "hold": "20s", "then_back": True},
+            ramp(5, 550, 60).hold(20).then_back(),
+        ),
+        ({"steps": {"levels": [1, "2/s"], "every": "4min"}, "repeated": 2}, steps(1, 2, every=240).repeated(2)),
+        ({"steps": [[1, "1s"], ["2/s", "3s"]], "repeated": True}, steps((1, 1), (2, 3)).repeated()),
+        ({"sine": {"low": 1, "high": 9, "period": "1min"}, "lasting": "2min"}, sine(1, 9, 60).lasting(120)),
+        (
+            {"random_walk": {"start": 4, "step": 1, "low": 1, "high": 8, "every": 1, "lasts": 9, "seed": 1}, "scaled": 2},
+            random_walk(4, 1, low=1, high=8, every=1, lasts=9, seed=1).scaled(2),
+        ),
+        (
+            [{"constant": {"rate": 1, "lasts": 2}}, {"constant": {"rate": 3, "lasts": 4}}],
+            constant(1, 2).then(constant(3, 4)),
+        ),
+    ],
+)
+def test_a_document_describes_the_same_load_as_python(document: Any, pattern: Pattern) -> None:
+    assert pattern_from(document) == pattern
+
+
+@pytest.mark.parametrize(
+    ("document", "says"),
+    [
+        ("fast", "'fast' is not a rate"),
+        (None, "None is not a load"),
+        (True, "True is not a load"),
+        ({}, "is not a load"),
+        ([], "empty list"),
+        ({"rampe": 1}, "'rampe' is not a load (there are: constant"),
+        ({"ramp": {"from": 1, "to": 2}}, "load 'ramp' lacks 'over'"),
+        ({"ramp": {"to": 2, "over": 1}}, "load 'ramp' lacks 'from'"),
+        ({"ramp": {"from": 1, "to": 2, "over": 1, "under": 2}}, "load 'ramp' has no field 'under'"),
+        ({"constant": 1, "then": 2}, "cannot be changed by 'then' (it can by: hold"),
+        ({"constant": {"rate": 1, "lasts": 1}, "scaled": "a bit"}, "cannot be changed by scaled: 'a bit'"),
+        ({"steps": 3}, "load 'steps'"),
+    ],
+)
+def test_a_wrong_document_is_refused_naming_the_field(document: Any, says: str) -> None:
+    with pytest.raises(ElastreamError) as refused:
+        pattern_from(document)
+    assert says in str(refused.value)
+
+
+def test_the_path_of_a_trace_is_relative_to_its_document(tmp_path: Path) -> None:
+    (tmp_path / "counts.csv").write_text("3\n7\n")
+    document = {"trace": {"path": "counts.csv", "interval": "1s"}}
+    assert pattern_from(document, tmp_path).count(2) == 10
+    (tmp_path / "load.json").write_text(json.dumps(document))
+    assert load_from(tmp_path / "load.json").count(2) == 10
+
+
+def test_a_load_is_a_csv_file_a_document_or_written_out(tmp_path: Path) -> None:
+    (tmp_path / "counts.csv").write_text("0,3\n60,7\n")
+    (tmp_path / "load.yaml").write_text("ramp: {from: 5/s, to: 550/s, over: 60s}\nthen_back: true\n")
+    assert load_from(tmp_path / "counts.csv").count(120) == 10
+    assert load_from(str(tmp_path / "load.yaml")) == ramp(5, 550, 60).then_back()
+    assert load_from("{ramp: {from: 5/s, to: 550/s, over: 60s}}") == ramp(5, 550, 60)
+    assert load_from("550/s") == constant(550)
+
+
+@pytest.mark.parametrize("text", ["nowhere.txt", "nowhere.yaml", "nowhere.csv", "{ramp: ", "{rampe: 1}"])
+def test_what_is_no_load_is_refused_as_input(text: str) -> None:
+    with pytest.raises(InputError, match=r"nowhere|load"):
+        load_from(text)
+
+
+def test_a_wrong_file_is_named(tmp_path: Path) -> None:
+    (tmp_path / "load.yaml").write_text("ramp: {from: 5/s}\n")
+    with pytest.raises(InputError, match=r"load\.yaml: load 'ramp' lacks"):
+        load_from(tmp_path / "load.yaml")

@@ -1,0 +1,134 @@
+"""What a region manager would add, release and drain, and how it takes orders."""
+
+import math
+
+import numpy as np
+from hierarchy_cases import snapshot
+from hypothesis import given
+from hypothesis import strategies as st
+
+from elastream.core.hosts import HostType
+from elastream.policies.e2df.regions import Region, RegionRules, hear, report, smallest, survey
+from elastream.sharing.messages import RegionOrder
+
+RULES = RegionRules(spare=2, low=0.1)
+
+
+def found(seen, rules=RULES, withheld=()):
+    mask = np.array([name in withheld for name in seen.hosts.names])
+    result = survey(rules, seen, mask)
+    names = np.array(seen.hosts.names)
+    return result.lacking.tolist(), set(names[result.release].tolist()), set(names[result.drain].tolist())
+
+
+def test_what_lacks_to_the_target_capacity_is_requested() -> None:
+    seen = snapshot({"h1": ("east", 2, 0.5), "h2": ("west", 9, 0.5)}, [("a/x", "h1", 0.5)])
+    assert found(seen) == ([1, 0], set(), set())
+
+
+def test_hosts_that_are_coming_count_as_spare() -> None:
+    seen = snapshot({"h1": ("east", 1, 0.5), "h2": ("east", 2, math.nan)}, [("a/x", "h1", 0.5)], coming=("h2",))
+    assert found(seen) == ([0], set(), set())
+
+
+def test_hosts_on_their_way_out_are_no_spare() -> None:
+    seen = snapshot({"h1": ("east", 2, 0.0), "h2": ("east", 1, 0.0)}, [])
+    assert found(seen, withheld=("h1",))[0] == [1]
+
+
+def test_empty_hosts_go_the_youngest_first_as_long_as_enough_is_spare() -> None:
+    seen = snapshot({f"h{k}": ("east", 1, 0.0) for k in range(1, 6)}, [])
+    assert found(seen)[1] == {"h3", "h4", "h5"}
+
+
+def test_an_empty_host_that_is_still_coming_is_not_given_back() -> None:
+    seen = snapshot({f"h{k}": ("east", 1, 0.0) for k in range(1, 4)}, [], coming=("h1", "h2", "h3"))
+    assert found(seen)[1] == set()
+
+
+def test_a_host_at_the_low_threshold_is_drained_and_one_above_is_not() -> None:
+    hosts = {"h0": ("east", 6, 0.5), "h1": ("east", 2, 0.1), "h2": ("east", 2, 0.11)}
+    seen = snapshot(hosts, [(f"a/{k}", f"h{k}", 0.5) for k in range(3)])
+    assert found(seen)[2] == {"h1"}
+
+
+def test_no_host_is_drained_whose_slots_would_have_to_be_leased_again() -> None:
+    seen = snapshot({"h1": ("east", 1, 0.05), "h2": ("east", 2, 0.0)}, [("a/x", "h1", 0.05)])
+    assert found(seen) == ([0], set(), set())
+
+
+def test_a_host_whose_use_is_unknown_is_not_drained() -> None:
+    hosts = {"h0": ("east", 9, 0.5), "h1": ("east", 2, math.nan)}
+    assert found(snapshot(hosts, [("a/x", "h0", 0.5), ("a/y", "h1", 0.5)]))[2] == set()
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["east", "west"]), st.integers(1, 4), st.integers(0, 4), st.floats(0, 1)), min_size=1
+    ),
+    st.integers(0, 6),
+)
+def test_what_is_given_back_leaves_the_target_spare_and_regions_do_not_see_each_other(
+    hosts: list[tuple[str, int, int, float]], spare: int
+) -> None:
+    rules = RegionRules(spare=spare, low=0.3)
+    named = {f"h{k}": each for k, each in enumerate(hosts)}
+
+    def seen(region: str | None):
+        mine = {name: each for name, each in named.items() if region in (None, each[0])}
+        replicas = [("a/x", name, 0.1) for name, (_, slots, held, _) in mine.items() for _ in range(min(held, slots))]
+        return snapshot({name: (r, slots, cpu) for name, (r, slots, _, cpu) in mine.items()}, replicas)
+
+    everything = seen(None)
+    lacking, release, drain = found(everything, rules)
+    assert not release & drain
+    for number, region in enumerate(everything.regions):
+        alone = found(seen(region), rules)
+        mine = {name for name, each in named.items() if each[0] == region}
+        assert alone == ([lacking[number]], release & mine, drain & mine)
+        free = sum(slots - min(held, slots) for r, slots, held, _ in named.values() if r == region)
+        gone = sum(named[name][1] for name in (release | drain) & mine)
+        assert lacking[number] == max(0, spare - free)
+        assert gone == 0 or free - gone >= spare
+
+
+def test_the_type_of_least_slots_is_added() -> None:
+    types = [HostType("big", 8), HostType("small", 1, price=2), HostType("cheap", 1), HostType("far", 0.5, region="west")]
+    assert {region: kind.name for region, kind in smallest(types).items()} == {"local": "cheap", "west": "far"}
+
+
+ORDER = RegionOrder("east", 2, (("h1", "small"), ("h2", "small")))
+
+
+def test_an_order_says_what_to_lease_and_what_to_release_and_says_it_once() -> None:
+    region, lease, release = hear(Region("east", 1, hosts={"h0": 0.0, "h1": 0.0}), ORDER, 5.0)
+    assert (lease, release) == ((("h2", "small"),), ("h0",))
+    assert hear(region, ORDER, 6.0) == (region, (), ())
+
+
+def test_an_older_order_is_no_news() -> None:
+    region, _, _ = hear(Region("east"), ORDER, 0.0)
+    assert hear(region, RegionOrder("east", 1, ()), 1.0) == (region, (), ())
+
+
+def test_a_host_that_never_shows_counts_as_coming_for_a_while_and_then_as_lost() -> None:
+    region, _, _ = hear(Region("east"), ORDER, 0.0)
+    _, early = report(RULES, region, RULES.settle - 1, {"h1": True})
+    assert (early.up, early.coming) == (("h1",), ("h2",))
+    _, late = report(RULES, region, RULES.settle, {"h1": True})
+    assert (late.up, late.coming) == (("h1",), ())
+
+
+def test_a_host_ordered_before_the_clock_was_set_back_is_lost_as_soon_as_any_other() -> None:
+    region, _, _ = hear(Region("east"), ORDER, 3600.0)
+    region, first = report(RULES, region, 10.0, {"h1": True})
+    assert first.coming == ("h2",)
+    _, late = report(RULES, region, 10.0 + RULES.settle, {"h1": True})
+    assert late.coming == ()
+
+
+def test_each_report_has_a_higher_number_and_the_term_it_had_seen() -> None:
+    region, _, _ = hear(Region("east"), ORDER, 0.0)
+    region, first = report(RULES, region, 0.0, {})
+    _, second = report(RULES, region, 1.0, {})
+    assert (first.number, second.number, second.seen) == (1, 2, 2)

@@ -1,0 +1,479 @@
+"""The default policy: what is observed in, actions out; the closed loop runs on the fake plant in no time."""
+
+import itertools
+import math
+import random
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from conformance.fake_plant import SMALL, FakePlant, word_count
+from elastream.core.action import KINDS, CancelDrain, DrainHost, LeaseHost, MoveTask, ReleaseHost, SetParallelism
+from elastream.core.frames import Frame, TaskFrame
+from elastream.core.hosts import HostState, Lease
+from elastream.core.metrics import Metric
+from elastream.core.observation import Composition, Context, Observation, Sample
+from elastream.dataflow.stages import lay_out
+from elastream.errors import ElastreamError
+from elastream.policies.common.load_history import Line, Seen
+from elastream.policies.forecasting.trend import Surprises
+from elastream.policies.threshold import Threshold
+
+GRAPH = word_count().graph
+LAYOUT = lay_out(GRAPH)
+WORK = 0.01
+"""Core-seconds a record in every observation made here."""
+
+
+def host(name, state=HostState.RUNNING, since=-996.5, changed=None):
+    """A lease whose billing time unit of 10 s ends in 3.5 s, unless `since` says otherwise."""
+    path = {
+        HostState.REQUESTED: [],
+        HostState.STARTING: [HostState.STARTING],
+        HostState.RUNNING: [HostState.STARTING, HostState.RUNNING],
+        HostState.DRAINING: [HostState.STARTING, HostState.RUNNING, HostState.DRAINING],
+    }[state]
+    lease = Lease(name, SMALL, since)
+    for step in path:
+        lease = lease.to(step, since if changed is None or step is not path[-1] else changed)
+    return lease
+
+
+def frame(arriving, processed=None, backlog=0.0, work=WORK, on="words"):
+    processed = arriving if processed is None else processed
+    names = tuple(GRAPH.by_name)
+    return Frame(
+        names,
+        {
+            Metric.ARRIVAL_RATE: [arriving if n == "source" else processed for n in names],
+            Metric.PROCESSED_RATE: [processed for _ in names],
+            Metric.BACKLOG: [backlog if n == "source" else math.nan for n in names],
+            Metric.BUSY_CORES: [processed * work if n == on else 0.0 for n in names],
+        },
+    )
+
+
+def observe(
+    leases,
+    arriving=0.0,
+    *,
+    before=None,
+    processed=None,
+    backlog=0.0,
+    p99=0.5,
+    tasks=(),
+    parallelism=None,
+    cpu=math.nan,
+    max_hosts=10,
+    min_hosts=1,
+    seen_for=30,
+):
+    """At 1000 s; `before` is the arrival rate in the history, `tasks` the host number of each task of `count`."""
+    context = Context(
+        LAYOUT, {"small": SMALL}, 2.0, max_hosts, min_hosts, frozenset(KINDS), frozenset({"source"} if parallelism else ())
+    )
+    before = arriving if before is None else before
+    names = tuple(GRAPH.by_name)
+    return Observation(
+        1000.0,
+        context,
+        frame(arriving, processed, backlog),
+        Frame(["word_count"], {Metric.LATENCY_P99: [p99]}),
+        Frame([lease.host for lease in leases], {Metric.CPU: [cpu] * len(leases)}),
+        TaskFrame([names.index("count")] * len(tasks), range(len(tasks)), tasks, names),
+        leases={lease.host: lease for lease in leases},
+        composition=Composition(parallelism={"source": parallelism} if parallelism else {}),
+        history=tuple(Sample(1000.0 - ago, frame(before)) for ago in range(seen_for, 0, -1)),
+        next_host=len(leases) + 1,
+    )
+
+
+def kinds(plan):
+    return [type(action) for action in plan]
+
+
+def test_a_step_of_the_load_is_answered_at_once_with_all_hosts_it_needs():
+    plan = Threshold().plan(observe([host("h1")], 280.0, before=50.0, processed=90.0)).actions
+    # 280/s x 0.01 core-seconds at 77 % of a core a host: four hosts. Until they come, in 4 s, (280/s - 100/s) x 4 s wait,
+    # 440 of them more than 1 s of records: 1.1 cores more, so that these are in time. One host is there.
+    assert plan == tuple(LeaseHost(f"h{n}", "small") for n in (2, 3, 4, 5, 6))
+    assert plan[0].why.startswith("280/s needs 2.8 cores, to be filled to 77% at most")
+
+
+def test_hosts_that_are_coming_count_so_the_same_need_is_not_answered_twice():
+    coming = [host(f"h{n}", HostState.STARTING, 998.0) for n in (2, 3, 4, 5, 6)]
+    assert Threshold().plan(observe([host("h1"), *coming], 280.0, before=50.0, processed=90.0)).actions == ()
+
+
+@pytest.mark.parametrize("processed", [50.0, 20.0])
+def test_what_the_first_batches_of_a_run_work_leases_no_host_as_long_as_nothing_is_late(processed):
+    def seen(seconds):
+        early = observe([host("h1")], 50.0, seen_for=seconds)
+        dear = [replace(sample, operators=frame(50.0, processed, work=0.05)) for sample in early.history]
+        return replace(early, operators=frame(50.0, processed, work=0.05), history=tuple(dear))
+
+    assert Threshold().plan(seen(6)).actions == ()
+    assert LeaseHost in kinds(Threshold().plan(seen(30)).actions)
+
+
+def test_that_state_partitions_are_too_few_is_said_once_it_was_so_for_three_rounds_of_a_warm_run():
+    """The first batches of a run, small ones at a jump of the load and those of hosts that come work more a record."""
+
+    def seen(seconds, at):
+        early, dear = observe([host("h1")], 50.0, seen_for=seconds), frame(50.0, work=0.05, on="count")
+        context = replace(early.context, partitions={"count": 1})  # 2.5 cores of work, and it keeps one busy
+        history = tuple(replace(sample, operators=dear) for sample in early.history)
+        return replace(early, context=context, operators=dear, history=history, time=early.time + at)
+
+    assert Threshold().plan(seen(6, 0.0)).remarks == ()
+    memory = None
+    for at in (0.0, 2.0):
+        plan = Threshold().plan(seen(30, at), memory)
+        assert plan.remarks == ()
+        memory = plan.memory
+    (said,) = Threshold().plan(seen(30, 4.0), memory).remarks
+    assert said.startswith("more hosts cannot keep up with 50/s: count has 1 state partition")
+
+
+def test_what_the_first_batches_of_a_host_work_is_no_work_of_a_record():
+    came = observe([host("h1"), host("h2", changed=994.0)], 100.0)
+    dear = [s if s.time < 994.0 else replace(s, operators=frame(100.0, work=0.05)) for s in came.history]
+    came = replace(came, operators=frame(100.0, work=0.05), history=tuple(dear))
+    assert LeaseHost not in kinds(Threshold().plan(came).actions)
+
+
+def test_no_host_goes_while_the_rate_rises_so_that_it_would_soon_be_missed():
+    two = [host("h1"), host("h2")]
+    rising = observe(two, 74.0)
+    rising = replace(rising, history=tuple(replace(s, operators=frame(s.time - 926.0)) for s in rising.history))
+    assert DrainHost in kinds(Threshold(settle=10.0).plan(observe(two, 74.0)).actions)
+    assert DrainHost not in kinds(Threshold(settle=10.0).plan(rising).actions)
+
+
+def test_a_queue_that_is_worked_off_within_the_target_is_not_late_though_nothing_arrives():
+    ending = observe([host("h1"), host("h2")], 0.0, before=100.0, processed=100.0, backlog=50.0, parallelism=1)
+    assert not any(isinstance(action, SetParallelism) for action in Threshold().plan(ending).actions)
+
+
+def test_no_more_hosts_are_leased_than_allowed_and_that_these_are_too_few_is_said():
+    plan = Threshold().plan(observe([host("h1")], 900.0, max_hosts=3))
+    assert kinds(plan.actions) == [LeaseHost, LeaseHost]
+    # (900/s x 0.01 core-seconds, and 5.75 cores for what waits until hosts work) at 77 % of a core a host.
+    assert plan.remarks == (
+        "max_hosts: at most 3 hosts may be leased, and 20 are needed for 900/s and 2,300 records of late backlog",
+    )
+
+
+@pytest.mark.parametrize("arriving", [120.0, 75.0, 0.0])
+def test_nothing_is_said_of_how_many_hosts_may_be_leased_where_they_suffice(arriving):
+    assert Threshold().plan(observe([host("h1")], arriving, max_hosts=3)).remarks == ()
+
+
+def test_late_backlog_is_worked_off_within_the_time_that_a_host_takes_to_start():
+    # 70/s fill one host; 540 records, 140 of them within the target latency: 400 x 0.01 / 4 s is one core more.
+    plan = Threshold().plan(observe([host("h1")], 70.0, processed=70.0, backlog=540.0)).actions
+    assert kinds(plan) == [LeaseHost, LeaseHost]
+    assert "backlog" in plan[0].why
+
+
+@pytest.mark.parametrize("arriving", [1.0, 0.2])
+def test_what_is_left_of_a_burst_is_no_dearer_for_a_load_that_has_fallen_to_a_trickle(arriving):
+    """Batches work 0.3 cores whatever they hold: shared by a record a second that is 0.3 core-seconds, and not 0.01."""
+    rates = [20.0 + 2.0 * n for n in range(30)]
+    seen = observe([host("h1")], arriving, processed=80.0, backlog=950.0, max_hosts=99)
+    works = [frame(rate, work=0.3 / rate + 0.005) for rate in rates]
+    history = tuple(replace(sample, operators=each) for sample, each in zip(seen.history, works, strict=True))
+    seen = replace(seen, history=history, operators=frame(arriving, 80.0, 950.0, work=0.3 / 80.0 + 0.005))
+    plan = Threshold().plan(seen).actions
+    # Of 950 records h1 works off 430 until a host comes: 520 x 0.0088 core-seconds / 4 s, and 0.3, at 77 % of a core each.
+    assert kinds(plan) == [LeaseHost]
+    assert "backlog" in plan[0].why
+
+
+def test_backlog_within_the_target_latency_causes_no_action():
+    assert Threshold().plan(observe([host("h1")], 70.0, backlog=139.0)).actions == ()
+
+
+def test_late_and_falling_behind_leases_a_host_whatever_the_meter_says():
+    plan = Threshold().plan(observe([host("h1")], 30.0, processed=25.0, before=25.0, p99=9.0)).actions
+    assert kinds(plan) == [LeaseHost]
+    assert "late" in plan[0].why
+
+
+def test_late_hosts_are_waited_for_after_one_has_just_come():
+    leases = [host("h1"), host("h2", since=990.0, changed=995.0)]
+    assert LeaseHost not in kinds(Threshold().plan(observe(leases, 30.0, processed=25.0, before=25.0, p99=9.0)).actions)
+
+
+def test_fewer_hosts_than_the_minimum_are_filled_up_though_nothing_is_known():
+    observation = replace(observe([host("h1")], math.nan, min_hosts=3), history=())
+    assert kinds(Threshold().plan(observation).actions) == [LeaseHost, LeaseHost]
+
+
+def test_spare_hosts_are_kept_above_need():
+    assert kinds(Threshold(spare=2).plan(observe([host("h1")], 60.0)).actions) == [LeaseHost, LeaseHost]
+    assert Threshold(spare=1).plan(observe([host("h1"), host("h2")], 10.0)).actions == ()
+
+
+def test_at_most_half_of_the_hosts_are_drained_those_with_fewest_tasks_first():
+    plan = Threshold().plan(observe([host("h1"), host("h2"), host("h3")], 20.0, tasks=(0, 0, 1, 2, 2))).actions
+    assert plan == (DrainHost("h2"),)
+
+
+def test_a_host_is_kept_while_the_load_was_high_a_moment_ago():
+    observation = observe([host("h1"), host("h2")], 20.0)
+    assert kinds(Threshold().plan(observation).actions) == [DrainHost]
+    high = Sample(992.0, frame(90.0))
+    history = tuple(sorted([*observation.history, high], key=lambda sample: sample.time))
+    assert Threshold().plan(replace(observation, history=history)).actions == ()
+
+
+def test_a_host_is_kept_while_the_history_is_too_short_to_tell():
+    assert Threshold().plan(observe([host("h1"), host("h2")], 20.0, seen_for=5)).actions == ()
+
+
+def test_a_host_is_kept_while_the_hosts_are_busier_than_the_meter_says():
+    assert Threshold().plan(observe([host("h1"), host("h2")], 20.0, cpu=0.6)).actions == ()
+
+
+@pytest.mark.parametrize(
+    "leases",
+    [
+        [host("h1"), host("h2", since=985.0, changed=995.0)],
+        [host("h1"), host("h2"), host("h3", HostState.STARTING, 998.0)],
+        [host("h1"), host("h2"), host("h3", HostState.DRAINING, changed=998.0)],
+    ],
+    ids=["one came a moment ago", "one is coming", "one is draining"],
+)
+def test_no_host_is_drained_while(leases):
+    tasks = tuple(range(len(leases)))
+    assert DrainHost not in kinds(Threshold().plan(observe(leases, 1.0, tasks=tasks)).actions)
+
+
+@pytest.mark.parametrize(("cool_down", "goes"), [(20.0, []), (5.0, [DrainHost])])
+def test_no_host_goes_before_it_shows_whether_the_last_one_that_went_is_missed(cool_down, goes):
+    policy = Threshold(settle=10.0, cool_down=cool_down)
+    draining = [host("h1"), host("h2"), host("h3", HostState.DRAINING, changed=998.0)]
+    memory = policy.plan(observe(draining, 20.0, tasks=(0, 1))).memory
+    later = replace(observe(draining[:2], 20.0, tasks=(0, 1)), time=1010.0)
+    assert kinds(policy.plan(later, memory).actions) == goes
+
+
+def test_a_drained_host_is_released_once_it_holds_no_task():
+    leases = [host("h1"), host("h2", HostState.DRAINING, changed=990.0)]
+    assert Threshold().plan(observe(leases, 20.0, tasks=(0, 1))).actions == ()
+    assert Threshold().plan(observe(leases, 20.0, tasks=(0, 0))).actions == (ReleaseHost("h2"),)
+
+
+def test_a_drain_is_cancelled_before_a_host_is_leased_when_the_load_returns():
+    leases = [host("h1"), host("h2", HostState.DRAINING, changed=990.0)]
+    assert Threshold().plan(observe(leases, 200.0, tasks=(0, 1))).actions == (
+        CancelDrain("h2"),
+        LeaseHost("h3", "small"),
+        LeaseHost("h4", "small"),
+    )
+
+
+def test_with_nothing_arriving_hosts_go_although_the_last_latency_was_bad():
+    assert kinds(Threshold().plan(observe([host("h1"), host("h2")], 0.0, before=0.0, p99=60.0)).actions) == [DrainHost]
+
+
+def test_tasks_are_moved_onto_a_host_that_has_come():
+    plan = Threshold().plan(observe([host("h1"), host("h2", changed=999.0)], 60.0, tasks=(0, 0, 0, 0))).actions
+    assert kinds(plan) == [MoveTask, MoveTask]
+    assert {action.host for action in plan} == {"h2"}
+
+
+def test_a_source_stage_gets_as_many_instances_as_the_load_fills_slots_and_loses_them_with_the_hosts():
+    three = [host("h1"), host("h2"), host("h3", changed=999.0)]
+    # 130/s x 0.01 core-seconds at 70 % of a core a slot: two slots.
+    assert SetParallelism("source", 2) in Threshold().plan(observe(three, 130.0, parallelism=1)).actions
+    assert SetParallelism("source", 3) in Threshold().plan(observe(three, 500.0, parallelism=1)).actions
+    assert SetParallelism("source", 1) in Threshold().plan(observe([host("h1")], 10.0, parallelism=3)).actions
+
+
+def test_a_source_stage_keeps_the_slots_of_a_host_that_is_being_drained():
+    leases = [host("h1"), host("h2", HostState.DRAINING, changed=990.0)]
+    observation = observe(leases, 90.0, parallelism=2, tasks=(0, 1))
+    assert SetParallelism not in kinds(Threshold().plan(observation).actions)
+    gone = replace(observation, leases={"h1": leases[0]})
+    assert SetParallelism("source", 1) in Threshold().plan(gone).actions
+
+
+def test_what_batches_cost_without_records_is_not_multiplied_by_a_step_of_the_load():
+    def seen(rate):
+        # Half a core for having batches, and 0.01 core-seconds a record.
+        busy = frame(rate)
+        columns = {metric: busy.column(metric) for metric in busy.metrics}
+        columns[Metric.BUSY_CORES] = [0.5 + rate * WORK if n == "words" else 0.0 for n in busy.ids]
+        return Frame(busy.ids, columns)
+
+    history = tuple(Sample(1000.0 - ago, seen(10.0 + ago % 10)) for ago in range(30, 0, -1))
+    columns = {metric: seen(19.0).column(metric) for metric in seen(19.0).metrics}
+    columns[Metric.ARRIVAL_RATE] = [200.0 if n == "source" else 19.0 for n in seen(19.0).ids]
+    now = Frame(seen(19.0).ids, columns)
+    plan = Threshold().plan(replace(observe([host("h1")], 200.0), operators=now, history=history)).actions
+    # 0.5 + 200 x 0.01 cores at 77 %: four hosts, and two for the records that wait until they come; one is there. In
+    # proportion it would have been twelve.
+    assert kinds(plan) == [LeaseHost] * 5
+
+
+def test_far_beyond_the_rates_seen_a_scattered_line_counts_with_its_error_but_no_more_than_in_proportion():
+    rates = np.linspace(5_000.0, 15_000.0, 30)
+    scattered = Line.through(rates, 0.15 + 5e-6 * rates + 0.05 * (-1.0) ** np.arange(30))
+    exact = Line.through(rates, 0.15 + 5e-6 * rates)
+    assert exact.cores(54_000.0, 1.0) == pytest.approx(0.15 + 5e-6 * 54_000)
+    assert scattered.cores(10_000.0, 1.0) == pytest.approx(0.2, abs=0.01)
+    assert 0.5 < scattered.cores(54_000.0, 1.0) < 0.7
+    assert scattered.cores(54_000.0, 0.5) == 0.5
+
+
+def test_a_stage_whose_tasks_take_any_slot_gets_no_more_of_them_than_slots_however_high_the_load():
+    plan = Threshold().plan(observe([host("h1")], 280.0, parallelism=1)).actions
+    assert SetParallelism not in kinds(plan)
+
+
+def test_nothing_known_nothing_done():
+    unknown = Frame(tuple(GRAPH.by_name))
+    observation = replace(
+        observe([host("h1"), host("h2")], parallelism=2), operators=unknown, application=Frame(), history=()
+    )
+    assert Threshold().plan(observation).actions == ()
+
+
+def test_settings_that_make_no_sense_are_refused():
+    with pytest.raises(ElastreamError, match=r"scale_out is 1.5; it must be above 0 and at most 1"):
+        Threshold(scale_out=1.5)
+    with pytest.raises(ElastreamError, match=r"tolerance is -0.1"):
+        Threshold(tolerance=-0.1)
+
+
+@pytest.mark.parametrize(
+    ("since", "goes"),
+    [(-1000.0, False), (-999.0, False), (-996.5, True), (-994.0, False)],
+    ids=["just begun", "ending", "3.5 s left", "6 s left"],
+)
+def test_a_host_goes_back_only_when_what_is_paid_of_it_ends(since, goes):
+    leases = [host("h1", since=since), host("h2", since=since)]
+    assert (DrainHost in kinds(Threshold().plan(observe(leases, 20.0)).actions)) is goes
+
+
+def test_a_trend_is_followed_one_host_start_ahead():
+    # One host is filled to 70 % now; in 6 s, when a host asked for now works, it would be to 88 %.
+    steady = observe([host("h1")], 70.0)
+    faster = replace(steady, history=tuple(Sample(1000.0 - ago, frame(70.0 - 3 * ago)) for ago in range(20, 0, -1)))
+    assert Threshold().plan(steady).actions == ()
+    assert kinds(Threshold().plan(faster).actions) == [LeaseHost]
+    assert "expected in 6.0 s" in Threshold().plan(faster).actions[0].why
+
+
+def test_the_first_batches_with_records_are_no_measure_however_long_the_run_waited_for_them():
+    heavy = frame(50.0, work=0.05)
+    first = replace(observe([host("h1")], 50.0, before=0.0), operators=heavy)
+    assert Threshold().plan(first).actions == ()
+    lasting = tuple(Sample(1000.0 - ago, heavy if ago < 12 else frame(0.0)) for ago in range(30, 0, -1))
+    assert LeaseHost in kinds(Threshold().plan(replace(first, history=lasting)).actions)
+
+
+@pytest.mark.parametrize(("target", "leases"), [(2.0, 1), (20.0, 0)])
+def test_room_for_another_jump_is_what_keeps_its_records_in_time_and_no_more(target, leases):
+    now = observe([host("h1"), host("h2")], 100.0)
+    now = replace(now, context=replace(now.context, target_latency=target))
+    jumped = Surprises(np.array([[900.0], [250.0], [100.0]]), ((300.0, (150.0,) * 9), (900.0, (150.0,) * 9)))
+    memory = replace(Seen.after(None, replace(now, time=998.0), 120.0, 10.0), surprises=jumped)
+    # 250/s for the 6 s until hosts asked for then work: two hosts lag behind by 300 records, 1.5 s of them and no 10 s.
+    assert kinds(Threshold().plan(now, memory).actions) == [LeaseHost] * leases
+
+
+def test_noise_leases_no_host():
+    draw = random.Random(7)
+    plant, policy, memory = FakePlant(hosts=2), Threshold(host_type="small"), None
+    for _ in range(300):
+        plant.arrival_rate = 120.0 * draw.uniform(0.85, 1.15)
+        plant.clock.sleep_until(plant.clock.now() + 1)
+        plan = policy.plan(plant.observe(), memory)
+        memory = plan.memory
+        assert not any(isinstance(action, LeaseHost | DrainHost) for action in plan.actions)
+
+
+def drive(plant, policy, seconds, memory=None):
+    """(hosts running at each second under `policy`, planning every 2 s; its memory)."""
+    counts = []
+    for second in range(seconds):
+        plant.clock.sleep_until(plant.clock.now() + 1)
+        observation = plant.observe()
+        counts.append(len(observation.usable))
+        if second % 2 == 0:
+            plan = policy.plan(observation, memory)
+            memory = plan.memory
+            for action in plan.actions:
+                plant.apply(action)
+    return counts, memory
+
+
+def test_hosts_rise_and_fall_with_the_load_and_then_stand_still():
+    plant, policy = FakePlant(arrival_rate=30.0), Threshold(host_type="small")
+    counts, memory = drive(plant, policy, 20)
+    assert set(counts) == {1}
+    plant.arrival_rate = 300.0
+    high, memory = drive(plant, policy, 30, memory)
+    assert max(high) >= 4
+    settled, memory = drive(plant, policy, 60, memory)
+    assert set(settled[-20:]) == {4}, "300/s x 0.01 at 77 % of a core: four hosts"
+    plant.arrival_rate = 30.0
+    low, _ = drive(plant, policy, 120, memory)
+    assert set(low[-20:]) == {1}
+    assert all(after >= before / 2 for before, after in itertools.pairwise(low))
+
+
+@pytest.mark.parametrize(("rate", "before"), [(5e-324, 1.0), (5e-324, 5e-324), (1.0, 5e-324)])
+def test_a_rate_too_small_to_tell_the_work_of_a_record_asks_for_no_endless_number_of_hosts(rate, before):
+    leases = [host("h1", HostState.REQUESTED)]
+    plan = Threshold().plan(observe(leases, rate, before=before, backlog=256.0, max_hosts=8)).actions
+    assert kinds(plan).count(LeaseHost) <= 1
+
+
+@given(
+    rate=st.floats(0, 2000) | st.just(math.nan),
+    before=st.floats(0, 2000) | st.just(math.nan),
+    states=st.lists(st.sampled_from(list(HostState)[:4]), min_size=1, max_size=8),
+    backlog=st.floats(0, 1e6) | st.just(math.nan),
+    spare=st.integers(0, 3),
+)
+def test_a_plan_stays_within_bounds_and_never_grows_and_shrinks_at_once(rate, before, states, backlog, spare):
+    leases = [host(f"h{n}", state) for n, state in enumerate(states, start=1)]
+    placed = [n for n, state in enumerate(states) if state in (HostState.RUNNING, HostState.DRAINING)]
+    observation = observe(leases, rate, before=before, backlog=backlog, tasks=placed, max_hosts=8)
+    plan = Threshold(spare=spare).plan(observation).actions
+    assert plan == Threshold(spare=spare).plan(observation).actions
+    assert len(leases) + kinds(plan).count(LeaseHost) <= 8
+    grows = any(kind in (LeaseHost, CancelDrain) for kind in kinds(plan))
+    assert not (grows and DrainHost in kinds(plan))
+    assert kinds(plan).count(DrainHost) <= len(observation.usable) // 2
+    assert len(set(plan)) == len(plan)
+    assert len(observation.usable) - kinds(plan).count(DrainHost) >= min(1, len(observation.usable))
+
+
+class TestWithdrawn:
+    """Hosts that wait for their provider while the need for them goes."""
+
+    def test_a_host_that_still_waits_is_withdrawn_once_the_others_have_sufficed_for_a_while(self):
+        leases = [host("h1"), host("h2", HostState.REQUESTED, 960.0), host("h3", HostState.REQUESTED, 970.0)]
+        plan = Threshold(settle=10.0).plan(observe(leases, 20.0)).actions
+        assert plan == (ReleaseHost("h3"), ReleaseHost("h2"))
+        assert plan[0].why == "it still waits, and for 10.0 s the others would have sufficed"
+
+    def test_only_as_many_as_are_not_needed_and_the_newest_first(self):
+        leases = [host("h1"), host("h2", HostState.REQUESTED, 960.0), host("h3", HostState.REQUESTED, 970.0)]
+        assert Threshold(settle=10.0).plan(observe(leases, 100.0)).actions == (ReleaseHost("h3"),)
+
+    def test_not_while_the_need_was_there_a_moment_ago(self):
+        leases = [host("h1"), host("h2", HostState.REQUESTED, 960.0)]
+        assert Threshold(settle=20.0).plan(observe(leases, 20.0, before=120.0)).actions == ()
+
+    def test_not_one_that_starts_and_not_without_a_host_that_works(self):
+        assert Threshold().plan(observe([host("h1"), host("h2", HostState.STARTING, 960.0)], 20.0)).actions == ()
+        assert ReleaseHost not in kinds(Threshold().plan(observe([host("h1", HostState.REQUESTED)], 0.0)).actions)

@@ -1,0 +1,50 @@
+"""The simulated plant keeps the contract that every plant keeps."""
+
+from simulation_cases import SMALL, travelling
+
+from conformance.suite import PlantCase, conformance_suite
+from elastream.core.hosts import HostType
+from elastream.core.metrics import PlantKind
+from elastream.dataflow.builder import Dataflow
+from elastream.dataflow.operators import Alternate
+from elastream.dataflow.stages import lay_out
+from elastream.simulator import Emissions, Settings, SimulatedPlant, Travel, make_plant
+
+BIG = HostType("big", cores=4.0, memory=4000.0, price=3.0, start=4.0, stop=2.0)
+
+
+def words() -> Dataflow:
+    """source > words (two alternates, counted by a signal) > count > either of two sinks."""
+    flow = Dataflow("words")
+    lines = flow.source(None)
+    split = lines.map(
+        [Alternate("split", str.lower, cost=0.004), Alternate("fast", str.lower, cost=0.001)],
+        returns="word string",
+        name="words",
+    )
+    split.signal("words_seen", "count()", trace=lambda now: 20.0 * now)
+    counts = split.key_by("word").count(cores=0.5, memory=200).choice("where")
+    counts.sink(None, name="table")
+    counts.sink(None, name="archive")
+    return flow
+
+
+def plant(travel: Travel = Travel.SINGLE, hosts: int = 2, **varies) -> SimulatedPlant:
+    return make_plant(
+        lay_out(words().graph, fused=False),
+        host_types=[BIG, SMALL],
+        loads={"source": Emissions.every(1.0, [20] * 600, spread=True)},
+        settings=Settings(
+            monitor=1.0,
+            services={"count": Settings().service("count").costing(0.002)},
+            record_bytes={"source": 80.0, "words": 10.0},
+            **travelling(travel),
+            **varies,
+        ),
+        hosts=hosts,
+    )
+
+
+TestItems = conformance_suite(PlantCase("items", plant, PlantKind.APART, settle=30.0))
+TestCohorts = conformance_suite(PlantCase("cohorts", lambda: plant(Travel.COHORTS), PlantKind.APART, settle=30.0))
+TestOneHost = conformance_suite(PlantCase("one host", lambda: plant(hosts=1), PlantKind.APART, settle=30.0))
