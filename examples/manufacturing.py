@@ -20,10 +20,13 @@ import pandas as pd
 import pyarrow.parquet as pq
 from machine import CYCLE, IDEAL, TOO_HOT, Reading, draw, needs_tesseract, read, readings
 
-from elastream import Btu, Dataflow, HostType, Local, parquet, records, run, steps
+from elastream import Dataflow, HostType, Local, run
 from elastream.core.hosts import Billing
 from elastream.errors import EnvironmentProblem
 from elastream.experiments.visp.manufacturing import SHARES_PER_CORE, TABLE_1, TABLE_2
+from elastream.io import parquet, records
+from elastream.loads import steps
+from elastream.policies import Btu
 
 TICK = 4.0
 """Seconds between two readings of a machine (the paper: 0.48), so that two cores can read all displays."""

@@ -15,7 +15,10 @@ from pathlib import Path
 import pandas as pd
 import pyarrow.parquet as pq
 
-from elastream import Dataflow, Local, Threshold, constant, parquet, records, run
+from elastream import Dataflow, Local, run
+from elastream.io import parquet, records
+from elastream.loads import constant
+from elastream.policies import Threshold
 
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 FURNACES = ("north", "south")

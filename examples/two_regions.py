@@ -19,7 +19,11 @@ from pathlib import Path
 import httpx
 from two_applications import LINES, PEAK, PRIORITIES, QUIET, split_slowly
 
-from elastream import Dataflow, E2df, Pool, latest, parquet, records, run, steps
+from elastream import Dataflow, run
+from elastream.clouds import Pool
+from elastream.io import latest, parquet, records
+from elastream.loads import steps
+from elastream.policies import E2df
 
 LOADS = {
     "clicks": steps((QUIET, "10s"), (PEAK, "130s"), (QUIET, "30s")),

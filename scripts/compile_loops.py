@@ -6,8 +6,10 @@ that runs use.
 
 import numpy as np
 
-from elastream import Alternate, Dataflow, HostType, Threshold, constant, simulate
+from elastream import Alternate, Dataflow, HostType, simulate
 from elastream.experiments.visp.experiment import VispCase, make
+from elastream.loads import constant
+from elastream.policies import Threshold
 from elastream.policies.elastic_allocator.matching import Objective, allocate
 from elastream.simulator import Travel
 

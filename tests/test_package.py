@@ -25,7 +25,9 @@ NAMES = {
 }
 """Import names that are not the distribution's."""
 USE = """
-from elastream import Autopilot, ByLoad, HostType, Local, PriceList, ScalingRules, Threshold
+from elastream import Autopilot, HostType, Local, ScalingRules
+from elastream.clouds import PriceList
+from elastream.policies import ByLoad, Threshold
 from elastream.cli.app import app
 from elastream.observability.events import EventLog
 assert PriceList(core_hour=0.04).of(HostType("executor", cores=2)).price > 0
@@ -124,7 +126,7 @@ def test_the_wheel_works_in_an_environment_with_the_core_dependencies_only(tmp_p
     place, version = json.loads(said.stdout)
     assert Path(place).is_relative_to(site)
     assert version == PROJECT["version"]
-    files = {path.name for path in (site / "elastream" / "services" / "monitoring").iterdir()}
+    files = {path.name for path in (site / "elastream" / "observability" / "monitoring").iterdir()}
     assert {"dashboard.json", "alerts.yaml", "prometheus.yaml", "__init__.py"} <= files
     for library in EXTRAS:
         assert not (site / library).exists(), library

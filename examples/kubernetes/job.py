@@ -6,7 +6,11 @@ It goes on with its newest run where there is one: the driver's pod may be moved
 import os
 from pathlib import Path
 
-from elastream import Dataflow, Kubernetes, Threshold, constant, parquet, ramp, run, text_files
+from elastream import Dataflow, run
+from elastream.clouds import Kubernetes
+from elastream.io import parquet, text_files
+from elastream.loads import constant, ramp
+from elastream.policies import Threshold
 
 RUNS = Path("/runs")
 IMAGE = os.environ.get("ELASTREAM_IMAGE", "registry.example/word-count:1")

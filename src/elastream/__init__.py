@@ -1,103 +1,97 @@
-"""Keeps PySpark streaming pipelines inside their service level at the lowest cost, without restarting a query.
+"""Keeps PySpark streaming pipelines within their service level at the lowest cost, without restarting a query.
 
-    from elastream import Dataflow, Local, Threshold, parquet, ramp, run, text_files
+    from elastream import Autopilot, Dataflow, run, simulate
 
-Names are imported when first used: a program that only simulates never loads Spark.
+Public namespaces: `elastream.clouds`, `elastream.io`, `elastream.loads`, `elastream.policies`, `elastream.actions`.
+A name is imported when first used: a program that only simulates never loads Spark.
 """
 
-from importlib import import_module
+import warnings
 from typing import TYPE_CHECKING, Any
 
+from elastream._lazy import lazy_names
+
 if TYPE_CHECKING:
-    from elastream.api.autopilot import Autopilot
-    from elastream.api.key_tables import key_tables
-    from elastream.api.result import RunResult
-    from elastream.api.run import run
-    from elastream.clouds.kubernetes import Kubernetes
-    from elastream.clouds.local.local import Local
-    from elastream.clouds.local.network import Link
-    from elastream.clouds.pool import Pool
-    from elastream.clouds.standalone import Standalone
-    from elastream.clouds.yarn import Yarn
-    from elastream.core.hosts import Billing, HostType, PriceList
-    from elastream.core.scaling import ScalingRules
-    from elastream.dataflow.builder import Dataflow, timeout
-    from elastream.dataflow.endpoints import Trace, collect, files, kafka, parquet, records, text_files
-    from elastream.dataflow.graph import Graph
-    from elastream.dataflow.key_table import KeyTable
-    from elastream.dataflow.operators import Alternate
-    from elastream.errors import ElastreamError
-    from elastream.experiments.prices import read_prices
-    from elastream.experiments.simulate import simulate
-    from elastream.loads import constant, ramp, random_walk, sine, steps, trace
-    from elastream.policies.btu import Btu
-    from elastream.policies.by_load import ByLoad
-    from elastream.policies.e2df.policy import E2df
-    from elastream.policies.elastic_allocator.policy import ElasticAllocator
-    from elastream.policies.highest_value import HighestValue
-    from elastream.policies.otd import Otd
-    from elastream.policies.queue_threshold import QueueThreshold
-    from elastream.policies.ring.policy import RingBalance
-    from elastream.policies.static import Static
-    from elastream.policies.threshold import Threshold
-    from elastream.spark.dataflow.sinks import latest
-    from elastream.spark.jvm.copies_jar import copies_settings
+    from elastream import actions as actions
+    from elastream import clouds as clouds
+    from elastream import io as io
+    from elastream import loads as loads
+    from elastream import policies as policies
+    from elastream.api.autopilot import Autopilot as Autopilot
+    from elastream.api.key_tables import key_tables as key_tables
+    from elastream.api.result import RunResult as RunResult
+    from elastream.api.run import run as run
+    from elastream.clouds.local.local import Local as Local
+    from elastream.core.hosts import HostType as HostType
+    from elastream.core.observation import Observation as Observation
+    from elastream.core.plant import Plan as Plan
+    from elastream.core.plant import Policy as Policy
+    from elastream.core.scaling import ScalingRules as ScalingRules
+    from elastream.dataflow.builder import Dataflow as Dataflow
+    from elastream.dataflow.builder import timeout as timeout
+    from elastream.dataflow.key_table import KeyTable as KeyTable
+    from elastream.dataflow.operators import Alternate as Alternate
+    from elastream.errors import ElastreamError as ElastreamError
+    from elastream.experiments.simulate import simulate as simulate
+    from elastream.spark.jvm.copies_jar import copies_settings as copies_settings
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
-_HOMES = {
-    "elastream.api.autopilot": ("Autopilot",),
-    "elastream.api.key_tables": ("key_tables",),
-    "elastream.api.result": ("RunResult",),
-    "elastream.api.run": ("run",),
-    "elastream.experiments.prices": ("read_prices",),
-    "elastream.experiments.simulate": ("simulate",),
-    "elastream.core.hosts": ("Billing", "HostType"),
-    "elastream.dataflow.builder": ("timeout",),
-    "elastream.dataflow.endpoints": ("Trace", "collect", "files", "kafka", "parquet", "records", "text_files"),
-    "elastream.errors": ("ElastreamError",),
-    "elastream.dataflow.builder": ("Dataflow",),
-    "elastream.dataflow.graph": ("Alternate", "Graph"),
-    "elastream.dataflow.key_table": ("KeyTable",),
-    "elastream.core.hosts": ("PriceList",),
-    "elastream.core.scaling": ("ScalingRules",),
-    "elastream.policies.by_load": ("ByLoad",),
-    "elastream.policies.btu": ("Btu",),
-    "elastream.policies.e2df.policy": ("E2df",),
-    "elastream.policies.elastic_allocator.policy": ("ElasticAllocator",),
-    "elastream.policies.highest_value": ("HighestValue",),
-    "elastream.policies.otd": ("Otd",),
-    "elastream.policies.queue_threshold": ("QueueThreshold",),
-    "elastream.policies.ring.policy": ("RingBalance",),
-    "elastream.policies.static": ("Static",),
-    "elastream.policies.threshold": ("Threshold",),
-    "elastream.clouds.local.local": ("Local",),
-    "elastream.clouds.local.network": ("Link",),
-    "elastream.clouds.pool": ("Pool",),
-    "elastream.clouds.standalone": ("Standalone",),
-    "elastream.clouds.yarn": ("Yarn",),
-    "elastream.clouds.kubernetes": ("Kubernetes",),
-    "elastream.spark.dataflow.sinks": ("latest",),
-    "elastream.spark.jvm.copies_jar": ("copies_settings",),
-    "elastream.loads": ("constant", "ramp", "random_walk", "sine", "steps", "trace"),
+_public, __dir__, __all__ = lazy_names(
+    "elastream",
+    {
+        "elastream.actions": (),
+        "elastream.clouds": (),
+        "elastream.io": (),
+        "elastream.loads": (),
+        "elastream.policies": (),
+        "elastream.api.autopilot": ("Autopilot",),
+        "elastream.api.key_tables": ("key_tables",),
+        "elastream.api.result": ("RunResult",),
+        "elastream.api.run": ("run",),
+        "elastream.clouds.local.local": ("Local",),
+        "elastream.core.hosts": ("HostType",),
+        "elastream.core.observation": ("Observation",),
+        "elastream.core.plant": ("Plan", "Policy"),
+        "elastream.core.scaling": ("ScalingRules",),
+        "elastream.dataflow.builder": ("Dataflow", "timeout"),
+        "elastream.dataflow.key_table": ("KeyTable",),
+        "elastream.dataflow.operators": ("Alternate",),
+        "elastream.errors": ("ElastreamError",),
+        "elastream.experiments.simulate": ("simulate",),
+        "elastream.spark.jvm.copies_jar": ("copies_settings",),
+    },
+)
+
+_MOVED = {
+    name: namespace
+    for namespace, names in {
+        "clouds": ("Billing", "Kubernetes", "Link", "Pool", "PriceList", "Standalone", "Yarn", "read_prices"),
+        "io": ("Trace", "collect", "files", "kafka", "latest", "parquet", "records", "text_files"),
+        "loads": ("constant", "ramp", "random_walk", "sine", "steps", "trace"),
+        "policies": (
+            "Btu",
+            "ByLoad",
+            "E2df",
+            "ElasticAllocator",
+            "HighestValue",
+            "Otd",
+            "QueueThreshold",
+            "RingBalance",
+            "Static",
+            "Threshold",
+        ),
+        "dataflow.graph": ("Graph",),
+    }.items()
+    for name in names
 }
-_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
-
-__all__ = [*sorted(_HOME_OF), "__version__"]
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOME_OF:
-        raise AttributeError(f"module 'elastream' has no attribute {name!r}")
-    try:
-        return getattr(import_module(_HOME_OF[name]), name)
-    except ModuleNotFoundError as error:
-        from elastream.errors import missing
+    if name not in _MOVED:
+        return _public(name)
+    home = f"elastream.{_MOVED[name]}"
+    warnings.warn(f"elastream.{name} is now {home}.{name}; the old name goes with 0.3", DeprecationWarning, stacklevel=2)
+    from importlib import import_module
 
-        if said := missing(error, name):
-            raise ImportError(said, name=error.name) from error
-        raise
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+    return getattr(import_module(home), name)

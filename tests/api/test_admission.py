@@ -2,11 +2,14 @@
 
 import pytest
 
-from elastream import Autopilot, Dataflow, HostType, Local, QueueThreshold, collect, constant, files, run
+from elastream import Autopilot, Dataflow, HostType, Local, run
 from elastream.api.admission import admit
 from elastream.core.composition import Consistency
 from elastream.core.fitting import doubts, refuse_partitions
 from elastream.errors import ElastreamError
+from elastream.io import collect, files
+from elastream.loads import constant
+from elastream.policies import QueueThreshold
 
 
 def plain(value):

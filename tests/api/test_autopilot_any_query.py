@@ -16,9 +16,10 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming import StatefulProcessor
 from pyspark.sql.types import LongType, StructField, StructType
 
-from elastream import Autopilot, Otd
+from elastream import Autopilot
 from elastream.core.action import MoveTask, ReleaseHost, Status, TaskId
 from elastream.core.plant import Plan, Policy
+from elastream.policies import Otd
 from stranger import two_executors
 from waiting import wait_until
 

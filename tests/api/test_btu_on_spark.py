@@ -16,7 +16,10 @@ COMMAND = Path(sys.executable).with_name("elastream")
 UNIT, WINDOW = 12.0, 0.4
 
 PROGRAM = f"""
-from elastream import Btu, Dataflow, HostType, Local, constant, parquet, records, run
+from elastream import Dataflow, HostType, Local, run
+from elastream.io import parquet, records
+from elastream.loads import constant
+from elastream.policies import Btu
 from elastream.core.hosts import Billing
 
 flow = Dataflow("leases")

@@ -16,7 +16,10 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 COMMAND = Path(sys.executable).with_name("elastream")
 PROGRAM = """
-from elastream import Dataflow, HighestValue, HostType, Local, Static, collect, constant, records, run
+from elastream import Dataflow, HostType, Local, run
+from elastream.io import collect, records
+from elastream.loads import constant
+from elastream.policies import HighestValue, Static
 
 flow = Dataflow("guarded")
 rows = [{"value": f"w{n}"} for n in range(50)]

@@ -72,7 +72,10 @@ def test_show_false_shows_nothing_in_a_notebook_and_writes_the_report_all_the_sa
 
 
 SIMULATED = """
-from elastream import Alternate, Dataflow, HostType, Static, collect, constant, records, simulate
+from elastream import Alternate, Dataflow, HostType, simulate
+from elastream.io import collect, records
+from elastream.loads import constant
+from elastream.policies import Static
 from elastream.core.plant import Plan
 
 class Idle:
@@ -95,7 +98,10 @@ def test_a_notebook_simulates_policies_of_its_own_and_shows_the_comparison(tmp_p
 
 
 RUN = """
-from elastream import Dataflow, HostType, Local, Static, collect, constant, records, run
+from elastream import Dataflow, HostType, Local, run
+from elastream.io import collect, records
+from elastream.loads import constant
+from elastream.policies import Static
 
 flow = Dataflow("small")
 lines = flow.source(records([{"value": "a b"}], "value string"), load=constant("40/s", lasts="5s"))

@@ -16,7 +16,10 @@ COMMAND = Path(sys.executable).with_name("elastream")
 PROGRAM = """
 import json
 from collections import Counter
-from elastream import Dataflow, E2df, HostType, Local, constant, latest, parquet, records, run
+from elastream import Dataflow, HostType, Local, run
+from elastream.io import latest, parquet, records
+from elastream.loads import constant
+from elastream.policies import E2df
 
 flow = Dataflow("far")
 rows = [{"value": f"a{n % 7} b{n % 3}"} for n in range(100)]

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from elastream import latest
+from elastream.io import latest
 from elastream.recording.dead_letters import letters
 from elastream.recording.directory import RunDirectory
 from elastream.recording.manifest import held, read_manifest
@@ -26,7 +26,10 @@ RECORDS = 240
 LEFT_OUT = len(range(3, RECORDS, 7))
 """Records that the function raises on."""
 PROGRAM = """
-from elastream import Dataflow, HostType, Local, Static, constant, latest, parquet, records, run
+from elastream import Dataflow, HostType, Local, run
+from elastream.io import latest, parquet, records
+from elastream.loads import constant
+from elastream.policies import Static
 
 flow = Dataflow("small")
 rows = [{"value": f"w{n}"} for n in range(7)]

@@ -19,7 +19,10 @@ pytestmark = pytest.mark.spark
 COMMAND = Path(sys.executable).with_name("elastream")
 
 PROGRAM = """
-from elastream import Dataflow, HostType, Local, Static, constant, parquet, records, run
+from elastream import Dataflow, HostType, Local, run
+from elastream.io import parquet, records
+from elastream.loads import constant
+from elastream.policies import Static
 
 def split(line):
     if line == "poison":

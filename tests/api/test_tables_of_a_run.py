@@ -18,7 +18,10 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 COMMAND = Path(sys.executable).with_name("elastream")
 PROGRAM = """
-from elastream import Dataflow, HostType, KeyTable, Local, Static, constant, parquet, records, run
+from elastream import Dataflow, HostType, KeyTable, Local, run
+from elastream.io import parquet, records
+from elastream.loads import constant
+from elastream.policies import Static
 
 def tagged(name):
     return lambda row: {{**row, "tag": name}}

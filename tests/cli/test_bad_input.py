@@ -13,7 +13,11 @@ from elastream.cli.app import app
 from elastream.recording.recorder import Recording
 
 SOUND = """
-from elastream import Dataflow, HostType, Local, Pool, Threshold, collect, constant, run, text_files
+from elastream import Dataflow, HostType, Local, run
+from elastream.clouds import Pool
+from elastream.io import collect, text_files
+from elastream.loads import constant
+from elastream.policies import Threshold
 
 flow = Dataflow("words")
 lines = flow.source(text_files({path!r}), load=constant("1/s", "1s"), name="lines")

@@ -190,11 +190,11 @@ BROKEN = {
         "elastream: broken.py:2: JSONDecodeError: Expecting value: line 1 column 1 (char 0)\n",
     ),
     "a wrong argument": (
-        "from elastream import Dataflow, text_files\nDataflow('f').source(text_files('x')).map(str)\n",
+        "from elastream import Dataflow, io\nDataflow('f').source(io.text_files('x')).map(str)\n",
         "elastream: broken.py:2: TypeError: Stream.map() missing 1 required keyword-only argument: 'returns'\n",
     ),
     "a mistake in the dataflow": (
-        "from elastream import ramp\n\nramp('5 parsecs', '7/s', over='1s')\n",
+        "from elastream.loads import ramp\n\nramp('5 parsecs', '7/s', over='1s')\n",
         "elastream: broken.py:3: '5 parsecs' is not a rate: write it per s, min or h, such as '550/s'\n",
     ),
     "no dataflow": (
@@ -418,7 +418,9 @@ def test_check_shows_a_document_s_operators_and_stages_and_what_a_run_and_a_simu
 
 
 CLOUDLESS = """
-from elastream import Dataflow, collect, constant, records, run
+from elastream import Dataflow, run
+from elastream.io import collect, records
+from elastream.loads import constant
 flow = Dataflow("a")
 lines = flow.source(records([{"value": "x"}], "value string"), load=constant("50/s", lasts="20s"))
 lines.map(lambda row: row, returns="value string").sink(collect("c"))
@@ -497,7 +499,8 @@ def test_check_stops_a_program_where_it_would_run() -> None:
 @pytest.mark.usefixtures("books")
 def test_check_takes_a_program_that_only_declares_its_dataflow() -> None:
     text = """\
-        from elastream import Dataflow, collect, text_files
+        from elastream import Dataflow
+        from elastream.io import collect, text_files
         flow = Dataflow("short")
         flow.source(text_files("books")).filter(bool).sink(collect("y"))
     """

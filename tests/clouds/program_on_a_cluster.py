@@ -4,9 +4,11 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from elastream import Dataflow, Local, constant, latest, parquet, run, text_files
+from elastream import Dataflow, Local, run
 from elastream.core.action import LeaseHost, ReleaseHost
 from elastream.core.plant import Plan, Policy
+from elastream.io import latest, parquet, text_files
+from elastream.loads import constant
 
 Path("books").mkdir(exist_ok=True)
 Path("books/lines.txt").write_text("".join(f"word{number % 7} and word{number % 3}\n" for number in range(500)))

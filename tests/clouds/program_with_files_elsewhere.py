@@ -9,9 +9,11 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-from elastream import Dataflow, Local, constant, latest, parquet, records, run
+from elastream import Dataflow, Local, run
 from elastream.core.action import SwitchAlternate
 from elastream.core.plant import Plan, Policy
+from elastream.io import latest, parquet, records
+from elastream.loads import constant
 
 
 class Alternately(Policy):

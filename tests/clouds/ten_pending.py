@@ -6,9 +6,11 @@ from collections import Counter
 from pathlib import Path
 
 import elastream
-from elastream import Dataflow, constant, latest, parquet, run, text_files
+from elastream import Dataflow, run
 from elastream.core.action import LeaseHost, ReleaseHost
 from elastream.core.plant import Plan, Policy
+from elastream.io import latest, parquet, text_files
+from elastream.loads import constant
 
 GREEDY, CLOUD = os.environ["GREEDY"] == "yes", json.loads(os.environ["CLOUD"])
 Path("books").mkdir(exist_ok=True)

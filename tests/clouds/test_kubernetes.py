@@ -4,7 +4,8 @@ import pytest
 
 from clusters import conforming, free_port, refused, refused_program, session_on, users_session
 from conformance.provider_suite import ProviderCase, provider_suite
-from elastream import HostType, Kubernetes
+from elastream import HostType
+from elastream.clouds import Kubernetes
 from elastream.clouds.executors import heap_and_rest
 from elastream.clouds.provider import ExistingSession, Phase
 from elastream.core.event import Reason, RunEvent

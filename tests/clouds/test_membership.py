@@ -33,7 +33,10 @@ RULES = ArbiterRules(patience=20.0, silence=15.0, settle=0.0)
 
 RIGHT = "the token of the pool"
 PROGRAM = """
-from elastream import Dataflow, Pool, Static, collect, records, run
+from elastream import Dataflow, run
+from elastream.clouds import Pool
+from elastream.io import collect, records
+from elastream.policies import Static
 
 flow = Dataflow("words")
 lines = flow.source(records([{{"value": "a"}}], "value string"))

@@ -6,7 +6,8 @@ import pytest
 
 from clusters import conforming, free_port, refused, refused_program, run_program, session_on, standalone, users_session
 from conformance.provider_suite import ProviderCase, provider_suite
-from elastream import HostType, Standalone
+from elastream import HostType
+from elastream.clouds import Standalone
 from elastream.clouds.provider import ExistingSession
 from elastream.documents.registry import CLOUD, made, named_in
 from elastream.documents.user_code import References

@@ -15,7 +15,8 @@ from clusters import (
     yarn,
 )
 from conformance.provider_suite import ProviderCase, provider_suite
-from elastream import HostType, Yarn
+from elastream import HostType
+from elastream.clouds import Yarn
 from elastream.clouds.executors import heap_and_rest
 from elastream.clouds.provider import ExistingSession
 from elastream.clouds.yarn import resource_managers

@@ -2,10 +2,12 @@ from dataclasses import replace
 
 import pytest
 
-from elastream import Alternate, Dataflow, constant, kafka, parquet, ramp, records
+from elastream import Alternate, Dataflow
 from elastream.dataflow.identity import identity_of, refuse_changed
 from elastream.dataflow.stages import lay_out
 from elastream.errors import InputError
+from elastream.io import kafka, parquet, records
+from elastream.loads import constant, ramp
 
 
 def split(line):

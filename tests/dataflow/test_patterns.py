@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from elastream.core.fitting import check_signal_names
 from elastream.dataflow.builder import Dataflow, Stream, timeout
 from elastream.dataflow.compiling import refuse_uncompilable
 from elastream.dataflow.endpoints import DomainSignal, Fold, Nothing, Trace, collect, records
@@ -331,11 +332,6 @@ REFUSED: dict[str, tuple[Callable[[], object], str, tuple[str, ...]]] = {
         "'signal(load)' and 'signal(load)_2' both give the signal 'load'",
         ("operators", "signal(load)_2", "signal"),
     ),
-    "a signal called like a metric": (
-        lambda: signal_called("backlog"),
-        "a signal cannot be called 'backlog': that is a metric of the whole dataflow, which guards read by this name",
-        ("operators", "signal(backlog)", "signal"),
-    ),
     "a stream joined with itself": (
         joined_with_itself,
         "'source' is on both sides of 'join': give one of them an operator of its own, such as select(...)",
@@ -630,3 +626,9 @@ def test_whatever_is_put_together_is_a_graph_or_one_sentence(parts: tuple[tuple[
         assert all(operator.window is not None for operator in grouped)
     assert said
     assert "\n" not in said
+
+
+def test_signal_named_like_a_metric_is_refused():
+    with pytest.raises(DataflowError, match="'backlog': that is a metric of the whole dataflow") as refusal:
+        check_signal_names(signal_called("backlog"))
+    assert refusal.value.at == ("operators", "signal(backlog)", "signal")

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastream import steps
 from elastream.dataflow.operators import Delivery
 from elastream.dataflow.stages import lay_out
+from elastream.loads import steps
 
 LOAD = steps(2, 3, every=2 * factory.TICK)
 LINE = factory.Line.of(LOAD)

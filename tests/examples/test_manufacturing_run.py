@@ -6,10 +6,10 @@ import manufacturing
 import numpy as np
 import pytest
 
-from elastream import steps
 from elastream.api.options import RunOptions, with_options
 from elastream.core.metrics import Metric
 from elastream.errors import EnvironmentProblem
+from elastream.loads import steps
 from elastream.recording.recorder import Recording
 
 

@@ -10,7 +10,7 @@ from elastream.errors import InputError
 from elastream.experiments.drift import JUDGED, replayed
 from elastream.recording.recorder import Recording
 
-DATA = Path(__file__).parent.parent / "simulation" / "data" / "word_count.jsonl.gz"
+DATA = Path(__file__).parent.parent / "simulator" / "data" / "word_count.jsonl.gz"
 
 
 @pytest.fixture(scope="module")

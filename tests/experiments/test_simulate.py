@@ -3,11 +3,13 @@
 import numpy as np
 import pytest
 
-from elastream import Alternate, Dataflow, HostType, Local, Static, Threshold, constant, records, simulate
+from elastream import Alternate, Dataflow, HostType, Local, simulate
 from elastream.dataflow.builder import Dataflow as Flow
 from elastream.dataflow.endpoints import collect
 from elastream.errors import CloudError, InputError
-from elastream.loads import Ec2Links, SpeedTrace, SpeedWalk
+from elastream.io import records
+from elastream.loads import Ec2Links, SpeedTrace, SpeedWalk, constant
+from elastream.policies import Static, Threshold
 
 SMALL = HostType("small", cores=1.0, memory=4000.0, price=1.0)
 

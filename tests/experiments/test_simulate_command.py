@@ -11,7 +11,7 @@ from elastream.cli.app import app
 from elastream.experiments.comparison import ExpectedError
 from elastream.simulator import Drift
 
-RECORDING = Path(__file__).parent.parent / "simulation" / "data" / "word_count.jsonl.gz"
+RECORDING = Path(__file__).parent.parent / "simulator" / "data" / "word_count.jsonl.gz"
 DOCUMENT = """
 dataflow: shop
 operators:
@@ -170,7 +170,10 @@ def test_what_a_user_can_put_right_is_one_sentence_and_exit_status_2(document, w
 
 
 PROGRAM = """
-from elastream import Alternate, Dataflow, Local, Static, collect, constant, records, run
+from elastream import Alternate, Dataflow, Local, run
+from elastream.io import collect, records
+from elastream.loads import constant
+from elastream.policies import Static
 
 flow = Dataflow("shop")
 requests = flow.source(records([{"value": "a"}], "value string"), load=constant("5/s", lasts="1min"))
@@ -271,7 +274,10 @@ def test_a_simulation_without_a_run_has_no_error_to_expect(document):
 
 
 WORDS = """
-from elastream import Dataflow, Local, Threshold, collect, constant, records, run
+from elastream import Dataflow, Local, run
+from elastream.io import collect, records
+from elastream.loads import constant
+from elastream.policies import Threshold
 
 flow = Dataflow("words")
 lines = flow.source(records([{"value": "a"}], "value string"), load=constant("20k/s", lasts="1min"))

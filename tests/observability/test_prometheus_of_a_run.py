@@ -14,7 +14,10 @@ from waiting import wait_until
 pytestmark = [pytest.mark.spark, needs_prometheus]
 PORT, SERVER = 25015, 25016
 PROGRAM = """
-from elastream import Dataflow, HostType, Local, Static, collect, constant, records, run
+from elastream import Dataflow, HostType, Local, run
+from elastream.io import collect, records
+from elastream.loads import constant
+from elastream.policies import Static
 
 flow = Dataflow("counted")
 words = flow.source(records([{"word": "to"}, {"word": "be"}], "word string"), load=constant("50/s", lasts="10 min"))

@@ -17,8 +17,7 @@ from elastream.core.wording import amount, duration_text
 from elastream.errors import EnvironmentProblem
 from elastream.recording.observer import Ending, Header
 from elastream.recording.recorder import Collector, Recorder, Recording
-from elastream.report import write_report
-from elastream.report.page import SHOWN, cards, render
+from elastream.report.page import SHOWN, cards, render, write_report
 from elastream.report.summary import summarise
 from elastream.report.timeline import timeline
 from example_run import example_events, example_header, example_recording, lacking_decisions, play

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from elastream.core.hosts import Billing, HostType, Lease
 from elastream.sharing.arbiter import decide, join, leave, refusal
-from elastream.sharing.ledger import Paid, bill, parted
+from elastream.sharing.billing import Paid, bill, parted
 from elastream.sharing.messages import Claim, View
 from elastream.sharing.rules import ArbiterRules
 from elastream.sharing.state import Arbiter, Tenure, fixed, view_for

@@ -17,8 +17,9 @@ import psutil
 import pytest
 
 from arbiter_at_a_port import machines_at_a_port
-from elastream import HostType, latest
+from elastream import HostType
 from elastream.clouds.local.hosts import STARTS_PER_CORE
+from elastream.io import latest
 from killed_while_pending import killed_while_pending
 from waiting import ended
 
@@ -27,7 +28,9 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow]
 PROGRAM = """
 import json, os, signal, sys, time
 from pathlib import Path
-from elastream import Dataflow, HostType, Local, constant, parquet, records
+from elastream import Dataflow, HostType, Local
+from elastream.io import parquet, records
+from elastream.loads import constant
 from elastream.core.action import SetTokens
 from elastream.recording.directory import RunDirectory
 from elastream.spark.start import start_plant

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from elastream import latest
+from elastream.io import latest
 from waiting import ended, wait_until
 
 pytestmark = pytest.mark.spark
@@ -25,7 +25,9 @@ PROGRAM = """
 import sys, time
 from pathlib import Path
 from pyspark.sql import SparkSession
-from elastream import Dataflow, constant, parquet, records
+from elastream import Dataflow
+from elastream.io import parquet, records
+from elastream.loads import constant
 from elastream.core.observation import Composition
 from elastream.dataflow.stages import lay_out
 from elastream.spark.queries.compiler import start_queries

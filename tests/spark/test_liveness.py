@@ -16,10 +16,12 @@ from pyspark import cloudpickle
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, SimpleDataSourceStreamReader
 
-from elastream import Autopilot, Dataflow, HostType, Local, Threshold, parquet, text_files
+from elastream import Autopilot, Dataflow, HostType, Local
 from elastream.control.loop import Loop
 from elastream.core.action import LeaseHost
 from elastream.core.latency import Basis, basis_text
+from elastream.io import parquet, text_files
+from elastream.policies import Threshold
 from elastream.recording.directory import RunDirectory
 from elastream.recording.observer import describe_run
 from elastream.recording.recorder import Collector, Recording

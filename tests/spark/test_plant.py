@@ -13,7 +13,7 @@ import psutil
 import pytest
 from pyspark.util import InheritableThread
 
-from elastream import Dataflow, HostType, Local, constant, latest, parquet, records
+from elastream import Dataflow, HostType, Local
 from elastream.clouds.local.confinement import group_of, tagged
 from elastream.core.action import (
     CancelDrain,
@@ -28,6 +28,8 @@ from elastream.core.action import (
 )
 from elastream.core.hosts import HostState
 from elastream.core.metrics import Metric
+from elastream.io import latest, parquet, records
+from elastream.loads import constant
 from elastream.policies.value_cost.policy import enacted
 from elastream.policies.value_cost.problem import Goal
 from elastream.policies.value_cost.reading import read

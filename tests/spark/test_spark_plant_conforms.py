@@ -6,8 +6,10 @@ from pathlib import Path
 import pytest
 
 from conformance.suite import PlantCase, conformance_suite
-from elastream import Dataflow, HostType, Local, constant, parquet, records
+from elastream import Dataflow, HostType, Local
 from elastream.core.metrics import PlantKind
+from elastream.io import parquet, records
+from elastream.loads import constant
 from elastream.recording.directory import RunDirectory
 from elastream.spark.plant import SparkPlant
 from elastream.spark.start import start_plant

@@ -29,7 +29,7 @@ from elastream.control.key_tables import KeyTabling
 from elastream.control.loop import Loop
 from elastream.control.scaling import with_window
 from elastream.core.composition import consistency_of
-from elastream.core.fitting import refuse_rules
+from elastream.core.fitting import refuse_rules, state_partitions_of
 from elastream.core.observation import Context
 from elastream.core.plant import Policy
 from elastream.core.scaling import NO_RULES, ScalingRules
@@ -37,7 +37,7 @@ from elastream.dataflow.builder import Dataflow
 from elastream.dataflow.endpoints import Collected, Files, KafkaTopic, TextFiles
 from elastream.dataflow.graph import Graph
 from elastream.dataflow.key_table import KeyTable, selection_of, selections_of
-from elastream.dataflow.stages import lay_out, state_partitions_of
+from elastream.dataflow.stages import lay_out
 from elastream.documents.registry import parameters_of
 from elastream.errors import ElastreamError, InputError, in_one_line
 from elastream.guards.document import load_guards

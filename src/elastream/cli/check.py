@@ -145,8 +145,9 @@ def beyond(given: "Declared") -> "list[str]":
     """What is missing where the load's peak, by declared costs, fills more hosts than there may be, or than partitions of
     state can use."""
     from elastream.clouds.pool import Pool
+    from elastream.core.fitting import state_partitions_of
     from elastream.core.wording import hosts_text
-    from elastream.dataflow.stages import lay_out, state_partitions_of
+    from elastream.dataflow.stages import lay_out
     from elastream.errors import ElastreamError
     from elastream.policies.common.provision import TARGET_UTILISATION, declared_cores, for_cores, rates_of
     from elastream.policies.common.reach import beyond_partitions

@@ -18,7 +18,7 @@ def report(run: Recorded, output: Output = None) -> None:
 
     from elastream.dashboard.summary import print_summary
     from elastream.recording.recorder import Recording
-    from elastream.report import write_report
+    from elastream.report.page import write_report
     from elastream.report.summary import summarise
 
     recording = Recording.read(run)

@@ -8,10 +8,13 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from elastream.core.action import KINDS
 from elastream.core.hosts import HostType
+from elastream.core.metrics import of_application
 from elastream.core.observation import Context
 from elastream.core.plant import Policy, refuse_unfit
 from elastream.core.scaling import ScalingRules
 from elastream.core.wording import counted, money
+from elastream.dataflow.checks import fail
+from elastream.dataflow.endpoints import DomainSignal
 from elastream.dataflow.graph import Graph
 from elastream.dataflow.operators import Delivery, Edge, Kind, Operator
 from elastream.dataflow.stages import Layout
@@ -22,6 +25,8 @@ MOST_PARTITIONS = 100_000
 """State partitions of an operator: ten times what any job is known to have; the driver plans each of them in each batch."""
 WHOLE = 1.0
 """Cores of one thread: fused, a task has a slot, which on a host of less than a core is all of that host."""
+PARTITIONS_PER_SLOT = 2
+"""State partitions per slot of the largest fleet: hosts that come find partitions to take."""
 BATCH_OVERHEAD = 0.05
 """Seconds a micro-batch and stage, at least. Measured: a fused Arrow stage on Spark 4.3.0, two shared cores, 49 ms."""
 
@@ -40,11 +45,25 @@ def refuse_unworkable(
 
     types: empty where they are not known yet. scalable: operators whose parallelism the plant can change.
     """
+    check_signal_names(layout.graph)
     if types:
         refuse_misfit(layout.graph, types, apart=apart)
     refuse_unreachable(layout, types, target_latency)
     kinds = {each.name: each for each in types}
     refuse_unfit(policy, Context(layout, kinds, target_latency, max_hosts, 1, frozenset(KINDS), scalable))
+
+
+def check_signal_names(graph: Graph) -> None:
+    """Raise DataflowError if a signal has the name of a metric of the application, which guards read by that name."""
+    for sink in graph.sinks:
+        if isinstance(sink.writes, DomainSignal) and sink.writes.name in of_application():
+            fail(
+                graph,
+                f"a signal cannot be called {sink.writes.name!r}: that is a metric of the whole dataflow, which guards "
+                f"read by this name; call it otherwise, such as '{sink.writes.name}_seen'",
+                sink.name,
+                "signal",
+            )
 
 
 def refuse_replicas(replicas: int, max_hosts: int, layout: Layout | None = None) -> None:
@@ -211,3 +230,12 @@ def _onward(graph: Graph, name: str, paths: Mapping[str, float]) -> float:
 def _some(edge: Edge) -> bool:
     """Whether only some of the records travel over `edge`."""
     return edge.choice is not None or edge.delivery is Delivery.ROUND_ROBIN
+
+
+def state_partitions_of(types: Sequence[HostType], max_hosts: int, policy: object = None) -> int:
+    """Default key groups of a keyed operator, on at most so many hosts of these types.
+
+    policy: may want a number for each host (`partitions_a_host`), as one that divides them among hosts does.
+    """
+    each: int = getattr(policy, "partitions_a_host", None) or PARTITIONS_PER_SLOT * max(kind.slots for kind in types)
+    return max(4, each * max_hosts)

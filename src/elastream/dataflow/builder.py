@@ -12,11 +12,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, Generic, NoReturn, Protocol, TypedDict, TypeVar, Unpack
 
-from elastream.core.metrics import of_application
-from elastream.dataflow.checks import fail
 from elastream.dataflow.endpoints import (
     ArrivalPattern,
-    DomainSignal,
     Nothing,
     Replayable,
     Simulated,
@@ -316,17 +313,7 @@ class Dataflow:
         """The dataflow so far, validated. Raises DataflowError."""
         if not self._operators:
             raise DataflowError(f"dataflow {self.name!r}: it has no source")
-        graph = Graph(self.name, tuple(self._operators), tuple(self._edges))
-        for sink in graph.sinks:
-            if isinstance(sink.writes, DomainSignal) and sink.writes.name in of_application():
-                fail(
-                    graph,
-                    f"a signal cannot be called {sink.writes.name!r}: that is a metric of the whole dataflow, which guards "
-                    f"read by this name; call it otherwise, such as '{sink.writes.name}_seen'",
-                    sink.name,
-                    "signal",
-                )
-        return graph
+        return Graph(self.name, tuple(self._operators), tuple(self._edges))
 
     def source(
         self,

@@ -1,6 +1,7 @@
 """The dataflow graph: operators and edges, validated once and immutable.
 
-Plants and policies share this structure. `elastream.dataflow.operators` has its parts, `elastream.dataflow.builder` the API to
+Plants and policies share this structure. `elastream.dataflow.operators` has its parts, `elastream.dataflow.builder`
+the API to
 define one; `elastream.dataflow.stages` determines which operators run together.
 """
 

@@ -124,7 +124,8 @@ class Operator:
     image: megabytes to fetch before the first instance on a host can start.
     waits: whether it mostly waits (calls a service) and runs on a thread pool as wide as its parallelism.
     record_bytes: size of an emitted record in transit; None if not declared.
-    reads, writes: what a source reads and a sink writes (`elastream.dataflow.endpoints`), None where that is only simulated.
+    reads, writes: what a source reads and a sink writes (`elastream.dataflow.endpoints`), None where that is only
+    simulated.
     state: schema of the state of a keyed function, as Spark DDL.
     own_state: whether each alternate of a keyed operator has a state of its own (`state_of`) instead of one for all. One
         that is not active keeps its state as it left it; one that never ran finds None.

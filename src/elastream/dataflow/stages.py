@@ -5,16 +5,12 @@ Both plants share this rule, so that they agree on what scales separately. A *se
 a new stage together with the stateless operators after it.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from elastream.core.hosts import HostType
 from elastream.dataflow.graph import Graph
 from elastream.dataflow.operators import Edge, Form, Kind
-
-PARTITIONS_PER_SLOT = 2
-"""State partitions for each slot of the largest cluster: enough to even out, few enough to stay cheap (5 ms each)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,12 +189,3 @@ def _components(names: Iterable[str], edges: Iterable[Edge], rank: Mapping[str, 
 def _ordered(component_of: Mapping[str, str], rank: Mapping[str, int]) -> list[str]:
     by_rank: Callable[[str], int] = rank.__getitem__
     return sorted(set(component_of.values()), key=by_rank)
-
-
-def state_partitions_of(types: Sequence[HostType], max_hosts: int, policy: object = None) -> int:
-    """Default key groups of a keyed operator, on at most so many hosts of these types.
-
-    policy: may want a number for each host (`partitions_a_host`), as one that divides them among hosts does.
-    """
-    each: int = getattr(policy, "partitions_a_host", None) or PARTITIONS_PER_SLOT * max(kind.slots for kind in types)
-    return max(4, each * max_hosts)

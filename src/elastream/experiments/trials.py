@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from elastream.core.fitting import state_partitions_of
 from elastream.core.hosts import HostType
 from elastream.core.observation import Observation
 from elastream.core.plant import Policy, refuse_unfit
@@ -16,7 +17,7 @@ from elastream.core.prospect import Prospect, prepared
 from elastream.core.scaling import NO_RULES, ScalingRules
 from elastream.dataflow.endpoints import ArrivalPattern
 from elastream.dataflow.key_table import KeyTable, KeyTableBook
-from elastream.dataflow.stages import Layout, state_partitions_of
+from elastream.dataflow.stages import Layout
 from elastream.experiments.cases import Tell
 from elastream.experiments.comparison import Trial
 from elastream.experiments.prospects import prospect_of

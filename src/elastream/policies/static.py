@@ -24,7 +24,8 @@ class Static:
     """A fixed number of hosts, leased at the start and replaced when lost, and filled with instances.
 
     hosts: a number; `"peak"` or `"mean"`: as many as the declared costs of the operators fill to 70 % at the peak of the
-    load, or on average (`policies.common.provision`). parallelism: instances by operator, no others are changed; empty: instances
+    load, or on average (`policies.common.provision`). parallelism: instances by operator, no others are changed;
+    empty: instances
     fill the hosts in proportion to the operators' work (declared, else measured, else in equal shares), and a fused stage
     is as wide as the hosts have slots. host_type: type to lease; None: the provider's first. Tasks are spread over the
     hosts when these are up, and then stay.
@@ -86,7 +87,8 @@ def standing(
 ) -> tuple[list[str], Mapping[str, int]] | None:
     """Types of the hosts, and instances by operator, that a `Static` of a number of hosts has before a load begins.
 
-    None for every other policy. costs: as for `policies.common.provision.declared`; equal shares where an operator has none.
+    None for every other policy. costs: as for `policies.common.provision.declared`; equal shares where an operator has
+    none.
     """
     if not isinstance(policy, Static) or not isinstance(policy.hosts, int):
         return None

@@ -400,11 +400,13 @@ class Threshold:
     """Fill the hosts that work to `scale_out`, within `tolerance`, one host start-up ahead.
 
     **Rate.** The need is that of the rate expected when a host asked for now would work: the level of the arrival rate, and
-    its trend where that is certain (`policies.forecasting.trend`; samples after the last jump only, so that a step is no trend and a
+    its trend where that is certain (`policies.forecasting.trend`; samples after the last jump only, so that a step is
+    no trend and a
     burst counts at once). Noise does not count as growth: `scale_out` leaves room for it, and only where the upper
     bound of the rate expected (one case in twenty is higher, as a mean over the target latency) would not fit the full
     hosts, it needs more. So it does where the load jumped, unforeseen, by more several times in the last two hours
-    (`policies.forecasting.trend`): what of another such jump waits when hosts asked for then work must be in time, so that it is
+    (`policies.forecasting.trend`): what of another such jump waits when hosts asked for then work must be in time, so
+    that it is
     at most what the full hosts process in half of the target latency.
 
     **Need.** Fused, the cores at that rate are those on the line through recent rates and busy cores, and beyond these

@@ -19,7 +19,7 @@ from elastream.core.hosts import Lease
 from elastream.errors import CloudError, InputError
 from elastream.pool.state_log import StateLog
 from elastream.sharing.arbiter import decide, join, leave, refusal
-from elastream.sharing.ledger import Paid, bill
+from elastream.sharing.billing import Paid, bill
 from elastream.sharing.messages import Claim, Offer, RegionOrder, RegionReport, View
 from elastream.sharing.rules import ArbiterRules
 from elastream.sharing.state import Arbiter, HostRecord, Member, Party, Tenure, fixed, order_for, view_for

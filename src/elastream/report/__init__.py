@@ -1,3 +1,1 @@
-"""Writes the self-contained HTML report of a run."""
-
-from elastream.report.page import write_report
+"""The report of a run: its figures, and the HTML page."""

@@ -77,7 +77,8 @@ def summarise(recording: Recording) -> Summary:
     them or a pool reported the amount owed; of a run that was resumed also from what micro-batches of all its drivers took.
     Otherwise records are the throughput integrated over the monitoring periods,
     the cost is that of the leases, and quantiles are those of the mixture of all periods (see `mixture_quantile`). The
-    static provision is that of `policies.common.provision`, from the work that the run measured. Of what a long run has forgotten,
+    static provision is that of `policies.common.provision`, from the work that the run measured. Of what a long run
+    has forgotten,
     its tally says what it came to.
     """
     ending, end, tally = recording.ending, recording.end, tally_of(recording)

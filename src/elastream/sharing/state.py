@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from elastream.core.hosts import HostType
-from elastream.sharing.ledger import Paid
+from elastream.sharing.billing import Paid
 from elastream.sharing.messages import RegionOrder, View
 
 

@@ -16,12 +16,12 @@ from elastream.clouds.executors import ExecutorCloud
 from elastream.clouds.provider import Cloud, Provider, SessionHosts
 from elastream.core.alarm import Alarms
 from elastream.core.composition import Consistency, refuse_inconsistent
-from elastream.core.fitting import doubts
+from elastream.core.fitting import doubts, state_partitions_of
 from elastream.core.observation import Composition
 from elastream.dataflow.compiling import refuse_uncompilable
 from elastream.dataflow.endpoints import KafkaTopic
 from elastream.dataflow.graph import Graph
-from elastream.dataflow.stages import Layout, lay_out, state_partitions_of
+from elastream.dataflow.stages import Layout, lay_out
 from elastream.errors import CloudError, EnvironmentProblem
 from elastream.recording.directory import RunDirectory
 from elastream.recording.file_systems import FILES_REACHED_BY

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from elastream import HostType, constant
+from elastream import HostType
 from elastream.core.hosts import Billing, HostState, Lease
 from elastream.core.observation import MicroBatch
 from elastream.experiments.visp.on_spark import (
@@ -23,6 +23,7 @@ from elastream.experiments.visp.on_spark import (
     times_over,
 )
 from elastream.experiments.visp.on_spark_page import outcome
+from elastream.loads import constant
 
 RUN = VispSparkRun(
     "btu", 1000, {"real-time": 300, "near-real-time": 100, "relaxed": 20}, 0.8, 12.0, 0.04, 4, 8, 0, 3.0, 0, "", 220.0,

@@ -3,10 +3,12 @@
 import numpy as np
 import pytest
 
-from elastream import Dataflow, HostType, constant, records, simulate
+from elastream import Dataflow, HostType, simulate
 from elastream.dataflow.endpoints import collect
 from elastream.dataflow.stages import lay_out
 from elastream.experiments.compare import compare
+from elastream.io import records
+from elastream.loads import constant
 from elastream.policies.common.provision import declared_cores
 from elastream.policies.common.reach import beyond_partitions
 from elastream.policies.threshold import Threshold

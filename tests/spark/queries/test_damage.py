@@ -8,9 +8,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from elastream import Dataflow, collect, constant, records
+from elastream import Dataflow
 from elastream.dataflow.stages import Layout, lay_out
 from elastream.errors import InputError
+from elastream.io import collect, records
+from elastream.loads import constant
 from elastream.recording.directory import RunDirectory
 from elastream.spark.queries.damage import refuse_damaged
 from elastream.spark.worker.composition import Wanted, write_wanted

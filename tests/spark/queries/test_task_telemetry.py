@@ -6,10 +6,12 @@ import numpy as np
 import pytest
 from pyspark.sql import functions as F
 
-from elastream import Dataflow, HostType, Local, constant, parquet, records
+from elastream import Dataflow, HostType, Local
 from elastream.core.action import MoveTask, TaskId
 from elastream.core.metrics import Metric
 from elastream.errors import EnvironmentProblem
+from elastream.io import parquet, records
+from elastream.loads import constant
 from elastream.recording.directory import RunDirectory
 from elastream.spark.jvm.driver_side import DriverSide, TaskLoads
 from elastream.spark.jvm.stateful import stateful_stages

@@ -1,6 +1,7 @@
 """Wires a fused region for its workers: edges become routes between numbered nodes, operators get digits and schemas.
 
-No session is needed. What is fused is decided in `dataflow.chains`, and what cannot be compiled refused in `dataflow.compiling`.
+No session is needed. What is fused is decided in `dataflow.chains`, and what cannot be compiled refused in
+`dataflow.compiling`.
 """
 
 from collections.abc import Callable, Mapping, Sequence

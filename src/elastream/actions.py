@@ -1,0 +1,31 @@
+"""Actions that a policy can put into a plan."""
+
+from elastream.core.action import (
+    CancelDrain,
+    DrainHost,
+    LeaseHost,
+    MoveTask,
+    ReleaseHost,
+    RenewHost,
+    SetKeyTable,
+    SetParallelism,
+    SetTokens,
+    SwitchAlternate,
+    SwitchEdge,
+    TaskId,
+)
+
+__all__ = [
+    "CancelDrain",
+    "DrainHost",
+    "LeaseHost",
+    "MoveTask",
+    "ReleaseHost",
+    "RenewHost",
+    "SetKeyTable",
+    "SetParallelism",
+    "SetTokens",
+    "SwitchAlternate",
+    "SwitchEdge",
+    "TaskId",
+]
