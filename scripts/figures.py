@@ -1,18 +1,16 @@
-"""Writes docs/figures.md, the README's figures and those within other pages from docs/figures/*.json, which `--json` of
-measuring commands wrote.
+"""Write docs/figures.md and the README's table from docs/figures/*.json, which measuring commands wrote with `--json`.
 
-    python scripts/figures.py           # what `make figures` does
-    python scripts/figures.py --check   # ends with status 1 where a page is not what the files give
-    python scripts/figures.py --commands [NAME ...]   # what measures them, a line each: `make measure` runs these
+    python scripts/figures.py           # `make figures`: write the pages
+    python scripts/figures.py --check   # exit with status 1 if a page differs from the files
+    python scripts/figures.py --commands [NAME ...]   # print the measuring commands, one a line, for `make measure`
 
-Nothing is measured here. A file whose environment has `earlier` was taken down from a page older than these files;
-measuring anew replaces it.
+This script measures nothing. Each check of each file belongs to exactly one row of the page, so no miss can drop out.
 """
 
 import json
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,451 +19,511 @@ DOCS = Path(__file__).parents[1] / "docs"
 PAGE = DOCS / "figures.md"
 README = DOCS.parent / "README.md"
 
+COMMANDS = {
+    "against-spark": "python benchmarks/against_spark.py",
+    "demo": "python benchmarks/demo.py",
+    "reaction": "python benchmarks/reaction.py",
+    "start": "python benchmarks/start.py",
+    "one-core": "python benchmarks/one_core.py",
+    "release": "python benchmarks/release.py",
+    "autopilot-growth": "python benchmarks/autopilot.py --part growth",
+    "autopilot-live-skew": "python benchmarks/autopilot.py --part live-skew",
+    "yarn-release": "python benchmarks/yarn.py --part release",
+    "overhead": "python benchmarks/overhead.py",
+    "yarn-overhead": "python benchmarks/yarn.py --part overhead",
+    "autopilot-cost": "python benchmarks/autopilot.py --part cost",
+    "fusion": "python benchmarks/fusion.py",
+    "dynamic": "python benchmarks/dynamic.py",
+    "closed": "python benchmarks/closed.py",
+    "switching": "python benchmarks/switching.py",
+    "churn": "python benchmarks/churn.py",
+    "faults-spark": "python benchmarks/faults.py --spark",
+    "soak": "python benchmarks/soak.py",
+    "nstorm": "elastream experiment nstorm",
+    "resilience-spark-kills": "elastream experiment resilience --plant spark --part kills",
+    "resilience-spark-moves": "elastream experiment resilience --plant spark --part moves",
+    "resilience-spark-checkpoints": "elastream experiment resilience --plant spark --part checkpoints",
+    "resilience-spark-throughput": "elastream experiment resilience --plant spark --part throughput",
+    "resilience-spark-skew": "elastream experiment resilience --plant spark --part skew",
+    "recovery": "python benchmarks/recovery.py",
+    "visp-spark": "elastream experiment visp --plant spark",
+    "e2df-spark": "elastream experiment e2df --plant spark",
+    "otd-spark": "elastream experiment otd --plant spark",
+    "elastic-allocator-spark": "elastream experiment elastic-allocator --plant spark",
+    "dynamic-dataflow-spark": "elastream experiment dynamic-dataflow --plant spark",
+    "linear-road-spark": "python benchmarks/linear_road_on_spark.py",
+    "visp": "elastream experiment visp",
+    "e2df": "elastream experiment e2df",
+    "otd": "elastream experiment otd",
+    "elastic-allocator": "elastream experiment elastic-allocator",
+    "dynamic-dataflow": "elastream experiment dynamic-dataflow",
+    "reactive": "elastream experiment reactive",
+    "lookahead": "elastream experiment lookahead",
+    "resilience": "elastream experiment resilience",
+    "promise": "python benchmarks/promise.py",
+    "liveness": "python benchmarks/liveness.py",
+    "faults": "python benchmarks/faults.py --simulated",
+    "autopilot-skew": "python benchmarks/autopilot.py --part skew",
+    "drift": "python benchmarks/drift.py",
+    "simulator": "python benchmarks/simulator.py",
+    "hierarchy": "python benchmarks/hierarchy.py",
+    "ring": "python benchmarks/ring.py",
+    "placement": "python benchmarks/placement.py",
+    "guards": "python benchmarks/guards.py",
+    "value-cost": "python benchmarks/value_cost.py",
+}
+"""Command that measures each file of figures, by the file's stem."""
+
 
 @dataclass(frozen=True)
-class Source:
-    """A file of figures: what it is about, where they come from, the command that writes it, and where to read on."""
+class Row:
+    """A row of a table.
 
-    file: str
+    Attributes:
+        files: Stems of the files whose checks the row shows, separated by spaces.
+        label: The bar, in words.
+        match: Regular expression, searched in the checks' names. Empty: all checks of the files.
+        reason: Clause that explains a miss. Shown only while a check is missed.
+        runs: Keys that lead to the runs in the file, or a text where the file does not record them.
+    """
+
+    files: str
+    label: str
+    match: str = ""
+    reason: str = ""
+    runs: tuple[str, ...] | str = ("environment", "runs")
+
+
+@dataclass(frozen=True)
+class Area:
+    """A section of the page with one table. All its figures have one origin."""
+
     title: str
-    plant: str
-    command: str
-    read: str = ""
+    note: str
+    rows: tuple[Row, ...]
 
 
-SPARK, SIMULATED, PLANNING = "measured on Spark", "simulated", "planning alone, in one process"
+ARMS = ("figures", "fixed at the peak: in time", "runs")
+EACH = "per check"
+"""Runs that the check's own text names, such as "10 blocks"."""
+KILLS, CHECKPOINTS = "resilience-spark-kills", "resilience-spark-checkpoints"
 
-SOURCES = (
-    Source("against-spark", "Beside open-source Spark", SPARK, "python benchmarks/against_spark.py",
-           "how-to/benchmarks.md#beside-open-source-spark"),
-    Source("demo", "The demo within its service level", SPARK, "python benchmarks/demo.py"),
-    Source("overhead", "Throughput beside plain PySpark", SPARK, "python benchmarks/overhead.py"),
-    Source("fusion", "A fan-out and fan-in as one stage", SPARK, "python benchmarks/fusion.py", "explanation/spark.md"),
-    Source("dynamic", "What alternates, a choice, guards and key tables cost a record", SPARK,
-           "python benchmarks/dynamic.py", "how-to/key-tables.md"),
-    Source("release", "Giving hosts back under load", SPARK, "python benchmarks/release.py", "explanation/spark.md"),
-    Source("reaction", "From a load step to the service level", SPARK, "python benchmarks/reaction.py"),
-    Source("start", "From lease to first task", SPARK, "python benchmarks/start.py",
-           "how-to/hosts.md#how-long-a-host-takes"),
-    Source("one-core", "Executors on one core optimise late", SPARK, "python benchmarks/one_core.py",
-           "explanation/spark.md#what-a-batch-costs-and-what-was-taken-off-it"),
-    Source("nstorm", "Moving state partitions, N-Storm", SPARK, "elastream experiment nstorm", "explanation/nstorm.md"),
-    Source("switching", "Random switches with faults among them", SPARK, "python benchmarks/switching.py",
-           "explanation/consistency.md"),
-    Source("soak", "Thirty days, and ten thousand batches", SPARK, "python benchmarks/soak.py", "how-to/retention.md"),
-    Source("closed", "What authentication and encryption cost", SPARK, "python benchmarks/closed.py",
-           "explanation/security.md"),
-    Source("churn", "Random moves, losses, decommissions and false alarms", SPARK, "python benchmarks/churn.py",
-           "explanation/nstorm.md"),
-    Source("faults-spark", "A campaign of faults on one cluster", SPARK, "python benchmarks/faults.py --spark",
-           "explanation/fault-campaign.md"),
-    Source("autopilot-growth", "Autopilot: one executor grows to four", SPARK,
-           "python benchmarks/autopilot.py --part growth", "how-to/autopilot.md"),
-    Source("autopilot-live-skew", "Autopilot: skewed keys", SPARK,
-           "python benchmarks/autopilot.py --part live-skew", "how-to/autopilot.md"),
-    Source("autopilot-cost", "Autopilot: its own use of CPU", SPARK,
-           "python benchmarks/autopilot.py --part cost", "how-to/autopilot.md"),
-    Source("yarn-overhead", "Autopilot on YARN: what it costs", SPARK, "python benchmarks/yarn.py --part overhead",
-           "how-to/clusters.md"),
-    Source("yarn-release", "Autopilot on YARN: executors given back under load", SPARK,
-           "python benchmarks/yarn.py --part release", "how-to/clusters.md"),
-    Source("visp-spark", "VISP on Spark", SPARK, "elastream experiment visp --plant spark", "explanation/visp.md"),
-    Source("e2df-spark", "E2DF on Spark", SPARK, "elastream experiment e2df --plant spark", "explanation/e2df.md"),
-    Source("otd-spark", "OTD on Spark", SPARK, "elastream experiment otd --plant spark", "explanation/otd.md"),
-    Source("elastic-allocator-spark", "Elastic Allocator on Spark", SPARK,
-           "elastream experiment elastic-allocator --plant spark", "explanation/elastic-allocator.md"),
-    Source("dynamic-dataflow-spark", "Dynamic dataflows on Spark", SPARK,
-           "elastream experiment dynamic-dataflow --plant spark", "explanation/demand-response.md"),
-    *(
-        Source(f"resilience-spark-{part}", f"Resilience on Spark: {about}", SPARK,
-               f"elastream experiment resilience --plant spark --part {part}", "explanation/resilient-state.md")
-        for part, about in (
-            ("kills", "hosts and a zone killed"), ("moves", "an interval moves"),
-            ("checkpoints", "checkpoints beside the state"),
-            ("throughput", "records/s with copies, and with state outside"), ("skew", "a skew is balanced"),
-        )
-    ),
-    Source("recovery", "What a lost host costs, with copies and without", SPARK, "python benchmarks/recovery.py",
-           "how-to/survive-lost-hosts.md"),
-    Source("linear-road-spark", "Linear Road on Spark: a load that quadruples", SPARK,
-           "python benchmarks/linear_road_on_spark.py", "explanation/linear-road.md"),
-    Source("visp", "VISP", SIMULATED, "elastream experiment visp", "explanation/visp.md"),
-    Source("e2df", "E2DF", SIMULATED, "elastream experiment e2df", "explanation/e2df.md"),
-    Source("otd", "OTD", SIMULATED, "elastream experiment otd", "explanation/otd.md"),
-    Source("elastic-allocator", "Elastic Allocator", SIMULATED, "elastream experiment elastic-allocator",
-           "explanation/elastic-allocator.md"),
-    Source("dynamic-dataflow", "Dynamic dataflows: forecasts by the method that suits (synthetic readings)", SIMULATED,
-           "elastream experiment dynamic-dataflow", "explanation/demand-response.md"),
-    Source("reactive", "Value against cost: reactive scheduling", SIMULATED, "elastream experiment reactive",
-           "explanation/value-against-cost.md"),
-    Source("lookahead", "Value against cost: look-ahead scheduling", SIMULATED, "elastream experiment lookahead",
-           "explanation/look-ahead.md"),
-    Source("resilience", "Resilience: reducers on a ring, the thesis's own design", SIMULATED,
-           "elastream experiment resilience", "explanation/resilient-state.md"),
-    Source("autopilot-skew", "Autopilot: skewed keys, 64 partitions", SIMULATED,
-           "python benchmarks/autopilot.py --part skew", "how-to/autopilot.md"),
-    Source("drift", "The simulator beside runs that it was not calibrated with", SPARK, "python benchmarks/drift.py",
-           "explanation/simulator.md"),
-    Source("promise", "The default policy within its service level", SIMULATED, "python benchmarks/promise.py",
-           "how-to/policies.md"),
-    Source("faults", "A campaign of faults", SIMULATED, "python benchmarks/faults.py --simulated",
-           "explanation/fault-campaign.md"),
-    Source("liveness", "Every policy on random dataflows and loads", SIMULATED, "python benchmarks/liveness.py",
-           "how-to/benchmarks.md"),
-    Source("simulator", "Speed of the simulator", PLANNING, "python benchmarks/simulator.py", "explanation/simulator.md"),
-    Source("hierarchy", "Planning rounds of E2DF's managers", PLANNING, "python benchmarks/hierarchy.py",
-           "explanation/e2df.md"),
-    Source("ring", "Ring lookup beside a modulo", PLANNING, "python benchmarks/ring.py", "explanation/resilient-state.md"),
-    Source("placement", "Planning rounds of placement", PLANNING, "python benchmarks/placement.py",
-           "explanation/otd.md"),
-    Source("guards", "Guards beside plain Python functions", PLANNING, "python benchmarks/guards.py",
-           "reference/guards.md"),
-    Source("value-cost", "Planning of value against cost", PLANNING, "python benchmarks/value_cost.py",
-           "explanation/value-against-cost.md"),
+AREAS = (
+    Area("Against plain PySpark", "Measured on Spark, target latency 5 s. The five ways run in random order.", (
+        Row("against-spark", "percentage points in time behind the fixed peak, dataflow; Autopilot", "below", runs=ARMS),
+        Row("against-spark", "host time over the fixed peak's", "over that", runs=ARMS),
+        Row("against-spark", "percentage points in time ahead of dynamic allocation", "above", runs=ARMS),
+        Row("against-spark", "host time over dynamic allocation's", "over dyn", runs=ARMS),
+        Row("against-spark", "results exact (1: yes)", "exact", runs=ARMS),
+        Row("autopilot-growth", "batch time on four executors, over Spark alone", runs="3"),
+    )),
+    Area("Following the load", "Measured on Spark. Local hosts have 0.35 to 1 core each.", (
+        Row("demo", "share of time; of records within 3 s", "target", runs=("figures", "cost", "runs")),
+        Row("demo", "cost over a fixed peak's", "cost", runs=("figures", "cost", "runs")),
+        Row("reaction", "seconds to recover from an eightfold step, warm; cold executors",
+            runs=("figures", "warmed: recovered, s after the step", "runs")),
+        Row("start", "host start over unoptimised: time; CPU; longest batch while three start",
+            runs=("figures", "first task, now over before", "ratio", "runs")),
+        Row("one-core", "late JIT over default: time to work; records/s, minute 1; minute 3; over first tier",
+            runs="1"),
+        Row("release", "longest batch over median, by release; counts exact", runs="4"),
+        Row("yarn-release", "longest batch while an executor leaves, over without", runs=("figures", "release",
+            "ratios")),
+        Row("autopilot-live-skew", "busiest executor over best packing", runs="1"),
+    )),
+    Area("What features cost", "Measured on Spark, both sides in turn.", (
+        Row("overhead", "throughput, dataflow over plain PySpark", runs="few"),
+        Row("yarn-overhead", "records/s, with Autopilot over without", runs=("figures", "overhead", "ratio", "runs")),
+        Row("autopilot-cost", "Autopilot's cores, 10 queries of 200 partitions", runs="1"),
+        Row("fusion", "throughput over a plan of unions, small; large batches", runs=("figures", "rounds")),
+        Row("dynamic", "CPU a record over fixed, alternates; three dataflows", "alternates",
+            runs=("figures", "readings, alternates", "ratio", "runs")),
+        Row("dynamic", "the same, key table", "key table", runs=("figures", "readings, key table", "ratio", "runs")),
+        Row("closed", "first batch authenticated; encrypted over open; later batches likewise",
+            runs=("figures", "seconds to the first batch", "open")),
+    )),
+    Area("Exact results under switches and faults", "Measured on Spark, compared with plain Python.", (
+        Row("switching", "batches mixed, wrong, unseen or replayed differently; late switches",
+            "differ|saw|another|mixed|replays|more than 2", runs="1"),
+        Row("switching", "switches, by consistency mode", "switches$", runs="1"),
+        Row("switching", "executors killed, queries restarted", "killed|failed", runs="1"),
+        Row("churn", "random events; restarts; wrong counts", runs="1"),
+        Row("faults-spark", "rules broken; unexplained driver starts; faults; minutes", runs="1"),
+        Row("soak", "CPU, disk, files, memory: last tenth over first", "last tenth", runs="1"),
+        Row("soak", "wrong rows, lost records, restarts", "wrong|not read|starts", runs="1"),
+        Row("soak", "batches on Spark", "batches", runs="1"),
+    )),
+    Area("Moving and recovering state",
+         "Measured on Spark, four local hosts; explained in [N-Storm](explanation/nstorm.md) and "
+         "[resilient state](explanation/resilient-state.md).", (
+        Row("nstorm", "throughput lost, restart less all at once, 1; 7; 16 of 16 tasks",
+            "lost.*restart.*all at once", runs=EACH),
+        Row("nstorm", "throughput lost, restart less lazy", "lost.*restart.*lazy", runs=EACH),
+        Row("nstorm", "longest pause, restart less all at once", "longest.*all at once", runs=EACH),
+        Row("nstorm", "longest pause, restart less lazy", "longest.*lazy", runs=EACH),
+        Row("nstorm", "throughput lost, all at once less lazy", "that of online, all at once less", runs=EACH),
+        Row(KILLS, "seconds from kill to a normal batch; 1; 2 hosts", "to a batch as before", runs="10"),
+        Row(KILLS, "seconds more a host", "s more", runs="10"),
+        Row(KILLS, "seconds to first batch on an idle host", "idle", "state loads slowly on one core",
+            ("figures", "seconds to the first batch on a new host", "idle")),
+        Row(CHECKPOINTS, "checkpoint over state at 2 s; grows", "at 2 s|grows",
+            "many words are new in 2 s", "1"),
+        Row("resilience-spark-throughput", "records/s with one; two standby replicas, over none", "records/s",
+            runs=("figures", "records a second", "r = 0")),
+        Row("resilience-spark-skew", "batches until a skew is balanced", "batches", runs=("figures",
+            "batches until balanced")),
+        Row("recovery", "recovery with a standby replica over without; over a restart", "over",
+            "the repeated batch outweighs reading state", "5"),
+        Row(f"nstorm {KILLS} resilience-spark-moves {CHECKPOINTS} resilience-spark-throughput resilience-spark-skew "
+            "recovery", "wrong counts, restarts, failed parts", "counts|restarts$|parts", runs="all"),
+    )),
+    Area("The papers' policies on Spark",
+         "Measured on Spark, hosts of 0.3 to 0.4 cores, times scaled down: only ratios compare.", (
+        Row("visp-spark", "compliance above the baseline's, points", "compliance",
+            "batches report late, queues early", "3"),
+        Row("visp-spark", "cost below the baseline's", "cost", "late leases cause penalties", "3"),
+        Row("visp-spark", "early releases; results; restarts", "early|results|restarts", runs="6"),
+        Row("e2df-spark", "instances saved, application; both levels", "replicas",
+            "it starts on all five hosts", "3"),
+        Row("e2df-spark", "host time saved, both levels", "host time", "this load keeps hosts busy", "3"),
+        Row("e2df-spark", "latency over static's, application; both levels", "latency", runs="3"),
+        Row("e2df-spark", "restarts; counts", "restarts|counts", runs="3"),
+        Row("otd-spark", "traffic against even's, communication; computation", "between",
+            "one move, chosen for relief", "1"),
+        Row("otd-spark", "CPU use, against even", "CPU", runs="1"),
+        Row("otd-spark elastic-allocator-spark", "moves refused", "refused", runs="2"),
+        Row("elastic-allocator-spark", "CPU deviation; mean, against even; random", "CPU", runs="1"),
+        Row("linear-road-spark", "relative throughput, fourfold step", "relative", runs="1"),
+        Row("linear-road-spark", "alternates first; host leased; lost cores noticed", "^runs", "alternates sufficed",
+            "1"),
+        Row("linear-road-spark", "restarts, wrong rows", "again|rows", runs="1"),
+    )),
+    Area("Four papers, simulated",
+         "Runs share seeds. Explained in [VISP](explanation/visp.md), [E2DF](explanation/e2df.md), "
+         "[OTD](explanation/otd.md), [Elastic Allocator](explanation/elastic-allocator.md).", (
+        Row("visp", "compliance rises: threshold, BTU10, BTU30, BTU60", "compliance orders"),
+        Row("visp", "BTU60's compliance above the threshold's, points", "over the threshold"),
+        Row("visp", "BTU60's cost below the threshold's", "total cost"),
+        Row("visp", "early releases, BTU policies", "releases of BTU"),
+        Row("visp", "early releases, threshold", "releases of thr"),
+        Row("visp", "scaling actions fall by BTU", "actions"),
+        Row("e2df", "instances saved, application; both levels", "replicas below",
+            "the paper's static provision exceeds its thresholds"),
+        Row("e2df", "latency over static's", "latency"),
+        Row("e2df", "active hosts saved", "hosts that are up"),
+        Row("e2df", "hosts of four slots: drains; cancels; moves; releases", "4 slots"),
+        Row("otd", "communication: traffic; throughput; answer time gained", "^communication"),
+        Row("otd", "CPU use gained, settled; fresh draws", "both have settled"),
+        Row("otd", "CPU use gained, mean; fresh draws", "mean with all"),
+        Row("otd", "computation: traffic between nodes; fresh draws", "^computation.*traffic",
+            "full workers prevent gathering"),
+        Row("elastic-allocator", "CPU; link deviation over the better baseline's", "^CPU deviation|^link deviation"),
+        Row("elastic-allocator", "CPU use no lower; higher at every rate; links likewise", " rate (lower|higher)",
+            "without full hosts, equal by arithmetic"),
+        Row("elastic-allocator", "CPU use over even's, no host full; hosts full", "sweep"),
+        Row("elastic-allocator", "greedy's deviation over exact; most tasks a host", "greedy|tasks on"),
+    )),
+    Area("The thesis, simulated", "`dynamic-dataflow` has synthetic readings. Explained in "
+         "[demand response](explanation/demand-response.md), [value against cost](explanation/value-against-cost.md), "
+         "[look-ahead](explanation/look-ahead.md), [resilient state](explanation/resilient-state.md).", (
+        Row("dynamic-dataflow", "best method picked; deviation (Eq. 3.2)", "picked|deviation",
+            "methods tie within an hour's noise"),
+        Row("dynamic-dataflow", "error over best single method's; random choice's", "MAPE"),
+        Row("reactive", "static plan's throughput, nothing; hosts; rates; both vary", "static.*throughput"),
+        Row("reactive", "profit of BR, GA, CE, SH; GA over BR", "static.*profit"),
+        Row("reactive", "lowest throughput, GA; CE; SH", "adapted by"),
+        Row("reactive", "CE's profit over GA's", "CE's profit over", "at 10/s no plan earns"),
+        Row("reactive", "CE's profit above SH's", "CE's profit above"),
+        Row("reactive", "CE's planning CPU at tenfold rate; R² of cores", "planning"),
+        Row("reactive", "cost cut by alternates, least; most", "cut"),
+        Row("lookahead", "lowest throughput, PLAStiCC; others", "least throughput", "one interval of one run"),
+        Row("lookahead", "PLAStiCC's profit above the next; above CAF; growth with horizon",
+            "best of the others|above CAF|grows",
+            "hourly billing caps gains"),
+        Row("lookahead", "χ below others'; profit falls with error; above WPA, WPO, WPP; WPA flatter",
+            "chi below|falls with|small errors|flat"),
+        Row("lookahead", "WPO above WPA; WPP lowest", "WPO above|WPP below", "wrong predictions cost little"),
+        Row("resilience", "throughput lost, r = 0 to 2", "peak throughput", "one word fills its host"),
+        Row("resilience", "r = 1 over external state; R²; external growth", r"external|R\^2"),
+        Row("resilience", "seconds until a skew is balanced", "balance"),
+        Row("resilience", "seconds to scale out", "scale-out: seconds"),
+        Row("resilience", "tuples lost, scaling out; 9 of 12 hosts; r + 1 neighbours", "lost, up|lost$|in a row"),
+        Row("resilience", "seconds to move an interval, least; most", "median, "),
+        Row("resilience", "growth by interval; by rate", "moved interval: grows"),
+        Row("resilience", "checkpoint over state at 2 s; grows", "checkpoint", "the thesis prints no rate"),
+        Row("resilience", "seconds to recover from 6 failures", "6 failures, the"),
+        Row("resilience", "ms more a failure", "slope", "last of several missed heartbeats"),
+    )),
+    Area("Default policy and control plane, simulated", "`promise`: generated loads and a World Cup day, target 30 s, "
+         "chained and unchained.", (
+        Row("promise", "records in time", "in time", runs="24"),
+        Row("promise", "billed by the second: hosts over the work's", "hosts over",
+            "spare hosts for the World Cup's bursts", "12"),
+        Row("promise", "by the hour: early releases a lease", "early", runs="12"),
+        Row("promise", "by the hour: cost over a fixed peak's", "cost", runs="12"),
+        Row("liveness", "random cases; silent overloaded rounds; promised metric unknown; other property broken", "",
+            "mostly under `btu`", ("figures", "cases")),
+        Row("faults", "schedules that broke rules; faults; minutes; planted defects caught", runs=("figures",
+            "seeds")),
+        Row("autopilot-skew", "busiest executor over best packing", runs="60"),
+    )),
+    Area("The simulator beside Spark", "Runs on Spark, predicted by constants of others: share within 20%, or within "
+         "the twins' spread ([how](explanation/simulator.md#calibrated-with-a-run-on-spark)).", (
+        Row("drift", "median latency", "p50", "cold starts bias constants", "29"),
+        Row("drift", "99th percentile of latency", "p99", "likewise", "29"),
+        Row("drift", "mean backlog", "backlog", "one pair short", "29"),
+        Row("drift", "host time", "host time", runs="29"),
+    )),
+    Area("Speed of planning and simulation", "One process, compiled.", (
+        Row("simulator", "CPU seconds of a day, 20 hosts, chained; unchained", "simulated day", runs="1"),
+        Row("simulator", "chained: 2 million records/s over 2,000; varying hosts over steady; unchained likewise",
+            "2 million|vary", runs="1"),
+        Row("simulator", "seconds: VISP's busiest load; 48 runs; 10,000 hosts for a day", "busiest|48 runs|10,000",
+            runs="1"),
+        Row("hierarchy placement", "CPU seconds a round: 1,000 E2DF regions; OTD; greedy, 2,000 hosts", runs="1"),
+        Row("ring", "a million lookups over a modulo, 4 to 1,024 hosts", runs=("figures", "4 hosts", "ratio", "runs")),
+        Row("guards", "10,000 guards over plain Python; one changed signal over all; means likewise",
+            runs=("figures", "values", "all changed", "ratio", "runs")),
+        Row("value-cost", "CE at tenfold rate; CE over GA; GA over ten boxes; PLAStiCC over CE",
+            "CE|boxes", runs=("figures", "growth of ce", "ratio", "runs")),
+        Row("value-cost", "Eqs. 4.4 to 4.7 beside a loop: difference; time", "Eqs", runs="5"),
+    )),
 )  # fmt: skip
-"""In the order of the page; each group of figures has one origin, so that none stands beside one of another."""
 
 WAYS = {
-    "fixed at the peak": "plain PySpark, cluster fixed at the peak",
-    "fixed at the mean": "plain PySpark, cluster fixed at the mean",
-    "dynamic allocation": "plain PySpark, Spark's dynamic allocation",
-    "Autopilot": "plain PySpark, Autopilot beside it",
+    "fixed at the peak": "plain PySpark, fixed at the peak",
+    "fixed at the mean": "plain PySpark, fixed at the mean",
+    "dynamic allocation": "plain PySpark, dynamic allocation",
+    "Autopilot": "plain PySpark with Autopilot",
     "dataflow": "the same as a dataflow",
 }
-"""Rows of the README's first figure, by their names in the file."""
-MEASURED = ("in time", "host-seconds", "cost", "longest batch, s", "rounds with exact results")
-"""Its columns."""
+"""Rows of the comparison with plain PySpark, by their names in the file."""
+COLUMNS = ("in time", "host-seconds", "longest batch, s")
 
-
-@dataclass(frozen=True)
-class Headline:
-    """A row of the README: what it says, and the bar that it is, as the file names it."""
-
-    says: str
-    file: str
-    bar: str
-
-
-HEADLINES = (
-    Headline(
-        "`make demo`: part of the time within its 3 s, under a load that rises eighteenfold in 90 s",
-        "demo",
-        "part of the time",
-    ),
-    Headline("`make demo`: part of the records within its 3 s", "demo", "part of the records"),
-    Headline("`make demo`: cost, over that of hosts for the peak throughout", "demo", "cost over"),
-    Headline(
-        "seconds from a step of the load, eightfold, until latency is within its service level, warmed executors",
-        "reaction",
-        "warmed executors",
-    ),
-    Headline("seconds from a host's lease to its first task, over those of before", "start", "first task, first task over"),
-    Headline("throughput of a word count under Elastream, over the same in plain PySpark", "overhead", "throughput"),
-    Headline("longest batch while a host is given back under load, over the median before", "release", "longest batch"),
-    Headline("records/s of a query on YARN with Autopilot beside it, over without", "yarn-overhead", "records/s on YARN"),
-    Headline("longest batch on YARN while an executor is given back, over one without", "yarn-release", "longest batch"),
-    Headline(
-        "batch time after one executor grew to four, with Autopilot over open-source Spark alone",
-        "autopilot-growth",
-        "batch time",
-    ),
-    Headline(
-        "counts wrong after 500 random moves, losses, decommissions and false alarms under load",
-        "churn",
-        "counts that differ",
-    ),
-    Headline(
-        "300 faults on one cluster, driver and supervisor killed among them: rules broken", "faults-spark", "rules broken"
-    ),
-    Headline("... starts of the driver that no kill explains", "faults-spark", "starts of the driver that no kill"),
-    Headline(
-        "thirty days by a clock that jumps, and 10,000 batches: CPU a batch, last tenth over first, the worse",
-        "soak",
-        "CPU a batch",
-    ),
-    Headline("... bytes on disk of the batches on Spark, last tenth over first", "soak", "Spark: bytes on disk"),
-    Headline(
-        "VISP's policy on Spark: near-real-time compliance over its baseline's, points, under one short load",
-        "visp-spark",
-        "near-real-time compliance over",
-    ),
-    Headline(
-        "seconds from the kill of one of four hosts to a batch as before", "resilience-spark-kills", "s from the kill of 1"
-    ),
-    Headline("... of two at once, a whole fault zone", "resilience-spark-kills", "s from the kill of 2"),
-    Headline(
-        "records/s with one copy of each state partition, over without", "resilience-spark-throughput", "records/s, r = 1"
-    ),
-    Headline(
-        "batches that met two compositions, over 1,000 random switches with faults among them",
-        "switching",
-        "batch: mixed batches",
-    ),
-    Headline(
-        "seconds of throughput that stopping and restarting costs beyond lazy moves, of 16 of 16 state partitions",
-        "nstorm",
-        "lost, 16 of 16 tasks: stop and restart's less that of online, lazy",
-    ),
-    Headline(
-        "... that moving all at once costs beyond lazy moves", "nstorm", "16 of 16 tasks: that of online, all at once less"
-    ),
-    Headline("simulator by constants of another run: part of the pairs whose median latency agrees", "drift", "p50"),
-    Headline("... whose 99th percentile does", "drift", "p99"),
-    Headline("... whose mean backlog does", "drift", "backlog"),
-    Headline(
-        "default policy on recorded and made loads, target 30 s: part of the records in time, the worst case",
-        "promise",
-        ": in time",
-    ),
-    Headline("the same, billed by the second: hosts over those that work fills, the worst case", "promise", "over those"),
-    Headline("the same, billed by the hour: cost over the static peak's, the worst case", "promise", "the static peak's"),
-    Headline("rounds of overload in which a policy neither acts nor says why", "liveness", "silent rounds"),
-    Headline(
-        "500 schedules of 20 faults each over the real control plane: schedules that broke a rule",
-        "faults",
-        "seeds that broke",
-    ),
-    Headline("part of the undone mends that these schedules notice", "faults", "mutants caught"),
-    Headline(
-        "VISP: share of the baseline's total cost that is saved, billed by 60 min, stepwise load",
-        "visp",
-        "stepwise: near-real-time total cost",
-    ),
-    Headline(
-        "E2DF: share of a static provision's hosts that is saved, operators and hosts elastic, mean of those that are up",
-        "e2df",
-        "hosts that are up below static",
-    ),
-    Headline("OTD: what CPU use gains on even placement, as a share of that", "otd", "where both have settled"),
-    Headline(
-        "Linear Road: part of the cost that alternates cut under `ce`, hosts and rates varying, the worst rate",
-        "reactive",
-        "alternates cut CE's cost, the least",
-    ),
-    Headline(
-        "looking ahead (`plasticc`), over reacting: profit gained, as a part of it", "lookahead", "profit above CAF's"
-    ),
-    Headline(
-        "forecasts by the method that is learned to suit (synthetic readings): mean error over the best single method's",
-        "dynamic-dataflow",
-        "over the best single",
-    ),
-    Headline(
-        "the same: hours in which the best method is picked, the worst fold", "dynamic-dataflow", "best method picked"
-    ),
-    Headline(
-        "a round of 10,000 guards over 1,000 signals, over the same conditions as plain Python functions, the worst case",
-        "guards",
-        "over the plain functions",
-    ),
-    Headline(
-        "the same round where one signal changed, over one where all did, the worst case", "guards", "one signal changed"
-    ),
+SHORT = (
+    (r"^(the plants take|conservation of work|what they would show|ours: ).*", ""),
+    (r"section ", "§"),
+    (r": (less in both|lowest deviation|draining, its|all reach|linear|lowest at every|SH below|D1, D2|slots).*", ""),
+    (r': "the number of active.*', ": 24 %"),
+    (r"(Figure|Fig\.) (\S+), p\. \d+", r"\1 \2"),
+    (r", Figure \S+(?=: )", ""),
+    (r"p\. (\d+); Fig\. \S+", r"p. \1"),
+    (r"from 51 to 77 % in 50 s", "51–77 %"),
+    (r": 19.3 ms against 11.4 ms|: up to 20 %", ""),
+    (r"paper, §?(?=\d)", "§"),
+    (r"paper, (?=[§F])", ""),
+    (r"paper: (.*) \((Table \d)\)", r"\2: \1"),
+    (r"paper's (?=Table)|: n r .*", ""),
+    (r"kept at 75 % as the load changes", "75 %"),
+    (r"below 20 % after 250 s", "20 %"),
+    (r"(?<=\d)( %)? to (?=\d)", "–"),
+    (r" %", "%"),
+    (r" / ", "/"),
+    (r"below a second", "<1 s"),
+    (r"; exact here|, 20 min|the claim of | that can be true|paper's discussion of ", ""),
 )
-"""Most of these are bars that are reached; bars that are missed are among them."""
+"""Shorter forms of sources."""
 
 BEGIN, END = "<!-- figures: written by `make figures` -->", "<!-- end of figures -->"
-WITHIN = re.compile(r"(<!-- figures of ([\w-]+): written by `make figures` -->).*?" + re.escape(END), re.DOTALL)
-"""What is between marks in other pages than these two: the bars of the file that the first mark names."""
 
 INTRODUCTION = """# Figures
 
-<!-- Written by `make figures` from docs/figures/*.json: edit neither this page nor the files by hand. -->
+<!-- Written by `make figures` from docs/figures/*.json. Edit neither this page nor the files by hand. -->
 
-Every figure is printed anew by the command above it; [what each measures](how-to/benchmarks.md). A bar is *held*,
-*missed*, or *undecided* where runs scatter and too few were made: of the runs of a ratio at least five must agree. What
-follows a heading is of one origin: measured on Spark, simulated, or the time that planning alone takes. A figure marked
-*earlier measurement* was taken down from a page before files were kept, and is replaced when its command is run with
-`--json docs/figures/NAME.json`.
+All bars, last measured on machines of 2 cores. A row begins with the name of its measurement:
+`make measure FIGURES="demo"` repeats `demo` ([commands](how-to/benchmarks.md)). A target without a source is our own.
+Runs of simulated experiments are their total. *Undecided*: too few runs agree, or the interval contains the target.
+Semicolons separate cases; of many cases the range is shown. After a measurement's name stands the load average at its
+start; *old* ones predate the files.
 """
 
 
 def page() -> str:
-    """The page that the files give."""
-    parts, origin = [INTRODUCTION], ""
-    unknown = {file.stem for file in (DOCS / "figures").glob("*.json")} - {source.file for source in SOURCES}
-    if unknown:
-        raise SystemExit(f"figures: SOURCES says nothing about {', '.join(sorted(unknown))}")
-    for source in SOURCES:
-        file = DOCS / "figures" / f"{source.file}.json"
-        if not file.exists():
-            continue
-        if source.plant != origin:
-            parts.append(f"## {source.plant[0].upper()}{source.plant[1:]}\n")
-            origin = source.plant
-        parts.append("\n".join(section(source, json.loads(file.read_text(encoding="utf-8")))))
+    """Return the text of docs/figures.md."""
+    files = measured()
+    if unknown := files.keys() - COMMANDS.keys():
+        raise SystemExit(f"figures: COMMANDS lacks {', '.join(sorted(unknown))}")
+    parts, rest = [INTRODUCTION], {(file, check["name"]) for file, each in files.items() for check in each["checks"]}
+    for area in AREAS:
+        parts += [f"## {area.title}\n", area.note, conditions(area, files), ""]
+        if area is AREAS[0]:
+            parts += [*comparison(files), ""]
+        parts.append("bar | target | ours | verdict | runs\n---|---|---|---|---")
+        for each in area.rows:
+            checks = checks_of(each, files)
+            if double := {(file, check["name"]) for file, check in checks} - rest:
+                raise SystemExit(f"figures: two rows show {sorted(double)}")
+            rest -= {(file, check["name"]) for file, check in checks}
+            if checks:
+                parts.append(cells(each, checks, files))
+        parts.append("")
+    if rest:
+        raise SystemExit(f"figures: no row shows {sorted(rest)}")
     return "\n".join(parts)
 
 
-def section(source: Source, found: Mapping[str, Any]) -> Iterator[str]:
-    """A heading, what was measured on, bars, and figures without one."""
-    about = found["environment"]
-    yield f"### {source.title}\n"
-    yield f"    {about.get('command', source.command)}\n"
-    marked = "*Earlier measurement*, " if about.get("earlier") else ""
-    took = f", took {about['minutes']:g} min" if "minutes" in about else ""
-    yield f"{marked}{about['date']}; {conditions(found)}{took}." + (
-        f" [What it means]({source.read})." if source.read else ""
+def measured() -> dict[str, Any]:
+    """Return the contents of the files of figures by their stems."""
+    return {file.stem: json.loads(file.read_text(encoding="utf-8")) for file in sorted((DOCS / "figures").glob("*.json"))}
+
+
+def checks_of(row: Row, files: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    """Return the checks that a row shows, each with its file's stem."""
+    present = [file for file in row.files.split() if file in files]
+    return [(file, check) for file in present for check in files[file]["checks"] if re.search(row.match, check["name"])]
+
+
+def cells(row: Row, checks: Sequence[tuple[str, Any]], files: Mapping[str, Any]) -> str:
+    """Return a row of a table in Markdown."""
+    each = [check for _, check in checks]
+    bounds = [bound(check["bound"]) for check in each]
+    verdicts = [check["verdict"] if check["verdict"] == "held" else f"**{check['verdict']}**" for check in each]
+    if row.reason and "**missed**" in verdicts:
+        verdicts = [f"**missed** ({row.reason})" if verdict == "**missed**" else verdict for verdict in verdicts]
+    singly = len(each) <= 3 or (len(each) == 4 and max(len(set(bounds)), len(set(verdicts))) > 1)
+    sources = dict.fromkeys(filter(None, (source(check["source"]) for check in each)))
+    target = "; ".join([listed(bounds, singly), *sources])
+    counted = "; ".join(f"{verdicts.count(verdict)} {verdict}" for verdict in sorted(set(verdicts)))
+    names = dict.fromkeys(re.sub(r"(resilience-spark)-.*", r"\1-*", file) if len(each) > 7 else file for file, _ in checks)
+    label = f"{', '.join(f'`{name}`' for name in names)}: {row.label}"
+    verdict = re.sub(r"(\*\*missed\*\*) \([^)]*\)(?=.*\1)", r"\1", listed(verdicts, True) if singly else counted)
+    return " | ".join(
+        [label, target, values([check["value"] for check in each], singly), verdict, runs(row, each[0], files)]
     )
-    if summary := found.get("summary"):
-        yield f"\n{capital(summary)}"
-    if found["checks"]:
-        yield ""
-        yield from bars(found)
-    if plain := {name: text for name, value in found["figures"].items() if (text := shown(value))}:
-        yield "\n| figure | |\n| --- | --- |"
-        for name, text in plain.items():
-            yield row(name.replace("_", " "), text)
-    yield ""
 
 
-def bars(found: Mapping[str, Any]) -> Iterator[str]:
-    """The table of a file's bars."""
-    yield "| bar | figure | bound | verdict | bound from |\n| --- | --- | --- | --- | --- |"
-    for check in found["checks"]:
-        verdict = check["verdict"] if check["verdict"] == "held" else f"**{check['verdict']}**"
-        yield row(check["name"], shown(check["value"]), check["bound"], verdict, check["source"])
+def listed(texts: Sequence[str], singly: bool) -> str:
+    """Return one text for equal ones; else all in order, or without repetitions if not `singly`."""
+    different = list(dict.fromkeys(texts))
+    return "; ".join(texts if singly and len(different) > 1 else different)
 
 
-def filled(text: str) -> str:
-    """The text of a page, with the bars of the files that it names between marks."""
+def runs(row: Row, check: Mapping[str, Any], files: Mapping[str, Any]) -> str:
+    """Return the number of runs behind a row."""
+    if row.runs == EACH:
+        return re.search(r"(\d+) blocks", check["value"])[1]  # type: ignore[index]
+    if isinstance(row.runs, str):
+        return row.runs
+    value: Any = files[row.files.split()[0]]
+    for key in row.runs:
+        value = value[key]
+    return f"{len(value) if isinstance(value, list) else round(value):,}"
 
-    def block(marks: re.Match[str]) -> str:
-        found = json.loads((DOCS / "figures" / f"{marks[2]}.json").read_text(encoding="utf-8"))
-        about = found["environment"]
-        lines = [f"`{about['command']}`, {about['date']}; {conditions(found)}:", "", *bars(found)]
-        return "\n".join([marks[1], "", *lines, "", END])
 
-    return WITHIN.sub(block, text)
+def values(each: Sequence[Any], singly: bool) -> str:
+    """Return the values in order, or their range if not `singly`; the first of several that are no numbers."""
+    texts = [shown(value) for value in each]
+    if singly or len(set(texts)) <= 2:
+        return listed(texts, singly)
+    numbers = [number for value in each if (number := leading(value)) is not None]
+    return f"e.g. {texts[0]}" if len(numbers) < len(each) else f"{shown(min(numbers))}–{shown(max(numbers))}"
 
 
-def beside_spark() -> list[str]:
-    """The README's first figure: one job, five ways; nothing where it was not measured."""
-    file = DOCS / "figures" / "against-spark.json"
-    if not file.exists():
+def leading(value: Any) -> float | None:
+    """Return the number that a value begins with; None for an enumeration or another text."""
+    if isinstance(value, int | float):
+        return float(value)
+    match = re.match(r"(?:at (?:most|least) )?(-?[\d.,]+)(?!\S* /)", str(value))
+    return float(match[1].replace(",", "")) if match else None
+
+
+def bound(text: str) -> str:
+    """Return a bound with signs that people read."""
+    text = text.replace(">=", "≥").replace("<=", "≤").replace("ascending, ≤ to 0.5 points", "ascending, to 0.5 points")
+    text = text.replace("below even's", "<").replace("above even's", ">").replace("below", "<").replace("above", ">")
+    return re.sub(r"^([≥≤<>]) ", r"\1", text).removesuffix(" s").replace(" to 3", "–3")
+
+
+def source(text: str) -> str:
+    """Return where a bound comes from, short; an empty text for the project's own."""
+    text = re.sub(r"^our bar, from the ", "", text)
+    text = re.sub(
+        r"^(our bar|the project's bar|project's bar|ours:|this benchmark)[^;]*(; compilation apart|; |$)", "", text
+    )
+    for long, short in SHORT:
+        text = re.sub(long, short, text)
+    return text
+
+
+def conditions(area: Area, files: Mapping[str, Any]) -> str:
+    """Return when and under which load each file of an area was measured."""
+    stems = dict.fromkeys(stem for row in area.rows for stem in row.files.split() if stem in files)
+    about = {stem: condition(files[stem]["environment"]) for stem in stems}
+    days = dict.fromkeys(day for day, _ in about.values())
+    each = (
+        f"{day} " + ", ".join(f"`{stem}`{rest}" for stem, (on, rest) in about.items() if on == day) for day in sorted(days)
+    )
+    return f"{'; '.join(each)}."
+
+
+def condition(about: Mapping[str, Any]) -> tuple[str, str]:
+    """Return the day of a measurement, and what was particular about it in brackets."""
+    rest = ["quick"] if "--quick" in about["command"] else []
+    rest += ["old"] if about.get("earlier") else [f"{about['load']:.1f}"] if "load" in about else []
+    return about["date"], f" ({', '.join(rest)})" if rest else ""
+
+
+def comparison(files: Mapping[str, Any]) -> list[str]:
+    """Return the table of one job run in five ways, or nothing if it was not measured."""
+    if "against-spark" not in files:
         return []
-    found = json.loads(file.read_text(encoding="utf-8"))
-    figures, about = found["figures"], found["environment"]
-    measured = f"One job with state, {about['rates']}, on {about['hosts']}, measured on Spark ({conditions(found)}); "
-    lines = [
-        "",
-        f"{measured}medians, and what the rounds spread over:",
-        "",
-        row("one job, five ways", *MEASURED),
-        row(*["---"] * (1 + len(MEASURED))),
-    ]
-    for name, says in WAYS.items():
-        lines.append(row(says, *(spread(figures.get(f"{name}: {what}"), what == "in time") for what in MEASURED)))
+    figures, about = files["against-spark"]["figures"], files["against-spark"]["environment"]
+    said = f"One job with state, {about['rates']}; hosts: {about['hosts']}; medians and ranges:"
+    lines = [said, "", " | ".join(["one job, five ways", *COLUMNS]), "|".join(["---"] * (1 + len(COLUMNS)))]
+    for name, label in WAYS.items():
+        lines.append(" | ".join([label, *(spread(figures.get(f"{name}: {what}"), what == "in time") for what in COLUMNS)]))
     return lines
 
 
 def spread(value: Any, share: bool) -> str:
-    """A median with the range of its rounds; share: as percentages."""
-    median, runs = (value["median"], value["runs"]) if isinstance(value, Mapping) else (value, [])
+    """Return a median with the range of its rounds, as percentages if `share`."""
+    median, rounds = (value["median"], value["runs"]) if isinstance(value, Mapping) else (value, [])
     if median is None:
         return ""
 
     def one(number: float) -> str:
         return f"{number:.1%}" if share else f"{number:,.3g}"
 
-    return f"{one(median)} ({one(min(runs))} to {one(max(runs))})" if len(set(runs)) > 1 else one(median)
-
-
-def headlines() -> str:
-    """The README's figures: one job beside open-source Spark, then a table for each origin."""
-    by_file = {source.file: source for source in SOURCES}
-    lines: list[str] = beside_spark()
-    origin = ""
-    for headline in HEADLINES:
-        source = by_file[headline.file]
-        file = DOCS / "figures" / f"{source.file}.json"
-        found = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {"checks": []}
-        checks = [check for check in found["checks"] if headline.bar in check["name"]]
-        if not checks:  # not measured yet, or by an earlier form of its command
-            continue
-        check = min(checks, key=badness)
-        if source.plant != origin:
-            lines += ["", f"| {source.plant} | figure | bar | conditions |", "| --- | --- | --- | --- |"]
-            origin = source.plant
-        verdict = check["verdict"] if check["verdict"] == "held" else f"**{check['verdict']}**"
-        lines.append(row(headline.says, shown(check["value"]), f"{check['bound']}: {verdict}", conditions(found)))
-    return "\n".join([BEGIN, *lines, "", END])
-
-
-def badness(check: Mapping[str, Any]) -> tuple[int, float]:
-    """Orders bars, the worst first: by verdict, then by figure."""
-    value = check["value"] if isinstance(check["value"], int | float) else 0.0
-    worse = value if check["bound"].startswith(">") else -value
-    return ("missed", "undecided", "held").index(check["verdict"]), worse
-
-
-def conditions(found: Mapping[str, Any]) -> str:
-    """What a figure was taken on, in a line."""
-    about = found["environment"]
-    return ", ".join(text for text in (f"{about['cores']} cores", load(about), about.get("conditions", "")) if text)
+    low, high = one(min(rounds, default=median)), one(max(rounds, default=median))
+    return one(median) if low == high else f"{one(median)} ({low}–{high})"
 
 
 def readme() -> str:
-    """The README with the figures that the files give."""
+    """Return the README with the comparison with plain PySpark between its marks."""
     before, rest = README.read_text(encoding="utf-8").split(BEGIN)
-    return before + headlines() + rest.split(END)[1]
-
-
-def pages() -> dict[Path, str]:
-    """The other pages that have figures in them, as the files give them."""
-    texts = {file: file.read_text(encoding="utf-8") for file in sorted(DOCS.rglob("*.md")) if file != PAGE}
-    return {file: filled(text) for file, text in texts.items() if WITHIN.search(text)}
-
-
-def load(about: Mapping[str, Any]) -> str:
-    """How busy the machine was when measuring began, where that was written down."""
-    return f"load {about['load']:g} at the start" if "load" in about else ""
-
-
-def row(*cells: str) -> str:
-    """A row of a table."""
-    return f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |"
-
-
-def capital(text: str) -> str:
-    """A sentence of it."""
-    return f"{text[0].upper()}{text[1:]}{'' if text.endswith('.') else '.'}"
+    return before + "\n".join([BEGIN, "", *comparison(measured()), "", END]) + rest.split(END)[1]
 
 
 def shown(value: Any) -> str:
-    """A figure as people read it; nothing for what is no single figure."""
+    """Return a value as text of at most four significant digits."""
     match value:
-        case bool() | None:
-            return ""
         case float():
             return f"{value:,.4g}" if abs(value) < 1e4 else f"{value:,.0f}"
         case int():
             return f"{value:,}"
-        case str():
-            return value
-        case {"median": median, "runs": [_, _, *_] as runs}:
-            return f"{shown(median)} ({len(runs)} runs, {shown(min(runs))} to {shown(max(runs))})"
-    return ""
+    text = re.sub(r", \d+ blocks; power[^)]*|^at (most|least) | s(?= \()", "", str(value))
+    text = re.sub(r"-?\d+\.\d+(?= ?[(t)])", lambda number: shown(round(float(number[0]), 3) + 0.0), text)
+    text = re.sub(r"\(([\d.]+) to ([\d.]+)\)", r"(\1–\2)", text)
+    return re.sub(r"^([\d.]+) \((\1)–\1\)", r"\1", text).replace(" +- ", "±").replace(" / ", "/")
 
 
 def commands(names: Sequence[str]) -> list[str]:
-    """What measures the figures of these files, or of all; those of recorded runs need a recording and are left out."""
-    if unknown := set(names) - {source.file for source in SOURCES}:
-        raise SystemExit(f"figures: there is no {', '.join(sorted(unknown))} in SOURCES")
-    wanted = [source for source in SOURCES if source.file in names or not names]
-    return [f"{each.command} --json docs/figures/{each.file}.json" for each in wanted if "RUN" not in each.command]
+    """Return the commands that measure the figures of `names`, or of all files."""
+    if unknown := set(names) - COMMANDS.keys():
+        raise SystemExit(f"figures: there is no {', '.join(sorted(unknown))} in COMMANDS")
+    return [f"{COMMANDS[name]} --json docs/figures/{name}.json" for name in COMMANDS if name in names or not names]
 
 
 def main(arguments: list[str]) -> int:
-    """Write the page, or check it; the exit status."""
+    """Write or check the pages, or print commands; return the exit status."""
     if arguments[:1] == ["--commands"]:
         print("\n".join(commands(arguments[1:])))
         return 0
-    written = {PAGE: page(), README: readme(), **pages()}
+    written = {PAGE: page(), README: readme()}
     if arguments == ["--check"]:
         stale = [file.name for file, text in written.items() if not file.exists() or file.read_text("utf-8") != text]
         for name in stale:
-            print(f"{name} is not what docs/figures/*.json give: run make figures", file=sys.stderr)
+            print(f"{name} differs from docs/figures/*.json: run make figures", file=sys.stderr)
         return int(bool(stale))
     for file, text in written.items():
         file.write_text(text, encoding="utf-8")
