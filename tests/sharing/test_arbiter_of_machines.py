@@ -300,7 +300,7 @@ class TestBill:
             now += held + pause
         whole = Paid(Lease("m1", replace(SMALL, billing=billing), began), tuple(spells))
         with pytest.MonkeyPatch.context() as patched:
-            patched.setattr("elastream.sharing.ledger.MANY", 3)
+            patched.setattr("elastream.sharing.billing.MANY", 3)
             past, rest = parted(whole, now)
         assert past is None or (past.lease.until < now and len(rest.spells) <= len(whole.spells))
         for later in (now + 0.3, now + 7.3, now + 1000.3):
