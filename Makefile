@@ -8,11 +8,11 @@ READY := $(VENV)/.ready
 # hosts start would compile pandas and Spark's Python anew: five seconds of a core each. Empty is the same as not set.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: setup demo demo-manufacturing demo-demand-response demo-linear-road demo-trending test test-all test-sparks quick check unit docs figures measure clean
+.PHONY: setup demo demo-manufacturing demo-demand-response demo-linear-road demo-trending test test-slow test-sparks quick check unit docs figures measure clean
 
 setup: $(READY)
 
-$(READY): requirements.lock pyproject.toml scripts/setup.sh
+$(READY): requirements.lock pyproject.toml papers/pyproject.toml scripts/setup.sh
 	PYTHON=$(PYTHON) sh scripts/setup.sh $(VENV)
 	@touch $(READY)
 
@@ -31,34 +31,34 @@ demo-linear-road: setup
 demo-trending: setup
 	$(BIN)/elastream run examples/trending.py
 
-# Tests run in three processes, file by file, on however few cores: those with Spark wait a lot, those without fill the gaps.
+# More processes than cores: tests on Spark wait a lot.
 WORKERS ?= 3
+PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup
 
-# The checks run beside them.
+# Every capability in a small form. The checks run beside the tests.
 test: setup
 	$(MAKE) --no-print-directory --jobs=2 check quick
 
 quick: setup
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
+	$(PYTEST)
 
 check: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy -p elastream
+	$(BIN)/mypy -p elastream -p elastream_papers
 	$(BIN)/mypy scripts/archive_classes.py
 	$(BIN)/lint-imports
 
-# Every example of every property, and what needs minutes.
-test-all: test
-	$(BIN)/python -m pytest -m "not spark and not kafka and not slow" -n auto --dist loadfile --hypothesis-profile=full
-	$(BIN)/python -m pytest -m slow --hypothesis-profile=full
+# The rest: every kind of cluster, long runs, and every example of every property.
+test-slow: setup
+	$(PYTEST) -m "slow or hypothesis" --hypothesis-profile=full
 
 # Each release of Spark in an environment of its own (450 MB each, fetched once); prints the matrix.
 test-sparks: setup
 	$(BIN)/python scripts/spark_releases.py
 
 unit: setup
-	$(BIN)/python -m pytest -m "not spark and not kafka and not slow" -n auto --dist loadfile
+	$(PYTEST) -m "not spark and not kafka and not slow"
 
 docs: setup
 	$(BIN)/mkdocs build --strict
@@ -72,4 +72,4 @@ measure: setup
 		echo "$$command"; env PATH="$(CURDIR)/$(BIN):$$PATH" $$command </dev/null || true; done
 
 clean:
-	rm -rf $(VENV) build dist site runs .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) build papers/build dist site runs .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

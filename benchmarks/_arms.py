@@ -33,13 +33,12 @@ from elastream.policies import Threshold
 from elastream.policies.by_load import ByLoad
 from elastream.recording.directory import RunDirectory
 from elastream.recording.recorder import Recorder
+from elastream.settings import RunSettings
 from elastream.spark.dataflow.sources import HOLD
 from elastream.spark.hosts.warmup import warm_up
 from elastream.spark.jvm.driver_side import DriverSide
 from elastream.spark.jvm.executors import Executors
 from elastream.spark.start import pace_of, start_plant
-
-__all__ = ["DYNAMIC", "HOST", "TARGET", "Result", "autopilot", "dataflow", "dynamic", "fixed"]
 
 HOST = HostType("third", cores=0.35, slots=1, memory=1000.0, price=1.0, billing=Billing(10.0), start=10.0, stop=3.0)
 """Four of them use 1.4 cores of two."""
@@ -168,11 +167,13 @@ def dataflow(most: int, load: ArrivalPattern, way: str, keep: Path | None = None
         root = Path(folder)
         plant = start_plant(
             as_dataflow(load, root / "out").graph,
-            Local(HOST, max_hosts=most),
             RunDirectory.create(root / "runs", "visitors"),
-            target_latency=TARGET,
-            state_partitions=STATE_PARTITIONS,
-            settings=SETTINGS,
+            RunSettings(
+                cloud=Local(HOST, max_hosts=most),
+                target_latency=TARGET,
+                state_partitions=STATE_PARTITIONS,
+                settings=SETTINGS,
+            ),
         )
         try:
             (segment,) = plant.queries.running

@@ -25,8 +25,6 @@ from elastream.core.observation import Observation
 from elastream.core.plant import Plan
 from elastream.policies.by_load import ByLoad
 
-__all__ = ["measure_cost"]
-
 SOURCE = "the project's bar for Autopilot"
 TICKS = os.sysconf("SC_CLK_TCK")
 PERIOD = 5.0

@@ -22,8 +22,6 @@ from elastream.clouds.local.cluster import LocalCluster
 from elastream.spark.jvm.executors import Location
 from elastream.spark.jvm.state_partitions import StatePartitions
 
-__all__ = ["measure_growth"]
-
 GROWN = 4
 BATCH = 2.0
 """Seconds that a batch is to take on one executor. For spark.locality.wait Spark has 3 s, counted from the start of

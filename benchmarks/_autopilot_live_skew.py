@@ -18,8 +18,6 @@ from elastream.core.plant import Plan
 from elastream.policies.by_load import ByLoad
 from elastream.policies.elastic_allocator.exact import pack
 
-__all__ = ["measure_live_skew"]
-
 HOSTS, ROUNDS, PERIOD = 3, 6, 8.0
 """A period is long enough for three batches: what a partition takes is known by then, also after a move."""
 STEPS = 400_000

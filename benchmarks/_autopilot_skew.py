@@ -16,8 +16,6 @@ from elastream.policies.by_load import ByLoad
 from elastream.policies.elastic_allocator.exact import pack
 from elastream.spark.queries.watched import layout_of
 
-__all__ = ["measure_skew", "observed_stages", "zipf"]
-
 SOURCE = "the project's bar for Autopilot"
 
 

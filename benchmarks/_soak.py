@@ -20,12 +20,13 @@ import pyarrow.parquet as pq
 from elastream.clouds.provider import Provider
 from elastream.control.journal import Journal
 from elastream.control.loop import Loop
-from elastream.core.action import Action, LeaseHost, MoveTask, Outcome, ReleaseHost, Status, Switch, TaskId
+from elastream.core.action import Action, LeaseHost, MoveTask, Outcome, ReleaseHost, Status, Switch
 from elastream.core.frames import Frame, TaskFrame
 from elastream.core.hosts import Billing, HostState, HostType, Lease
 from elastream.core.metrics import Metric
 from elastream.core.observation import Composition, Context, MicroBatch, Observation
 from elastream.core.plant import Plan
+from elastream.core.task_id import TaskId
 from elastream.dataflow.builder import Dataflow
 from elastream.dataflow.endpoints import collect, text_files
 from elastream.dataflow.stages import lay_out
@@ -115,6 +116,9 @@ class SoakPlant:
     @property
     def ledger(self) -> Sequence[Lease]:
         return tuple(self.hosts.leases.values())
+
+    def incidents(self) -> Sequence[str]:
+        return ()
 
     def observe(self) -> Observation:
         now, rows = self.clock.now(), float(self._batch())
@@ -332,6 +336,3 @@ def _on_disk(folder: Path) -> tuple[int, float]:
 def _all(folder: Path) -> Iterator[str]:
     for root, folders, names in os.walk(folder):
         yield from (os.path.join(root, name) for name in (*folders, *names))
-
-
-__all__ = ["CHANGED", "DAYS", "LEASE_EVERY", "Soaked", "Tenth", "soak"]

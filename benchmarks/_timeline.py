@@ -6,8 +6,6 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-__all__ = ["SETTINGS", "timeline"]
-
 SETTINGS: Mapping[str, str] = {
     "spark.eventLog.enabled": "true",
     "spark.eventLog.compress": "false",

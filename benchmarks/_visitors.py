@@ -24,8 +24,8 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
 from elastream import Dataflow
-from elastream.dataflow.endpoints import ArrivalPattern, records
-from elastream.io import latest, parquet
+from elastream.dataflow.endpoints import ArrivalPattern, parquet, records
+from elastream.spark.dataflow.sinks import latest
 from elastream.spark.dataflow.sources import HOLD, open_source
 from elastream.spark.dataflow.steering import Steering
 

@@ -13,8 +13,8 @@ from dataclasses import asdict
 from _churn import HOSTS, PARTITIONS, REPLICAS, churn, schedule
 from _common import Report, main, progress
 
-from elastream.experiments.findings import Check
-from elastream.spark.jvm.session import StateStore
+from elastream.evaluation.findings import Check
+from elastream.settings import StateStore
 
 EVENTS, QUICK = 500, 40
 STORES: Sequence[StateStore] = ("memory", "disk")

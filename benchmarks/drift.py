@@ -25,7 +25,7 @@ from _common import Report, main, progress
 from _drift_runs import QUICK, SCENARIOS
 
 from elastream.errors import InputError
-from elastream.experiments.drift import BOUND, replayed
+from elastream.evaluation.drift import BOUND, replayed
 from elastream.recording.recorder import Recording
 from elastream.simulator import figures_of
 

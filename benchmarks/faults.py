@@ -24,7 +24,9 @@ from campaign.mutants import MUTANTS, Mutant
 from campaign.schedule import Schedule, drawn, shortened, to_json
 from campaign.world import ran
 
-from elastream.experiments.cases import ExperimentOptions, cores, run_all
+from elastream.evaluation.cases import cores
+from elastream.evaluation.experiments import ExperimentOptions
+from elastream_papers.harness.cases import run_all
 
 SEEDS, QUICK, FAULTS = 500, 40, 20
 """Schedules of the simulated form, of its quick form, and faults of each."""

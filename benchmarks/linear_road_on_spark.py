@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
 
 import linear_road
 
-from elastream.api.options import RunOptions, with_options
+from elastream.api.run import commanded
 
 SOURCE = "the project's bar, on Spark"
 QUERIES = 5
@@ -29,7 +29,7 @@ QUERIES = 5
 
 def one_run() -> dict[str, float]:
     """What came out of a run of the example."""
-    with tempfile.TemporaryDirectory(prefix="linear-road-") as folder, with_options(RunOptions(runs=Path(folder) / "runs")):
+    with tempfile.TemporaryDirectory(prefix="linear-road-") as folder, commanded(runs=Path(folder) / "runs"):
         given = linear_road.Plan.of()
         _, checked, told = linear_road.carry_out(given, Path(folder) / "results", show=False)
         waits = {name: each[0] for name, each in checked.responses.items()}

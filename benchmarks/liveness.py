@@ -4,7 +4,7 @@ python benchmarks/liveness.py [--quick] [--cases N] [--first SEED] [--policy NAM
 
 5,000 cases take about 40 minutes of CPU, --quick (200) under two. With --kept each case is written to FILE when it has
 ended, and those that the same code has tried before are taken from there: a run can be interrupted, or done in parts.
-The first that fail are printed with their seeds; `elastream.experiments.liveness.tried(scenarios.LivenessCase(SEED,
+The first that fail are printed with their seeds; `elastream_papers.liveness.runs.tried(scenarios.LivenessCase(SEED,
 POLICY, FUSED))` replays one.
 """
 
@@ -19,9 +19,11 @@ from pathlib import Path
 from _common import Report, main, progress
 
 import elastream
-from elastream.experiments.cases import ExperimentOptions, cores, run_all
-from elastream.experiments.liveness import Found, tried
-from elastream.experiments.scenarios import POLICIES, LivenessCase, cases
+from elastream.evaluation.cases import cores
+from elastream.evaluation.experiments import ExperimentOptions
+from elastream_papers.harness.cases import run_all
+from elastream_papers.liveness.runs import Found, tried
+from elastream_papers.liveness.scenarios import POLICIES, LivenessCase, cases
 
 CASES, QUICK = 5000, 200
 KINDS = ("still acts", "records wait", "latency is", "hosts at the end", "which is known", "fault at")

@@ -17,9 +17,9 @@ from dataclasses import dataclass
 
 from _common import Report, each_check, main, progress, with_median
 
-from elastream.experiments.resilience.bed import bed
-from elastream.experiments.resilience.job import Job
 from elastream.spark.jvm import session
+from elastream_papers.thesis.resilience.bed import bed
+from elastream_papers.thesis.resilience.job import Job
 
 JOB = Job(keys=50_000, rows=50_000)
 HOSTS, AFTER = 2, 10

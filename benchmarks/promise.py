@@ -29,13 +29,15 @@ from elastream.dataflow.endpoints import ArrivalPattern
 from elastream.dataflow.graph import Graph
 from elastream.dataflow.operators import Alternate, Edge, Kind, Operator
 from elastream.dataflow.stages import lay_out
-from elastream.experiments.cases import ExperimentOptions, run_all
-from elastream.experiments.compare import compare
+from elastream.evaluation.compare import compare
+from elastream.evaluation.experiments import ExperimentOptions
 from elastream.loads import constant, ramp, random_walk, sine, steps, trace
 from elastream.loads.pattern import counts
 from elastream.policies.common.provision import TARGET_UTILISATION, declared, declared_cores, for_cores
 from elastream.policies.threshold import Threshold
+from elastream.settings import SimulateSettings
 from elastream.simulator import Settings, Travel
+from elastream_papers.harness.cases import run_all
 
 SOURCE = "the project's bar for the default policy"
 TARGET = 30.0
@@ -180,14 +182,16 @@ def run_case(case: Case) -> dict[str, Any]:
     trial = compare(
         case.graph,
         {"threshold": Threshold()},
-        [case.kind],
-        load=case.load,
-        seconds=case.seconds,
-        target_latency=TARGET,
-        fused=case.fused,
-        period=period,
-        seed=case.seed,
-        settings=Settings(monitor=monitor, travel=Travel.COHORTS),
+        SimulateSettings(
+            host_types=[case.kind],
+            load=case.load,
+            limit=case.seconds,
+            target_latency=TARGET,
+            fused=case.fused,
+            period=period,
+            seed=case.seed,
+        ),
+        constants=Settings(monitor=monitor, travel=Travel.COHORTS),
     ).trials[0]
     records = case.load.count(case.seconds)
     work = sum(declared_cores(case.graph, {"source": 1.0}).values()) * records

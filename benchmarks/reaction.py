@@ -59,7 +59,7 @@ def last_landed(moves: Sequence[Migration]) -> float:
 def one_run(warm: bool) -> dict[str, float]:
     """Seconds from the step until each part was done; NaN for what never came."""
     load = steps((LOW, BEFORE), (HIGH, AFTER))
-    with word_count(load, hosts=1, max_hosts=4, warm=warm) as bench:
+    with word_count(load, hosts=1, max_hosts=4, warm_up=warm) as bench:
         plant, seen = bench.plant, Collector()
         bench.steady(3)
         # A start has latencies of its own, which the policy would answer: it takes over shortly before the step.

@@ -2,7 +2,7 @@
 
     python benchmarks/recovery.py [--quick] [--part faults|speeds] [--rounds N] [--faults N] [--json FILE]
 
-A count over a large state on four hosts (`elastream.experiments.resilience.bed`), all ways in turn on one cluster. In each
+A count over a large state on four hosts (`thesis.resilience.bed`), all ways in turn on one cluster. In each
 round, in random order: with a copy of each state partition and without, a host is killed `--faults` times in mid-batch, and
 another one leased in its place; and the same where the query is then stopped and started again from its checkpoint.
 Recovery is the time from the kill to the commit of the first batch that began after it and takes what batches took before.
@@ -21,8 +21,8 @@ from typing import Any
 from _common import Report, main, progress
 
 from elastream.errors import InputError
-from elastream.experiments.resilience.bed import STEADY, Bed, Mended, bed
-from elastream.experiments.resilience.job import Job
+from elastream_papers.thesis.resilience.bed import STEADY, Bed, Mended, bed
+from elastream_papers.thesis.resilience.job import Job
 
 HOSTS = 4
 LARGE = Job(keys=600_000, rows=10_000)

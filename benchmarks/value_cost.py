@@ -18,14 +18,14 @@ from _common import Report, interleaved, main, progress
 from _throughput import compared
 
 from elastream.core.frames import Floats
-from elastream.experiments.deployed import problem_at
-from elastream.experiments.lookahead import experiment as ahead
-from elastream.experiments.reactive import experiment as reactive
 from elastream.policies.look_ahead.planner import look_ahead
-from elastream.policies.value_cost.genetic import GeneticSettings, evolved
 from elastream.policies.value_cost.greedy import adapted, deployed
 from elastream.policies.value_cost.problem import Conditions, Deployment, Problem, score
-from elastream.policies.value_cost.proven import optimum
+from elastream_papers.search.genetic import GeneticSettings, evolved
+from elastream_papers.search.proven import optimum
+from elastream_papers.thesis.deployed import problem_at
+from elastream_papers.thesis.lookahead import experiment as ahead
+from elastream_papers.thesis.reactive import experiment as reactive
 
 SOURCE = "the project's bar"
 SMALL, LARGE = 800, 8_000

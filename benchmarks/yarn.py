@@ -35,8 +35,8 @@ from elastream.spark.attach import AttachedPlant
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 os.environ.setdefault("JARS_OF_TESTS", str(cache_folder() / "tests"))
 
-from clusters import YARN_HERE, users_session, yarn  # the cluster of the tests is the cluster here
-from grows_and_shrinks import Wanted
+from support.clusters import YARN_HERE, users_session, yarn  # the cluster of the tests is the cluster here
+from support.growing_run import Wanted
 
 SOURCE = "the project's bar for Autopilot on YARN"
 KIND = HostType("container", cores=1, slots=1, memory=700.0, price=0.1)

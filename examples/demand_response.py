@@ -20,12 +20,9 @@ import pandas as pd
 import pyarrow.parquet as pq
 
 from elastream import Alternate, Dataflow, HostType, Local, run
+from elastream.dataflow.endpoints import parquet, records
 from elastream.dataflow.key_table import KeyTable, selection_of
 from elastream.dataflow.stages import lay_out
-from elastream.experiments.dynamic_dataflow.experiment import TRAINED, WARM, forecasts_of, selector_of
-from elastream.experiments.dynamic_dataflow.methods import HISTORY, HORIZON, METHODS, Fitted, fit, forecast
-from elastream.experiments.dynamic_dataflow.readings import INTERVAL, WEEK, Generator, generate
-from elastream.io import parquet, records
 from elastream.loads import constant
 from elastream.policies import Static
 from elastream.policies.forecasting.choosing import Choosing
@@ -33,6 +30,9 @@ from elastream.policies.forecasting.selection import Selector
 from elastream.recording.directory import RunDirectory
 from elastream.recording.key_tables import KeyTableLog
 from elastream.spark.worker.composition import CompositionCodec, code_in_offsets
+from elastream_papers.thesis.dynamic_dataflow.experiment import TRAINED, WARM, forecasts_of, selector_of
+from elastream_papers.thesis.dynamic_dataflow.methods import HISTORY, HORIZON, METHODS, Fitted, fit, forecast
+from elastream_papers.thesis.dynamic_dataflow.readings import INTERVAL, WEEK, Generator, generate
 
 CUSTOMERS = 12
 FIRST = 8
@@ -152,7 +152,7 @@ class Known:
     fitted: Fitted
 
     def past(self, customer):
-        """kW by interval, oldest first."""
+        """Power by interval, in kW, oldest first."""
         return self.loads[self.number(customer)]
 
     @staticmethod

@@ -26,11 +26,11 @@ from elastream import Alternate, Dataflow, HostType, run
 from elastream.core.action import MoveTask, SetParallelism, describe
 from elastream.core.hosts import Billing
 from elastream.core.wording import clock
-from elastream.experiments.reactive.linear_road import CONGESTION, TRAVEL_TIMES, LinearRoadAssumptions
-from elastream.io import parquet, records
+from elastream.dataflow.endpoints import parquet, records
 from elastream.loads import constant, dues
 from elastream.policies.value_cost.policy import Centralised
 from elastream.recording.directory import RunDirectory
+from elastream_papers.thesis.reactive.linear_road import CONGESTION, TRAVEL_TIMES, LinearRoadAssumptions
 
 STATUS = 1
 """Kind of the records that say where there are accidents; the others are of the types of lines."""
@@ -171,7 +171,8 @@ def follow(road, item):
 
 def statuses(key, road):
     """Where two vehicles or more are stopped in one place as the minute ends, once for each book. `vid`: of no vehicle, but
-    of the carriageway."""
+    of the carriageway.
+    """
     segs = sorted({pos // MILE for (_, pos), vids in road["stopped"].items() if len(vids) > 1})
     time = road["minute"] * MINUTE
     about = dict.fromkeys(columns(ESTIMATED), -1) | {"kind": STATUS, "time": time, "vid": -1 - 2 * key[0] - key[1]}
@@ -300,7 +301,8 @@ LASTS = (50, 80, 30)
 @dataclass(frozen=True)
 class Plan:
     """Everything that a run needs. load: of lines. step: its seconds with more; in their middle a host loses half of its
-    cores. faster: seconds of the road that pass in one. road: where vehicles drive."""
+    cores. faster: seconds of the road that pass in one. road: where vehicles drive.
+    """
 
     load: object
     step: tuple[float, float] = (0.0, 0.0)

@@ -22,11 +22,11 @@ from machine import CYCLE, IDEAL, TOO_HOT, Reading, draw, needs_tesseract, read,
 
 from elastream import Dataflow, HostType, Local, run
 from elastream.core.hosts import Billing
+from elastream.dataflow.endpoints import parquet, records
 from elastream.errors import EnvironmentProblem
-from elastream.experiments.visp.manufacturing import SHARES_PER_CORE, TABLE_1, TABLE_2
-from elastream.io import parquet, records
 from elastream.loads import steps
 from elastream.policies import Btu
+from elastream_papers.visp.manufacturing import SHARES_PER_CORE, TABLE_1, TABLE_2
 
 TICK = 4.0
 """Seconds between two readings of a machine (the paper: 0.48), so that two cores can read all displays."""
@@ -150,7 +150,8 @@ def table(rows, schema):
 @dataclass(frozen=True)
 class Line:
     """The sensor data of all machines, in order. machines: their number over time. emitted: a reading per machine and
-    tick."""
+    tick.
+    """
 
     machines: object
     emitted: Sequence[Reading]

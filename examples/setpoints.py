@@ -16,7 +16,7 @@ import pandas as pd
 import pyarrow.parquet as pq
 
 from elastream import Dataflow, Local, run
-from elastream.io import parquet, records
+from elastream.dataflow.endpoints import parquet, records
 from elastream.loads import constant
 from elastream.policies import Threshold
 

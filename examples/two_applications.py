@@ -19,9 +19,10 @@ import httpx
 
 from elastream import Dataflow, run
 from elastream.clouds import Pool
-from elastream.io import latest, parquet, records
+from elastream.dataflow.endpoints import parquet, records
 from elastream.loads import steps
 from elastream.policies import Threshold
+from elastream.spark.dataflow.sinks import latest
 
 QUIET, PEAK = "40/s", "260/s"
 LOADS = {

@@ -21,9 +21,10 @@ from two_applications import LINES, PEAK, PRIORITIES, QUIET, split_slowly
 
 from elastream import Dataflow, run
 from elastream.clouds import Pool
-from elastream.io import latest, parquet, records
+from elastream.dataflow.endpoints import parquet, records
 from elastream.loads import steps
 from elastream.policies import E2df
+from elastream.spark.dataflow.sinks import latest
 
 LOADS = {
     "clicks": steps((QUIET, "10s"), (PEAK, "130s"), (QUIET, "30s")),

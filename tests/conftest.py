@@ -1,4 +1,4 @@
-"""What tests may count on, however they were started, and on however slow a machine; and in which order they run.
+"""The environment and the order of tests.
 
 A shell that runs a command in the background, and nohup, let it ignore signals. Processes that tests start inherit that,
 and a test which ends them by a signal would wait for ever.
@@ -16,12 +16,11 @@ import pytest
 from hypothesis import settings
 from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
-from xdist.scheduler import LoadFileScheduling
 
 from elastream.clouds.local.archive import LOCK
 from elastream.clouds.local.java import HOMES, cache_folder, linked_home
-from properties import USUAL
-from spark_jvm import end_shared_session, shared_session
+from support.property_examples import USUAL
+from support.shared_session import end_shared_session, shared_session
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -33,8 +32,8 @@ for ending in (signal.SIGTERM, signal.SIGHUP):
 PySparkLogger.addHandler = logging.Logger.addHandler  # type: ignore[method-assign]
 
 # No deadline: an example that takes long says that the machine is busy, and nothing of what is tested.
-# `make test` runs a quarter of the examples, `make test-all` all of them (--hypothesis-profile=full).
-settings.register_profile("quick", deadline=None, max_examples=USUAL // 4)
+# `make test` runs a tenth of the examples, `make test-slow` all of them (--hypothesis-profile=full).
+settings.register_profile("quick", deadline=None, max_examples=USUAL // 10)
 settings.register_profile("full", deadline=None, max_examples=USUAL)
 settings.load_profile("quick")
 
@@ -61,48 +60,23 @@ if CACHE is None:  # the first process; its workers, and what they start, inheri
     # Sessions of tests, too.
     os.environ["SPARK_HOME"] = str(linked_home())
 
-SHARING = (
-    "tests/spark/queries/test_compile.py",
-    "tests/spark/queries/test_switches.py",
-    "tests/spark/queries/test_patterns_on_spark.py",
-    "tests/spark/queries/test_linear_road_on_spark.py",
-    "tests/spark/dataflow/test_keyed.py",
-    "tests/spark/dataflow/test_sources.py",
-    "tests/spark/jvm/test_runs_python.py",
-    "tests/docs/test_blocks_on_spark.py",
-)
-"""Files whose tests share a session: one worker runs them all."""
-LONGEST = (
-    *SHARING,
-    "tests/spark/test_plant.py",
-    "tests/benchmarks/test_churn.py",
-    "tests/spark/placement/test_migration_on_spark.py",
-    "tests/api/test_autopilot_any_query.py",
-    "tests/api/test_resume.py",
-    "tests/api/test_run.py",
-    "tests/spark/test_crash_of_driver.py",
-    "tests/clouds/test_local.py",
-    "tests/clouds/test_providers_conform.py",
-)
-"""What several workers begin with: so that no long file is left when all others have come to their ends."""
 
-
-class Scheduling(LoadFileScheduling):
-    """A worker runs whole files, and all of those that share a session."""
-
-    def _split_scope(self, nodeid: str) -> str:
-        file = super()._split_scope(nodeid)
-        return "a shared session" if file in SHARING else file
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> LoadFileScheduling | None:
-    return Scheduling(config, log) if config.getvalue("dist") == "loadfile" else None
-
-
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    rank = {file: number for number, file in enumerate(LONGEST)}
-    items.sort(key=lambda item: rank.get(item.nodeid.split("::")[0], len(rank)))
+    """Name the process that each test runs in, and begin with tests on Spark, which take longest.
+
+    A file stays in one process, so that its fixtures are made once. Tests that share a session stay in one as well.
+    """
+    for item in items:
+        shares = "local_spark" in getattr(item, "fixturenames", ())
+        item.add_marker(pytest.mark.xdist_group("shared session" if shares else item.nodeid.split("::")[0]))
+    items.sort(key=_rank)
+
+
+def _rank(item: pytest.Item) -> int:
+    if "local_spark" in getattr(item, "fixturenames", ()):
+        return 0
+    return 1 if item.get_closest_marker("spark") else 2
 
 
 @pytest.hookimpl(tryfirst=True)

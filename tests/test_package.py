@@ -8,11 +8,14 @@ import subprocess
 import sys
 import sysconfig
 import tomllib
+import zipfile
 from pathlib import Path
 
 import pytest
 
 from elastream.errors import EXTRAS, missing
+from elastream.recording.recorder import Recorder
+from support.example_run import play
 
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -43,37 +46,14 @@ def imported(requirement):
     return NAMES.get(name, name.replace("-", "_"))
 
 
-def test_autopilot_needs_no_extra():
-    blocked = f"import sys; sys.modules.update(dict.fromkeys({sorted(EXTRAS)}))"
-    found = python("-c", blocked + USE)
-    assert found.returncode == 0, found.stderr
-
-
 def test_every_library_of_an_extra_is_known_by_it():
     extras = PROJECT["optional-dependencies"]
-    own = {"demo", "dev", "all", "outside"}
+    own = {"demo", "dev", "all"}
     needed = {imported(each) for extra in extras.keys() - own for each in extras[extra] if not each.startswith("elastream")}
     assert needed == EXTRAS.keys()
     for library, extra in EXTRAS.items():
         assert library in {imported(each) for each in extras[extra]}
     assert not EXTRAS.keys() & {imported(each) for each in PROJECT["dependencies"]}
-
-
-def test_what_needs_an_extra_says_which():
-    code = "import sys; sys.modules['numba'] = None\nfrom elastream import simulate"
-    found = python("-c", code)
-    said = found.stderr.strip().splitlines()[-1]
-    assert said == "ImportError: simulate needs numba: pip install 'elastream[simulator]'"
-
-
-def test_a_command_that_needs_an_extra_is_one_sentence():
-    code = "import sys; sys.modules['numba'] = None; sys.argv = ['elastream', 'simulate', 'x']"
-    code += "\nfrom elastream.cli import main; main()"
-    found = python("-c", code)
-    assert (found.returncode, found.stderr) == (
-        2,
-        "elastream: this command needs numba: pip install 'elastream[simulator]'\n",
-    )
 
 
 def test_another_missing_library_is_not_explained_away():
@@ -97,42 +77,125 @@ def closure(requirements):
     return found.values()
 
 
-@pytest.mark.slow
-def test_the_wheel_works_in_an_environment_with_the_core_dependencies_only(tmp_path):
-    source = tmp_path / "source"  # a build leaves its folders beside what it builds
+@pytest.fixture(scope="module")
+def core(tmp_path_factory):
+    """Run a program in an environment that has the built wheel and the core dependencies only."""
+    folder = tmp_path_factory.mktemp("core")
+    source = folder / "source"  # a build leaves its folders beside what it builds
     shutil.copytree(ROOT / "src", source / "src", ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, source)
     wheeling = ("-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "--no-index", "-q")
-    built = python(*wheeling, "-w", tmp_path / "dist", source)
+    built = python(*wheeling, "-w", folder / "dist", source)
     assert built.returncode == 0, built.stderr
-    (wheel,) = (tmp_path / "dist").glob("elastream-*.whl")
-    assert python("-m", "venv", "--without-pip", tmp_path / "venv").returncode == 0
-    site = Path(sysconfig.get_path("purelib", vars={"base": str(tmp_path / "venv")}))
+    (wheel,) = (folder / "dist").glob("elastream-*.whl")
+    assert python("-m", "venv", "--without-pip", folder / "venv").returncode == 0
+    site = Path(sysconfig.get_path("purelib", vars={"base": str(folder / "venv")}))
     # The core dependencies are linked, not downloaded: what is installed here is what the lock has.
     for distribution in closure(PROJECT["dependencies"]):
         for top in {file.parts[0] for file in distribution.files or () if file.parts[0] not in ("..", "__pycache__")}:
             source, target = Path(str(distribution.locate_file(top))), site / top
             if source.exists() and not target.exists():
                 target.symlink_to(source)
-    installed = python("-m", "pip", "install", "--no-deps", "--no-index", "-q", "--target", site, wheel)
-    assert installed.returncode == 0, installed.stderr
-    own = [tmp_path / "venv" / "bin" / "python", "-I"]
-    said = subprocess.run(
-        [*own, "-c", USE + "import elastream, json; print(json.dumps([elastream.__file__, elastream.__version__]))"],
-        capture_output=True, text=True, timeout=300,
-    )  # fmt: skip
-    assert said.returncode == 0, said.stderr
-    place, version = json.loads(said.stdout)
-    assert Path(place).is_relative_to(site)
-    assert version == PROJECT["version"]
-    files = {path.name for path in (site / "elastream" / "observability" / "monitoring").iterdir()}
-    assert {"dashboard.json", "alerts.yaml", "prometheus.yaml", "__init__.py"} <= files
+    zipfile.ZipFile(wheel).extractall(site)  # all that installing a pure wheel is, without pip's seconds
     for library in EXTRAS:
         assert not (site / library).exists(), library
 
+    def run(code, *arguments):
+        own = [folder / "venv" / "bin" / "python", "-I", "-c", code, *map(str, arguments)]
+        return subprocess.run(own, capture_output=True, text=True, timeout=300, cwd=folder)
 
-def test_a_report_without_its_extra_is_one_sentence():
-    code = "import sys; sys.modules['plotly'] = None\nfrom elastream.report.page import render\nrender(None)"
-    found = python("-c", code)
-    assert found.stderr.strip().endswith("EnvironmentProblem: the report needs plotly: pip install 'elastream[pages]'")
+    return run
+
+
+COMMAND = "from elastream.cli import main; main()"
+
+
+def test_wheel_has_its_files_and_autopilot_without_extras(core):
+    code = "import elastream; from pathlib import Path; folder = Path(elastream.__file__).parent\n"
+    code += (
+        "print(elastream.__version__, *(path.relative_to(folder) for path in folder.rglob('*.*') if path.suffix != '.py'))"
+    )
+    result = core(USE + code)
+    assert result.returncode == 0, result.stderr
+    version, *files = result.stdout.split()
+    assert version == PROJECT["version"]
+    monitoring = {f"services/monitoring/{name}" for name in ("dashboard.json", "alerts.yaml", "prometheus.yaml")}
+    assert {"py.typed", "report/templates/report.html.j2", *monitoring} <= set(files)
+
+
+IMPORT_ALL = """
+import importlib, json, pkgutil, elastream
+from elastream.errors import missing
+failed = {}
+for module in pkgutil.walk_packages(elastream.__path__, "elastream."):
+    try:
+        importlib.import_module(module.name)
+    except ImportError as error:
+        failed[module.name] = missing(error) or str(error)
+print(json.dumps(failed))
+"""
+OF_EXTRAS = re.compile(r"elastream\.(simulation|experiments|services|model\.throughput|planning\.(algorithms|policies))\b")
+"""Packages of which some modules need an extra to be imported."""
+
+
+def test_every_module_imports_without_extras_or_names_its_extra(core):
+    result = core(IMPORT_ALL)
+    assert result.returncode == 0, result.stderr
+    failed = json.loads(result.stdout)
+    assert {name: said for name, said in failed.items() if "pip install 'elastream[" not in said} == {}
+    assert [name for name in failed if not OF_EXTRAS.match(name)] == []
+
+
+@pytest.mark.parametrize("cloud", ["local", "pool:url=http://127.0.0.1:9,application=wc"])
+def test_check_works_without_extras(core, cloud):
+    result = core(COMMAND, "check", ROOT / "examples" / "word_count.yaml", "--cloud", cloud)
+    assert (result.returncode, result.stderr) == (0, ""), result.stdout
+
+
+def test_report_and_explain_work_without_extras(core, tmp_path):
+    play(Recorder(tmp_path))
+    result = core(COMMAND, "report", tmp_path)
+    assert (result.returncode, result.stderr) == (0, "")
+    page = (tmp_path / "report.html").read_text()
+    assert "No time line: the time line needs plotly: pip install &#39;elastream[pages]&#39;" in page
+    assert "<h2>Decisions</h2>" in page
+    assert "Plotly" not in page
+    result = core(COMMAND, "explain", tmp_path)
+    assert (result.returncode, result.stderr) == (0, "")
+
+
+NEEDS = {
+    "simulate": ("from elastream import simulate", "simulate needs numba: pip install 'elastream[simulator]'"),
+    "pool": (
+        "from elastream import Pool; Pool('http://127.0.0.1:9', application='wc').types",
+        "the connection to the pool needs httpx: pip install 'elastream[services]'",
+    ),
+    "metrics": (
+        "from elastream.observability.metrics import PrometheusObserver; PrometheusObserver()",
+        "serving Prometheus metrics needs prometheus_client: pip install 'elastream[metrics]'",
+    ),
+    "tracing": (
+        "from elastream.observability.tracing import SpanObserver; SpanObserver()",
+        "tracing needs opentelemetry: pip install 'elastream[tracing]'",
+    ),
+}
+
+
+@pytest.mark.parametrize(("code", "sentence"), NEEDS.values(), ids=NEEDS)
+def test_a_missing_extra_is_one_sentence(core, code, sentence):
+    result = core(code)
+    assert result.stderr.strip().splitlines()[-1].partition(": ")[2] == sentence
+
+
+ARBITER = "arbiter: {name: demo, listen: 127.0.0.1:8471, machines: {small: 1}}"
+
+
+@pytest.mark.parametrize("words", [["simulate", "x"], ["experiment", "visp"], ["manager", "arbiter.yaml"]])
+def test_a_command_without_its_extra_is_one_sentence(core, words, tmp_path):
+    (tmp_path / "arbiter.yaml").write_text(ARBITER)
+    result = core(COMMAND, *(tmp_path / word if word.endswith(".yaml") else word for word in words))
+    assert result.returncode == 2
+    *_, sentence = result.stderr.splitlines()
+    assert re.fullmatch(r"elastream: this command needs \w+: pip install 'elastream\[\w+\]'", sentence)
+    assert "Traceback" not in result.stderr

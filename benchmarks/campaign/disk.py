@@ -13,8 +13,6 @@ from typing import Protocol
 
 from elastream.recording import lines
 
-__all__ = ["Disk", "Killed", "Writer", "failing"]
-
 
 class Killed(BaseException):
     """The process is no more: nothing may catch this as an error."""

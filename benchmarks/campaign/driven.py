@@ -19,9 +19,10 @@ from py4j.protocol import Py4JNetworkError
 
 from elastream import Dataflow, HostType, Local, run
 from elastream.clouds.local.hosts import LocalHosts
-from elastream.core.action import DrainHost, MoveTask, ReleaseHost, TaskId
+from elastream.core.action import DrainHost, MoveTask, ReleaseHost
 from elastream.core.observation import Observation
-from elastream.io import parquet, text_files
+from elastream.core.task_id import TaskId
+from elastream.dataflow.endpoints import parquet, text_files
 from elastream.loads import constant
 from elastream.policies import Threshold
 from elastream.spark.jvm.driver_side import DriverSide

@@ -1,4 +1,4 @@
-"""The process of an application: the real loop, plant, hosts, mover and logs on an engine of paper; and what watches it."""
+"""The process of an application: the real loop, plant, hosts, reconciler and logs on an engine of paper; its watcher."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -15,13 +15,14 @@ from campaign.schedule import LONGEST
 from elastream.clouds.provider import Provider
 from elastream.control.journal import ActionState, Journal
 from elastream.control.loop import Loop
-from elastream.core.action import DrainHost, LeaseHost, MoveTask, ReleaseHost, TaskId
+from elastream.core.action import DrainHost, LeaseHost, MoveTask, ReleaseHost
 from elastream.core.alarm import Alarms
 from elastream.core.decision import Decision
 from elastream.core.hosts import HostState
 from elastream.core.metrics import Metric
 from elastream.core.observation import Observation
 from elastream.core.plant import Plan, Policy
+from elastream.core.task_id import TaskId
 from elastream.errors import EnvironmentProblem
 from elastream.policies.by_load import ByLoad
 from elastream.policies.threshold import Threshold
@@ -32,14 +33,12 @@ from elastream.recording.observer import Ending, Header
 from elastream.spark.hosts.hosts import Hosts
 from elastream.spark.hosts.taking_over import Resumed, begun
 from elastream.spark.jvm.executors import Executors
-from elastream.spark.mover import Mover
 from elastream.spark.placement.allocation import AllocationStore
 from elastream.spark.placement.placing import Limits, Placing
 from elastream.spark.plant import Scope, SparkPlant
 from elastream.spark.queries.query import Instruments
 from elastream.spark.queries.watched import WatchedQueries
-
-__all__ = ["LEAST", "MAX_HOSTS", "TARGET", "TIMES", "Driver"]
+from elastream.spark.reconciler import Reconciler
 
 MAX_HOSTS, TARGET = 6, 8.0
 """Most hosts of an application, and its service level in seconds."""
@@ -53,8 +52,8 @@ AGAIN = 5.0
 OBSERVE, PLAN = 1.0, 2.0
 
 
-class Stepped(Mover):
-    """A mover whose passes the world makes."""
+class Stepped(Reconciler):
+    """A reconciler whose passes the world makes."""
 
     def start(self, release: Callable[[ReleaseHost], Any], *, acts: bool = True) -> None:
         self._release, self._acts = release, acts
@@ -154,7 +153,7 @@ class Driver(Process):
         self.gateway: tuple[float, str] = (-math.inf, "")
         self.generation = self.landed = 0
         self.stopping = False
-        self.mover_at = self.beat_at = 0.0
+        self.reconciler_at = self.beat_at = 0.0
         self.seen = 0.0
         self.acted = 0.0
         self.last_loss = -math.inf
@@ -181,7 +180,7 @@ class Driver(Process):
             except BaseException:
                 provider.close()
                 raise
-            self.plant, self.mover_at = plant, self.now()
+            self.plant, self.reconciler_at = plant, self.now()
             self.landed = 0
             self.tripwire = Tripwire()
             self.journal = Journal(self.directory.journal)
@@ -228,7 +227,7 @@ class Driver(Process):
         engine_began = self.now()
         engine._next = engine_began
         clock_any: Any = clock
-        return SparkPlant(instruments, queries, hosts, scope, clock_any, alarms, mover=Stepped, end=self._end)
+        return SparkPlant(instruments, queries, hosts, scope, clock_any, alarms, reconciler=Stepped, end=self._end)
 
     def _end(self, plant: SparkPlant[WatchedQueries]) -> None:
         """In order, as `spark.start` ends a run; nothing where the process is dead."""
@@ -250,11 +249,11 @@ class Driver(Process):
         self.call_errors.clear()
 
     def once(self) -> float:
-        """A pass of its mover; seconds until the next."""
+        """A pass of its reconciler; seconds until the next."""
         assert self.plant is not None
         self.works()
         try:
-            pause = self.plant.mover.once()
+            pause = self.plant.reconciler.once()
         except Exception as error:
             self.history.note("control", self.now(), f"the mover of {self.name} died: {type(error).__name__}: {error}")
             return math.inf
@@ -285,7 +284,7 @@ class Driver(Process):
             return f"hosts of {self.name}: {', '.join(restless)}"
         if plant.placing.wanted():
             return f"{self.name} wants {len(plant.placing.wanted())} partitions elsewhere"
-        held, planned = plant.mover.ran(), plant.placing.plan.latest.hosts
+        held, planned = plant.reconciler.ran(), plant.placing.plan.latest.hosts
         astray = [str(task) for task, host in planned.items() if host in leases and held.get(task) != host]
         if astray:
             return f"{', '.join(astray)} of {self.name} are not where they are planned"

@@ -6,8 +6,6 @@ from py4j.protocol import Py4JError
 
 from elastream.errors import EnvironmentProblem
 
-__all__ = ["ERRORS", "raised"]
-
 ERRORS: Mapping[str, type[Exception]] = {
     each.__name__: each
     for each in (EnvironmentProblem, OSError, TimeoutError, RuntimeError, KeyError, ValueError, Py4JError)

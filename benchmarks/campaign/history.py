@@ -25,8 +25,6 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-__all__ = ["Call", "Commit", "History", "Violation", "checked", "content_of", "row_of"]
-
 
 def content_of(partition: int, before: str, start: int, end: int) -> str:
     """Content of a partition's state after the records from `start` to `end`, from its content `before` them."""

@@ -14,11 +14,9 @@ from campaign.paper import Engine
 from campaign.patching import patched
 from campaign.schedule import Schedule
 from elastream.clouds.pool import Membership
-from elastream.control import arbitration, loop, safety
-from elastream.control.journal import Journal
-from elastream.control.journaling import Journaling
+from elastream.control import arbitration, loop
+from elastream.control.journal import Journal, Journaling
 from elastream.control.loop import Loop
-from elastream.control.observing import Observing
 from elastream.core.action import LeaseHost
 from elastream.errors import ElastreamError
 from elastream.pool.arbiter import ArbiterNode
@@ -30,13 +28,11 @@ from elastream.sharing import arbiter
 from elastream.spark.hosts import taking_over
 from elastream.spark.hosts.book import HostBook
 from elastream.spark.hosts.hosts import Hosts
-from elastream.spark.mover import Mover
 from elastream.spark.placement.placing import Placing
 from elastream.spark.queries.query import Query
 from elastream.spark.queries.watched import WatchedQueries
+from elastream.spark.reconciler import Reconciler
 from elastream.spark.telemetry.frames import HostWatch
-
-__all__ = ["MUTANTS", "Mutant"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,10 +81,10 @@ def _unguarded_round() -> Sequence[tuple[Any, str, Any]]:
 
 
 def _blindness_ends() -> Sequence[tuple[Any, str, Any]]:
-    def unseen(self: Observing, leases: Any) -> Any:
+    def unseen(self: Loop) -> Any:
         raise SystemExit("ten observations in a row failed")
 
-    return [(Observing, "_unseen", unseen)]
+    return [(Loop, "_unseen", unseen)]
 
 
 def _unchecked_plans() -> Sequence[tuple[Any, str, Any]]:
@@ -146,27 +142,27 @@ def _torn_lines() -> Sequence[tuple[Any, str, Any]]:
 
 
 def _no_stall_rule() -> Sequence[tuple[Any, str, Any]]:
-    rules = tuple(rule for rule in arbitration.RULES if rule.__name__ != "_unproven")
+    rules = tuple(rule for rule in arbitration.RULES if rule.__name__ != "batch_stalled")
     return [(arbitration, "RULES", rules), (Query, "stalled", lambda self, now: 0.0)]
 
 
 def _no_bounds() -> Sequence[tuple[Any, str, Any]]:
     from elastream.spark.hosts.actions import HostActions
 
-    rules = tuple(rule for rule in arbitration.RULES if rule.__name__ != "_out_of_bounds")
-    lease = HostActions._lease
+    rules = tuple(rule for rule in arbitration.RULES if rule.__name__ != "out_of_bounds")
+    lease = HostActions.lease
 
     def boundless(self: Any, action: LeaseHost) -> Any:
         return lease(replace(self, most=1000), action)
 
-    return [(arbitration, "RULES", rules), (HostActions, "_lease", boundless)]
+    return [(arbitration, "RULES", rules), (HostActions, "lease", boundless)]
 
 
 def _no_growth_bound() -> Sequence[tuple[Any, str, Any]]:
     begin = arbitration._Plan.__init__
 
-    def boundless(self: Any, observation: Any, under_way: Any, growth: float) -> None:
-        begin(self, observation, under_way, math.inf)
+    def boundless(self: Any, observation: Any, under_way: Any, growth: float, limits: Any) -> None:
+        begin(self, observation, under_way, math.inf, limits)
 
     return [(arbitration._Plan, "__init__", boundless)]
 
@@ -209,8 +205,8 @@ def _unseen_is_over() -> Sequence[tuple[Any, str, Any]]:
 
 
 def _given_up() -> Sequence[tuple[Any, str, Any]]:
-    refusal = safety.BackOff.refusal
-    return [(safety.BackOff, "refusal", lambda self, action, now, *, vital=False: refusal(self, action, now))]
+    refusal = arbitration.BackOff.refusal
+    return [(arbitration.BackOff, "refusal", lambda self, action, now, *, vital=False: refusal(self, action, now))]
 
 
 # -- leases --------------------
@@ -262,14 +258,14 @@ def _ended_listed() -> Sequence[tuple[Any, str, Any]]:
     return [(Hosts, "_release_ended", lambda self: None)]
 
 
-# -- the mover and placement --------------------
+# -- the reconciler and placement --------------------
 
 
-def _mover_dies() -> Sequence[tuple[Any, str, Any]]:
-    def once(self: Mover) -> float | None:
+def _reconciler_dies() -> Sequence[tuple[Any, str, Any]]:
+    def once(self: Reconciler) -> float | None:
         return self.step()
 
-    return [(Mover, "once", once)]
+    return [(Reconciler, "once", once)]
 
 
 def _drift_stays() -> Sequence[tuple[Any, str, Any]]:
@@ -384,7 +380,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant("nothing is taken over", "a run that goes on adopts or writes off its leases", _nothing_adopted, "own",
            ("a: killed",)),
     Mutant("ended hosts stay listed", "hosts that ended are released at their provider", _ended_listed),
-    Mutant("the mover dies of a fault", "a pass that failed is followed by the next", _mover_dies, needs=GATEWAY),
+    Mutant("the mover dies of a fault", "a pass that failed is followed by the next", _reconciler_dies, needs=GATEWAY),
     Mutant("drift stays", "partitions that ran elsewhere return", _drift_stays),
     Mutant("a report is believed", "a move has landed once a batch confirms it", _landed_at_once,
            needs=("reports to the coordinator lost",)),

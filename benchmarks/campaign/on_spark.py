@@ -34,8 +34,6 @@ from elastream.spark.dataflow.corpus import replayed
 from elastream.spark.dataflow.sources import CORPUS
 from elastream.spark.worker.composition import latest_batch, offsets_of
 
-__all__ = ["KINDS", "Found", "drawn_on_spark", "on_spark_ran"]
-
 KINDS: Mapping[str, float] = {
     "move": 60, "gateway": 25, "reports": 20, "loads": 15, "policy": 15, "provider": 15,
     "stop an executor": 30, "stop a worker": 15, "stop the supervisor": 15,

@@ -18,8 +18,6 @@ from elastream.clouds.local.cluster import LocalCluster
 from elastream.clouds.provider import HostStatus, Measured, Phase, RunState, Terms
 from elastream.core.hosts import Billing, HostType
 
-__all__ = ["Cloud", "Cluster", "Durable", "Engine", "Machine"]
-
 EPOCH = 1_700_000_000.0
 """What the wall's clock says at second 0."""
 TRIGGER, OVERHEAD = 2.0, 0.2

@@ -4,8 +4,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-__all__ = ["patched"]
-
 
 @contextmanager
 def patched(owner: Any, name: str, value: Any) -> Iterator[None]:

@@ -16,8 +16,6 @@ from elastream.clouds.provider import HostStatus, Measured, Provider, RunState, 
 from elastream.core.hosts import HostType
 from elastream.errors import CloudError
 
-__all__ = ["FaultyProvider", "Process", "Strand"]
-
 R = TypeVar("R")
 
 ABSURD: Mapping[str, float | None] = {

@@ -5,8 +5,6 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
-__all__ = ["KINDS", "OWN", "SHARED", "Fault", "Kind", "Schedule", "drawn", "from_json", "shortened", "to_json"]
-
 OWN, SHARED = "own", "shared"
 """Worlds: one application on a cloud of its own that outlives it; two that share the hosts of two regions."""
 BEGIN = 40.0

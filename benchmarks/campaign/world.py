@@ -43,8 +43,6 @@ from elastream.recording.manifest import held
 from elastream.sharing.messages import Claim, Offer, RegionOrder, RegionReport, View
 from elastream.sharing.rules import ArbiterRules, RegionFacts
 
-__all__ = ["BOUND", "World", "ran"]
-
 R = TypeVar("R")
 
 STEP = 0.25

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from elastream import Dataflow, run
 from elastream.clouds import Kubernetes
-from elastream.io import parquet, text_files
+from elastream.dataflow.endpoints import parquet, text_files
 from elastream.loads import constant, ramp
 from elastream.policies import Threshold
 

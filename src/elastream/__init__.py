@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from elastream.dataflow.key_table import KeyTable as KeyTable
     from elastream.dataflow.operators import Alternate as Alternate
     from elastream.errors import ElastreamError as ElastreamError
-    from elastream.experiments.simulate import simulate as simulate
+    from elastream.evaluation.simulate import simulate as simulate
     from elastream.spark.jvm.copies_jar import copies_settings as copies_settings
 
 __version__ = "0.2.0"
@@ -58,7 +58,7 @@ _public, __dir__, __all__ = lazy_names(
         "elastream.dataflow.key_table": ("KeyTable",),
         "elastream.dataflow.operators": ("Alternate",),
         "elastream.errors": ("ElastreamError",),
-        "elastream.experiments.simulate": ("simulate",),
+        "elastream.evaluation.simulate": ("simulate",),
         "elastream.spark.jvm.copies_jar": ("copies_settings",),
     },
 )

@@ -12,8 +12,8 @@ from elastream.core.action import (
     SetTokens,
     SwitchAlternate,
     SwitchEdge,
-    TaskId,
 )
+from elastream.core.task_id import TaskId
 
 __all__ = [
     "CancelDrain",

@@ -66,31 +66,38 @@ def in_one_line(error: BaseException) -> str:
 
 EXTRAS = {
     "numba": "simulator",
-    "scipy": "simulator",
     "threadpoolctl": "simulator",
     "ortools": "solver",
     "fastapi": "services",
     "uvicorn": "services",
     "httpx": "services",
     "plotly": "pages",
-    "jinja2": "pages",
     "prometheus_client": "metrics",
     "sklearn": "learned",
-    "statsmodels": "learned",
-    "river": "learned",
-    "pygad": "search",
     "statsforecast": "forecast",
     "kafka": "kafka",
     "fsspec": "remote",
     "requests": "remote",
     "opentelemetry": "tracing",
+    "redis": "outside",
 }
 """The extra by the library's import name."""
 
 
 def missing(error: ImportError, what: str = "this") -> str:
-    """What to install where `error` is for want of an extra's library, as a sentence; empty where it is not."""
+    """Return one sentence that names the extra to install; empty if `error` is not about a library of an extra."""
     library = (error.name or "").partition(".")[0]
     if library not in EXTRAS:
         return ""
     return f"{what} needs {library}: pip install 'elastream[{EXTRAS[library]}]'"
+
+
+@contextmanager
+def needed_by(what: str) -> Iterator[None]:
+    """Raise EnvironmentProblem, naming the extra, if an import in the context fails for want of its library."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if not (sentence := missing(error, what)):
+            raise
+        raise EnvironmentProblem(sentence) from error

@@ -4,12 +4,16 @@ import pytest
 
 from elastream import Autopilot, Dataflow, HostType, Local, run
 from elastream.api.admission import admit
-from elastream.core.composition import Consistency
-from elastream.core.fitting import doubts, refuse_partitions
+from elastream.core.fitting import doubts
+from elastream.dataflow.endpoints import collect, files
 from elastream.errors import ElastreamError
-from elastream.io import collect, files
 from elastream.loads import constant
 from elastream.policies import QueueThreshold
+from elastream.settings import RunSettings
+
+
+def settings(**given):
+    return RunSettings(cloud=None, **given)
 
 
 def plain(value):
@@ -25,12 +29,12 @@ def words(folder, **load):
 def test_a_policy_that_only_adds_instances_is_refused_where_no_query_can_have_more(tmp_path):
     (tmp_path / "some.json").write_text('{"word": "a"}\n')
     with pytest.raises(ElastreamError, match="no operator of the dataflow can have more instances"):
-        admit(words(tmp_path), policy=QueueThreshold())
+        admit(words(tmp_path), settings(policy=QueueThreshold()))
 
 
 def test_it_is_taken_where_the_width_of_a_source_is_ours(tmp_path):
     (tmp_path / "some.json").write_text('{"word": "a"}\n')
-    admit(words(tmp_path, load=constant("5/s", lasts="10s")), policy=QueueThreshold())
+    admit(words(tmp_path, load=constant("5/s", lasts="10s")), settings(policy=QueueThreshold()))
 
 
 def test_a_consistency_that_the_dataflow_cannot_keep_to_is_refused(tmp_path):
@@ -38,9 +42,9 @@ def test_a_consistency_that_the_dataflow_cannot_keep_to_is_refused(tmp_path):
     flow = Dataflow("words")
     stream = flow.source(files(tmp_path, "word string", "json")).durable()
     stream.map(plain, returns="word string").sink(collect("words"))
-    admit(flow.graph, consistency=Consistency.WAVE)
+    admit(flow.graph, settings(consistency="wave"))
     with pytest.raises(ElastreamError, match="'drain' holds sources back, and the source 'source' has no load"):
-        admit(flow.graph, consistency=Consistency.DRAIN)
+        admit(flow.graph, settings(consistency="drain"))
 
 
 def test_a_consistency_that_is_none_is_refused_before_a_run_begins(tmp_path):
@@ -71,7 +75,7 @@ def test_copies_that_cannot_be_kept_are_refused_in_one_sentence(replicas, senten
         run(flow, policy=QueueThreshold(), cloud=Local(max_hosts=3), replicas=replicas, runs=tmp_path / "runs")
     assert str(refused.value) == sentence
     assert not (tmp_path / "runs").exists()
-    admit(flow.graph, max_hosts=3, replicas=2)
+    admit(flow.graph, settings(replicas=2), max_hosts=3)
 
 
 def test_copies_of_no_state_are_refused(tmp_path):
@@ -79,7 +83,7 @@ def test_copies_of_no_state_are_refused(tmp_path):
     with pytest.raises(
         ElastreamError, match="dataflow 'words' keeps no state that could be copied: it has no keyed operator"
     ):
-        admit(words(tmp_path), max_hosts=3, replicas=1)
+        admit(words(tmp_path), settings(replicas=1), max_hosts=3)
     with pytest.raises(ElastreamError, match="replicas is -1"):
         Autopilot(None, replicas=-1)  # type: ignore[arg-type]
 
@@ -116,4 +120,4 @@ def test_state_partitions_that_are_no_number_of_partitions_are_refused(partition
 
 def test_more_state_partitions_than_a_driver_can_plan_are_refused():
     with pytest.raises(ElastreamError, match="state_partitions is 1,000,000,000; more than 100,000 cannot be"):
-        refuse_partitions(1_000_000_000)
+        settings(state_partitions=1_000_000_000)

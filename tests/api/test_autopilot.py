@@ -7,15 +7,17 @@ import pytest
 from pyspark.sql import functions as F
 
 from elastream import Autopilot, ElastreamError
-from elastream.core.action import LeaseHost, MoveTask, ReleaseHost, Status, TaskId
+from elastream.core.action import LeaseHost, MoveTask, ReleaseHost, Status
 from elastream.core.hosts import HostState, HostType
 from elastream.core.plant import Plan, Policy
+from elastream.core.task_id import TaskId
 from elastream.policies.by_load import ByLoad
-from elastream.spark.attach import attach
-from elastream.spark.jvm.capabilities import probe
+from elastream.settings import AutopilotSettings
+from elastream.spark.attach import Leasing, attach
+from elastream.spark.jvm.capabilities import Capabilities, probe
 from elastream.spark.queries import watched
-from stranger import two_executors
-from waiting import wait_until
+from support.foreign_sessions import two_executors
+from support.waiting import wait_until
 
 PARTITIONS = 3
 ONE_SLOT = HostType("one slot", cores=1, slots=1, price=0.0, start=10.0)
@@ -113,7 +115,7 @@ def test_partitions_land_where_the_policy_wants_them_and_settings_stay_as_they_w
     with Autopilot(spark, period=0.5, policy=policy).watch(*queries) as pilot:
         wanted = {TaskId("counts/aggregate0", 0), TaskId("joined/join0", 0)}
         wait_until(lambda: wanted <= {each.task for each in pilot.plant.placing.landed} if pilot.plant else False)
-        wait_until(lambda: all(pilot.plant.mover.ran().get(task) == host for task, host in policy.first.items()))
+        wait_until(lambda: all(pilot.plant.reconciler.ran().get(task) == host for task, host in policy.first.items()))
     assert not pilot.running
     assert settings_of(spark) == before
     assert [query.runId for query in queries] == runs
@@ -131,7 +133,7 @@ def test_observe_only_says_what_it_would_do_and_does_nothing(spark, queries, cap
 
 
 def test_without_telemetry_of_tasks_nothing_is_known_and_nothing_is_done(spark, queries):
-    plant = attach(spark, probe(spark).driver, None)
+    plant = attach(spark, Capabilities(probe(spark).driver), AutopilotSettings())
     try:
         wait_until(lambda: {"counts/aggregate0", "joined/join0"} <= set(plant.observe().context.graph.by_name))
         observation = plant.observe()
@@ -160,7 +162,7 @@ def test_a_query_that_is_started_again_is_followed_and_one_that_fails_does_no_ha
 
 def test_an_executor_is_given_back_without_its_partitions_and_requested_again(spark, queries):
     can, runs = probe(spark), [query.runId for query in queries]
-    plant = attach(spark, can.driver, can.task_loads, max_hosts=2, asks=can.asks, kinds=[ONE_SLOT])
+    plant = attach(spark, can, AutopilotSettings(max_hosts=2), Leasing(asks=can.asks, kinds=[ONE_SLOT]))
 
     def observed(holds):
         return lambda: holds(plant.observe())
@@ -170,7 +172,7 @@ def test_an_executor_is_given_back_without_its_partitions_and_requested_again(sp
         assert plant.apply(ReleaseHost("h2")).succeeded
         wait_until(observed(lambda o: "h2" not in o.leases))
         assert {lease.host: lease.state for lease in plant.ledger}["h2"] is HostState.RELEASED
-        assert set(plant.mover.ran().values()) == {"h1"}
+        assert set(plant.reconciler.ran().values()) == {"h1"}
         assert plant.apply(ReleaseHost("h1")).status is Status.REFUSED
         assert plant.apply(LeaseHost("h3", "one slot")).succeeded
         wait_until(observed(lambda o: o.usable == ("h1", "h3")))

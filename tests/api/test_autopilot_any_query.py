@@ -17,11 +17,12 @@ from pyspark.sql.streaming import StatefulProcessor
 from pyspark.sql.types import LongType, StructField, StructType
 
 from elastream import Autopilot
-from elastream.core.action import MoveTask, ReleaseHost, Status, TaskId
+from elastream.core.action import MoveTask, ReleaseHost, Status
 from elastream.core.plant import Plan, Policy
+from elastream.core.task_id import TaskId
 from elastream.policies import Otd
-from stranger import two_executors
-from waiting import wait_until
+from support.foreign_sessions import two_executors
+from support.waiting import wait_until
 
 PARTITIONS = 2
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
@@ -162,7 +163,7 @@ def started(spark, tmp_path):
         pytest.param(with_state_in_pandas, marks=pytest.mark.slow),
         pytest.param(aggregated_in_rocksdb, marks=pytest.mark.slow),
         pytest.param(deduplicated_then_counted, marks=pytest.mark.slow),
-        joined_in_rocksdb,
+        pytest.param(joined_in_rocksdb, marks=pytest.mark.slow),
         twice_in_one_task,
     ],
 )
@@ -182,7 +183,7 @@ def test_every_partition_lands_where_it_is_wanted_and_what_is_counted_stays_righ
         assert query.exception() is None
         assert set(policy.wanted) == names
         wait_until(lambda: {each.task for each in pilot.plant.placing.landed} == names)
-        wait_until(lambda: all(pilot.plant.mover.ran().get(task) == host for task, host in policy.wanted.items()))
+        wait_until(lambda: all(pilot.plant.reconciler.ran().get(task) == host for task, host in policy.wanted.items()))
         moved = len(out)
         wait_until(lambda: len(out) > moved + (20 if build is twice_in_one_task else 2))
     assert (query.isActive, query.runId) == (True, run)
@@ -205,6 +206,7 @@ def test_every_partition_lands_where_it_is_wanted_and_what_is_counted_stays_righ
     assert [record.message for record in caplog.records if record.levelno > 30] == []
 
 
+@pytest.mark.slow
 def test_otd_brings_together_what_exchanges_most(spark, started):
     out = []
     query, _ = started(under_one_key, out)

@@ -6,7 +6,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from conformance.fake_plant import FakePlant
 from elastream.api import autopilot as module
 from elastream.api.autopilot import Autopilot
 from elastream.control.journal import ActionState, Journal
@@ -15,6 +14,7 @@ from elastream.core.plant import Plan
 from elastream.recording.directory import RunDirectory
 from elastream.recording.manifest import held
 from elastream.spark.jvm.capabilities import Capabilities
+from support.fake_plant import FakePlant
 
 
 class Plant(FakePlant):
@@ -43,7 +43,7 @@ def piloted(policy=None, *, plant=None, application="app-1", **options):
     pilot.ended, pilot.made = [], plant or Plant(hosts=2, time_limit=6.0)
     pilot.made.clock.epoch = 0.0
 
-    def attach(can: Capabilities, driver, stack: ExitStack, leases):
+    def attach(can: Capabilities, stack: ExitStack, leases):
         stack.callback(lambda: pilot.ended.append("every leased host"))
         close = pilot.made.close
 

@@ -4,8 +4,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from conformance.fake_provider import SMALL, FakeProvider
-from conformance.fake_session import FakeSession
 from elastream.api.autopilot import Autopilot
 from elastream.clouds.executors import GrantedExecutors
 from elastream.clouds.local.local import Local
@@ -15,10 +13,12 @@ from elastream.dataflow.endpoints import kafka
 from elastream.errors import ElastreamError
 from elastream.policies.threshold import Threshold
 from elastream.recording.directory import RunDirectory
+from support.fake_provider import SMALL, FakeProvider
+from support.fake_session import FakeSession
 
 
 def test_what_becomes_of_the_executors_is_one_of_two():
-    with pytest.raises(ElastreamError, match="restore is 'gone'; it is 'leave' or 'original'"):
+    with pytest.raises(ElastreamError, match="restore 'gone' is none of leave, original"):
         Autopilot(None, restore="gone")
 
 
@@ -127,7 +127,7 @@ NAN, INF = float("nan"), float("inf")
         ({"folder": 3}, "folder is 3; it must be a path, or None"),
         ({"events": 3}, "events is 3; it must be a path, or None"),
         ({"metrics_port": 99999}, "metrics_port is 99999; it must be a port, 0 to 65535"),
-        ({"metrics_port": "9400"}, "metrics_port is '9400'; it must be the number of a port, or None"),
+        ({"metrics_port": "9400"}, "metrics_port is '9400'; it must be a port, 0 to 65535"),
     ],
     ids=lambda value: "" if isinstance(value, str) else next(iter(value)),
 )

@@ -10,7 +10,7 @@ import pytest
 from elastream.recording.frames import Frames
 from elastream.recording.guard_log import GuardLog
 from elastream.recording.recorder import Recording
-from waiting import ended, wait_until
+from support.waiting import ended, wait_until
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 

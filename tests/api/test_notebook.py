@@ -27,16 +27,16 @@ import sys
 sys.path.insert(0, {str(TESTS)!r})
 from pathlib import Path
 from elastream import RunResult
-from elastream.api.options import RunOptions
 from elastream.api.showing import shown
 from elastream.recording.directory import RunDirectory
 from elastream.recording.recorder import Recorder
-from example_run import example_context, play
+from elastream.settings import CommandSettings
+from support.example_run import example_context, play
 
 # What run(...) does, without an engine.
 directory = RunDirectory(Path("runs/word_count-1"))
 directory.root.mkdir(parents=True)
-with shown(example_context().graph, directory, RunOptions(), show={{show}}) as views:
+with shown(example_context().graph, directory, CommandSettings(cloud=None, show={{show}})) as views:
     for observer in (Recorder(directory.recording), *views):
         play(observer, plant="spark", directory=str(directory.root))
 """
@@ -65,6 +65,7 @@ def test_a_notebook_shows_a_run_in_one_output_and_its_result_with_figures_curves
     assert frame["data"]["text/plain"] == "{'arrival_rate': 550.0, 'hosts_ready': 6.0}"
 
 
+@pytest.mark.slow
 def test_show_false_shows_nothing_in_a_notebook_and_writes_the_report_all_the_same(tmp_path):
     (outputs,) = carried_out(tmp_path, SHOWN.format(show=False))
     assert outputs == []
@@ -90,6 +91,7 @@ simulate(shop, [Static(hosts=2), Idle()], host_types=[HostType("small", cores=1.
 """
 
 
+@pytest.mark.slow
 def test_a_notebook_simulates_policies_of_its_own_and_shows_the_comparison(tmp_path):
     (outputs,) = carried_out(tmp_path, SIMULATED)
     text = html_of(outputs)

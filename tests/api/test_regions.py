@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from waiting import ended
+from support.waiting import ended
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 

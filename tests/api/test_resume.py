@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from elastream.io import latest
 from elastream.recording.dead_letters import letters
 from elastream.recording.directory import RunDirectory
 from elastream.recording.manifest import held, read_manifest
 from elastream.recording.recorder import Recording
-from waiting import ended, wait_until
+from elastream.spark.dataflow.sinks import latest
+from support.waiting import ended, wait_until
 
 pytestmark = pytest.mark.spark
 
@@ -170,7 +170,7 @@ def test_a_document_goes_on_alike_and_a_changed_one_is_refused(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_a_driver_killed_again_and_again_at_random_times_loses_and_doubles_nothing(tmp_path, seed):
     chance = random.Random(seed)
     process = start(tmp_path, str(program(tmp_path)))

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from elastream.recording.recorder import Recording
-from waiting import ended, wait_until
+from support.waiting import ended, wait_until
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 

@@ -20,12 +20,13 @@ def test_a_schedule_repeats_by_its_seed_and_has_events_of_every_kind() -> None:
     }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.parametrize(
     ("events", "options"),
     [
         (FEW, {"hosts": 3, "cores": 0.9, "rate": LIGHT, "refill": False}),
-        pytest.param(schedule(30), {}, marks=pytest.mark.slow),
+        (schedule(30), {}),
     ],
     ids=["few", "all"],
 )

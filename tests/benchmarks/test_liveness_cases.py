@@ -4,7 +4,7 @@ from argparse import Namespace
 
 import liveness
 
-from elastream.experiments.liveness import Found
+from elastream_papers.liveness.runs import Found
 
 
 def test_what_the_same_code_has_tried_is_not_tried_again(tmp_path, monkeypatch):

@@ -16,7 +16,7 @@ from elastream.dataflow.stages import lay_out
 from elastream.documents.dataflow import load_document
 from elastream.errors import ElastreamError
 from elastream.simulator import make_plant
-from properties import examples
+from support.property_examples import examples
 
 SCHEMAS = ("n long, word string", "n long", "word string", "n int")
 EXPRESSIONS = ("n + 1", "word", "lower(word)", "count(*)", "max(n)", "n +", "missing")

@@ -20,8 +20,8 @@ from elastream.core.decision import Decision, Fault, Proposal
 from elastream.core.latency import Basis
 from elastream.core.observation import Observation
 from elastream.recording.recorder import Recorder
-from example_run import example_events, example_header, lacking_decisions, play
-from waiting import ended
+from support.example_run import example_events, example_header, lacking_decisions, play
+from support.waiting import ended
 
 TESTS = Path(__file__).parent.parent
 
@@ -30,18 +30,20 @@ import sys
 sys.path.insert(0, {tests!r})
 from pathlib import Path
 
-from example_run import example_context, play
-from elastream.api.options import current_options
+from elastream.api.run import Command, launcher
+from support.example_run import example_context, play
 from elastream.api.showing import shown
 from elastream.recording.directory import RunDirectory
 from elastream.recording.recorder import Recorder
 from elastream.errors import ElastreamError
+from elastream.settings import RunSettings
 
-# What run(...) does with its options, without an engine.
-options = current_options()
-graph = example_context().graph
-options.before(graph, None, None)
-directory = RunDirectory((options.runs or Path("runs")) / "word_count-1")
+# What run(...) does with the settings of a command, without an engine.
+graph, command = example_context().graph, launcher()
+if not isinstance(command, Command):
+    command(graph, RunSettings(cloud=None))
+options = command.applied(RunSettings(cloud=None))
+directory = RunDirectory(Path(options.runs) / "word_count-1")
 directory.root.mkdir(parents=True)
 recorders = [Recorder(directory.recording)]
 if options.record:
@@ -128,9 +130,26 @@ def test_the_report_goes_where_it_is_wanted() -> None:
 def test_a_run_that_failed_midway_is_reported_as_far_as_it_went() -> None:
     result = call("run", program(during="raise ElastreamError('the disk is full')", end=False))
     assert result.exit_code == 2
-    assert result.stderr == "elastream: job.py:24: the disk is full\n"
+    assert result.stderr == "elastream: job.py:26: the disk is full\n"
     assert result.stdout.splitlines()[-1] == "report  runs/word_count-1/report.html"
     assert "the recording breaks off" in Path("runs/word_count-1/report.html").read_text()
+
+
+def test_a_report_that_cannot_be_written_costs_no_result() -> None:
+    Path("file").write_text("")
+    result = call("run", program(), "--report", "file/report.html")
+    assert result.exit_code == 0
+    (sentence,) = result.stderr.splitlines()
+    assert sentence.startswith("elastream: the report file/report.html cannot be written: ")
+    assert "39,810 in 211 micro-batches" in result.stdout
+    assert "report  " not in result.stdout
+
+
+def test_a_summary_that_fails_costs_no_result_and_is_one_sentence() -> None:
+    result = call("run", program(end=False, during="directory.recording.write_text('no recording')"))
+    assert result.exit_code == 0
+    (sentence,) = result.stderr.splitlines()
+    assert sentence.startswith("elastream: the run cannot be summed up: ")
 
 
 def test_a_report_that_cannot_be_written_does_not_hide_what_ended_the_run() -> None:
@@ -138,7 +157,7 @@ def test_a_report_that_cannot_be_written_does_not_hide_what_ended_the_run() -> N
     result = call("run", program(during="raise ElastreamError('the disk is full')"), "--report", "file/report.html")
     first, second = result.stderr.splitlines()
     assert first.startswith("elastream: the report file/report.html cannot be written: ")
-    assert second == "elastream: job.py:24: the disk is full"
+    assert second == "elastream: job.py:26: the disk is full"
 
 
 def test_an_interrupt_ends_with_status_130_and_a_report() -> None:

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from conformance.fake_plant import FakePlant
 from elastream.cli.app import app
 from elastream.control.guarding import Guarding
 from elastream.control.loop import Loop
@@ -18,6 +17,7 @@ from elastream.dataflow.signals import SignalReading
 from elastream.recording.directory import RunDirectory
 from elastream.recording.guard_log import GuardLog
 from elastream.recording.recorder import Recorder, Recording
+from support.fake_plant import FakePlant
 
 FIRST = "signals: {peak: truth}\nguards: {words: {split: {when: '!peak'}, split_fast: {when: peak}}}\n"
 SECOND = "signals: {peak: truth}\nguards: {where: {table: {value: 0.5}, archive: {when: 'held(peak, ''1h'')', value: 1}}}\n"
@@ -68,7 +68,7 @@ def run(folder: Path, meanwhile: Callable[[float], None] = lambda now: None, gua
     if guards:
         versions.append(guards, "first.yaml", "run")
     loop = Loop(
-        plant, Idle(), limit=10.0, observers=[Recorder(directory.recording)], guarding=Guarding(versions, Peak(plant))
+        plant, Idle(), limit=10.0, observers=[Recorder(directory.recording)], extensions=[Guarding(versions, Peak(plant))]
     )
     loop.run()
     return folder

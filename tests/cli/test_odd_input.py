@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner, Result
 
 from elastream.cli.app import app
-from properties import examples
+from support.property_examples import examples
 
 DOCUMENT = """
 dataflow: words
@@ -44,7 +44,7 @@ def refused(result: Result, *named: str) -> None:
 @pytest.mark.parametrize(
     ("option", "named"),
     [
-        (("--seed", "1" + 20 * "0"), "the seed 100000000000000000000 is out of range"),
+        (("--seed", "1" + 20 * "0"), "seed is 100000000000000000000; it must be a whole number from 0 to 4294967295"),
         (("--seed", "-1"), "Invalid value"),
         (("--max-hosts", "0"), "Invalid value"),
         (("--max-hosts", "-3"), "Invalid value"),

@@ -4,7 +4,6 @@ import time
 
 from typer.testing import CliRunner
 
-from conformance.fake_plant import FakePlant
 from elastream.cli.app import app
 from elastream.control.loop import Loop
 from elastream.core.action import LeaseHost
@@ -13,6 +12,7 @@ from elastream.observability.monitoring import FILES
 from elastream.recording.directory import RunDirectory
 from elastream.recording.manifest import Manifest, write_manifest
 from elastream.recording.recorder import Collector, Recorder
+from support.fake_plant import FakePlant
 
 
 def invoke(*words):

@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from elastream.cli.tables import print_table
-from elastream.experiments.page import Table
+from elastream.evaluation.page import Table
 
 HEADER = (
     "policy",

@@ -5,15 +5,14 @@ import os
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-from clusters import hdfs
 from elastream.recording.places import RemotePath, names_in
-from waiting import wait_until
+from support.clusters import PROGRAMS, hdfs
+from support.waiting import wait_until
 
-PROGRAM = Path(__file__).with_name("program_with_files_elsewhere.py")
+PROGRAM = PROGRAMS / "counts_with_remote_files.py"
 ELASTREAM = [sys.executable, "-c", "from elastream.cli.app import app; app()"]
 
 
@@ -31,6 +30,7 @@ def started(folder, *words, **environment):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_what_executors_read_and_write_is_elsewhere_and_every_count_is_exact(tmp_path):
     there = tmp_path / "there"

@@ -11,7 +11,7 @@ import pytest
 
 from elastream.clouds.local.confinement import TAG
 from elastream.clouds.local.forks import ALIKE
-from waiting import wait_until
+from support.waiting import wait_until
 
 SLOW = """
 import os, sys

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conformance.fake_session import FakeSession
 from elastream.clouds.executors import HELD, KEPT, GrantedExecutors
 from elastream.clouds.provider import EDGES, UNLIMITED, ClusterWord, Phase, Terms
 from elastream.core.hosts import HostType
 from elastream.errors import CloudError
+from support.fake_session import FakeSession
 
 TYPE = HostType("executor", cores=2, slots=2, price=0.3)
 

@@ -2,7 +2,6 @@
 
 import pytest
 
-from clusters import conforming, free_port, refused, refused_program, session_on, users_session
 from conformance.provider_suite import ProviderCase, provider_suite
 from elastream import HostType
 from elastream.clouds import Kubernetes
@@ -11,10 +10,11 @@ from elastream.clouds.provider import ExistingSession, Phase
 from elastream.core.event import Reason, RunEvent
 from elastream.errors import CloudError, EnvironmentProblem
 from elastream.spark.jvm.cluster_events import event_sink
-from grows_and_shrinks import grows_loses_and_shrinks
-from killed_while_pending import killed_while_pending
-from kubernetes_cluster import NO_SUCH_IMAGE, PYTHON, kill_pod, kubernetes, preempt_pod
-from waiting import wait_until
+from support.clusters import conforming, free_port, refused, refused_program, session_on, users_session
+from support.growing_run import grows_loses_and_shrinks
+from support.kubernetes_cluster import NO_SUCH_IMAGE, PYTHON, kill_pod, kubernetes, preempt_pod
+from support.pending_leases import killed_while_pending
+from support.waiting import wait_until
 
 LEAST = HostType("least", cores=1, slots=1, memory=700.0, price=0.1)
 HERE = "k8s://https://127.0.0.1:6443"
@@ -55,7 +55,7 @@ class TestSaid:
 def test_a_run_on_an_api_server_that_does_not_answer_ends_with_a_sentence(tmp_path):
     master = f"https://127.0.0.1:{free_port()}"
     cloud = f"kubernetes:image=tests,master=k8s://{master}"
-    said = refused_program(tmp_path, "program_on_a_cluster.py", "--cloud", cloud)
+    said = refused_program(tmp_path, "counts_on_cluster.py", "--cloud", cloud)
     assert f"the API server {master} does not answer" in said
 
 
@@ -205,7 +205,7 @@ class TestReal:
             about = {"image": "tests", "master": cluster.master, "python": PYTHON, "cores": 1, "memory": "700 MB", **given}
             file = cluster.kubeconfig(tmp_path, cluster.stranger if about.pop("settings", None) else cluster.settings)
             cloud = "kubernetes:" + ",".join(f"{key}={value}" for key, value in about.items())
-            found = refused_program(tmp_path, "program_on_a_cluster.py", "--cloud", cloud, KUBECONFIG=str(file))
+            found = refused_program(tmp_path, "counts_on_cluster.py", "--cloud", cloud, KUBECONFIG=str(file))
             assert said in found
             wait_until(lambda: cluster.node.executors() == 0)
 

@@ -21,8 +21,8 @@ from elastream.clouds.local.local import HOST_TYPES, Local
 from elastream.clouds.local.network import Link
 from elastream.core.hosts import HostType
 from elastream.errors import CloudError, EnvironmentProblem
-from leftovers import a_mark, marked
-from waiting import wait_until
+from support.marked_processes import a_mark, marked
+from support.waiting import wait_until
 
 BY_DEFAULT = HOST_TYPES["small"]
 
@@ -285,8 +285,8 @@ assert spark.range(0, 8, 1, 2).mapInArrow(lambda batches: batches, "id long").co
 @pytest.mark.parametrize(
     ("ending", "then", "hosts"),
     [
-        pytest.param(signal.SIGTERM, "", {"master", "a"}, id="SIGTERM while a worker starts"),
-        pytest.param(signal.SIGINT, "", {"master", "a"}, id="SIGINT while a worker starts"),
+        pytest.param(signal.SIGTERM, "", {"master", "a"}, id="SIGTERM while a worker starts", marks=pytest.mark.slow),
+        pytest.param(signal.SIGINT, "", {"master", "a"}, id="SIGINT while a worker starts", marks=pytest.mark.slow),
         pytest.param(signal.SIGKILL, WITH_A_SESSION, {"master", "a"}, id="SIGKILL while executors and Python workers live"),
     ],
 )

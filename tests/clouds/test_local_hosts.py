@@ -14,7 +14,7 @@ from elastream.clouds.local.hosts import LocalHosts
 from elastream.clouds.provider import Measured, Phase, RunState
 from elastream.core.hosts import HostType
 from elastream.errors import CloudError, EnvironmentProblem
-from fake_clock import FakeClock
+from support.fake_clock import FakeClock
 
 SMALL = HostType("small", cores=0.5, slots=1)
 

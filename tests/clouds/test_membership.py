@@ -14,7 +14,6 @@ import httpx
 import pytest
 from fastapi.testclient import TestClient
 
-from conformance.in_process import InProcess
 from elastream.clouds.pool import Membership, Pool
 from elastream.core.alarm import Alarms
 from elastream.core.hosts import Billing, HostType
@@ -24,7 +23,8 @@ from elastream.pool.service import arbiter_service
 from elastream.pool.state_log import StateLog
 from elastream.sharing.messages import Offer
 from elastream.sharing.rules import ArbiterRules
-from waiting import ended, wait_until
+from support.http_in_process import InProcess
+from support.waiting import ended, wait_until
 
 COMMAND = Path(sys.executable).with_name("elastream")
 SMALL = HostType("small", cores=0.5, memory=1000, price=1.0, billing=Billing(30.0))

@@ -17,7 +17,7 @@ from elastream.core.hosts import HostState, HostType, Lease
 from elastream.core.metrics import Metric
 from elastream.errors import CloudError
 from elastream.spark.telemetry.links import LinkWatch, opened_in
-from waiting import wait_until
+from support.waiting import wait_until
 
 
 class TestLink:

@@ -15,10 +15,6 @@ import pytest
 from fastapi.testclient import TestClient
 
 import elastream
-from arbiter_at_a_port import machines_at_a_port
-from conformance.fake_provider import SMALL, FakeProvider
-from conformance.fake_session import FakeSession
-from conformance.in_process import InProcess
 from conformance.provider_suite import Made, ProviderCase, provider_suite
 from elastream.clouds.executors import GrantedExecutors
 from elastream.clouds.host_directory import HostDirectory
@@ -32,8 +28,13 @@ from elastream.pool.service import arbiter_service
 from elastream.pool.state_log import StateLog
 from elastream.sharing.messages import Offer
 from elastream.sharing.rules import ArbiterRules
-from leftovers import a_mark, marked
-from waiting import ended, wait_until
+from support.arbiter_server import machines_at_a_port
+from support.clusters import PROGRAMS
+from support.fake_provider import SMALL, FakeProvider
+from support.fake_session import FakeSession
+from support.http_in_process import InProcess
+from support.marked_processes import a_mark, marked
+from support.waiting import ended, wait_until
 
 TINY = HostType("tiny", cores=0.5, slots=1, memory=700.0, start=8.0)
 
@@ -128,13 +129,13 @@ def pool(folder: Path) -> Iterator[Made]:
 
 
 def after_a_kill(cloud: Callable[[Path], AbstractContextManager[Mapping[str, Any]]]) -> Callable[[Path], Any]:
-    """`killed` of a case. cloud: the words of a cloud for `one_killed.py`, while what that cloud needs is there."""
+    """`killed` of a case. cloud: the words of a cloud for `killed_controller.py`, while what that cloud needs is there."""
 
     @contextmanager
     def kill(folder: Path) -> Iterator[Made]:
         with cloud(folder) as about:
             mark, place = a_mark(), folder / "cluster"
-            command = [sys.executable, str(Path(__file__).with_name("one_killed.py")), json.dumps(about), str(place)]
+            command = [sys.executable, str(PROGRAMS / "killed_controller.py"), json.dumps(about), str(place)]
             pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
             first = subprocess.Popen(command, **pipes, env={**os.environ, **mark}, start_new_session=True)
             _, said = ended(first, progress=lambda: len(marked(mark)))
@@ -171,11 +172,13 @@ TestHostDirectory = provider_suite(ProviderCase("host directory", directory, wro
 TestGrantedExecutors = provider_suite(ProviderCase("granted executors", granted_executors, wrong=("",)))
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 class TestLocal(provider_suite(LOCAL)):  # type: ignore[misc]
     """With real processes."""
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 class TestPool(provider_suite(POOL)):  # type: ignore[misc]
     """With real processes, over the arbiter's own service."""

@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 
-from clusters import conforming, free_port, refused, refused_program, run_program, session_on, standalone, users_session
 from conformance.provider_suite import ProviderCase, provider_suite
 from elastream import HostType
 from elastream.clouds import Standalone
@@ -12,8 +11,18 @@ from elastream.clouds.provider import ExistingSession
 from elastream.documents.registry import CLOUD, made, named_in
 from elastream.documents.user_code import References
 from elastream.errors import CloudError, EnvironmentProblem
-from grows_and_shrinks import grows_loses_and_shrinks
-from killed_while_pending import killed_while_pending
+from support.clusters import (
+    conforming,
+    free_port,
+    refused,
+    refused_program,
+    run_program,
+    session_on,
+    standalone,
+    users_session,
+)
+from support.growing_run import grows_loses_and_shrinks
+from support.pending_leases import killed_while_pending
 
 LEAST = HostType("least", cores=1, slots=1, memory=700.0, price=0.1)
 
@@ -59,7 +68,7 @@ class TestSaid:
 
 def test_a_run_on_a_master_that_does_not_answer_ends_with_a_sentence(tmp_path):
     master = f"spark://127.0.0.1:{free_port()}"
-    said = refused_program(tmp_path, "program_on_a_cluster.py", "--cloud", f"standalone:master={master}")
+    said = refused_program(tmp_path, "counts_on_cluster.py", "--cloud", f"standalone:master={master}")
     assert f"the Standalone master {master} does not answer" in said
 
 

@@ -16,8 +16,8 @@ from elastream.clouds.local.confinement import TAG, CgroupV2, tagged
 from elastream.clouds.local.supervision import Connection
 from elastream.clouds.local.supervisor import Supervisor
 from elastream.errors import EnvironmentProblem
-from fake_clock import FakeClock
-from waiting import wait_until
+from support.fake_clock import FakeClock
+from support.waiting import wait_until
 
 # As an executor's pyspark daemon does: a child in a session of its own, and an orphan of that child.
 FAMILY = """

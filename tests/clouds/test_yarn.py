@@ -4,16 +4,6 @@ import time
 
 import pytest
 
-from clusters import (
-    YARN_HERE,
-    conforming,
-    free_port,
-    refused_program,
-    run_program,
-    session_on,
-    users_session,
-    yarn,
-)
 from conformance.provider_suite import ProviderCase, provider_suite
 from elastream import HostType
 from elastream.clouds import Yarn
@@ -24,9 +14,19 @@ from elastream.core.hosts import HostState
 from elastream.errors import CloudError, EnvironmentProblem
 from elastream.recording.lease_log import LeaseLog
 from elastream.spark.hosts.hosts import Hosts
-from grows_and_shrinks import grows_loses_and_shrinks
-from killed_while_pending import killed_while_pending
-from waiting import wait_until
+from support.clusters import (
+    YARN_HERE,
+    conforming,
+    free_port,
+    refused_program,
+    run_program,
+    session_on,
+    users_session,
+    yarn,
+)
+from support.growing_run import grows_loses_and_shrinks
+from support.pending_leases import killed_while_pending
+from support.waiting import wait_until
 
 LEAST = HostType("least", cores=1, slots=1, memory=700.0, price=0.1)
 
@@ -90,7 +90,7 @@ class TestSaid:
 def test_a_run_on_a_resource_manager_that_does_not_answer_ends_with_a_sentence(tmp_path):
     where = f"<property><name>yarn.resourcemanager.address</name><value>127.0.0.1:{free_port()}</value></property>"
     (tmp_path / "yarn-site.xml").write_text(f"<configuration>{where}</configuration>")
-    said = refused_program(tmp_path, "program_on_a_cluster.py", "--cloud", "yarn", HADOOP_CONF_DIR=str(tmp_path))
+    said = refused_program(tmp_path, "counts_on_cluster.py", "--cloud", "yarn", HADOOP_CONF_DIR=str(tmp_path))
     assert said.startswith("YARN's resource manager does not answer (127.0.0.1:")
 
 
@@ -134,7 +134,7 @@ class TestReal:
     def test_a_run_in_a_queue_that_there_is_not_ends_with_a_sentence(self, tmp_path):
         with yarn(tmp_path / "cluster"):
             cloud = f"yarn:queue=nowhere,cores=1,memory=700 MB,jars={YARN_HERE['spark.yarn.jars']}"
-            said = refused_program(tmp_path, "program_on_a_cluster.py", "--cloud", cloud)
+            said = refused_program(tmp_path, "counts_on_cluster.py", "--cloud", cloud)
         assert "unknown queue: nowhere" in said
 
     def test_a_driver_that_is_killed_while_ten_requests_are_pending_leaves_nothing_behind(self, tmp_path):

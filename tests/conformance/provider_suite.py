@@ -14,7 +14,7 @@ import pytest
 from elastream.clouds.provider import EDGES, HostStatus, Phase, Provider, RunState, lacks_as_provider
 from elastream.core.hosts import HostType
 from elastream.errors import CloudError
-from waiting import Patience, wait_until
+from support.waiting import Patience, wait_until
 
 WHILE = 5
 """Looks at what is to stay as it is."""

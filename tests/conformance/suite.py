@@ -16,7 +16,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from elastream.control.arbitration import arbitrate
-from elastream.control.progress import in_force
 from elastream.core.action import (
     KINDS,
     Action,
@@ -34,9 +33,8 @@ from elastream.core.action import (
     Switch,
     SwitchAlternate,
     SwitchEdge,
-    TaskId,
 )
-from elastream.core.composition import holder, switched
+from elastream.core.composition import switched
 from elastream.core.decision import Proposal
 from elastream.core.frames import Frame
 from elastream.core.guarding import Standing
@@ -45,13 +43,14 @@ from elastream.core.metrics import Given, Metric, PlantKind, Promise, Rows
 from elastream.core.observation import Composition, Context, Observation
 from elastream.core.plant import Plant, Policy
 from elastream.core.ring import Ring
+from elastream.core.task_id import TaskId
 from elastream.dataflow.graph import Graph
 from elastream.dataflow.operators import Operator
 from elastream.policies.elastic_allocator.policy import ElasticAllocator
 from elastream.policies.otd import Otd
 from elastream.policies.placements import Even, Random
-from one_run import OneRun
-from properties import examples
+from support.policy_run import OneRun
+from support.property_examples import examples
 
 ROUND = 2.0
 """Seconds from one planning round of the loop to the next, unless a run sets another period."""
@@ -211,7 +210,7 @@ def everywhere(observation: Observation) -> bool:
 
 def in_effect(switch: Switch, observation: Observation) -> bool:
     """Whether the last records that the query of `switch` processed met what it chooses."""
-    composition = observation.effective.get(holder(observation.context.layout, switch))
+    composition = observation.effective.get(switch.segment(observation.context.layout))
     return composition is not None and switched(composition, [switch]) is composition
 
 
@@ -404,10 +403,10 @@ def conformance_suite(case: PlantCase) -> type:
                     check_outcome(action, outcome)
                     assert outcome.succeeded, outcome
                     if outcome.status is Status.DONE:
-                        assert in_force(action, advance(plant, case.step)), f"{action} is said to be done"
+                        assert action.in_force(advance(plant, case.step)), f"{action} is said to be done"
                     else:
-                        after = wait_for(plant, case, lambda o, a=action: in_force(a, o))
-                        assert in_force(action, after), f"{action} was accepted and is not in force"
+                        after = wait_for(plant, case, lambda o, a=action: a.in_force(o))
+                        assert action.in_force(after), f"{action} was accepted and is not in force"
                     check_observation(plant, plant.observe(), case.kind)
 
         @pytest.mark.parametrize("policy", PLACING)
@@ -432,7 +431,7 @@ def conformance_suite(case: PlantCase) -> type:
             if kind in ("CancelDrain", "ReleaseHost"):
                 drain = DrainHost(observation.usable[-1])
                 plant.apply(drain)
-                observation = wait_for(plant, case, lambda o: in_force(drain, o) and not holds_tasks(o, drain.host))
+                observation = wait_for(plant, case, lambda o: drain.in_force(o) and not holds_tasks(o, drain.host))
             return observation
 
         def ringed(self, plant: Plant, tokens: Mapping[str, float]) -> Ring:
@@ -442,8 +441,8 @@ def conformance_suite(case: PlantCase) -> type:
             outcome = plant.apply(action)
             check_outcome(action, outcome)
             assert outcome.succeeded, outcome
-            after = wait_for(plant, case, lambda o: in_force(action, o))
-            assert in_force(action, after), f"{action} was accepted and is not in force"
+            after = wait_for(plant, case, lambda o: action.in_force(o))
+            assert action.in_force(after), f"{action} was accepted and is not in force"
             assert after.rings[operator] == Ring(tokens)
             assert plant.apply(action).status is Status.DONE
             return Ring(tokens)

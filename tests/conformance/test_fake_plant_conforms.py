@@ -1,8 +1,8 @@
 """The fake plant that tests of the loop use keeps the contract, so what they show holds for real plants too."""
 
-from conformance.fake_plant import FakePlant
 from conformance.suite import PlantCase, conformance_suite
 from elastream.core.metrics import Metric, PlantKind, Rows
+from support.fake_plant import FakePlant
 
 FAKED = PlantKind.DATAFLOW
 """What the fake plant's dataflow would be on Spark; it measures a few of the metrics that one would have."""

@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conformance.fake_plant import FakePlant
 from conformance.suite import any_action
-from elastream.control.arbitration import COMPATIBLE, arbitrate, bound, subject
+from elastream.control.arbitration import arbitrate, bound
 from elastream.core.action import (
     CancelDrain,
     DrainHost,
@@ -19,12 +18,13 @@ from elastream.core.action import (
     SetParallelism,
     SwitchAlternate,
     SwitchEdge,
-    TaskId,
 )
 from elastream.core.decision import Proposal, Unknown
 from elastream.core.frames import Frame
 from elastream.core.metrics import Metric, Rows
 from elastream.core.plant import Plan
+from elastream.core.task_id import TaskId
+from support.fake_plant import FakePlant
 
 TASK = TaskId("count", 0)
 
@@ -179,7 +179,7 @@ def test_what_is_granted_is_part_of_what_was_proposed_and_never_contradicts_itse
     assert [(p.action, p.by) for p in answered] == [(p.action, p.by) for p in proposals]
     granted = [p.action for p in answered if not p.refused]
     assert len(set(granted)) == len(granted)
-    about = [subject(action) for action in granted if not isinstance(action, ReleaseHost | RenewHost | CancelDrain)]
+    about = [action.subject for action in granted if not isinstance(action, ReleaseHost | RenewHost | CancelDrain)]
     assert len(set(about)) == len(about)
     leaving = {action.host for action in granted if isinstance(action, DrainHost | ReleaseHost)}
     assert not leaving & {action.host for action in granted if isinstance(action, MoveTask | LeaseHost | CancelDrain)}
@@ -226,7 +226,7 @@ def contradicted(action, granted) -> bool:
         return isinstance(one, SetParallelism) and isinstance(moved, MoveTask) and moved.task in one.without
 
     return any(
-        (subject(other) == subject(action) and (type(other), type(action)) not in COMPATIBLE)
+        (other.subject == action.subject and other.kind not in action.follows)
         or (isinstance(action, DrainHost | ReleaseHost) and puts_on(other, action.host))
         or removes(other, action)
         or removes(action, other)

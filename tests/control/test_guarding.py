@@ -9,11 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from conformance.fake_plant import FakePlant
-from elastream.control.guarding import Guarding, owed
+from elastream.control.guarding import Guarding, required_switches
 from elastream.control.journal import ActionState, Journal
 from elastream.control.loop import Loop
-from elastream.control.progress import in_force, progress
 from elastream.control.replaying import guarding_again, standings_again
 from elastream.core.action import Action, Outcome, Status, SwitchAlternate, SwitchEdge
 from elastream.core.guarding import Standing
@@ -26,7 +24,8 @@ from elastream.guards.evaluator import Evaluator
 from elastream.guards.subject import Subject
 from elastream.recording.guard_log import GuardLog
 from elastream.recording.recorder import Collector, Recorder, Recording
-from properties import examples
+from support.fake_plant import FakePlant
+from support.property_examples import examples
 
 SIGNALS = "signals: {error: number, peak: truth}\n"
 BY_ERROR = SIGNALS + "guards: {words: {split: {when: error < 0.3}, split_fast: {when: error >= 0.3}}}\n"
@@ -104,7 +103,7 @@ def guarded(
 
 def ran(plant: FakePlant, guarding: Guarding, policy: Any = None, limit: float = 10.0, **options: Any) -> Recording:
     collector = Collector()
-    Loop(plant, policy or Planned(), guarding=guarding, limit=limit, observers=[collector], **options).run()
+    Loop(plant, policy or Planned(), extensions=[guarding], limit=limit, observers=[collector], **options).run()
     return collector.recording
 
 
@@ -259,8 +258,8 @@ def test_guards_that_fail_leave_in_force_what_they_said_last(monkeypatch: pytest
 def test_an_element_for_which_the_plan_has_an_allowed_switch_is_left_to_it() -> None:
     allowed = Standing("words", ("split_fast",), {"split_fast": 1.0}, {}, {"split": "never", "split_fast": "always"})
     seen = replace(FakePlant().observe(), standings={"words": allowed})
-    assert owed(seen, [FAST]) == []
-    assert owed(seen, [SLOW]) == owed(seen, []) == [FAST]
+    assert required_switches(seen, [FAST]) == []
+    assert required_switches(seen, [SLOW]) == required_switches(seen, []) == [FAST]
 
 
 # -- switches under way ------------------------------------------------------------------------------------------------
@@ -323,8 +322,8 @@ def test_only_the_query_that_holds_the_element_tells_whether_a_switch_is_in_effe
     now, before = plant._composition, Composition.default(plant.context.graph)
     for effective, holds in (({}, True), ({query: before}, False), ({query: now}, True), ({"another": now}, False)):
         seen = replace(plant.observe(), effective=effective)
-        assert in_force(FAST, seen) is holds
-        assert (progress(FAST, seen, {}) is not None) is (holds and bool(effective)), "accepted, so it is reported"
+        assert FAST.in_force(seen) is holds
+        assert (FAST.progress(seen, {}) is not None) is (holds and bool(effective)), "accepted, so it is reported"
 
 
 # -- recordings --------------------------------------------------------------------------------------------------------
@@ -369,7 +368,7 @@ def test_a_recording_gives_the_same_standings_again(told: list[tuple[int, Any]],
             seen.append((observation.time, dict(observation.standings)))
 
     watch = Watch()
-    Loop(plant, Planned(), guarding=guarding, limit=20.0, observers=[watch]).run()
+    Loop(plant, Planned(), extensions=[guarding], limit=20.0, observers=[watch]).run()
     recording = watch.recording
     assert list(standings_again(recording, log.versions, Subject.recorded(recording.header))) == seen
     assert [recording.standings_at(time) for time, _ in seen] == [standings for _, standings in seen]
@@ -379,7 +378,7 @@ def test_a_written_recording_holds_signals_standings_and_what_is_in_effect(tmp_p
     plant = Committing()
     _, guarding = guarded(plant, BY_ERROR, {0.0: {"error": 0.1}, 3.0: {"error": 0.5, "peak": True}})
     plant.clock._on_sleep = lambda now: plant.commit()
-    Loop(plant, Planned(), guarding=guarding, limit=8.0, observers=[Recorder(tmp_path / "r.jsonl")]).run()
+    Loop(plant, Planned(), extensions=[guarding], limit=8.0, observers=[Recorder(tmp_path / "r.jsonl")]).run()
     recording = Recording.read(tmp_path / "r.jsonl")
     from elastream.recording.frames import Frames
 
@@ -440,11 +439,10 @@ def test_guards_of_a_recorded_run_are_at_work_again_in_a_simulation_of_it() -> N
     plant.clock._on_sleep = lambda now: log.append(text, "g.yaml", "test") if now == 3.0 else None
     first = ran(plant, guarding)
     again = FakePlant()
-    recalled = guarding_again(first, log.versions, again.clock.now, 1.0)
-    assert recalled is not None
+    (recalled,) = guarding_again(first, log.versions, again.clock.now, 1.0)
     second = ran(again, recalled)
     assert done(first) == [(6.0, FAST, "guards")]
     assert [(time, action) for time, action, _ in done(second)] == [(5.0, FAST)]
     assert second.signals_at(9.0)["error"] == SignalReading(0.4, 5.0)
     assert [version for _, version in second.series.guards] == [1]
-    assert guarding_again(ran(FakePlant(), Guarding(GuardLog())), (), again.clock.now, 0.0) is None
+    assert guarding_again(ran(FakePlant(), Guarding(GuardLog())), (), again.clock.now, 0.0) == ()

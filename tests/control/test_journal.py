@@ -5,8 +5,9 @@ import json
 import pytest
 
 from elastream.control.journal import TRANSITIONS, ActionState, Journal
-from elastream.core.action import KINDS, DrainHost, LeaseHost, MoveTask, SetParallelism, TaskId
+from elastream.core.action import KINDS, DrainHost, LeaseHost, MoveTask, SetParallelism
 from elastream.core.hosts import LifecycleError
+from elastream.core.task_id import TaskId
 from elastream.errors import EnvironmentProblem, InputError
 
 LEASE = LeaseHost("h2", "small", why="load")

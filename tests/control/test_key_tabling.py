@@ -31,41 +31,41 @@ def table(alternate: str) -> KeyTable:
 def test_the_newest_version_is_requested_until_it_is_wanted():
     book, alarms = KeyTableBook(), Alarms(lambda: 0.0)
     tabling = KeyTabling(book)
-    assert tabling.proposals(seen({}), alarms) == ()
+    assert tabling.proposals(seen({}), (), alarms) == ()
     book.append(table("mean"))
     book.append(table("trend"))
     for wanted in ({}, {"predict": 1}):
-        (proposal,) = tabling.proposals(seen(wanted), alarms)
+        (proposal,) = tabling.proposals(seen(wanted), (), alarms)
         assert (proposal.action, proposal.by) == (SetKeyTable("predict", 2), BY)
-    assert tabling.proposals(seen({"predict": 2}), alarms) == ()
+    assert tabling.proposals(seen({"predict": 2}), (), alarms) == ()
 
 
 def test_a_table_that_names_what_guards_do_not_allow_is_refused_until_they_do():
     alarms, tabling = Alarms(lambda: 0.0), KeyTabling(KeyTableBook(table("trend")))
     for allowed, refused in ((("mean",), "its guards do not allow trend, which the table names"), (("mean", "trend"), "")):
         guarded = replace(seen({}), standings={"predict": Standing("predict", allowed)})
-        (proposal,) = tabling.proposals(guarded, alarms)
+        (proposal,) = tabling.proposals(guarded, (), alarms)
         assert proposal.refused == refused
 
 
 def test_a_table_in_force_goes_where_guards_come_to_forbid_what_it_names_and_comes_back_when_they_allow_it():
     alarms, tabling = Alarms(lambda: 0.0), KeyTabling(KeyTableBook(table("trend")))
     forbids, allows = ({"predict": Standing("predict", allowed)} for allowed in (("mean",), ("mean", "trend")))
-    (proposal,) = tabling.proposals(replace(seen({"predict": 1}), standings=forbids), alarms)
+    (proposal,) = tabling.proposals(replace(seen({"predict": 1}), standings=forbids), (), alarms)
     assert (proposal.action, proposal.refused) == (SetKeyTable("predict", 0), "")
     assert proposal.action.why == "its guards do not allow trend, which the table names"
-    (waiting,) = tabling.proposals(replace(seen({}), standings=forbids), alarms)
+    (waiting,) = tabling.proposals(replace(seen({}), standings=forbids), (), alarms)
     assert waiting.refused
-    (again,) = tabling.proposals(replace(seen({}), standings=allows), alarms)
+    (again,) = tabling.proposals(replace(seen({}), standings=allows), (), alarms)
     assert (again.action, again.refused) == (SetKeyTable("predict", 1), "")
     unknown = {"predict": Standing("predict", ())}  # none is allowed: what runs stays
-    assert tabling.proposals(replace(seen({"predict": 1}), standings=unknown), alarms) == ()
+    assert tabling.proposals(replace(seen({"predict": 1}), standings=unknown), (), alarms) == ()
 
 
 def test_an_older_table_that_guards_allow_stays_where_they_forbid_the_newest():
     alarms, tabling = Alarms(lambda: 0.0), KeyTabling(KeyTableBook(table("mean"), table("trend")))
     guarded = replace(seen({"predict": 1}), standings={"predict": Standing("predict", ("mean",))})
-    (proposal,) = tabling.proposals(guarded, alarms)
+    (proposal,) = tabling.proposals(guarded, (), alarms)
     assert proposal.action == SetKeyTable("predict", 2)
     assert proposal.refused
 
@@ -81,9 +81,9 @@ def test_tables_that_cannot_be_read_sound_an_alarm_and_change_nothing():
 
     book, alarms = Damaged(table("mean")), Alarms(lambda: 0.0)
     tabling = KeyTabling(book)
-    assert tabling.proposals(seen({}), alarms) == ()
+    assert tabling.proposals(seen({}), (), alarms) == ()
     (alarm,) = alarms.standing
     assert "line 3" in alarm.said
     book.broken = False
-    assert len(tabling.proposals(seen({}), alarms)) == 1
+    assert len(tabling.proposals(seen({}), (), alarms)) == 1
     assert alarms.standing == ()

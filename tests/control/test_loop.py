@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import pytest
 
-from conformance.fake_plant import FakePlant
 from elastream.control.arbitration import arbitrate
 from elastream.control.journal import ActionState, Journal
 from elastream.control.loop import Loop
@@ -17,17 +16,18 @@ from elastream.core.action import (
     SetParallelism,
     Status,
     SwitchAlternate,
-    TaskId,
 )
 from elastream.core.decision import Proposal, Unknown
 from elastream.core.frames import Frame
 from elastream.core.metrics import Metric, Rows
 from elastream.core.observation import MicroBatch
 from elastream.core.plant import Plan
+from elastream.core.task_id import TaskId
 from elastream.errors import EnvironmentProblem
 from elastream.policies.threshold import Threshold
 from elastream.recording.recorder import Collector
 from elastream.report.summary import summarise
+from support.fake_plant import FakePlant
 
 
 class Scripted:
@@ -441,7 +441,7 @@ def test_that_ever_more_records_are_late_goes_by_the_fewest_that_wait(waits, say
 def test_what_happened_to_a_plant_is_said_with_the_next_round():
     plant = FakePlant(hosts=2)
     happened = ["executor 2 of h2 was lost (it was killed)"]
-    plant.told = lambda: [happened.pop()] if happened and plant.clock.now() >= 3.0 else []
+    plant.incidents = lambda: [happened.pop()] if happened and plant.clock.now() >= 3.0 else []
     _, recording = run(plant, Scripted(), limit=8.0)
     assert notes(recording) == "executor 2 of h2 was lost (it was killed)"
 

@@ -2,12 +2,11 @@
 
 import pytest
 
-from elastream.control.progress import progress
 from elastream.core.action import LeaseHost, Status
 from elastream.core.frames import Frame
 from elastream.core.hosts import HostState, HostType, Lease
 from elastream.core.observation import Observation
-from example_run import example_context
+from support.example_run import example_context
 
 SMALL = HostType("small", cores=1.0, memory=1000)
 
@@ -25,7 +24,7 @@ SMALL = HostType("small", cores=1.0, memory=1000)
     ids=["unknown", "a request that a pool did not meet", "lost"],
 )
 def test_a_lease_that_fails_says_whether_the_host_ever_came(before, reason):
-    outcome = progress(LeaseHost("h2", "small"), Observation(5.0, example_context(), Frame()), before)
+    outcome = LeaseHost("h2", "small").progress(Observation(5.0, example_context(), Frame()), before)
     assert outcome is not None
     assert outcome.status is Status.FAILED
     assert reason in outcome.reason

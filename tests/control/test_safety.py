@@ -3,9 +3,9 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastream.control.safety import BackOff
+from elastream.control.arbitration import BackOff
 from elastream.core.action import DrainHost, LeaseHost
-from fake_clock import FakeClock
+from support.fake_clock import FakeClock
 
 LEASE = LeaseHost("h2", "small")
 

@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conformance.fake_plant import SMALL, FakePlant
 from elastream.clouds.local.local import Local
 from elastream.clouds.standalone import Standalone
 from elastream.control.loop import Loop
@@ -23,6 +22,7 @@ from elastream.policies.highest_value import HighestValue
 from elastream.policies.static import Static
 from elastream.policies.threshold import Threshold
 from elastream.recording.recorder import Collector
+from support.fake_plant import SMALL, FakePlant
 
 MONDAY_10 = 4 * 86400.0 + 10 * 3600.0
 """Monday, 5 January 1970, 10:00 UTC."""

@@ -3,7 +3,7 @@
 import threading
 
 from elastream.core.alarm import AlarmedThread, Alarms
-from waiting import wait_until
+from support.waiting import wait_until
 
 
 def test_an_alarm_keeps_its_time_until_it_is_cleared() -> None:

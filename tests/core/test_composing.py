@@ -5,15 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from elastream.core.action import SetKeyTable, SwitchAlternate, SwitchEdge
-from elastream.core.composition import (
-    Consistency,
-    changed_operators,
-    consistency_of,
-    holder,
-    refusal,
-    refuse_inconsistent,
-    switched,
-)
+from elastream.core.composition import Consistency, changed_operators, consistency_of, refuse_inconsistent, switched
 from elastream.core.observation import Composition
 from elastream.dataflow.builder import Dataflow
 from elastream.dataflow.endpoints import KafkaTopic
@@ -25,7 +17,7 @@ from elastream.loads import constant
 
 
 def by_customer() -> Graph:
-    """source -> forecast (three alternates, chosen by customer) -> a durable choice of one of two sinks."""
+    """Source -> forecast (three alternates, chosen by customer) -> a durable choice of one of two sinks."""
     forecast = tuple(Alternate(name, len, Form.MAP) for name in "abc")
     return Graph(
         "customers",
@@ -90,13 +82,13 @@ def test_all_switches_of_a_plan_are_one_version_and_the_same_plan_again_is_none(
     ],
 )
 def test_what_a_dataflow_cannot_choose_is_refused_in_one_sentence(switch, sentence):
-    assert refusal(by_customer(), switch) == sentence
+    assert switch.refusal(by_customer()) == sentence
 
 
 def test_a_switch_shows_in_the_query_that_runs_the_operator_or_emits_to_the_choice():
     layout = lay_out(by_customer())
-    assert holder(layout, SwitchAlternate("forecast", "b")) == "source"
-    assert holder(layout, SwitchEdge("way", "right")) == "source"
+    assert SwitchAlternate("forecast", "b").segment(layout) == "source"
+    assert SwitchEdge("way", "right").segment(layout) == "source"
     assert len(layout.segments) == 3
 
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from elastream.core.action import TaskId
 from elastream.core.hosts import LifecycleError
 from elastream.core.migration import TRANSITIONS, Migration, MigrationState
+from elastream.core.task_id import TaskId
 
 TASK = TaskId("count", 3)
 PATH = (MigrationState.WARMING, MigrationState.WARM, MigrationState.FLIPPED, MigrationState.LANDED)

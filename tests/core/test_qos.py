@@ -25,7 +25,7 @@ from elastream.core.qos import (
 )
 from elastream.dataflow.builder import Dataflow
 from elastream.dataflow.endpoints import collect, records
-from properties import examples
+from support.property_examples import examples
 
 
 def test_rates_follow_selectivities_and_dealing():

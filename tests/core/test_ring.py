@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from elastream.core.action import SetTokens, from_json, to_json
-from elastream.core.ring import Ring, in_zones, tokens_refusal
+from elastream.core.ring import Ring, in_zones
 from elastream.errors import InputError
-from properties import examples
+from support.property_examples import examples
 
 TOKENS = st.floats(0, 1, exclude_max=True) | st.integers(0, 63).map(lambda n: n / 64)
 KEYS = np.random.default_rng(5).random(400)
@@ -180,7 +180,7 @@ def test_a_request_for_tokens_says_what_is_wrong_with_it():
         (SetTokens("count", (("h1", 0.0), ("h1", 0.5))), "host 'h1' has two tokens on the ring of count"),
         (SetTokens("count", ()), "the ring of count: a ring has no host: it needs at least one"),
     ):
-        assert tokens_refusal(action, partitions) == sentence
+        assert action.refusal(partitions) == sentence
 
 
 def test_a_ring_is_a_value_and_its_tokens_keep_every_bit_in_the_journal():

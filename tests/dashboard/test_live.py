@@ -13,15 +13,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from elastream.core.action import LeaseHost, MoveTask, Outcome, Status, TaskId
+from elastream.core.action import LeaseHost, MoveTask, Outcome, Status
 from elastream.core.alarm import Alarm
 from elastream.core.decision import Decision, Proposal
 from elastream.core.frames import Frame
 from elastream.core.metrics import Metric
 from elastream.core.observation import Observation
+from elastream.core.task_id import TaskId
 from elastream.dashboard.live import DECISIONS, LiveView, PlainView, Screen, remember, sparkline, summary_of, view_for
 from elastream.recording.observer import Header
-from example_run import (
+from support.example_run import (
     example_context,
     example_ending,
     example_events,

@@ -11,7 +11,7 @@ from elastream.dashboard.live import PlainView, Screen
 from elastream.dashboard.summary import print_summary
 from elastream.recording.observer import Ending
 from elastream.recording.recorder import Collector, Recording
-from example_run import example_header, example_recording
+from support.example_run import example_header, example_recording
 
 
 def printed(recording: Recording, report: Path | None = None, width: int = 80) -> list[str]:

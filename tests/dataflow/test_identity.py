@@ -3,10 +3,10 @@ from dataclasses import replace
 import pytest
 
 from elastream import Alternate, Dataflow
+from elastream.dataflow.endpoints import kafka, parquet, records
 from elastream.dataflow.identity import identity_of, refuse_changed
 from elastream.dataflow.stages import lay_out
 from elastream.errors import InputError
-from elastream.io import kafka, parquet, records
 from elastream.loads import constant, ramp
 
 

@@ -18,7 +18,7 @@ from elastream.dataflow.signals import SignalKind
 from elastream.dataflow.stages import lay_out
 from elastream.dataflow.windows import Pairs, Timeout, Window, WindowKind
 from elastream.errors import DataflowError, ElastreamError
-from properties import examples
+from support.property_examples import examples
 
 SCHEMA = "customer string, load double, time timestamp, last boolean"
 ROWS = records([{"customer": "a", "load": 1.0, "time": 0, "last": False}], SCHEMA)
@@ -180,7 +180,7 @@ def test_a_pair_has_the_columns_of_both_sides_and_the_key_once() -> None:
 
 
 def with_operator(**fields: object) -> Graph:
-    """source -> f -> sink, where f has two alternates and `fields`."""
+    """Source -> f -> sink, where f has two alternates and `fields`."""
     stream = started()
     alternates = (Alternate("a", float, Form.MAP), Alternate("b", float, Form.MAP))
     given = {"alternates": alternates, "returns": "n int"} | fields
@@ -188,7 +188,7 @@ def with_operator(**fields: object) -> Graph:
 
 
 def keyed(*forms: Form, **fields: object) -> Graph:
-    """source -> f -> sink, where f is keyed, with an alternate for each form."""
+    """Source -> f -> sink, where f is keyed, with an alternate for each form."""
     alternates = tuple(Alternate(f"a{number}", stateful, form) for number, form in enumerate(forms))
     return with_operator(**{"kind": Kind.KEYED, "key": ("customer",), "alternates": alternates} | fields)
 

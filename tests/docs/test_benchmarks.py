@@ -54,8 +54,8 @@ def test_a_reaction_ends_when_latency_stays_within_its_level_and_the_last_move_h
     monkeypatch.syspath_prepend(ROOT / "benchmarks")
     from reaction import last_landed, recovered
 
-    from elastream.core.action import TaskId
     from elastream.core.migration import Migration, MigrationState
+    from elastream.core.task_id import TaskId
 
     kept = [(11.0, True), (12.0, False), (13.0, True), (14.0, False), (20.0, True), (26.0, True)]
     assert recovered(kept, step=10.0) == 20.0

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import typer.main
-from doc_blocks import PAGES, ROOT, Block, Page, blocks, ids, page_of, spans
+from typer.testing import CliRunner
 
 import elastream
 from elastream.cli.app import app
@@ -18,7 +18,8 @@ from elastream.documents.dataflow import load_document
 from elastream.guards.document import load_guards
 from elastream.pool.document import load_manager
 from elastream.recording.recorder import Recorder
-from example_run import play
+from support.doc_blocks import PAGES, ROOT, Block, Page, blocks, ids, page_of, spans
+from support.example_run import play
 
 PYTHON = ("python", "py")
 LANGUAGES = {*PYTHON, "yaml", "sh", "text", ""}
@@ -37,6 +38,9 @@ operators: {lines: {source: simulated}, out: {from: lines, sink: simulated}}
 """
 """What stands before keys of a dataflow's document that are shown alone."""
 
+FIRST_PAGES = (ROOT / "README.md", ROOT / "docs/index.md")
+"""Pages whose blocks people paste into an empty folder."""
+
 FILES = {"token": "a token of sixteen characters or more", "books/a.txt": "to be or not to be", "reviews/a.txt": "a review"}
 """Files that pages speak of."""
 
@@ -53,7 +57,8 @@ def folder(tmp_path, monkeypatch) -> Path:
 
 def started(folder: Path) -> Page:
     """A page that may use what `elastream` offers without importing it, and where it is about other things a `flow` and a
-    folder of a run, `recorded`."""
+    folder of a run, `recorded`.
+    """
     flow = Dataflow("flow")
     flow.source(records([{"value": "to be"}], "value string")).sink(collect("seen"))
     recorded = folder / "runs" / "words-1"
@@ -73,7 +78,7 @@ def test_a_block_says_what_it_is():
     assert [b.place for page in PAGES for b in blocks(page) if b.language not in known] == []
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if not needs_spark(page)], ids=ids)
+@pytest.mark.parametrize("page", [page for page in PAGES if not needs_spark(page) and page not in FIRST_PAGES], ids=ids)
 def test_python_and_yaml_of_a_page_work(page, folder):
     carried_out = started(folder)
     for block in blocks(page):
@@ -84,6 +89,17 @@ def test_python_and_yaml_of_a_page_work(page, folder):
     for flow in carried_out.names.values():
         if isinstance(flow, Dataflow):
             assert flow.graph.operators
+
+
+@pytest.mark.parametrize("page", FIRST_PAGES, ids=ids)
+def test_program_of_a_first_page_checks_in_an_empty_folder(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    programs = [block for block in blocks(page) if block.title]
+    assert programs
+    for block in programs:
+        Path(block.title).write_text(block.text)
+        result = CliRunner().invoke(app, ["check", block.title])
+        assert "is valid" in result.output, result.output
 
 
 def read(block: Block, folder: Path) -> None:

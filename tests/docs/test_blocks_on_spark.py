@@ -4,18 +4,19 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from doc_blocks import PAGES, ROOT, blocks, ids
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
-from test_blocks import PYTHON, folder, needs_spark, started
+from test_blocks import FIRST_PAGES, PYTHON, folder, needs_spark, started
 
 from elastream import Autopilot, Dataflow
 from elastream.core.observation import Composition
 from elastream.dataflow.endpoints import KafkaTopic
+from elastream.dataflow.graph import Graph
 from elastream.dataflow.stages import lay_out
 from elastream.recording.directory import RunDirectory
 from elastream.spark.queries.compiler import start_queries
-from waiting import wait_until
+from support.doc_blocks import PAGES, ROOT, blocks, ids, page_of
+from support.waiting import wait_until
 
 pytestmark = pytest.mark.spark
 
@@ -39,7 +40,7 @@ def query(spark: SparkSession, tmp_path: Path) -> Iterator[StreamingQuery]:
     counting.stop()
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if needs_spark(page)], ids=ids)
+@pytest.mark.parametrize("page", [page for page in PAGES if needs_spark(page) and page not in FIRST_PAGES], ids=ids)
 def test_blocks_beside_a_query_that_exists_work(page, folder, spark, query):
     carried_out = started(folder)
     for block in (each for each in blocks(page) if each.language in PYTHON):
@@ -56,6 +57,7 @@ def has_had_records(query: StreamingQuery) -> bool:
     return bool(query.lastProgress and query.lastProgress["numInputRows"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", DATAFLOWS, ids=ids)
 def test_dataflows_of_a_page_run(page, folder, spark):
     carried_out = started(folder)
@@ -68,12 +70,30 @@ def test_dataflows_of_a_page_run(page, folder, spark):
     ]
     assert graphs
     for graph in graphs:
-        directory = RunDirectory.create(folder / "runs", graph.name)
-        running = start_queries(
-            spark, lay_out(graph), directory, Composition.default(graph), state_partitions=1, batch_seconds=1.0
-        )
-        try:
-            wait_until(lambda running=running: all(has_had_records(each.query) for each in running))
-        finally:
-            for each in running:
-                each.query.stop()
+        assert_reads_records(graph, folder, spark)
+
+
+def assert_reads_records(graph: Graph, folder: Path, spark: SparkSession) -> None:
+    """Start the queries of a dataflow, and wait until each has had records."""
+    directory = RunDirectory.create(folder / "runs", graph.name)
+    running = start_queries(
+        spark, lay_out(graph), directory, Composition.default(graph), state_partitions=1, batch_seconds=1.0
+    )
+    try:
+        wait_until(lambda: all(has_had_records(each.query) for each in running))
+    finally:
+        for each in running:
+            each.query.stop()
+
+
+@pytest.mark.parametrize("page", FIRST_PAGES, ids=ids)
+def test_first_page_runs_in_an_empty_folder(page, tmp_path, monkeypatch, spark):
+    monkeypatch.chdir(tmp_path)
+    pasted = page_of(tmp_path, {})
+    for block in (each for each in blocks(page) if each.language in PYTHON):
+        pasted.execute(block)
+    if "pilot" in pasted.names:
+        pasted.names["pilot"].stop()
+        pasted.names["query"].stop()
+    (graph,) = [each.graph for each in pasted.names.values() if isinstance(each, Dataflow)]
+    assert_reads_records(graph, tmp_path, spark)

@@ -6,12 +6,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from doc_blocks import ROOT, blocks
 from test_blocks import PYTHON, command_in, folder, read, started
 from typer.testing import CliRunner
 
 from conformance.provider_suite import Made, ProviderCase, provider_suite
 from elastream.cli.app import app
+from support.doc_blocks import ROOT, blocks
 
 __all__ = ["folder"]  # the fixture
 

@@ -22,7 +22,7 @@ from elastream.documents.user_code import ProgramError
 from elastream.errors import DataflowError, ElastreamError, InputError
 from elastream.loads import ramp
 from elastream.policies.threshold import Threshold
-from properties import examples
+from support.property_examples import examples
 
 GOOD = """\
 dataflow: word_count
@@ -78,7 +78,7 @@ def test_a_document_holds_the_dataflow_and_how_to_run_it(folder: Path) -> None:
     Path("flow.yaml").write_text(GOOD)
     document = load_document("flow.yaml")
     assert document.flow.name == "word_count"
-    assert document.target_latency == 2.0
+    assert document.settings["target_latency"] == 2.0
     assert document.policy is not None
     assert (document.policy.name, document.policy.parameters) == ("threshold", {"scale_out": 0.7})
     small = HostType("small", cores=0.5, price=0.02, billing=Billing(600))

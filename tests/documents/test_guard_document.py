@@ -18,7 +18,7 @@ from elastream.dataflow.operators import Alternate, Edge, Kind, Operator
 from elastream.dataflow.signals import Feed, Signal, SignalKind
 from elastream.errors import ElastreamError
 from elastream.guards.document import load_guards, parse_guards
-from properties import examples
+from support.property_examples import examples
 
 GRAPH = Graph(
     "grid",

@@ -78,7 +78,7 @@ def written(folder: Path, who: str = "forecast", alternate: str = "arima") -> Pa
 
 
 def test_a_document_names_the_key_tables_that_a_run_begins_with(tmp_path):
-    (table,) = load_document(written(tmp_path)).tables
+    (table,) = load_document(written(tmp_path)).settings["tables"]
     assert (table.operator, dict(table.rows)) == ("forecast", {("1",): "arima"})
 
 

@@ -14,7 +14,7 @@ from elastream.dataflow.graph import Graph
 from elastream.dataflow.operators import Alternate
 from elastream.documents.dataflow import load_document
 from elastream.errors import DataflowError, ElastreamError
-from properties import examples
+from support.property_examples import examples
 
 EVERYTHING = """\
 dataflow: grid

@@ -8,11 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from elastream.api.options import RunOptions, with_options
-from elastream.api.run import run
+from elastream.api.run import Command
 from elastream.cli.app import app
-from elastream.clouds.provider import Cloud
-from elastream.core.plant import Policy
+from elastream.clouds.provider import SupportsOpen
+from elastream.core.plant import SupportsPlan
 from elastream.dataflow.endpoints import StreamReader, StreamWriter
 from elastream.documents.dataflow import load_document
 from elastream.documents.registry import CLOUD, LINKS, POLICY, SINK, SOURCE, SPEEDS, Registry, made, named_in, parameters_of
@@ -21,6 +20,7 @@ from elastream.errors import DataflowError, ElastreamError, InputError
 from elastream.loads import LinkSource, SpeedSource
 from elastream.policies.btu import Btu
 from elastream.policies.highest_value import HighestValue
+from elastream.settings import RunSettings
 
 MINE = '''
 from dataclasses import dataclass
@@ -139,7 +139,7 @@ def test_a_policy_in_a_file_beside_the_document_is_made_with_its_parameters(fold
     setting = load_document(document(folder, policy="{mine.py:Mine: {threshold: 0.7, every: 1min}}")).policy
     assert setting is not None
     policy = setting.build()
-    assert (policy.name, policy.threshold, policy.every) == ("mine", 0.7, 60.0)
+    assert (policy.name, policy.own.threshold, policy.own.every) == ("mine", 0.7, 60.0)
 
 
 @pytest.mark.parametrize("name", sorted(POLICY.known))
@@ -304,25 +304,15 @@ def test_the_policy_and_the_cloud_of_the_command_replace_those_of_the_program(fo
     theirs = made(POLICY, "mine.py:Mine", {}, References(folder))
     other = made(CLOUD, "mine.py:Cloudy", {"host_type": "small", "max_hosts": 2}, References(folder))
 
-    class Stop(Exception):
-        pass
-
-    given = []
-
-    def before(graph, policy, cloud, *further):
-        given.append((policy, cloud))
-        raise Stop
-
     assert found.cloud is not None
     ours, cloud = made(POLICY, "threshold", {}, References(folder)), found.cloud.build()
-    for options, expected in (
-        (RunOptions(before=before), (ours, cloud)),
-        (RunOptions(before=before, policy=theirs), (theirs, cloud)),
-        (RunOptions(before=before, cloud=other), (ours, other)),
+    for replaced, expected in (
+        ({}, (ours, cloud)),
+        ({"policy": theirs}, (theirs, cloud)),
+        ({"cloud": other}, (ours, other)),
     ):
-        with with_options(options), pytest.raises(Stop):
-            run(found.flow, policy=ours, cloud=cloud)
-        assert given.pop() == expected
+        settings = Command(replaced).applied(RunSettings(policy=ours, cloud=cloud))
+        assert (settings.policy, settings.cloud) == expected
 
 
 def test_a_source_of_the_users_own_cannot_be_simulated_without_a_load(folder: Path) -> None:
@@ -347,8 +337,8 @@ def test_a_load_cannot_be_declared_for_what_has_no_records_to_replay(folder: Pat
 @pytest.mark.parametrize(
     ("registry", "protocol"),
     [
-        (POLICY, Policy),
-        (CLOUD, Cloud),
+        (POLICY, SupportsPlan),
+        (CLOUD, SupportsOpen),
         (SOURCE, StreamReader),
         (SINK, StreamWriter),
         (SPEEDS, SpeedSource),

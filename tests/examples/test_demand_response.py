@@ -11,11 +11,11 @@ import pandas as pd
 import pytest
 from demand_response import CURTAILED, Known, Plan, forecast_error, forecast_hour, integrate, select_customers
 
-from elastream.api.options import RunOptions, with_options
-from elastream.experiments.dynamic_dataflow.methods import HISTORY, HORIZON, METHODS, Fitted
+from elastream.api.run import commanded
 from elastream.guards.document import load_guards
 from elastream.policies.forecasting.selection import Selector
 from elastream.recording.recorder import Recording
+from elastream_papers.thesis.dynamic_dataflow.methods import HISTORY, HORIZON, METHODS, Fitted
 
 
 class Constant:
@@ -119,7 +119,7 @@ def test_known_is_the_past_up_to_the_start(given):
 @pytest.mark.slow
 def test_on_spark_forecasts_switch_and_a_peak_wakes_curtailment(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    with with_options(RunOptions(runs=tmp_path / "runs")):
+    with commanded(runs=tmp_path / "runs"):
         demand_response.main(8, 6)
     said = capsys.readouterr().out
     assert "48 forecasts by" in said

@@ -1,5 +1,6 @@
 """The Linear Road example: its traffic keeps the benchmark's rules, and its operators give what plain loops over all lines
-give, however the lines are divided into batches and whichever alternates run."""
+give, however the lines are divided into batches and whichever alternates run.
+"""
 
 import tempfile
 from collections import Counter, defaultdict
@@ -35,12 +36,12 @@ from linear_road import (
 from road_check import Day, differences, expect, identity, relative_throughput, stops
 from traffic import BALANCE, ENTRANCE, EXIT, FEET, MILE, PERIOD, REPORT, TRAVEL, WEATHER, Road, parsed, send
 
-from elastream.api.options import RunOptions, with_options
+from elastream.api.run import commanded
 from elastream.core.action import LeaseHost, SwitchAlternate
-from elastream.experiments.reactive.linear_road import CONGESTION, EDGES, OPERATORS, TRAVEL_TIMES
 from elastream.loads import constant
 from elastream.recording.recorder import Recording
-from properties import examples
+from elastream_papers.thesis.reactive.linear_road import CONGESTION, EDGES, OPERATORS, TRAVEL_TIMES
+from support.property_examples import examples
 
 SAMPLE = Path(__file__).parents[2] / "../shared/data/linearroad/datafile20seconds.dat"
 HISTORY = History.of()
@@ -348,7 +349,7 @@ def test_a_plan_sends_as_many_lines_as_are_due():
 @pytest.mark.slow
 def test_on_hosts_under_ce_every_row_is_right_and_no_query_starts_again(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    with with_options(RunOptions(runs=tmp_path / "runs")):
+    with commanded(runs=tmp_path / "runs"):
         linear_road.main(100.0, (20, 40, 10))
     said = capsys.readouterr().out
     assert "are those of plain loops over the same lines" in said

@@ -6,7 +6,7 @@ import manufacturing
 import numpy as np
 import pytest
 
-from elastream.api.options import RunOptions, with_options
+from elastream.api.run import commanded
 from elastream.core.metrics import Metric
 from elastream.errors import EnvironmentProblem
 from elastream.loads import steps
@@ -18,7 +18,7 @@ from elastream.recording.recorder import Recording
 @pytest.mark.skipif(manufacturing.needs_tesseract() != "", reason=manufacturing.needs_tesseract())
 def test_every_display_is_read_and_reported_exactly_once_and_every_warning_is_reported(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    with with_options(RunOptions(runs=tmp_path / "runs")):
+    with commanded(runs=tmp_path / "runs"):
         manufacturing.main(steps(2, 4, every=4 * manufacturing.TICK))
     said = capsys.readouterr().out
     assert "24 displays, 16 of them in 1 reports: each reading arrived exactly once." in said
@@ -38,7 +38,7 @@ def test_every_display_is_read_and_reported_exactly_once_and_every_warning_is_re
 def test_without_tesseract_nothing_is_started_and_what_to_do_is_said(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     with (
-        with_options(RunOptions(runs=tmp_path / "runs")),
+        commanded(runs=tmp_path / "runs"),
         pytest.raises(EnvironmentProblem, match="apt-get install tesseract-ocr"),
     ):
         manufacturing.main()

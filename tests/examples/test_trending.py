@@ -1,5 +1,6 @@
 """The trending example: its operators give what plain loops over all lines give, however the lines are divided into batches
-and tasks, and what it checks itself by is right."""
+and tasks, and what it checks itself by is right.
+"""
 
 import json
 import tempfile
@@ -30,12 +31,12 @@ from trending import (
     words_of,
 )
 
-from elastream.api.options import RunOptions, with_options
+from elastream.api.run import commanded
 from elastream.dataflow.compiling import refuse_uncompilable
 from elastream.dataflow.stages import lay_out
 from elastream.recording.recorder import Recording
 from elastream.spark.dataflow.sinks import begin_results
-from properties import examples
+from support.property_examples import examples
 
 STREAM = st.lists(st.tuples(st.integers(0, 40), st.sampled_from(["comet", "dragon", "o", "tempest"])), max_size=60)
 """(slot, word), in any order: `batches_of` brings them into theirs."""
@@ -153,7 +154,7 @@ def test_one_host_is_killed_once_some_seconds_after_the_first_observation():
 @pytest.mark.slow
 def test_a_host_killed_in_the_run_changes_no_count_and_no_query_starts_again(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    with with_options(RunOptions(runs=tmp_path / "runs")):
+    with commanded(runs=tmp_path / "runs"):
         trending.main(Plan((Step(45, 3), Step(15, 4, repeating=1))), killed=25.0)
     said = capsys.readouterr().out
     assert "every window and every rank equals that of plain loops" in said

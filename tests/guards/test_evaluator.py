@@ -4,7 +4,6 @@ import math
 from typing import Any
 
 import pytest
-from guards_by_hand import SIGNALS, Row, by_hand, texts
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -14,6 +13,7 @@ from elastream.guards.elements import Element, Guard, GuardSet, guard_of
 from elastream.guards.evaluator import Evaluator
 from elastream.guards.language import Language
 from elastream.guards.program import program_of
+from support.guards_by_hand import SIGNALS, Row, by_hand, texts
 
 LANGUAGE = Language(SIGNALS)
 

@@ -2,7 +2,6 @@
 
 import pytest
 from cel_expr_python import cel
-from guards_by_hand import SIGNALS, texts
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,6 +12,7 @@ from elastream.guards.evaluator import Evaluator
 from elastream.guards.language import GuardError, Language
 from elastream.guards.program import program_of
 from elastream.guards.tree import Read
+from support.guards_by_hand import SIGNALS, texts
 
 LANGUAGE = Language(SIGNALS)
 SLOTS = {Read(signal.name): n for n, signal in enumerate(SIGNALS)}

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from elastream.dataflow.signals import Feed, Signal, SignalKind, SignalReading
 from elastream.errors import DataflowError
 from elastream.guards.pollers import Pollers, value_of
-from fake_clock import FakeClock
-from properties import examples
-from waiting import wait_until
+from support.fake_clock import FakeClock
+from support.property_examples import examples
+from support.waiting import wait_until
 
 OFTEN = 0.05
 

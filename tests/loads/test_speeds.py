@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from elastream.errors import InputError
 from elastream.loads.speeds import Ec2Speeds, SpeedTrace, SpeedWalk, number_of, slot_at
-from properties import examples
+from support.property_examples import examples
 
 HOURS = 3600.0
 MANY = 2_000

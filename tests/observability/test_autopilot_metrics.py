@@ -6,13 +6,13 @@ from dataclasses import replace
 import pytest
 from prometheus_client import CollectorRegistry
 
-from conformance.fake_plant import FakePlant
 from elastream.control.loop import Loop
 from elastream.core.alarm import Alarm
 from elastream.core.frames import Frame
 from elastream.core.metrics import Metric, Rows
 from elastream.observability.metrics import PrometheusObserver, metric_name
 from elastream.policies.threshold import Threshold
+from support.fake_plant import FakePlant
 
 
 def run(observer, **loop):

@@ -6,19 +6,20 @@ from dataclasses import replace
 
 import pytest
 
-from conformance.fake_plant import FakePlant
 from elastream.control.loop import Loop
-from elastream.core.action import DrainHost, LeaseHost, MoveTask, Outcome, ReleaseHost, Status, SwitchAlternate, TaskId
+from elastream.core.action import DrainHost, LeaseHost, MoveTask, Outcome, ReleaseHost, Status, SwitchAlternate
 from elastream.core.alarm import Alarm
 from elastream.core.decision import Decision, Fault, Proposal, Unknown
 from elastream.core.event import Reason, RunEvent, types_of
 from elastream.core.metrics import Metric, Rows
 from elastream.core.plant import Plan
 from elastream.core.scaling import ScalingRules
+from elastream.core.task_id import TaskId
 from elastream.core.wording import at_most
 from elastream.errors import EnvironmentProblem
 from elastream.observability.events import REPEATED, EventBook, EventLog
 from elastream.policies.common.reach import HALF_HELP, NO_HELP
+from support.fake_plant import FakePlant
 
 
 def decision(time=0.0, *, refused=(), done=(), **more):

@@ -18,7 +18,7 @@ from elastream.policies.placements import Untouched
 from elastream.recording.guard_log import GuardLog
 from elastream.recording.recorder import Collector
 from elastream.simulator import SimulatedPlant, make_plant
-from waiting import wait_until
+from support.waiting import wait_until
 
 GRAPH = Graph(
     "grid",
@@ -71,7 +71,7 @@ def test_a_switch_in_a_file_is_followed_there_and_back(tmp_path: Path, fused: bo
             plant,
             Untouched(),
             clock=Thrown(plant, pollers, switch, {20.0: "true", 40.0: "false"}),
-            guarding=Guarding(versions, pollers),
+            extensions=[Guarding(versions, pollers)],
             observers=[collector],
             limit=60.0,
             to_the_limit=True,

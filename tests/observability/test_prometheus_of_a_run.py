@@ -8,10 +8,10 @@ import urllib.request
 
 import pytest
 
-from prometheus import needs_prometheus, prometheus, promtool, query
-from waiting import wait_until
+from support.prometheus_server import needs_prometheus, prometheus, promtool, query
+from support.waiting import wait_until
 
-pytestmark = [pytest.mark.spark, needs_prometheus]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, needs_prometheus]
 PORT, SERVER = 25015, 25016
 PROGRAM = """
 from elastream import Dataflow, HostType, Local, run

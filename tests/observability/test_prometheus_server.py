@@ -6,13 +6,13 @@ import urllib.request
 
 import pytest
 
-from conformance.fake_plant import FakePlant
 from elastream.control.loop import Loop
 from elastream.observability.metrics import PrometheusObserver
 from elastream.observability.monitoring import FILES, written
 from elastream.policies.threshold import Threshold
-from prometheus import needs_prometheus, prometheus, promtool, query, samples
-from waiting import wait_until
+from support.fake_plant import FakePlant
+from support.prometheus_server import needs_prometheus, prometheus, promtool, query, samples
+from support.waiting import wait_until
 
 PORT, SERVER = 25013, 25014
 

@@ -6,13 +6,14 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import StatusCode
 
-from conformance.fake_plant import FakePlant
 from elastream.control.loop import Loop
-from elastream.core.action import LeaseHost, MoveTask, Outcome, ReleaseHost, Status, TaskId
+from elastream.core.action import LeaseHost, MoveTask, Outcome, ReleaseHost, Status
 from elastream.core.decision import Decision, Fault, Proposal
 from elastream.core.plant import Plan
+from elastream.core.task_id import TaskId
 from elastream.observability.tracing import ROUND, SpanObserver
 from elastream.recording.observer import Ending
+from support.fake_plant import FakePlant
 
 
 @pytest.fixture

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from every_policy import EVERY, ROUND, looped, plant
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -16,7 +15,8 @@ from elastream.core.frames import Frame, TaskFrame
 from elastream.core.metrics import Metric, Rows
 from elastream.core.observation import Observation
 from elastream.core.plant import Plan
-from properties import examples
+from support.every_policy import EVERY, ROUND, looped, plant
+from support.property_examples import examples
 
 STEADY = [300] * 16
 ABSURD = [1e18, math.inf, -math.inf, -1.0, -1e18]

@@ -5,7 +5,7 @@ from elastream.core.hosts import HostState
 from elastream.policies.elastic_allocator.policy import ElasticAllocator
 from elastream.policies.otd import Otd
 from elastream.policies.placements import Even, Random
-from placement_cases import seen
+from support.placement_observations import seen
 
 
 def where(observation, actions):

@@ -4,7 +4,6 @@ import math
 
 import numpy as np
 import pytest
-from enactment_cases import BTU10, lease, observe, operator
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -18,6 +17,7 @@ from elastream.policies.btu import (
     predicted_duration,
 )
 from elastream.policies.common.draft import Draft
+from support.visp_observations import BTU10, lease, observe, operator
 
 NAN = math.nan
 

@@ -3,7 +3,6 @@
 from dataclasses import replace
 
 import pytest
-from enactment_cases import BTU10, lease, observe, operator
 
 from elastream.core.action import DrainHost, LeaseHost, ReleaseHost, RenewHost, SetParallelism
 from elastream.core.decision import Unknown
@@ -13,6 +12,7 @@ from elastream.policies.btu import Btu
 from elastream.policies.common.draft import Draft
 from elastream.policies.common.queues import service_levels
 from elastream.policies.queue_threshold import QueueThreshold
+from support.visp_observations import BTU10, lease, observe, operator
 
 ENDING = (lease("h1"), lease("h2", since=300.0))
 """At 540 s, 60 s of the first unit of h1 are left, and h2 is far from the end of its own."""
@@ -98,8 +98,8 @@ def test_a_stage_has_the_sum_of_its_levels_and_without_any_its_part_of_the_targe
     assert service_levels(observation.context) == {"a": 2.0, "b": 3.0, "in": 5.0}
     bare = observe([operator("a", level=None), operator("b", level=4.0), operator("c", level=None)], {"h1": []})
     assert service_levels(replace(bare.context, target_latency=6.0)) == {"a": 2.0, "b": 4.0, "c": 2.0}
-    assert Btu().unfit(bare.context).startswith("it keeps service levels, and operator 'a' has none")
-    assert Btu().unfit(replace(bare.context, target_latency=6.0)) == ""
+    assert Btu().unsupported_reason(bare.context).startswith("it keeps service levels, and operator 'a' has none")
+    assert Btu().unsupported_reason(replace(bare.context, target_latency=6.0)) is None
 
 
 def test_what_is_lacking_to_find_out_whether_records_are_late_is_named():

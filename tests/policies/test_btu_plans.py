@@ -1,20 +1,11 @@
 """What the BTU-based policy asks for: observations in, actions out."""
 
-from enactment_cases import BTU10, lease, observe, operator
-
-from elastream.core.action import (
-    CancelDrain,
-    DrainHost,
-    LeaseHost,
-    MoveTask,
-    ReleaseHost,
-    RenewHost,
-    SetParallelism,
-    TaskId,
-)
+from elastream.core.action import CancelDrain, DrainHost, LeaseHost, MoveTask, ReleaseHost, RenewHost, SetParallelism
 from elastream.core.hosts import Billing, HostState, HostType, Lease
 from elastream.core.metrics import Metric
+from elastream.core.task_id import TaskId
 from elastream.policies.btu import Btu
+from support.visp_observations import BTU10, lease, observe, operator
 
 LATE = {Metric.DURATION: 2.0, Metric.BACKLOG: 80.0}
 IN_TIME = {Metric.DURATION: 0.5, Metric.BACKLOG: 5.0}

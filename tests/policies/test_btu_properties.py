@@ -4,7 +4,6 @@ import math
 from dataclasses import replace
 
 import pytest
-from enactment_cases import lease, observe, operator
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -15,7 +14,8 @@ from elastream.core.hosts import HostState
 from elastream.core.metrics import Metric
 from elastream.policies.btu import Btu
 from elastream.policies.queue_threshold import QueueThreshold
-from properties import examples
+from support.property_examples import examples
+from support.visp_observations import lease, observe, operator
 
 OPERATORS = [operator("a", cores=0.7, memory=500), operator("b", cores=0.1, memory=450), operator("c", 1.5, 900, None)]
 NAMES = [each.name for each in OPERATORS]

@@ -5,11 +5,11 @@ import math
 import pytest
 from planning.algorithms.test_placement import observe
 
-from conformance.fake_plant import FakePlant
 from elastream.control.loop import Loop
 from elastream.core.action import LeaseHost, MoveTask
 from elastream.policies.by_load import ByLoad
 from elastream.policies.threshold import Threshold
+from support.fake_plant import FakePlant
 
 
 def test_where_no_host_can_be_leased_only_tasks_are_moved():

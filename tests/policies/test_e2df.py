@@ -6,19 +6,20 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from elastream.core.action import CancelDrain, DrainHost, LeaseHost, MoveTask, ReleaseHost, SetParallelism, TaskId, describe
+from elastream.core.action import CancelDrain, DrainHost, LeaseHost, MoveTask, ReleaseHost, SetParallelism
 from elastream.core.decision import Unknown
 from elastream.core.frames import Frame, TaskFrame
 from elastream.core.hosts import Billing, HostState, HostType, Lease
 from elastream.core.metrics import Metric, Rows
 from elastream.core.observation import Context, MicroBatch, Observation
+from elastream.core.task_id import TaskId
 from elastream.dataflow.graph import Graph
 from elastream.dataflow.operators import Alternate, Delivery, Edge, Kind, Operator
 from elastream.dataflow.stages import lay_out
 from elastream.errors import InputError
 from elastream.policies.e2df.policy import E2df
 from elastream.policies.e2df.snapshot import snapshot_of
-from one_run import OneRun
+from support.policy_run import OneRun
 
 SMALL = HostType("small", cores=1.0, slots=1)
 GRAPH = Graph(
@@ -205,7 +206,7 @@ def test_the_first_placement_waits_for_its_hosts_and_asks_for_them() -> None:
 
 
 def refusals(policy: E2df | OneRun, seen: Observation) -> list[tuple[str, str, str]]:
-    return [(describe(p.action), p.by, p.refused) for p in policy.plan(seen).refused]
+    return [(p.action.describe(), p.by, p.refused) for p in policy.plan(seen).refused]
 
 
 def test_what_the_application_manager_refuses_its_operators_is_reported_by_name_and_reason() -> None:
@@ -417,7 +418,7 @@ def noted(seen: Observation, host: str, note: str) -> Observation:
 
 def test_an_operator_without_a_free_slot_requests_one_host_and_not_another_while_that_is_on_its_way() -> None:
     seen = replace(observed({"h1": 0.9, "h2": 0.1}, FULL), next_host=3)
-    assert [describe(action) for action in SHARED.plan(seen).actions] == ["lease h3 (small)"]
+    assert [action.describe() for action in SHARED.plan(seen).actions] == ["lease h3 (small)"]
     waiting = observed({"h1": 0.9, "h2": 0.1, "h3": 0.0}, FULL, states={"h3": HostState.REQUESTED})
     assert SHARED.plan(waiting).actions == ()
 
@@ -436,7 +437,7 @@ def test_a_request_that_waits_for_room_is_not_repeated_in_another_region_and_one
     waits = noted(seen, "h3", "it waits: for room")
     assert SHARED.plan(waits).actions == ()
     refused = replace(waits, leases={**waits.leases, "h3": replace(waits.leases["h3"], refused=True)})
-    assert [describe(action) for action in SHARED.plan(refused).actions] == ["lease h4 (far)"]
+    assert [action.describe() for action in SHARED.plan(refused).actions] == ["lease h4 (far)"]
 
 
 def test_who_decides_on_hosts_is_one_of_three() -> None:
@@ -454,7 +455,7 @@ def test_empty_hosts_are_given_back_once_they_had_time_to_get_something() -> Non
     young = observed({"h1": 0.5, "h2": 0.5, "h3": 0.0}, tasks, time=59.0)
     assert SHARED.plan(young).actions == ()
     old = observed({"h1": 0.5, "h2": 0.5, "h3": 0.0}, tasks, time=60.0)
-    assert [describe(action) for action in SHARED.plan(old).actions] == ["release h3"]
+    assert [action.describe() for action in SHARED.plan(old).actions] == ["release h3"]
 
 
 def test_where_hosts_are_shared_nothing_is_drained_and_no_spare_hosts_are_leased() -> None:

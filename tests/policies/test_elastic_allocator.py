@@ -8,15 +8,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from elastream.core.action import MoveTask, TaskId
+from elastream.core.action import MoveTask
 from elastream.core.frames import Frame
 from elastream.core.hosts import HostState
 from elastream.core.metrics import Metric
 from elastream.core.observation import MicroBatch
+from elastream.core.task_id import TaskId
 from elastream.errors import InputError
 from elastream.policies.elastic_allocator.policy import ElasticAllocator, background_of, needs_of, overload
-from placement_cases import HOST, pairs, seen
-from properties import examples
+from support.placement_observations import HOST, pairs, seen
+from support.property_examples import examples
 
 
 def test_an_operator_that_falls_behind_needs_more_than_it_has_and_one_that_is_faster_than_its_input_no_less():

@@ -18,7 +18,7 @@ from elastream.core.guarding import Standing
 from elastream.core.hosts import HostState, HostType, Lease
 from elastream.core.metrics import Metric
 from elastream.core.observation import Composition, Context, Observation
-from elastream.core.plant import refuse_unfit
+from elastream.core.plant import refuse_unsupported
 from elastream.dataflow.graph import Graph
 from elastream.dataflow.operators import Alternate, Edge, Kind, Operator
 from elastream.dataflow.stages import lay_out
@@ -34,15 +34,15 @@ from elastream.recording.guard_log import GuardLog
 from elastream.recording.recorder import Collector
 from elastream.report.dynamic import ran
 from elastream.simulator import Settings, make_plant
-from one_run import OneRun
-from properties import examples
+from support.policy_run import OneRun
+from support.property_examples import examples
 
 VM = HostType("vm", cores=2.0)
 DECLARED = {"arima": (1.0, 0.02), "tree": (0.8, 0.005), "mean": (0.3, 0.001)}
 
 
 def graph(declared: dict[str, tuple[float, float | None]] | None = None) -> Graph:
-    """meters -> forecast (alternates with value and cost) -> a choice of `curtail`, which works, or nothing."""
+    """Meters -> forecast (alternates with value and cost) -> a choice of `curtail`, which works, or nothing."""
     alternates = tuple(Alternate(name, value=value, cost=cost) for name, (value, cost) in (declared or DECLARED).items())
     return Graph(
         "grid",
@@ -325,11 +325,11 @@ def test_a_dataflow_without_anything_to_choose_is_refused_and_so_is_what_the_siz
     bare = Graph("bare", plain.operators[:2] + plain.operators[3:4], (Edge("meters", "forecast"), Edge("forecast", "out")))
     context = Context(lay_out(bare), {"vm": VM})
     with pytest.raises(ElastreamError, match="highest_value: no operator has several alternates, and there is no choice"):
-        refuse_unfit(HighestValue(), context)
+        refuse_unsupported(HighestValue(), context)
     sizing = made(POLICY, "even", {}, References(Path()))
     with pytest.raises(ElastreamError, match="it places tasks on the hosts that are there"):
-        refuse_unfit(HighestValue(sizing=sizing), observed(1).context)
-    refuse_unfit(HighestValue(), observed(1).context)
+        refuse_unsupported(HighestValue(sizing=sizing), observed(1).context)
+    refuse_unsupported(HighestValue(), observed(1).context)
 
 
 def test_a_choice_is_switched_by_its_edge() -> None:
@@ -350,7 +350,7 @@ def test_in_a_burst_a_cheaper_alternate_runs_and_the_best_one_comes_back(fused: 
     collector = Collector()
     guards = GuardLog()
     guards.append("guards: {split: {asleep: {value: 1.0}}}", "g.yaml", "test")
-    Loop(plant, HighestValue(), guarding=Guarding(guards), observers=[collector], limit=180.0, to_the_limit=True).run()
+    Loop(plant, HighestValue(), extensions=[Guarding(guards)], observers=[collector], limit=180.0, to_the_limit=True).run()
     recording = collector.recording
     runs = recording.compositions_at
     assert [runs(at)[""].alternates["forecast"] for at in (10.0, 59.0, 80.0, 119.0, 179.0)] == [

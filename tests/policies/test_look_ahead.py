@@ -9,16 +9,15 @@ import pytest
 
 from elastream.core.hosts import Billing, HostType
 from elastream.core.metrics import Metric
-from elastream.core.plant import refuse_unfit
-from elastream.core.prospect import prepared
+from elastream.core.plant import refuse_unsupported
 from elastream.dataflow.graph import Graph
 from elastream.dataflow.operators import Alternate, Edge, Kind, Operator
 from elastream.dataflow.stages import lay_out
 from elastream.documents.registry import POLICY, made, named_in
 from elastream.documents.user_code import References
 from elastream.errors import DataflowError, InputError
-from elastream.experiments.prospects import prospect_of
-from elastream.experiments.simulated import simulated
+from elastream.evaluation.prospects import prospect_of
+from elastream.evaluation.simulated import simulated
 from elastream.loads import SpeedWalk
 from elastream.loads.shapes import steps
 from elastream.policies.forecasting.oracle import Oracle
@@ -69,9 +68,9 @@ def run(policy, load=RISE, seconds=LONG, period=300.0, fused=False, look=lambda 
     faults = more.pop("faults", ())
     settings = Settings(monitor=60.0, travel=Travel.COHORTS, cohorts_above=0, faults=faults, speed_trace=speeds)
     layout, loads = lay_out(graph, fused=fused), {"web": load, "app": load.scaled(0.5)}
-    policy = prepared(policy, prospect_of(layout, TYPES, loads, settings, seconds=seconds))
+    policy = policy.prepared(prospect_of(layout, TYPES, loads, settings, seconds=seconds))
     plant = make_plant(layout, host_types=TYPES, loads=loads, settings=settings, seconds=seconds, **more)
-    refuse_unfit(policy, plant.context)
+    refuse_unsupported(policy, plant.context)
     return plant, simulated(plant, policy, period=period, until=seconds, look=look)
 
 
@@ -167,16 +166,16 @@ def test_plans_that_were_given_up_and_actions_that_were_reversed_are_counted_apa
 def test_an_oracle_is_refused_where_nothing_is_known_of_the_run():
     plant, _ = run(Latest(), seconds=300.0)
     with pytest.raises(DataflowError, match="simulated runs only"):
-        refuse_unfit(Plasticc(forecast="oracle"), plant.context)
-    refuse_unfit(Latest(forecast="oracle"), plant.context)
+        refuse_unsupported(Plasticc(forecast="oracle"), plant.context)
+    refuse_unsupported(Latest(forecast="oracle"), plant.context)
 
 
 def test_without_the_library_a_policy_that_forecasts_is_refused_in_one_sentence(monkeypatch):
     plant, _ = run(Latest(), seconds=300.0)
     monkeypatch.setattr("elastream.policies.forecasting.seasonal.find_spec", lambda _: None)
     with pytest.raises(DataflowError, match=r"pip install 'elastream\[forecast\]'"):
-        refuse_unfit(Plasticc(), plant.context)
-    refuse_unfit(Latest(), plant.context)
+        refuse_unsupported(Plasticc(), plant.context)
+    refuse_unsupported(Latest(), plant.context)
 
 
 def test_settings_are_taken_from_the_command_line_and_wrong_ones_are_refused():

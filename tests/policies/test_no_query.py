@@ -3,13 +3,13 @@
 from dataclasses import replace
 
 import pytest
-from every_policy import EVERY, ROUND, looped, plant
 
 from elastream.core.action import LeaseHost
 from elastream.core.frames import Frame, TaskFrame
 from elastream.core.observation import UNMEASURED, Composition, Observation
 from elastream.dataflow.graph import Graph
 from elastream.dataflow.stages import lay_out
+from support.every_policy import EVERY, ROUND, looped, plant
 
 NONE, NO_TASKS = Frame([], {}), TaskFrame([], [], [], ())
 STATIC = ("static",)

@@ -8,14 +8,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from elastream.core.action import MoveTask, TaskId
+from elastream.core.action import MoveTask
 from elastream.core.hosts import HostState, HostType
 from elastream.core.observation import UNMEASURED, Exchange
+from elastream.core.task_id import TaskId
 from elastream.errors import InputError
 from elastream.policies.otd import Case, LoadClass, Otd, OtdRules, Workers, allocation_score, classes, otd_round
-from one_run import OneRun
-from placement_cases import HOST, pairs, seen
-from properties import examples
+from support.placement_observations import HOST, pairs, seen
+from support.policy_run import OneRun
+from support.property_examples import examples
 
 TRIANGLE = pairs((0, 1, 5.0), (1, 0, 1.0), (0, 2, 4.0), (1, 2, 2.0), (-1, 0, 100.0))
 """Task 0 exchanges 6 with task 1 and 4 with task 2; these two exchange 2."""

@@ -3,12 +3,12 @@
 from dataclasses import FrozenInstanceError, fields, is_dataclass
 
 import pytest
-from every_policy import EVERY, RISING, Seen, Shown, looped, plant
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from one_run import OneRun
-from properties import examples
+from support.every_policy import EVERY, RISING, Seen, Shown, looped, plant
+from support.policy_run import OneRun
+from support.property_examples import examples
 
 
 def answers(seen: Seen) -> list[tuple[object, ...]]:

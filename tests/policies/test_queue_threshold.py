@@ -2,15 +2,15 @@
 
 from dataclasses import replace
 
-from enactment_cases import lease, observe, operator
-
-from elastream.core.action import DrainHost, LeaseHost, MoveTask, ReleaseHost, SetParallelism, TaskId
+from elastream.core.action import DrainHost, LeaseHost, MoveTask, ReleaseHost, SetParallelism
 from elastream.core.decision import Unknown
 from elastream.core.hosts import HostState
 from elastream.core.metrics import Metric, Rows
 from elastream.core.plant import Plan
+from elastream.core.task_id import TaskId
 from elastream.dataflow.operators import Kind
 from elastream.policies.queue_threshold import QueueThreshold
+from support.visp_observations import lease, observe, operator
 
 
 def plan(*args, **kwargs):

@@ -9,18 +9,19 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from elastream.core.action import KINDS, DrainHost, LeaseHost, ReleaseHost, SetParallelism, SetTokens, TaskId
+from elastream.core.action import KINDS, DrainHost, LeaseHost, ReleaseHost, SetParallelism, SetTokens
 from elastream.core.frames import Frame, TaskFrame
 from elastream.core.hosts import Billing, HostState, HostType, Lease
 from elastream.core.metrics import Metric
 from elastream.core.observation import Context, Observation
 from elastream.core.ring import Ring, in_zones
+from elastream.core.task_id import TaskId
 from elastream.dataflow.builder import Dataflow
 from elastream.dataflow.stages import lay_out
 from elastream.errors import InputError
 from elastream.policies.ring.load import RingLoad
 from elastream.policies.ring.policy import RingBalance, Watched
-from one_run import OneRun
+from support.policy_run import OneRun
 
 ONE = HostType("one", cores=1.0, billing=Billing(1.0), start=8.0, stop=2.0)
 P = 16
@@ -360,9 +361,9 @@ def test_settings_that_make_no_sense_are_refused_in_one_sentence(settings, sente
 def test_it_says_for_what_it_can_do_nothing():
     flow = Dataflow("stateless")
     flow.source(None).flat_map(str.split, returns="word string").sink(None)
-    assert "the dataflow has none" in RingBalance().unfit(Context(lay_out(flow.graph)))
-    assert "simulate the dataflow fused" in RingBalance().unfit(Context(lay_out(words().graph, fused=False)))
-    assert RingBalance().unfit(Context(LAYOUT)) == ""
+    assert "the dataflow has none" in RingBalance().unsupported_reason(Context(lay_out(flow.graph)))
+    assert "simulate the dataflow fused" in RingBalance().unsupported_reason(Context(lay_out(words().graph, fused=False)))
+    assert RingBalance().unsupported_reason(Context(LAYOUT)) is None
     assert isinstance(RingBalance().plan(seen(0.0, [0.1]), None).memory, Watched)
 
 
@@ -449,7 +450,7 @@ def test_what_hosts_do_beside_state_is_not_told_by_one_measurement(odd):
 
 def test_low_above_high_is_refused_where_high_follows_from_the_target_latency():
     context = Context(LAYOUT, target_latency=1.0)
-    assert RingBalance(queue_low=2.0).unfit(context) == (
+    assert RingBalance(queue_low=2.0).unsupported_reason(context) == (
         "queue_low is 2 s; it must be at most queue_high, half of the target latency: 0.5 s"
     )
     assert RingBalance(cpu_high=0.3).light == 0.15

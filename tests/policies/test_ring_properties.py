@@ -13,11 +13,11 @@ from elastream.core.metrics import Metric
 from elastream.dataflow.builder import Dataflow
 from elastream.dataflow.operators import Alternate
 from elastream.dataflow.stages import lay_out
-from elastream.experiments.simulated import simulated
+from elastream.evaluation.simulated import simulated
 from elastream.policies.ring.policy import RingBalance
 from elastream.simulator import Emissions, Settings, make_plant
 from elastream.simulator.settings import HostFailure
-from properties import examples
+from support.property_examples import examples
 
 PERIOD, SECONDS, REST = 2.0, 420, 150
 """Seconds of a round, of a run, and at its end those in which nothing may change any more at a constant load."""
@@ -36,7 +36,7 @@ class Drawn:
 
 
 def flow_of(keyed: int, before: float, costs: tuple[float, ...]) -> Dataflow:
-    """source > map > keyed operators one after the other > sink, in one fused query."""
+    """Source > map > keyed operators one after the other > sink, in one fused query."""
     flow = Dataflow("drawn")
     at = flow.source(None, name="source").map(
         [Alternate("parse", str.lower, cost=before)], returns="word string", name="parse"
@@ -113,7 +113,8 @@ def played(case, rates=None, faults=()):
 
 def largest(case, speed):
     """Cores of this speed that the largest state partition of each stage needs, one after the other: more than one can
-    never be kept up with by hosts of that speed."""
+    never be kept up with by hosts of that speed.
+    """
     return max(case["skew"], 1 / case["partitions"]) * case["rate"] * sum(case["costs"]) / speed
 
 

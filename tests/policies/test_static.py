@@ -4,17 +4,18 @@ from itertools import pairwise
 
 import pytest
 
-from conformance.fake_plant import FakePlant
 from elastream.core.action import LeaseHost, SetParallelism
 from elastream.core.hosts import HostType
 from elastream.dataflow.graph import Graph
 from elastream.dataflow.operators import Alternate, Edge, Kind, Operator
 from elastream.dataflow.stages import lay_out
 from elastream.errors import InputError
-from elastream.experiments.compare import compare
+from elastream.evaluation.compare import compare
 from elastream.loads import steps
 from elastream.policies.static import Static
+from elastream.settings import SimulateSettings
 from elastream.simulator import Settings, Travel, make_plant
+from support.fake_plant import FakePlant
 
 
 def settle(plant, policy, seconds=20):
@@ -59,12 +60,14 @@ def simulated(hosts, *, fused, rate=1000.0):
     return compare(
         graph,
         {"static": Static(hosts)},
-        [HostType("small", 1.0, start=30.0, slots=10_000)],
-        load=load,
-        target_latency=30.0,
-        fused=fused,
-        settings=Settings(monitor=5.0, travel=Travel.COHORTS),
-        period=5.0,
+        SimulateSettings(
+            host_types=[HostType("small", 1.0, start=30.0, slots=10_000)],
+            load=load,
+            target_latency=30.0,
+            fused=fused,
+            period=5.0,
+        ),
+        constants=Settings(monitor=5.0, travel=Travel.COHORTS),
     ).trials[0]
 
 

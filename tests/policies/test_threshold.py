@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conformance.fake_plant import SMALL, FakePlant, word_count
 from elastream.core.action import KINDS, CancelDrain, DrainHost, LeaseHost, MoveTask, ReleaseHost, SetParallelism
 from elastream.core.frames import Frame, TaskFrame
 from elastream.core.hosts import HostState, Lease
@@ -21,6 +20,7 @@ from elastream.errors import ElastreamError
 from elastream.policies.common.load_history import Line, Seen
 from elastream.policies.forecasting.trend import Surprises
 from elastream.policies.threshold import Threshold
+from support.fake_plant import SMALL, FakePlant, word_count
 
 GRAPH = word_count().graph
 LAYOUT = lay_out(GRAPH)

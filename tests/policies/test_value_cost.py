@@ -12,7 +12,7 @@ from elastream.core.action import LeaseHost, SetParallelism, SwitchAlternate
 from elastream.core.frames import Frame
 from elastream.core.hosts import Billing, HostType
 from elastream.core.observation import Observation
-from elastream.core.plant import refuse_unfit
+from elastream.core.plant import refuse_unsupported
 from elastream.dataflow.endpoints import ArrivalPattern
 from elastream.dataflow.graph import Graph
 from elastream.dataflow.operators import Alternate, Delivery, Edge, Kind, Operator
@@ -20,12 +20,12 @@ from elastream.dataflow.stages import lay_out
 from elastream.documents.registry import POLICY, imported, made, named_in
 from elastream.documents.user_code import References
 from elastream.errors import DataflowError, ElastreamError
-from elastream.experiments.simulated import SimulatedRun, simulated
+from elastream.evaluation.simulated import SimulatedRun, simulated
 from elastream.loads import constant, ramp, steps
 from elastream.policies.value_cost.policy import Centralised, Sharded, ValueCost
 from elastream.simulator import Service, Settings, SimulatedPlant, make_plant
 from elastream.simulator.settings import Distribution
-from one_run import OneRun
+from support.policy_run import OneRun
 
 HOUR = Billing(3600.0)
 SECOND = Billing(1.0, 60.0)
@@ -300,4 +300,4 @@ def test_without_a_type_of_host_it_is_refused_before_a_run() -> None:
     context = replace(CASES["line, seconds"].plant().context, host_types={})
     for policy in (Centralised(), Sharded()):
         with pytest.raises(DataflowError, match="no type of host to lease"):
-            refuse_unfit(policy, context)
+            refuse_unsupported(policy, context)

@@ -13,7 +13,6 @@ from pathlib import Path
 import httpx
 import pytest
 
-from arbiter_at_a_port import TOKEN, served, unused_port
 from elastream.clouds.host_directory import HostDirectory
 from elastream.clouds.pool import Pool
 from elastream.core.hosts import HostType
@@ -29,7 +28,8 @@ from elastream.sharing import holder
 from elastream.sharing.holder import Holder
 from elastream.sharing.messages import Offer, RegionReport
 from elastream.sharing.rules import ArbiterRules
-from waiting import wait_until
+from support.arbiter_server import TOKEN, served, unused_port
+from support.waiting import wait_until
 
 REGIONS = ("east", "west")
 KINDS = {region: HostType(f"small-{region}", cores=1.0, slots=1, region=region) for region in REGIONS}

@@ -29,7 +29,7 @@ from elastream.sharing import holder
 from elastream.sharing.messages import Claim, Offer, RegionOrder, RegionReport, View
 from elastream.sharing.rules import ArbiterRules
 from elastream.sharing.state import Tenure
-from properties import examples
+from support.property_examples import examples
 
 REGIONS, APPLICATIONS = ("east", "west"), ("a", "b")
 SMALL = HostType("small", cores=1.0, slots=1)

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conformance.fake_plant import FakePlant
 from elastream.control.loop import Loop
 from elastream.core.frames import Frame
 from elastream.core.hosts import Billing, HostType, PriceList
@@ -22,6 +21,7 @@ from elastream.recording.recorder import Collector
 from elastream.report.page import costs_text
 from elastream.report.summary import summarise
 from elastream.report.tally import Totals, tally_of
+from support.fake_plant import FakePlant
 
 AMOUNTS = st.floats(0.0, 1e6, allow_nan=False)
 

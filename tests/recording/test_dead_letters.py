@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from elastream.errors import InputError
 from elastream.recording.dead_letters import DeadLetters, LeftOutBatch, letters
-from properties import examples
+from support.property_examples import examples
 
 
 def batch(number: int, query: str = "source", count: int = 2) -> LeftOutBatch:

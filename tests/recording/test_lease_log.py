@@ -47,9 +47,8 @@ def test_damage_is_named_and_a_torn_last_line_is_none(tmp_path):
     assert LeaseLog(path).earlier == {}
 
 
-def test_of_leases_that_are_forgotten_the_sums_are_on_disk(tmp_path, monkeypatch):
-    monkeypatch.setattr("elastream.recording.lease_log.LONGEST", 10)
-    log, past, kept = LeaseLog(tmp_path / "leases.jsonl").counted_from(1000.0), Past(), []
+def test_sums_of_forgotten_leases_are_on_disk(tmp_path):
+    log, past, kept = LeaseLog(tmp_path / "leases.jsonl", max_lines=10).counted_from(1000.0), Past(), []
     for number in range(20):
         log.requested(f"h{number}", SMALL, float(number))
         lease = Lease(f"h{number}", SMALL, float(number))

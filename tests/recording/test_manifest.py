@@ -16,7 +16,7 @@ from elastream.recording.tail import last_time, whole_length
 from elastream.report.summary import summarise
 from elastream.spark.placement.allocation import AllocationStore
 from elastream.spark.worker.composition import read_wanted
-from example_run import example_events, example_header, play
+from support.example_run import example_events, example_header, play
 
 
 def test_what_a_run_is_reads_as_it_was_written(tmp_path):

@@ -145,7 +145,7 @@ def test_a_file_is_copied_before_anything_depends_on_it(tmp_path):
 
 
 def test_a_driver_whose_run_another_took_is_told_and_writes_no_more(tmp_path, monkeypatch):
-    from waiting import wait_until
+    from support.waiting import wait_until
 
     monkeypatch.setattr(mirror, "EVERY", 0.01)
     monkeypatch.setattr(mirror, "RENEWED", 0.01)

@@ -15,7 +15,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from clusters import hdfs
 from elastream.errors import EnvironmentProblem, InputError
 from elastream.recording.file_systems import FILES_REACHED_BY, _name_nodes, reached_by, resolved
 from elastream.recording.places import (
@@ -38,6 +37,7 @@ from elastream.spark.dataflow.edge_log import EdgeLog, note_composition
 from elastream.spark.dataflow.sinks import _batch_folder, begin_results, latest, replace_results, skip_batch
 from elastream.spark.worker.composition import CompositionLog, Ran, Wanted, latest_batch, read_wanted, write_wanted
 from elastream.spark.worker.left_out import LeftOut
+from support.clusters import hdfs
 
 NUMBER = itertools.count()
 KINDS = ("disk", "memory", "object store", "mounted", pytest.param("hdfs", marks=[pytest.mark.hdfs, pytest.mark.slow]))

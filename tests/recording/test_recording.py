@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conformance.fake_plant import BIG, SMALL, FakePlant
 from elastream.control.loop import Loop
 from elastream.core.alarm import Alarm
 from elastream.core.decision import Decision, Fault
@@ -26,7 +25,8 @@ from elastream.policies.threshold import Threshold
 from elastream.recording.observer import Ending, describe_run
 from elastream.recording.recorder import Collector, Recorder, Recording
 from elastream.report.summary import mixture_quantile, summarise
-from example_run import example_events, example_header, example_recording, lacking_decisions
+from support.example_run import example_events, example_header, example_recording, lacking_decisions
+from support.fake_plant import BIG, SMALL, FakePlant
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,6 @@ from typing import Any
 
 from rich.console import Console
 
-from conformance.fake_plant import FakePlant
 from elastream.control.guarding import Guarding
 from elastream.control.loop import Loop
 from elastream.core.plant import Plan
@@ -16,6 +15,7 @@ from elastream.recording.guard_log import GuardLog
 from elastream.recording.recorder import Collector
 from elastream.report.dynamic import Selected, ran
 from elastream.report.page import render
+from support.fake_plant import FakePlant
 
 GUARDS = "signals: {error: number}\nguards: {words: {split: {when: error < 0.3}, split_fast: {when: error >= 0.3}}}\n"
 
@@ -50,7 +50,7 @@ def watched(*observers: Any) -> None:
     """Ten seconds of a run whose guards wait for a signal, and then switch."""
     plant, versions = FakePlant(), GuardLog()
     versions.append(GUARDS, "g.yaml", "test")
-    Loop(plant, Idle(), limit=10.0, observers=observers, guarding=Guarding(versions, Rising(plant))).run()
+    Loop(plant, Idle(), limit=10.0, observers=observers, extensions=[Guarding(versions, Rising(plant))]).run()
 
 
 def test_the_report_says_how_long_each_alternate_ran_and_for_how_long_nothing_was_allowed() -> None:

@@ -11,7 +11,7 @@ from elastream.recording.recorder import Collector, Recording
 from elastream.report.fragment import fragment
 from elastream.report.page import render
 from elastream.report.summary import summarise
-from example_run import example_events, example_header
+from support.example_run import example_events, example_header
 
 REPORT = Path("runs/a <b>/report.html")
 

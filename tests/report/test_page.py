@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from elastream.core.action import LeaseHost, describe
+from elastream.core.action import LeaseHost
 from elastream.core.alarm import Alarm
 from elastream.core.decision import Decision, Fault, Proposal
 from elastream.core.observation import Observation
@@ -17,10 +17,11 @@ from elastream.core.wording import amount, duration_text
 from elastream.errors import EnvironmentProblem
 from elastream.recording.observer import Ending, Header
 from elastream.recording.recorder import Collector, Recorder, Recording
-from elastream.report.page import SHOWN, cards, render, write_report
+from elastream.report import write_report
+from elastream.report.page import SHOWN, cards, render, report_problem
 from elastream.report.summary import summarise
 from elastream.report.timeline import timeline
-from example_run import example_events, example_header, example_recording, lacking_decisions, play
+from support.example_run import example_events, example_header, example_recording, lacking_decisions, play
 
 
 class Text(HTMLParser):
@@ -82,7 +83,7 @@ def test_every_acting_decision_has_a_row_that_says_what_and_why(recording: Recor
             continue
         (row,) = [row for row in text.rows if re.match(rf"\s*\S+\s+{decision.round}\s", row)]
         for outcome in decision.outcomes:
-            assert describe(outcome.action) in row
+            assert outcome.action.describe() in row
             assert outcome.action.why in row
             assert outcome.reason in row
         for proposal in decision.proposals:
@@ -170,6 +171,13 @@ def test_a_report_that_cannot_be_written_is_one_sentence(tmp_path: Path, recordi
     (tmp_path / "file").write_text("")
     with pytest.raises(EnvironmentProblem, match=r"^the report .*file/report\.html cannot be written: "):
         write_report(recording, tmp_path / "file" / "report.html")
+
+
+def test_a_fault_of_the_report_is_logged_as_one_sentence(recording: Recording, caplog: pytest.LogCaptureFixture) -> None:
+    broken = replace(recording, header=replace(recording.header, host_types=({"name": "small"},)))
+    sentence = report_problem(broken, "report.html")
+    assert sentence == "the report report.html cannot be written: KeyError: 'billing'"
+    assert caplog.messages == [sentence]
 
 
 def test_alarms_have_a_table_with_their_tracebacks(page: str) -> None:

@@ -20,8 +20,8 @@ from elastream.recording.tail import last_time
 from elastream.report.page import render
 from elastream.report.summary import Summary, summarise
 from elastream.report.tally import Totals, kept_for, tally_of
-from example_run import play
-from properties import examples
+from support.example_run import play
+from support.property_examples import examples
 
 WHOLE = ("latency_p50", "latency_p99")  # told apart by steps of 2 % once details are forgotten
 

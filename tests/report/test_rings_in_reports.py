@@ -11,7 +11,7 @@ from elastream.recording.recorder import Collector, Recorder, Recording
 from elastream.report.page import render
 from elastream.report.rings import rings_over_time, state_at_the_end
 from elastream.report.timeline import timeline
-from example_run import example_ending, example_header, ringed_events
+from support.example_run import example_ending, example_header, ringed_events
 
 
 @pytest.fixture(scope="module")

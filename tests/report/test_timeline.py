@@ -8,17 +8,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from elastream.core.action import LeaseHost, MoveTask, Outcome, ReleaseHost, Status, SwitchAlternate, TaskId
+from elastream.core.action import LeaseHost, MoveTask, Outcome, ReleaseHost, Status, SwitchAlternate
 from elastream.core.decision import Decision, Proposal
 from elastream.core.hosts import HostState, HostType, Lease
 from elastream.core.metrics import Metric
 from elastream.core.observation import Observation
+from elastream.core.task_id import TaskId
 from elastream.recording.observer import Ending, Header
 from elastream.recording.recorder import Collector, Recording
 from elastream.report.drawing import ORIGIN
 from elastream.report.timeline import timeline
-from example_run import example_events, example_header, example_recording
-from properties import examples
+from support.example_run import example_events, example_header, example_recording
+from support.property_examples import examples
 
 
 @pytest.fixture(scope="module")

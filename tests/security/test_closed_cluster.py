@@ -20,10 +20,10 @@ from elastream.clouds.local.cluster import LocalCluster
 from elastream.clouds.local.confinement import tagged
 from elastream.clouds.local.processes import SECRET
 from elastream.spark.jvm.gateway import jvm_of
-from stranger import one_executor
+from support.foreign_sessions import one_executor
 
 TOKEN = "a token that nobody else may see"
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 
 @dataclass

@@ -12,7 +12,7 @@ from elastream.sharing.billing import Paid, bill, parted
 from elastream.sharing.messages import Claim, View
 from elastream.sharing.rules import ArbiterRules
 from elastream.sharing.state import Arbiter, Tenure, fixed, view_for
-from properties import examples
+from support.property_examples import examples
 
 SMALL = HostType("small", cores=0.5, price=1.0, billing=Billing(30.0))
 BIG = HostType("big", cores=2.0, price=4.0, billing=Billing(60.0))

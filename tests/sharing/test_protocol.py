@@ -19,7 +19,7 @@ from elastream.sharing.arbiter import decide
 from elastream.sharing.messages import Claim, RegionOrder, RegionReport, View
 from elastream.sharing.rules import ArbiterRules
 from elastream.sharing.state import Arbiter, HostRecord, Tenure, adopt
-from properties import examples
+from support.property_examples import examples
 
 Message = Claim | View | RegionReport | RegionOrder
 REGIONS, APPLICATIONS = ("east", "west"), {"a": 1.0, "b": 1.0}

@@ -15,7 +15,7 @@ from elastream.dataflow.stages import lay_out
 from elastream.simulator import Emissions, Settings, Travel, make_plant
 from elastream.simulator.cohorts import MOST_ROWS, paired
 from elastream.simulator.microbatch import MOST_ROWS as MOST_FUSED_ROWS
-from properties import examples
+from support.property_examples import examples
 
 HOST = HostType("host", cores=4.0, start=10.0, slots=8)
 MINUTES = 20
@@ -101,7 +101,7 @@ def three(cost):
 
 
 def fused(rate, use, hosts, seconds, kind=HOST):
-    """source > one operator > sink on hosts that it uses to `use`."""
+    """Source > one operator > sink on hosts that it uses to `use`."""
     cost = use * hosts * kind.cores * kind.speed / rate
     graph = Graph(
         "fused",

@@ -1,5 +1,6 @@
 """A recorded run gives the simulator's constants, and its replay is close to it: from simulated runs, whose constants are
-known, and from one that ran on Spark (`data/word_count.jsonl.gz`: the demo, on two cores shared with other programs)."""
+known, and from one that ran on Spark (`data/word_count.jsonl.gz`: the demo, on two cores shared with other programs).
+"""
 
 import gzip
 import math
@@ -189,7 +190,7 @@ def measured(tmp_path_factory):
 
 
 def test_the_load_of_a_real_run_is_found_to_the_record(measured):
-    from elastream.experiments.calibrated import calibration_of
+    from elastream.evaluation.calibrated import calibration_of
 
     found, layout = calibration_of(measured, "the run")
     load = found.loads["source"]
@@ -204,7 +205,7 @@ def test_the_load_of_a_real_run_is_found_to_the_record(measured):
 
 
 def test_the_constants_of_a_real_run_are_what_its_batches_show(measured):
-    from elastream.experiments.calibrated import calibration_of
+    from elastream.evaluation.calibrated import calibration_of
 
     found, _ = calibration_of(measured, "the run")
     settings, kind = found.settings, found.host_types[0]
@@ -235,7 +236,7 @@ def test_a_run_whose_batches_are_all_of_one_size_does_not_tell_a_batch_from_its_
 
 
 def test_latency_backlog_and_host_time_of_a_real_run_are_simulated_to_the_order_that_chance_allows(measured):
-    from elastream.experiments.calibrated import calibration_of
+    from elastream.evaluation.calibrated import calibration_of
 
     found, layout = calibration_of(measured, "the run")
     runs = [

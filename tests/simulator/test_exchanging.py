@@ -4,19 +4,19 @@ import math
 
 import numpy as np
 import pytest
-from simulation_cases import chain, operator, travelling
 
 from elastream.core.hosts import HostType
 from elastream.dataflow.graph import Graph
 from elastream.dataflow.operators import Alternate, Delivery, Edge, Kind, Operator
 from elastream.dataflow.stages import lay_out
 from elastream.simulator import Emissions, Settings, Travel, make_plant
+from support.simulated_plants import chain, operator, travelling
 
 KIND = HostType("host", cores=4.0)
 
 
 def two_operators(hosts=2, **options):
-    """source > first x 2 > second x 2 > sink, ten records a second, two out of `first` for one in."""
+    """Source > first x 2 > second x 2 > sink, ten records a second, two out of `first` for one in."""
     return make_plant(
         chain(operator("first", 0.001, selectivity=2.0), operator("second", 0.001)),
         host_types=[KIND],

@@ -6,25 +6,26 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
-from simulation_cases import SMALL, VM, chain, one_queue, operator, travelling
 
-from elastream.core.action import DrainHost, LeaseHost, MoveTask, ReleaseHost, SetParallelism, Status, TaskId
+from elastream.core.action import DrainHost, LeaseHost, MoveTask, ReleaseHost, SetParallelism, Status
 from elastream.core.hosts import Billing, HostState, HostType, total_cost
 from elastream.core.metrics import Metric
+from elastream.core.task_id import TaskId
 from elastream.errors import CloudError, DataflowError, InputError
-from elastream.simulator import Emissions, HostFailure, Service, Settings, Travel, make_plant
+from elastream.simulator import Emissions, HostFailure, Service, Settings, make_plant
 from elastream.simulator.settings import Distribution
-from properties import examples
+from support.property_examples import examples
+from support.simulated_plants import SMALL, VM, Queues, chain, one_queue, operator, queueing
 
 PLAIN = Settings(services={"work": Service(Distribution.DETERMINISTIC)}, host_start_spread=0.0, monitor=5.0)
 
 
-def two_operators(hosts=1, travel=Travel.SINGLE, faults=(), count=2000, max_hosts=6):
+def two_operators(hosts=1, queues=Queues.ITEMS, faults=(), count=2000, max_hosts=6):
     return make_plant(
         chain(operator("first", 0.3, 0.4, memory=300, image=28), operator("second", 0.2, 0.3, memory=250, image=28)),
         host_types=[SMALL],
         loads={"source": Emissions.every(0.1, [1] * count)},
-        settings=Settings(monitor=5.0, **travelling(travel), faults=faults),
+        **queueing(queues, monitor=5.0, faults=faults),
         hosts=hosts,
         max_hosts=max_hosts,
     )
@@ -157,16 +158,16 @@ def test_bad_input_is_reported_in_one_sentence(build, error, words):
     st.lists(
         st.tuples(st.sampled_from([0.0, 0.25, 0.5, 1.0, 1.5, 3.0, 4.0]), st.integers(0, 7000)), min_size=1, max_size=8
     ),
-    st.sampled_from(Travel),
+    st.sampled_from(Queues),
 )
-@example([(1.0, 0), (3.0, 0), (3.0, 0), (0.25, 0)], Travel.SINGLE)
-def test_a_run_that_chooses_its_first_hosts_places_one_instance_of_every_operator_on_them(needs, travel):
+@example([(1.0, 0), (3.0, 0), (3.0, 0), (0.25, 0)], Queues.ITEMS)
+def test_a_run_that_chooses_its_first_hosts_places_one_instance_of_every_operator_on_them(needs, queues):
     operators = [operator(f"o{number}", 0.1, cores, memory=memory) for number, (cores, memory) in enumerate(needs)]
     plant = make_plant(
         chain(*operators),
         host_types=[VM],
         loads={"source": Emissions.every(1.0, [1])},
-        settings=Settings(**travelling(travel)),
+        **queueing(queues),
     )
     assert all((station.crew.host >= 0).all() for station in plant.network.stations)
     hosts = len(plant.pool)
@@ -197,11 +198,11 @@ def any_step():
 @settings(max_examples=examples(60), suppress_health_check=[HealthCheck.too_slow])
 @given(
     steps=st.lists(any_step(), max_size=25),
-    travel=st.sampled_from(Travel),
+    queues=st.sampled_from(Queues),
     fault=st.none() | st.floats(0.5, 60.0),
 )
-def test_whatever_is_done_items_money_and_room_add_up(steps, travel, fault):
-    plant = two_operators(2, travel, () if fault is None else (HostFailure(fault),), count=300)
+def test_whatever_is_done_items_money_and_room_add_up(steps, queues, fault):
+    plant = two_operators(2, queues, () if fault is None else (HostFailure(fault),), count=300)
     for step in steps:
         if isinstance(step, float):
             plant.advance(plant.time + step)
@@ -230,7 +231,7 @@ def check(plant):
     for host, operators in held.items():
         lease = observation.leases[host]
         assert not operators or (lease.active and lease.cost(now) > 0), "an unpaid host holds an instance"
-        if plant.settings.travel is not Travel.TASKS:  # there hosts are shared, and nobody reserves a core
+        if not plant.network.per_task:  # there hosts are shared, and nobody reserves a core
             assert sum(o.cores for o in operators) <= lease.type.cores + 1e-6
         assert sum(o.memory for o in operators) <= lease.type.memory + 1e-6
         assert observation.hosts.value(host, Metric.TASKS) == len(operators)

@@ -7,18 +7,19 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from simulation_cases import SMALL
 from test_simulated_plant_conforms import BIG, words
 
 from conformance.suite import PlantCase, conformance_suite
-from elastream.core.action import LeaseHost, MoveTask, SetParallelism, Status, TaskId
+from elastream.core.action import LeaseHost, MoveTask, SetParallelism, Status
 from elastream.core.hosts import HostType
 from elastream.core.metrics import Metric, PlantKind
+from elastream.core.task_id import TaskId
 from elastream.dataflow.builder import Dataflow
 from elastream.dataflow.operators import Alternate
 from elastream.dataflow.stages import lay_out
 from elastream.simulator import Emissions, HostFailure, Settings, SimulatedPlant, make_plant
 from elastream.simulator.partitions import dealt, landed
+from support.simulated_plants import SMALL
 
 ONE = HostType("one", cores=1.0, start=8.0, stop=2.0)
 
@@ -119,7 +120,8 @@ def test_a_batch_begins_when_the_trigger_is_due_and_a_missed_one_is_made_up_for(
 
 def test_a_governor_that_learns_while_batches_are_rare_lets_them_take_what_comes():
     """Two fifths of what a host can do, in batches every four seconds: once a stop had made the governor measure, its aim
-    of batches of a second let less in than came."""
+    of batches of a second let less in than came.
+    """
     settings = Settings(monitor=1.0, batch_overhead=0.05, batch_interval=4.0, state_partitions=8)
     faulty = plant(rate=130, settings=replace(settings, faults=(HostFailure(60.0, "h1"), HostFailure(60.0, "h2"))), hosts=2)
     faulty.apply(LeaseHost("h3", "one"))

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from simulation_cases import chain, one_queue, operator, run_out, travelling
 
-from elastream.core.action import SetParallelism, SwitchAlternate, TaskId
+from elastream.core.action import SetParallelism, SwitchAlternate
 from elastream.core.hosts import HostType
 from elastream.core.metrics import Metric
 from elastream.core.qos import waiting_time
+from elastream.core.task_id import TaskId
 from elastream.dataflow.graph import Graph
 from elastream.dataflow.operators import Alternate, Delivery, Edge, Kind, Operator
 from elastream.dataflow.stages import lay_out
@@ -20,6 +20,7 @@ from elastream.loads.speeds import SpeedTrace
 from elastream.simulator import Distribution, Emissions, Service, Settings, Travel, make_plant
 from elastream.simulator.arrivals import whole_items
 from elastream.simulator.stations import Items
+from support.simulated_plants import Queues, chain, one_queue, operator, queueing, run_out, travelling
 
 EXPONENTIAL = Settings(monitor=5000.0, services={"work": Service(Distribution.EXPONENTIAL)}, latency=0.0)
 DETERMINISTIC = Settings(services={"work": Service(Distribution.DETERMINISTIC)}, latency=0.0)
@@ -59,14 +60,14 @@ def test_items_are_served_in_order_by_the_instance_that_is_free_first():
     assert plant.result().operators["work"].within == {1.0: 2.0, 2.0: 4.0, 5.0: 5.0}
 
 
-@pytest.mark.parametrize("travel", Travel)
-def test_how_time_is_cut_does_not_change_what_happens(travel):
-    settings = Settings(services={"work": Service()}, **travelling(travel))
-    whole, cut = (one_queue(np.arange(2000) * 0.05, 0.2, 5, settings=settings, limit=0.2) for _ in range(2))
+@pytest.mark.parametrize("queues", Queues)
+def test_how_time_is_cut_does_not_change_what_happens(queues):
+    given = queueing(queues, services={"work": Service()})
+    whole, cut = (one_queue(np.arange(2000) * 0.05, 0.2, 5, limit=0.2, **given) for _ in range(2))
     whole.advance(90.0)
     for time in np.arange(1, 91):
         cut.advance(float(time))
-    if travel is Travel.SINGLE:
+    if queues is Queues.ITEMS:
         one, other = (plant.result().operators["work"] for plant in (whole, cut))
         assert one.within == other.within
         assert one.mean_duration == pytest.approx(other.mean_duration, rel=1e-12)
@@ -74,14 +75,13 @@ def test_how_time_is_cut_does_not_change_what_happens(travel):
         assert whole.result().compliance(1) == pytest.approx(cut.result().compliance(1), abs=0.01)
 
 
-@pytest.mark.parametrize("travel", Travel)
-def test_a_faster_host_serves_faster(travel):
-    settings = Settings(services={"work": Service(Distribution.DETERMINISTIC)}, **travelling(travel))
+@pytest.mark.parametrize("queues", Queues)
+def test_a_faster_host_serves_faster(queues):
     plant = make_plant(
         chain(operator("work", 1.0, limit=1.0)),
         host_types=[HostType("fast", cores=1, speed=4.0)],
         loads={"source": Emissions.every(1.0, [1] * 100)},
-        settings=settings,
+        **queueing(queues, services={"work": Service(Distribution.DETERMINISTIC)}),
     )
     plant.advance(90.0)
     assert plant.result().operators["work"].mean_duration == pytest.approx(0.25, rel=0.01)
@@ -97,14 +97,14 @@ def test_a_host_whose_speed_drops_halfway_serves_at_that_speed_from_then_on():
     assert plant.observe().operators.value("work", Metric.DURATION) == pytest.approx(2.0)
 
 
-@pytest.mark.parametrize("travel", Travel)
+@pytest.mark.parametrize("queues", Queues)
 @pytest.mark.parametrize(("selectivity", "expected"), [(3.0, 3000), (1 / 50, 20), (0.5, 500), (1.0, 1000), (0.0, 0)])
-def test_selectivity_decides_how_many_items_leave(travel, selectivity, expected):
+def test_selectivity_decides_how_many_items_leave(queues, selectivity, expected):
     plant = make_plant(
         chain(operator("work", 0.001, selectivity=selectivity)),
         host_types=[HostType("one", cores=1)],
         loads={"source": Emissions.every(0.01, [1] * 1000)},
-        settings=Settings(**travelling(travel)),
+        **queueing(queues),
     )
     plant.advance(60.0)
     assert plant.result().committed == pytest.approx(expected, abs=1e-6)

@@ -4,16 +4,17 @@ import numpy as np
 import pytest
 from test_microbatches import ONE
 
-from elastream.core.action import MoveTask, SetTokens, Status, TaskId
+from elastream.core.action import MoveTask, SetTokens, Status
 from elastream.core.metrics import Metric
 from elastream.core.ring import Ring
+from elastream.core.task_id import TaskId
 from elastream.dataflow.builder import Dataflow
 from elastream.dataflow.operators import Alternate
 from elastream.dataflow.stages import lay_out
 from elastream.errors import InputError
 from elastream.policies.ring.policy import RingBalance
 from elastream.simulator import Emissions, Settings, make_plant
-from one_run import OneRun
+from support.policy_run import OneRun
 
 P = 16
 

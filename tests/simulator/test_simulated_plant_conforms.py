@@ -1,20 +1,19 @@
 """The simulated plant keeps the contract that every plant keeps."""
 
-from simulation_cases import SMALL, travelling
-
 from conformance.suite import PlantCase, conformance_suite
 from elastream.core.hosts import HostType
 from elastream.core.metrics import PlantKind
 from elastream.dataflow.builder import Dataflow
 from elastream.dataflow.operators import Alternate
 from elastream.dataflow.stages import lay_out
-from elastream.simulator import Emissions, Settings, SimulatedPlant, Travel, make_plant
+from elastream.simulator import Emissions, Settings, SimulatedPlant, make_plant
+from support.simulated_plants import SMALL, Queues, queueing
 
 BIG = HostType("big", cores=4.0, memory=4000.0, price=3.0, start=4.0, stop=2.0)
 
 
 def words() -> Dataflow:
-    """source > words (two alternates, counted by a signal) > count > either of two sinks."""
+    """Source > words (two alternates, counted by a signal) > count > either of two sinks."""
     flow = Dataflow("words")
     lines = flow.source(None)
     split = lines.map(
@@ -29,16 +28,16 @@ def words() -> Dataflow:
     return flow
 
 
-def plant(travel: Travel = Travel.SINGLE, hosts: int = 2, **varies) -> SimulatedPlant:
+def plant(queues: Queues = Queues.ITEMS, hosts: int = 2, **varies) -> SimulatedPlant:
     return make_plant(
         lay_out(words().graph, fused=False),
         host_types=[BIG, SMALL],
         loads={"source": Emissions.every(1.0, [20] * 600, spread=True)},
-        settings=Settings(
+        **queueing(
+            queues,
             monitor=1.0,
             services={"count": Settings().service("count").costing(0.002)},
             record_bytes={"source": 80.0, "words": 10.0},
-            **travelling(travel),
             **varies,
         ),
         hosts=hosts,
@@ -46,5 +45,6 @@ def plant(travel: Travel = Travel.SINGLE, hosts: int = 2, **varies) -> Simulated
 
 
 TestItems = conformance_suite(PlantCase("items", plant, PlantKind.APART, settle=30.0))
-TestCohorts = conformance_suite(PlantCase("cohorts", lambda: plant(Travel.COHORTS), PlantKind.APART, settle=30.0))
+TestCohorts = conformance_suite(PlantCase("cohorts", lambda: plant(Queues.COHORTS), PlantKind.APART, settle=30.0))
+TestTasks = conformance_suite(PlantCase("tasks", lambda: plant(Queues.TASKS), PlantKind.APART, settle=30.0))
 TestOneHost = conformance_suite(PlantCase("one host", lambda: plant(hosts=1), PlantKind.APART, settle=30.0))

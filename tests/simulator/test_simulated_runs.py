@@ -2,14 +2,14 @@
 
 import numpy as np
 import pytest
-from simulation_cases import VM, machines, manufacturing, travelling
 
 from elastream.core.action import LeaseHost, SetParallelism
 from elastream.core.metrics import Metric
 from elastream.core.plant import Plan
-from elastream.experiments.simulated import simulated
-from elastream.experiments.visp import experiment as visp
+from elastream.evaluation.simulated import simulated
 from elastream.simulator import Settings, Travel, make_plant
+from elastream_papers.visp import experiment as visp
+from support.simulated_plants import VM, Queues, machines, manufacturing, queueing, travelling
 
 STEPS = [2, 5, 8, 5] * 3
 """Machines of VISP's stepwise pattern."""
@@ -43,14 +43,14 @@ class Growing:
         return Plan((LeaseHost(observation.host_name(), "vm"), SetParallelism(name, wanted)))
 
 
-@pytest.mark.parametrize("travel", Travel)
-def test_the_same_seed_gives_the_same_run_bit_for_bit(travel):
-    joins = frozenset[str]() if travel is Travel.TASKS else frozenset({"O7"})  # tasks take amounts, which do not wait
+@pytest.mark.parametrize("queues", Queues)
+def test_the_same_seed_gives_the_same_run_bit_for_bit(queues):
+    joins = frozenset[str]() if queues is Queues.TASKS else frozenset({"O7"})  # tasks take amounts, which do not wait
 
     def once(seed):
         plant = make_plant(
             manufacturing(), host_types=[VM], loads=machines(STEPS[:3]), seed=seed, hosts=4,
-            settings=Settings(joins=joins, **travelling(travel)),
+            **queueing(queues, joins=joins),
         )  # fmt: skip
         return simulated(plant, Growing(), period=60.0, until=720.0).result
 

@@ -21,7 +21,9 @@ from elastream.dataflow.stages import lay_out
 from elastream.errors import DataflowError, InputError
 from elastream.policies.threshold import Threshold
 from elastream.simulator import Emissions, Settings, Travel, make_plant
-from properties import examples
+from elastream_papers.tasks import TaskSettings
+from support.property_examples import examples
+from support.simulated_plants import Queues, queueing
 
 BIG = HostType("big", cores=8.0, slots=16)
 TWO = [SwitchAlternate("first", "b"), SwitchAlternate("last", "b")]
@@ -33,7 +35,7 @@ def two_ways(name, cost=0.002, other=0.001, selectivity=1.0) -> Operator:
 
 
 def queries(between=1) -> Graph:
-    """source > first > ... > last > sink: a query for first and one for last, and `between` others, over durable edges."""
+    """Source > first > ... > last > sink: a query for first and one for last, and `between` others, over durable edges."""
     middle = [Operator(f"middle{n}", Kind.TRANSFORM, (Alternate("a", cost=0.002),)) for n in range(between)]
     operators = [Operator("source", Kind.SOURCE), two_ways("first"), *middle, two_ways("last"), Operator("sink", Kind.SINK)]
     names = [operator.name for operator in operators]
@@ -50,12 +52,12 @@ def fused(graph, mode=Consistency.BATCH, rate=200, seconds=60, hosts=1, **option
     )  # fmt: skip
 
 
-def apart(graph, mode=Consistency.BATCH, rate=100, seconds=60, travel=Travel.SINGLE, **options):
-    given = Settings(monitor=5.0, consistency=mode, travel=travel, cohorts_above=0, latency=0.0)
+def apart(graph, mode=Consistency.BATCH, rate=100, seconds=60, queues=Queues.ITEMS, **options):
+    given = queueing(queues, monitor=5.0, consistency=mode, latency=0.0)
     load = Emissions.every(1.0, [rate] * seconds, spread=True)
     return make_plant(
-        lay_out(graph, fused=False), host_types=[BIG], hosts=2, settings=given,
-        loads={source.name: load for source in graph.sources}, **options,
+        lay_out(graph, fused=False), host_types=[BIG], hosts=2,
+        loads={source.name: load for source in graph.sources}, **given, **options,
     )  # fmt: skip
 
 
@@ -247,8 +249,8 @@ def test_a_query_that_gets_no_records_keeps_a_switch_accepted_until_it_does():
     assert plant.result().operators["asleep"].done == pytest.approx(200 * 10, rel=0.15), "nothing reached it before"
 
 
-@pytest.mark.parametrize("travel", [Travel.SINGLE, Travel.COHORTS, Travel.TASKS])
-def test_a_branch_that_sleeps_costs_nothing_and_wakes(travel):
+@pytest.mark.parametrize("queues", Queues)
+def test_a_branch_that_sleeps_costs_nothing_and_wakes(queues):
     graph = Graph(
         "sleeps",
         (
@@ -265,7 +267,7 @@ def test_a_branch_that_sleeps_costs_nothing_and_wakes(travel):
             Edge("peak", "sink"),
         ),
     )
-    plant = apart(graph, travel=travel)
+    plant = apart(graph, queues=queues)
     plant.advance(20.0)
     assert plant.observe().operators.value("peak", Metric.BUSY_CORES) == 0
     plant.switch([SwitchEdge("way", "peak")])
@@ -408,8 +410,8 @@ def test_waves_need_an_order_of_queries_and_records_that_are_kept_apart():
     for mode in (Consistency.WAVE, Consistency.DRAIN):
         with pytest.raises(InputError, match="in a circle"):
             fused(circle, mode)
-    with pytest.raises(InputError, match="keeps no records apart"):
-        Settings(travel=Travel.TASKS, consistency=Consistency.WAVE)
+    with pytest.raises(InputError, match="keep no records apart"):
+        TaskSettings(consistency=Consistency.WAVE)
 
 
 @st.composite

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from simulation_cases import chain, operator, travelling
 
 from elastream.core.hosts import HostType
 from elastream.core.metrics import Metric
@@ -14,7 +13,8 @@ from elastream.loads import constant
 from elastream.policies.value_cost.problem import Goal, capacities, score, throughput
 from elastream.policies.value_cost.reading import read
 from elastream.simulator import NetworkLink, Settings, Travel, make_plant
-from properties import examples
+from support.property_examples import examples
+from support.simulated_plants import chain, operator, travelling
 
 SLOW, QUICK = HostType("slow", cores=4.0), HostType("quick", cores=4.0, speed=2.0)
 SECONDS = 300.0

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from simulation_cases import chain, one_queue, operator, run_out, travelling
 from test_microbatches import plant as fused_plant
 from test_simulated_plant_conforms import plant as words
 
@@ -18,16 +17,18 @@ from elastream.core.metrics import Metric, PlantKind
 from elastream.errors import InputError
 from elastream.loads.links import Ec2Links, LinkTrace
 from elastream.loads.speeds import Ec2Speeds, SpeedTrace
-from elastream.simulator import Distribution, Emissions, NetworkLink, Service, Settings, SimulatedPlant, Travel, make_plant
+from elastream.simulator import Distribution, Emissions, NetworkLink, Service, Settings, SimulatedPlant, make_plant
 from elastream.simulator.links import _by_pair, _by_region
-from properties import examples
+from elastream_papers.tasks import TaskSettings
+from support.property_examples import examples
+from support.simulated_plants import Queues, chain, one_queue, operator, queueing, run_out
 
 EXACT = {name: Service(Distribution.DETERMINISTIC) for name in ("work", "first", "second")}
 FLAT = SpeedTrace(np.ones((3, 4)), 7.0)
 
 
 def linked(longer=1.0, width=1.0, rate=5.0, hosts=2, **given) -> SimulatedPlant:
-    """first > second on a host each, 100 bytes a record; after a minute their link is `longer` and has that `width`."""
+    """First > second on a host each, 100 bytes a record; after a minute their link is `longer` and has that `width`."""
     trace = LinkTrace(np.array([[1.0, longer]]), np.array([[1.0, width]]), 60.0)
     plant = make_plant(
         chain(operator("first", 0.01), operator("second", 0.01)),
@@ -115,11 +116,11 @@ def test_pairs_of_hosts_as_declared_are_what_their_regions_are(data):
     assert by_pair == [pytest.approx(each, abs=1e-12) for each in _by_region(shares, edges, plant.pool)]
 
 
-@pytest.mark.parametrize("travel", Travel)
-def test_hosts_that_keep_their_speed_under_a_trace_are_as_without_one(travel):
+@pytest.mark.parametrize("queues", Queues)
+def test_hosts_that_keep_their_speed_under_a_trace_are_as_without_one(queues):
     def run(trace):
-        given = Settings(services={"work": Service()}, speed_trace=trace, **travelling(travel))
-        plant = one_queue(np.arange(1000) * 0.05, 0.2, 5, settings=given, limit=0.3)
+        given = queueing(queues, services={"work": Service()}, speed_trace=trace)
+        plant = one_queue(np.arange(1000) * 0.05, 0.2, 5, limit=0.3, **given)
         return run_out(plant, step=7.0, limit=100.0).result()
 
     flat, none = run(FLAT), run(None)
@@ -151,8 +152,8 @@ def test_micro_batches_on_hosts_that_vary_are_the_same_however_time_is_cut():
 
 def test_links_that_vary_are_refused_where_no_link_is_simulated():
     trace = Ec2Links(pairs=1).over(60.0)
-    with pytest.raises(InputError, match="it takes no trace of links by pair"):
-        Settings(link_trace=trace, travel=Travel.TASKS)
+    with pytest.raises(InputError, match="no trace of links by pair"):
+        TaskSettings(link_trace=trace)
     fused = replace(chain(operator("work", 0.1)), apart=False)
     with pytest.raises(InputError, match="micro-batches of fused stages take no time on links"):
         make_plant(fused, host_types=[HostType("one", cores=1)], settings=Settings(link_trace=trace))

@@ -5,26 +5,29 @@ from types import SimpleNamespace
 
 import pytest
 
-from conformance.fake_provider import SMALL, FakeProvider
-from elastream.core.action import DrainHost, MoveTask, ReleaseHost, SwitchAlternate, TaskId
+from elastream.core.action import DrainHost, MoveTask, ReleaseHost, SwitchAlternate
 from elastream.core.alarm import Alarms
 from elastream.core.frames import Frame
 from elastream.core.hosts import HostState
 from elastream.core.metrics import Metric
+from elastream.core.task_id import TaskId
 from elastream.errors import HostsGone
+from elastream.settings import AutopilotSettings
 from elastream.spark import attach as module
-from elastream.spark.attach import attach
+from elastream.spark.attach import Leasing, attach
 from elastream.spark.hosts.hosts import Hosts
+from elastream.spark.jvm.capabilities import Capabilities
 from elastream.spark.jvm.executors import Executors
-from elastream.spark.mover import Mover
 from elastream.spark.placement.allocation import VolatilePlan
 from elastream.spark.placement.placing import Placing
 from elastream.spark.plant import Scope, SparkPlant, is_critical
 from elastream.spark.queries.query import Instruments
 from elastream.spark.queries.watched import WatchedQueries
-from fake_clock import FakeClock
-from sessions import without_jvm
-from waiting import wait_until
+from elastream.spark.reconciler import Reconciler
+from support.fake_clock import FakeClock
+from support.fake_provider import SMALL, FakeProvider
+from support.sessions_without_jvm import without_jvm
+from support.waiting import wait_until
 
 
 class Driver:
@@ -43,7 +46,7 @@ class Driver:
         return [["0", "10.0.0.2:7", "1", "0", "0", "0"], ["1", "10.0.0.3:7", "1", "0", "0", "0"], *self.also]
 
     def cpu_seconds(self):
-        # A plant that looks and one mover ask it.
+        # A plant that looks and one reconciler ask it.
         self._spent += self.cost
         return self._spent
 
@@ -63,13 +66,13 @@ def spark():
 
 @pytest.fixture
 def plant(spark, driver):
-    found = attach(spark, driver, None)
+    found = attach(spark, Capabilities(driver), AutopilotSettings())
     yield found
     found.close()
 
 
 def test_what_is_owed_is_what_the_provider_says(spark, driver):
-    plant = attach(spark, driver, None, provider=FakeProvider(owes=12.0))
+    plant = attach(spark, Capabilities(driver), AutopilotSettings(), Leasing(FakeProvider(owes=12.0)))
     try:
         assert plant.observe().application.value("queries", Metric.COST) == 12.0
         assert plant.facts()["owed"] == 12.0
@@ -80,7 +83,7 @@ def test_what_is_owed_is_what_the_provider_says(spark, driver):
 def test_a_leased_host_is_warmed_before_it_takes_tasks_and_those_found_are_not(spark, driver, monkeypatch):
     warmed = []
     monkeypatch.setattr(module, "warm_up", lambda session, driver, executor, scratch: warmed.append((executor.id, scratch)))
-    plant = attach(spark, driver, None, provider=FakeProvider(), max_hosts=4)
+    plant = attach(spark, Capabilities(driver), AutopilotSettings(max_hosts=4), Leasing(FakeProvider()))
     try:
         plant.hosts.lease("leased", SMALL)
         wait_until(lambda: plant.hosts.state("leased") is HostState.STARTING)
@@ -92,7 +95,7 @@ def test_a_leased_host_is_warmed_before_it_takes_tasks_and_those_found_are_not(s
 
 
 def test_observing_changes_no_host(spark, driver):
-    plant = attach(spark, driver, None, observe_only=True)
+    plant = attach(spark, Capabilities(driver), AutopilotSettings(observe_only=True))
     try:
         before = plant.ledger
         for _ in range(3):
@@ -137,7 +140,7 @@ REAL_TIME = ["id-1", "run-1", "7", "0", "1", "fraud"]
 
 def test_while_a_query_in_real_time_mode_runs_no_executor_is_drained_or_given_back(spark, driver, caplog):
     driver.queries = [REAL_TIME]
-    plant = attach(spark, driver, None, asks=True, kinds=[SMALL], max_hosts=4)
+    plant = attach(spark, Capabilities(driver), AutopilotSettings(max_hosts=4), Leasing(asks=True, kinds=[SMALL]))
     try:
         for _ in range(2):
             plant._not_before = 0.0
@@ -188,7 +191,7 @@ def test_where_all_hosts_are_gone_for_good_the_run_ends_and_says_so(spark, drive
         def measure(self):
             raise HostsGone("all is gone")
 
-    class Still(Mover):
+    class Still(Reconciler):
         def start(self, release, *, acts=True):
             pass
 
@@ -198,7 +201,7 @@ def test_where_all_hosts_are_gone_for_good_the_run_ends_and_says_so(spark, drive
     queries = WatchedQueries(instruments)
     scope = Scope(Gone().terms)
     plant = SparkPlant(
-        instruments, queries, hosts, scope, clock, Alarms(clock.now), mover=Still, end=lambda plant: None
+        instruments, queries, hosts, scope, clock, Alarms(clock.now), reconciler=Still, end=lambda plant: None
     )  # fmt: skip
     with pytest.raises(HostsGone):
         plant.observe()

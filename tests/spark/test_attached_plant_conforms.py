@@ -10,9 +10,10 @@ from pyspark.sql import functions as F
 from conformance.suite import PlantCase, conformance_suite
 from elastream.clouds.local.hosts import LocalHosts
 from elastream.core.metrics import PlantKind
-from elastream.spark.attach import AttachedPlant, attach
+from elastream.settings import AutopilotSettings
+from elastream.spark.attach import AttachedPlant, Leasing, attach
 from elastream.spark.jvm.capabilities import probe
-from stranger import TINY, one_executor
+from support.foreign_sessions import TINY, one_executor
 
 OPENED = ExitStack()
 
@@ -27,7 +28,7 @@ def start() -> AttachedPlant:
     hosts = LocalHosts(cluster, min_hosts=1, max_hosts=5)
     can = probe(spark, hosts)
     assert can.driver is not None
-    return attach(spark, can.driver, can.task_loads, max_hosts=4, provider=hosts, kinds=[TINY])
+    return attach(spark, can, AutopilotSettings(max_hosts=4), Leasing(hosts, kinds=[TINY]))
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -16,12 +16,12 @@ from pathlib import Path
 import psutil
 import pytest
 
-from arbiter_at_a_port import machines_at_a_port
 from elastream import HostType
 from elastream.clouds.local.hosts import STARTS_PER_CORE
-from elastream.io import latest
-from killed_while_pending import killed_while_pending
-from waiting import ended
+from elastream.spark.dataflow.sinks import latest
+from support.arbiter_server import machines_at_a_port
+from support.pending_leases import killed_while_pending
+from support.waiting import ended
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
@@ -33,6 +33,7 @@ from elastream.io import parquet, records
 from elastream.loads import constant
 from elastream.core.action import SetTokens
 from elastream.recording.directory import RunDirectory
+from elastream.settings import RunSettings
 from elastream.spark.start import start_plant
 from elastream.spark.worker.composition import latest_batch, offsets_of
 
@@ -42,7 +43,9 @@ lines = flow.source(records([{"word": f"w{n}"} for n in range(50)], "word string
 lines.key_by("word").count().sink(parquet(root / "out"))
 tiny = HostType("tiny", cores=0.8, slots=1, memory=1000.0)
 plant = start_plant(
-    flow.graph, Local(tiny, max_hosts=2, min_hosts=hosts), RunDirectory(root), target_latency=2.0, state_partitions=4
+    flow.graph,
+    RunDirectory(root),
+    RunSettings(cloud=Local(tiny, max_hosts=2, min_hosts=hosts), target_latency=2.0, state_partitions=4),
 )
 
 def observe_until(holds):
@@ -50,7 +53,7 @@ def observe_until(holds):
         plant.observe()
         time.sleep(0.02)
 
-observe_until(lambda: len(plant.mover.ran()) == 4)
+observe_until(lambda: len(plant.reconciler.ran()) == 4)
 if killed:
     plant.apply(SetTokens("count", (("h1", 0.0), ("h2", 0.5))))
     observe_until(lambda: any(each.flips for each in plant.placing.migrations()))
@@ -58,7 +61,7 @@ if killed:
 observe_until(lambda: not plant.placing.wanted())
 seen = plant.queries.telemetry.batches
 observe_until(lambda: plant.queries.telemetry.batches > seen + 2 and not plant.placing.wanted())
-at = {f"{task.index}": host for task, host in plant.mover.ran().items()}
+at = {f"{task.index}": host for task, host in plant.reconciler.ran().items()}
 running = plant.queries.running[0]
 running.query.stop()
 committed = latest_batch(running.checkpoint, "commits")

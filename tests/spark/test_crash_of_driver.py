@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from elastream.io import latest
-from waiting import ended, wait_until
+from elastream.spark.dataflow.sinks import latest
+from support.waiting import ended, wait_until
 
 pytestmark = pytest.mark.spark
 

@@ -5,13 +5,13 @@ import os
 
 import pytest
 
-from conformance.fake_provider import SMALL, FakeProvider
 from elastream.errors import CloudError, EnvironmentProblem, HostsGone
 from elastream.recording import lines
 from elastream.recording.lease_log import LeaseLog
 from elastream.spark import start
 from elastream.spark.hosts import trying
 from elastream.spark.hosts.taking_over import begun
+from support.fake_provider import SMALL, FakeProvider
 
 
 class FirstHosts:

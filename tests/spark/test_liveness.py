@@ -20,15 +20,16 @@ from elastream import Autopilot, Dataflow, HostType, Local
 from elastream.control.loop import Loop
 from elastream.core.action import LeaseHost
 from elastream.core.latency import Basis, basis_text
-from elastream.io import parquet, text_files
+from elastream.dataflow.endpoints import parquet, text_files
 from elastream.policies import Threshold
 from elastream.recording.directory import RunDirectory
 from elastream.recording.observer import describe_run
 from elastream.recording.recorder import Collector, Recording
 from elastream.report.page import render
+from elastream.settings import RunSettings
 from elastream.spark.start import start_plant
-from stranger import TINY, one_executor
-from waiting import wait_until
+from support.foreign_sessions import TINY, one_executor
+from support.waiting import wait_until
 
 # Executors do not find this file: what runs there travels with the query.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -129,7 +130,9 @@ def test_hosts_are_leased_for_a_source_without_a_load(case, tmp_path):
     flow = Dataflow("overloaded")
     flow.source(reads, name="in").map(busy, returns="value string", name="work").sink(parquet(tmp_path / "out"))
     directory = RunDirectory.create(tmp_path / "runs", "overloaded")
-    plant = start_plant(flow.graph, Local(SMALL, max_hosts=3), directory, target_latency=5.0, state_partitions=2)
+    plant = start_plant(
+        flow.graph, directory, RunSettings(cloud=Local(SMALL, max_hosts=3), target_latency=5.0, state_partitions=2)
+    )
     kept = Collector()
     header = describe_run(plant.context, policy="threshold", plant="spark", started=plant.clock.epoch)
     loop = Loop(plant, Threshold(), observers=[kept], header=header)

@@ -24,20 +24,22 @@ from elastream.core.action import (
     SetParallelism,
     Status,
     SwitchAlternate,
-    TaskId,
 )
 from elastream.core.hosts import HostState
 from elastream.core.metrics import Metric
-from elastream.io import latest, parquet, records
+from elastream.core.task_id import TaskId
+from elastream.dataflow.endpoints import parquet, records
 from elastream.loads import constant
 from elastream.policies.value_cost.policy import enacted
 from elastream.policies.value_cost.problem import Goal
 from elastream.policies.value_cost.reading import read
 from elastream.recording.directory import RunDirectory
+from elastream.settings import RunSettings
+from elastream.spark.dataflow.sinks import latest
 from elastream.spark.hosts.warmup import _pinned, warm_up
 from elastream.spark.jvm.gateway import java_context
 from elastream.spark.start import start_plant
-from waiting import wait_until
+from support.waiting import wait_until
 
 pytestmark = pytest.mark.spark
 
@@ -66,7 +68,8 @@ def plant(folder):
     words.signal("seen", "count()")
     words.key_by("word").count().sink(parquet(folder / "out"))
     directory = RunDirectory.create(folder / "runs", "letters")
-    plant = start_plant(flow.graph, Local(TINY, max_hosts=3), directory, target_latency=2.0, state_partitions=4)
+    settings = RunSettings(cloud=Local(TINY, max_hosts=3), target_latency=2.0, state_partitions=4)
+    plant = start_plant(flow.graph, directory, settings)
     yield plant
     plant.close()
 
@@ -243,10 +246,10 @@ def test_a_stage_that_is_submitted_to_a_lost_executor_runs_where_its_state_parti
     executors = {host: plant.hosts.executor(host).id for host in ("h1", "h2")}
 
     def told():  # who follows whom by where tasks are now: within a second
-        return set(plant.succession._heirs) == {(task, executors[host]) for task, host in plant.mover.ran().items()}
+        return set(plant.succession._heirs) == {(task, executors[host]) for task, host in plant.reconciler.ran().items()}
 
     wait_until(told)
-    ran = plant.mover.ran()
+    ran = plant.reconciler.ran()
     context, jvm = java_context(plant.spark), plant.spark.sparkContext._jvm
     place = jvm.PythonUtils.toSeq([f"executor_{plant.hosts.executor('h2').host}_{lost}"])
     numbers = [jvm.scala.Tuple2(number, place) for number in range(4)]

@@ -8,9 +8,10 @@ import pytest
 from conformance.suite import PlantCase, conformance_suite
 from elastream import Dataflow, HostType, Local
 from elastream.core.metrics import PlantKind
-from elastream.io import parquet, records
+from elastream.dataflow.endpoints import parquet, records
 from elastream.loads import constant
 from elastream.recording.directory import RunDirectory
+from elastream.settings import RunSettings
 from elastream.spark.plant import SparkPlant
 from elastream.spark.start import start_plant
 
@@ -25,7 +26,8 @@ def start() -> SparkPlant:
     words.signal("seen", "count()")
     words.key_by("word").count().sink(parquet(root / "out"))
     directory = RunDirectory.create(root / "runs", "conforms")
-    return start_plant(flow.graph, Local(TINY, max_hosts=4), directory, target_latency=2.0, state_partitions=4)
+    settings = RunSettings(cloud=Local(TINY, max_hosts=4), target_latency=2.0, state_partitions=4)
+    return start_plant(flow.graph, directory, settings)
 
 
 def lose(plant: SparkPlant, host: str) -> None:

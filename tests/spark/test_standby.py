@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from elastream.core.action import TaskId
 from elastream.core.ring import Ring
+from elastream.core.task_id import TaskId
 from elastream.spark.jvm.copies import NO_DESK, CopiesDesk
 from elastream.spark.jvm.executors import Location
 from elastream.spark.jvm.stateful import StatefulOperator

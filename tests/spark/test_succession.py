@@ -3,11 +3,9 @@
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 
-from conformance.fake_provider import SMALL, FakeProvider
-from conformance.fake_session import FakeSession
-from elastream.core.action import TaskId
 from elastream.core.hosts import HostState
 from elastream.core.ring import Ring
+from elastream.core.task_id import TaskId
 from elastream.spark.hosts.hosts import Hosts
 from elastream.spark.jvm.executors import Executors
 from elastream.spark.jvm.recovery import Loss
@@ -16,7 +14,9 @@ from elastream.spark.placement.allocation import VolatilePlan
 from elastream.spark.placement.placing import Placing
 from elastream.spark.placement.ring import Rings
 from elastream.spark.succession import Succession
-from fake_clock import FakeClock
+from support.fake_clock import FakeClock
+from support.fake_provider import SMALL, FakeProvider
+from support.fake_session import FakeSession
 
 STAGE = StatefulStage("count", 3, "file:/checkpoint/state", (StatefulOperator(0),))
 FIRST, SECOND, THIRD = (TaskId("q/count", number) for number in range(3))

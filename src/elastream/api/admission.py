@@ -6,15 +6,15 @@ expressions.
 
 from collections.abc import Sequence
 
-from elastream.core.composition import Consistency, refuse_inconsistent
-from elastream.core.fitting import refuse_partitions, refuse_replicas, refuse_unworkable
+from elastream.core.composition import consistency_of, refuse_inconsistent
+from elastream.core.fitting import refuse_replicas, refuse_unworkable
 from elastream.core.hosts import HostType
 from elastream.core.observation import Composition
-from elastream.core.plant import Policy
 from elastream.dataflow.compiling import refuse_uncompilable
 from elastream.dataflow.graph import Graph
 from elastream.dataflow.stages import lay_out
 from elastream.errors import about
+from elastream.settings import RunSettings
 from elastream.spark.dataflow.shipping import pickled
 from elastream.spark.dataflow.sinks import check_sink
 from elastream.spark.dataflow.sources import check_source
@@ -24,26 +24,26 @@ from elastream.spark.worker.composition import CompositionCodec
 
 def admit(
     graph: Graph,
+    settings: RunSettings,
     *,
     types: Sequence[HostType] = (),
-    policy: Policy | None = None,
-    target_latency: float | None = None,
     max_hosts: int = 1_000_000,
-    consistency: Consistency = Consistency.BATCH,
     run: str | None = "",
-    replicas: int = 0,
-    state_partitions: int | None = None,
 ) -> None:
-    """Raise ElastreamError, with the field at fault, for the first thing that keeps `graph` from running on Spark.
+    """Check that `graph` can run on Spark with `settings`.
 
-    types: host types, the first that of the first hosts; empty where they are not known yet. run: id of the run that goes
-    on, whose results may be where its sinks write; None: anybody's, which are replaced.
+    Args:
+        types: Host types, the first that of the first hosts; empty if they are not known yet.
+        max_hosts: Most hosts that the cloud has.
+        run: Id of the run that goes on, whose results may be where its sinks write. None: anybody's, which are replaced.
+
+    Raises:
+        ElastreamError: The first thing that keeps it from running, with the field at fault.
     """
     layout = lay_out(graph)
     plans = refuse_uncompilable(layout)
-    refuse_inconsistent(layout, consistency)
-    refuse_replicas(replicas, max_hosts, layout)
-    refuse_partitions(state_partitions)
+    refuse_inconsistent(layout, consistency_of(settings.consistency))
+    refuse_replicas(settings.replicas, max_hosts, layout)
     CompositionCodec(graph).encode(Composition.default(graph))
     for operator in graph.operators:
         if operator.alternates:
@@ -63,8 +63,8 @@ def admit(
     refuse_unworkable(
         layout,
         types,
-        policy,
-        target_latency=target_latency,
+        settings.policy,
+        target_latency=settings.latency,
         max_hosts=max_hosts,
         scalable=scalable_operators(layout),
     )

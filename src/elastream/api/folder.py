@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from elastream.api.options import RunOptions
 from elastream.dataflow.graph import Graph
 from elastream.dataflow.identity import identity_of, refuse_changed
 from elastream.dataflow.stages import lay_out
@@ -19,6 +18,7 @@ from elastream.recording.observer import Json
 from elastream.recording.places import Place, RemotePath, place_of
 from elastream.recording.recorder import Recording
 from elastream.recording.tail import last_time, whole_length
+from elastream.settings import RunSettings
 from elastream.spark.hosts.taking_over import Resumed, TakenOver
 from elastream.spark.queries.damage import refuse_damaged
 from elastream.spark.worker.composition import latest_batch
@@ -40,18 +40,20 @@ class RunFolder:
     batches: Mapping[str, int] = field(default_factory=dict)
     if_lost: Callable[[Callable[[], object]], None] = lambda action: None
 
-    def begins(
-        self, graph: Graph, *, partitions: int | None, default: int, store: str, program: Mapping[str, Any]
-    ) -> "RunFolder":
-        """The folder of a run that now begins, or goes on. Raises InputError where it cannot go on with `graph`, or
-        from what is left in it.
+    def begins(self, graph: Graph, settings: RunSettings, default: int, program: Mapping[str, Any]) -> "RunFolder":
+        """Return the folder of a run that now begins, or goes on.
 
-        partitions: of state, as they were wanted; None: as many as an earlier driver had, else `default`.
+        Args:
+            default: State partitions of a new run for which the settings name no number.
+            program: How to execute the program again.
+
+        Raises:
+            InputError: The run cannot go on with `graph`, or from what is left in the folder.
         """
-        known = self.manifest.identity.get(PARTITIONS)
-        partitions = partitions or (default if known is None else int(known))
+        earlier = self.manifest.identity.get(PARTITIONS)
+        partitions = settings.state_partitions or (default if earlier is None else int(earlier))
         layout = lay_out(graph)
-        now = identity_of(layout, state_partitions=partitions, state_store=store)
+        now = identity_of(layout, state_partitions=partitions, state_store=settings.state_store)
         if self.resumed is not None:
             refuse_changed(self.manifest.identity, now)
             refuse_damaged(layout, self.directory)
@@ -81,13 +83,13 @@ class RunFolder:
 
 
 @contextmanager
-def opened(graph: Graph, options: RunOptions, runs: Place, resume: Path | None) -> Iterator[RunFolder]:
+def opened(graph: Graph, runs: Place, resume: Path | None) -> Iterator[RunFolder]:
     """The folder of a run of `graph`, below `runs`, or `resume`; held until the end of the context.
 
     Raises InputError where `resume` is no run of this dataflow that can go on, EnvironmentProblem where it is held.
     """
     if resume is None:
-        directory = RunDirectory.create(runs if options.runs is None else place_of(options.runs), graph.name)
+        directory = RunDirectory.create(runs, graph.name)
         with held(directory):
             manifest = Manifest(graph.name, time.time(), files="" if directory.files is None else str(directory.files))
             write_manifest(directory, manifest)

@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Hashable
 
-from elastream.core.action import Action, Outcome, Status, describe
+from elastream.core.action import Action, HostAction, MoveTask, Outcome, Status
 from elastream.core.decision import Decision
 from elastream.core.hosts import HostState
 from elastream.core.metrics import Metric
@@ -52,7 +52,7 @@ class PilotLog:
             self._log(outcome)
         self._logged = {(outcome.action, outcome.status) for outcome in decision.outcomes}
         would = [p.action for p in decision.proposals if p.refused == "observe only"]
-        self._once("would", "; ".join(f"would {describe(action)} ({action.why})" for action in would))
+        self._once("would", "; ".join(f"would {action.describe()} ({action.why})" for action in would))
         self._once("note", decision.note)
         for each in decision.standing:
             if each.key not in self._lacked:
@@ -69,9 +69,10 @@ class PilotLog:
     def _log(self, outcome: Outcome) -> None:
         if (outcome.action, outcome.status) in self._logged:
             return
-        text, host = describe(outcome.action), getattr(outcome.action, "host", "")
-        if host and (known := self._plant.describe(host)) != host:
-            text = f"{text}, which is {known}"
+        action = outcome.action
+        text = action.describe()
+        if isinstance(action, HostAction | MoveTask) and (host := self._plant.describe(action.host)) != action.host:
+            text = f"{text}, which is {host}"
         if outcome.succeeded:
             log.info("%s (%s)", text, outcome.action.why)
         else:

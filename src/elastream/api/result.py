@@ -15,7 +15,7 @@ from elastream.recording.observer import Ending
 from elastream.recording.places import Place, scanned
 from elastream.recording.recorder import Recording
 from elastream.report.fragment import fragment, sentence
-from elastream.report.page import write_report
+from elastream.report.page import report_problem
 from elastream.report.summary import Summary, summarise
 
 if TYPE_CHECKING:
@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 class RunResult:
     """Result of a run. In a notebook it shows its figures; what it offers is read from the recording in its folder.
 
-    directory: the run's folder, with recording, journal and checkpoint. report: the HTML report. tables: per name of a
+    directory: the run's folder, with recording, journal and checkpoint. report: the HTML report, unless it could not be
+    written (a warning in the log says why). tables: per name of a
     `collect(...)` sink, its rows as an Arrow table. taken: per shaped source, the folder of its stored records and the
     number of records committed.
     """
@@ -48,7 +49,7 @@ class RunResult:
         result = cls(directory.root, directory.report)
         recording, report = result.recording, directory.report
         if not report.exists() or report.stat().st_mtime < directory.recording.stat().st_mtime:
-            write_report(recording, report, result.summary)
+            report_problem(recording, report, result.summary)
         return result
 
     @cached_property
@@ -120,4 +121,4 @@ class RunResult:
         return f"<RunResult: {sentence(self.recording, self.summary)}; {self.directory}>"
 
     def _repr_html_(self) -> str:
-        return fragment(self.recording, self.summary, self.report)
+        return fragment(self.recording, self.summary, self.report if self.report.exists() else None)

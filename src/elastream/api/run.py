@@ -10,33 +10,29 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, fields, replace
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, TypeAlias
 
 from elastream.api.admission import admit
-from elastream.api.arguments import refuse_others, refuse_unobserving, refuse_unplanning, refuse_unreal, seconds
+from elastream.api.arguments import check_cloud, check_observers, check_policy, check_type
 from elastream.api.folder import on_this_machine, opened, resumable
-from elastream.api.options import current_options
 from elastream.api.result import RunResult
 from elastream.api.showing import shown, told_to_cluster
-from elastream.clouds.provider import Cloud
 from elastream.control.guarding import Guarding
 from elastream.control.journal import Journal
 from elastream.control.key_tables import KeyTabling
 from elastream.control.loop import Loop
 from elastream.control.scaling import with_window
-from elastream.core.composition import consistency_of
 from elastream.core.fitting import refuse_rules, state_partitions_of
 from elastream.core.observation import Context
 from elastream.core.plant import Policy
-from elastream.core.scaling import NO_RULES, ScalingRules
 from elastream.dataflow.builder import Dataflow
 from elastream.dataflow.endpoints import Collected, Files, KafkaTopic, TextFiles
 from elastream.dataflow.graph import Graph
-from elastream.dataflow.key_table import KeyTable, selection_of, selections_of
+from elastream.dataflow.key_table import selection_of, selections_of
 from elastream.dataflow.stages import lay_out
 from elastream.documents.registry import parameters_of
 from elastream.errors import ElastreamError, InputError, in_one_line
@@ -48,138 +44,134 @@ from elastream.recording.file_systems import FILES_REACHED_BY, reached_by
 from elastream.recording.guard_log import GuardLog
 from elastream.recording.key_tables import KeyTableLog
 from elastream.recording.observer import Ending, Observer, describe_run
-from elastream.recording.parts import RETENTION
 from elastream.recording.places import place_of
 from elastream.recording.recorder import Recorder
 from elastream.report.tally import kept_for
+from elastream.settings import CommandSettings, RunSettings, keywords_of
 from elastream.spark.dataflow.sinks import replace_results, tables_collected
-from elastream.spark.jvm.session import StateStore
 from elastream.spark.start import pace_of, start_plant
 from elastream.spark.telemetry.kafka_offsets import committing
-from elastream.units import format_duration, pause
+from elastream.units import format_duration
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 LOG_BYTES, LOGS = 10_000_000, 3
 """Of the log of a run, and how many earlier ones are kept: tracebacks of a fault in every round fill a disk in weeks."""
 
 
-def run(
-    flow: Dataflow | Graph,
-    *,
-    cloud: Cloud,
-    policy: Policy | None = None,
-    target_latency: float | str | None = None,
-    state_partitions: int | None = None,
-    state_store: StateStore = "memory",
-    batch: float | str | None = None,
-    monitor: float | str = "1s",
-    period: float | str = "2s",
-    warm_up: bool = True,
-    observers: Sequence[Observer] = (),
-    ports: range | None = None,
-    settings: Mapping[str, str] | None = None,
-    guards: Path | str | None = None,
-    tables: Sequence[KeyTable] = (),
-    consistency: str = "batch",
-    replicas: int = 0,
-    retention: float | str = RETENTION,
-    scaling: ScalingRules = NO_RULES,
-    currency: str = "",
-    runs: Path | str = "runs",
-    resume: Path | str | None = None,
-    fresh: bool = False,
-    show: bool = True,
-) -> RunResult:
-    """Run `flow` on hosts of `cloud` with `policy` (by default `Threshold()`) until its load ends, or without end if it
-    has none.
+@keywords_of(RunSettings)
+def run(flow: Dataflow | Graph, settings: RunSettings) -> RunResult:
+    """Run `flow` on hosts of `cloud` until its load ends, or without end if it has none.
 
-    While it runs it is shown: a live view on a terminal, an output that is updated in a notebook, elsewhere a line every
-    ten seconds and one whenever something happens; at its end the summary is printed. show: False prints nothing.
+    Ctrl-C and SIGTERM end the run in order.
 
-    target_latency: service level, from a record being due to its result being committed by the first query that takes it.
-    state_partitions: key groups of each keyed operator, fixed for the life of a checkpoint (default: two per slot of the
-    largest cluster, under policy `ring` ten per host). state_store: `"memory"`, in the executors' heap, or `"disk"` for
-    more state than fits there. batch: target duration of a micro-batch. monitor, period: seconds between observations,
-    and between plans. warm_up: whether new executors are warmed up before they get tasks. ports: the first two are those
-    of the master and its web page. settings: further Spark settings. guards: a file of guards, which say which alternates
-    and branches may run; others can be given while it runs (`elastream guards set`). tables: key tables, which say which
-    alternate runs for which key; others can be given, too (`elastream tables set`, `key_tables`). consistency: what
-    records meet that are between two queries while the composition changes: `"batch"`, `"wave"` or `"drain"`
-    (`elastream.core.composition.Consistency`). replicas: hosts that keep a copy of each state partition up to date, so
-    that a lost host costs a pause of the length of a batch and not the loading of its state. retention: how long details
-    are kept on disk: observations, decisions, changes of updated results, which `latest` reads all the same; figures of
-    the whole run stay. scaling: rules for the number of hosts, which hold for any policy. currency: of all prices, such as
-    `"EUR"`. runs: folder in which the run's own is made; or an address (`hdfs://...`), where executors then read and write,
-    while the driver's own files are below `runs` here and copied there. resume: folder, or address, of a run that was
-    stopped, failed or killed, and now goes on: with its state, offsets, composition, results and leases. fresh: whether
-    results of an earlier run, where sinks write, are replaced; otherwise they are a reason to refuse.
-
-    Raises ElastreamError for errors that a user can correct, with nothing left running; Ctrl-C and SIGTERM end the run in
-    order.
+    Raises:
+        ElastreamError: An error that the user can correct; nothing is left running.
     """
-    options = current_options()
-    policy = options.policy or policy or Threshold()
-    cloud, guards = options.cloud or cloud, options.guards or guards
-    refuse_unplanning(policy)
-    if cloud is not None:
-        refuse_unreal(cloud)
-    refuse_unobserving(observers)
-    refuse_others("flow", flow, Dataflow, Graph, wanted="a Dataflow")
-    refuse_others("scaling", scaling, ScalingRules, wanted="ScalingRules")
-    refuse_others("guards", guards, str, Path, type(None), wanted="a path, or None")
-    consistency = options.consistency or consistency
-    replicas = replicas if options.replicas is None else options.replicas
-    kept = seconds("retention", retention) if options.retention is None else options.retention
-    state_partitions = options.state_partitions or state_partitions
-    scaling = options.scaled(scaling)
-    graph = _with_input(flow.graph if isinstance(flow, Dataflow) else flow, options.input)
-    os.environ[FILES_REACHED_BY] = reached_by(settings or {})
-    earlier, fresh = _what_becomes_of_earlier(options.resume or resume, options.fresh or fresh)
-    target = None if target_latency is None else seconds("target_latency", target_latency)
-    if options.before is not None:
-        options.before(graph, policy, cloud, target, guards, consistency, tables, replicas, state_partitions, scaling)
-    refuse_unreal(cloud)  # what is checked or simulated did without
-    scaling = with_window(scaling, policy, getattr(cloud, "stabilization_down", 0.0))
-    mode = consistency_of(consistency)
+    policy = check_policy(settings.policy)
+    cloud = None if settings.cloud is None else check_cloud(settings.cloud)  # a command checks, simulates or replaces it
+    check_observers(settings.observers)
+    check_type("flow", flow, Dataflow, Graph, wanted="a Dataflow")
+    return launcher()(flow.graph if isinstance(flow, Dataflow) else flow, replace(settings, policy=policy, cloud=cloud))
+
+
+Launcher: TypeAlias = Callable[[Graph, RunSettings], RunResult]
+"""Carries out a call of `run`. A command installs one while it executes a program."""
+
+_launchers: list[Launcher] = []
+
+
+def launcher() -> Launcher:
+    """Return the launcher in force: by default one that runs the dataflow as the call says."""
+    return _launchers[-1] if _launchers else Command()
+
+
+@contextmanager
+def launching(by: Launcher) -> Iterator[None]:
+    """Let `by` carry out the calls of `run` that are made inside the context, by whichever thread."""
+    _launchers.append(by)
+    try:
+        yield
+    finally:
+        _launchers.remove(by)
+
+
+@dataclass(eq=False)
+class Command:
+    """A launcher that runs a dataflow, with settings of a command in place of the program's.
+
+    Attributes:
+        settings: Settings of `CommandSettings` by name, which replace those of the call.
+        rules: Scaling rules, `KEY=VALUE` each, which replace single rules of the call.
+        observers: Further observers.
+        program: How to execute the program again, for the run's folder (`recording.manifest`).
+        calls: Number of calls so far.
+    """
+
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    rules: Sequence[str] = ()
+    observers: Sequence[Observer] = ()
+    program: Mapping[str, Any] = field(default_factory=dict)
+    calls: int = 0
+
+    def __call__(self, graph: Graph, settings: RunSettings) -> RunResult:
+        """Run `graph`."""
+        return _carry_out(graph, self.applied(settings), self.program)
+
+    def applied(self, settings: RunSettings) -> CommandSettings:
+        """Return `settings` with those of the command, and count the call."""
+        self.calls += 1
+        whole = CommandSettings(**{each.name: getattr(settings, each.name) for each in fields(settings)})
+        scaling, observers = whole.scaling.given(self.rules), [*self.observers, *whole.observers]
+        return replace(whole, **self.settings, scaling=scaling, observers=observers)
+
+
+@contextmanager
+def commanded(**settings: Any) -> Iterator[None]:
+    """Run the dataflows of calls inside the context with `settings` of `CommandSettings` in place of the program's."""
+    with launching(Command(settings)):
+        yield
+
+
+def _carry_out(graph: Graph, settings: CommandSettings, program: Mapping[str, Any]) -> RunResult:
+    """Run `graph` here. program: how to execute the program again, for the run's folder."""
+    policy = check_policy(settings.policy) or Threshold()
+    cloud = check_cloud(settings.cloud)
+    graph = _with_input(graph, settings.input)
+    os.environ[FILES_REACHED_BY] = reached_by(settings.settings or {})
+    earlier = None if settings.resume is None else on_this_machine(settings.resume)
+    settings = replace(
+        settings,
+        policy=policy,
+        scaling=with_window(settings.scaling, policy, cloud.stabilization_down),
+        batch=pace_of(settings.latency, lay_out(graph)) if settings.batch is None else settings.batch,
+    )
     admit(
         graph,
+        settings,
         types=cloud.types,
-        policy=policy,
-        target_latency=target,
         max_hosts=cloud.max_hosts,
-        consistency=mode,
-        run=None if fresh else "" if earlier is None else resumable(RunDirectory(earlier)).id,
-        replicas=replicas,
-        state_partitions=state_partitions,
+        run=None if settings.fresh else "" if earlier is None else resumable(RunDirectory(earlier)).id,
     )
-    refuse_rules(scaling, cloud.max_hosts, cloud.types, getattr(cloud, "min_hosts", 1))
-    document = None if guards is None else pollable(load_guards(Path(guards), graph))
+    refuse_rules(settings.scaling, cloud.max_hosts, cloud.types, cloud.min_hosts)
+    document = None if settings.guards is None else pollable(load_guards(Path(settings.guards), graph))
     selections = selections_of(graph)
-    for table in tables:
+    for table in settings.tables:
         table.check(selection_of(graph, table.operator))
-    pace = pace_of(target, lay_out(graph)) if batch is None else seconds("batch", batch)
-    look = seconds("monitor", monitor, lambda value: pause(value, "observation"))
-    between = seconds("period", period, lambda value: pause(value, "plan"))
-    with opened(graph, options, place_of(runs), earlier) as folder:
-        folder = folder.begins(
-            graph,
-            partitions=state_partitions,
-            default=state_partitions_of(cloud.types, cloud.max_hosts, policy),
-            store=state_store,
-            program=options.program,
-        )
+    with opened(graph, place_of(settings.runs), earlier) as folder:
+        default = state_partitions_of(cloud.types, cloud.max_hosts, policy.partitions_a_host)
+        folder = folder.begins(graph, settings, default, program)
         directory, resumed = folder.directory, folder.resumed
-        if fresh:
+        if settings.fresh:
             replace_results(operator.writes for operator in graph.sinks)
-        keep = kept_for(kept)
-        copies = [] if options.record is None else [Recorder(options.record, keep=keep)]
+        keep = kept_for(float(settings.retention))
+        copies = [] if settings.record is None else [Recorder(settings.record, keep=keep)]
         recorders = [Recorder(directory.recording, resumed=resumed is not None, keep=keep), *copies]
         versions = GuardLog(directory.guards)
         # Of a run that goes on, what it was given once is not given again: a later version may be in force.
         if document is not None and document.text not in {version.text for version in versions.versions}:
             versions.append(document.text, document.path, "run")
         table_log = KeyTableLog(directory, selections)
-        for table in tables:
+        for table in settings.tables:
             if not table_log.has(table):
                 table_log.append(table, "run")
         environment: dict[str, Any] = {
@@ -187,33 +179,23 @@ def run(
             "python": platform.python_version(),
             "directory": str(directory.root),
             "cores": os.cpu_count(),
-            "period": between,
-            "batch seconds": pace,
-            "consistency": str(mode),
-            "replicas": replicas,
-            "retention": format_duration(kept),
+            "period": settings.period,
+            "batch seconds": settings.batch,
+            "consistency": settings.consistency,
+            "replicas": settings.replicas,
+            "retention": format_duration(float(settings.retention)),
             "policy": parameters_of(policy),
-            "scaling": dict(scaling.set),
-            "currency": currency,
+            "scaling": dict(settings.scaling.set),
+            "currency": settings.currency,
         }
-        with _logged(directory.log), shown(graph, directory, options, show) as views, _ending_in_order() as stop:
+        with _logged(directory.log), shown(graph, directory, settings) as views, _ending_in_order() as stop:
             started = folder.manifest.started
-            with _recorded_if_it_fails(recorders, graph, policy, target, environment, started), _interrupts_unlogged():
+            with (
+                _recorded_if_it_fails(recorders, graph, policy, settings.latency, environment, started),
+                _interrupts_unlogged(),
+            ):
                 plant = start_plant(
-                    graph,
-                    cloud,
-                    directory,
-                    target_latency=target,
-                    state_partitions=folder.partitions,
-                    state_store=state_store,
-                    batch_seconds=pace,
-                    warm=warm_up,
-                    ports=ports,
-                    settings=settings,
-                    consistency=mode,
-                    replicas=replicas,
-                    retention=kept,
-                    resumed=resumed,
+                    graph, directory, replace(settings, state_partitions=folder.partitions), resumed=resumed
                 )
             try:
                 environment |= {"spark": plant.spark.version, "hosts": plant.confinement}
@@ -230,18 +212,17 @@ def run(
                     loop = Loop(
                         plant,
                         policy,
-                        monitor=look,
-                        period=between,
-                        observers=[*recorders, *views, *options.observers, *observers, *told_to_cluster(plant.spark)],
+                        monitor=float(settings.monitor),
+                        period=float(settings.period),
+                        observers=[*recorders, *views, *settings.observers, *told_to_cluster(plant.spark)],
                         journal=Journal(directory.journal),
-                        observe_only=options.observe_only,
+                        observe_only=settings.observe_only,
                         paused=lambda: directory.is_paused,
-                        limit=options.limit,
+                        limit=None if settings.limit is None else float(settings.limit),
                         facts=plant.facts,
                         header=header,
-                        guarding=Guarding(versions, pollers),
-                        tabling=KeyTabling(table_log),
-                        scaling=scaling,
+                        extensions=(Guarding(versions, pollers), KeyTabling(table_log)),
+                        scaling=settings.scaling,
                     )
                     stop.then(loop.stop, plant.clock.wake)
                     folder.if_lost(lambda: loop.stop("another driver goes on with the run"))
@@ -254,13 +235,7 @@ def run(
         rows = tables_collected(
             [operator.writes.name for operator in graph.operators if isinstance(operator.writes, Collected)]
         )
-        return RunResult(directory.root, options.report or directory.report, rows, plant.queries.taken())
-
-
-def _what_becomes_of_earlier(resume: Path | str | None, fresh: bool) -> tuple[Path | None, bool]:
-    if resume is not None and fresh:
-        raise InputError("a run that goes on (resume) keeps its results, so that it cannot begin afresh (fresh)")
-    return (None if resume is None else on_this_machine(resume)), fresh
+        return RunResult(directory.root, settings.report or directory.report, rows, plant.queries.taken())
 
 
 @contextmanager

@@ -12,18 +12,18 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 from rich.console import Console
 
-from elastream.api.options import RunOptions
 from elastream.dashboard.live import PlainView, RunView, view_for
 from elastream.dashboard.notebook import NotebookView, in_notebook
 from elastream.dashboard.summary import print_summary
 from elastream.dataflow.graph import Graph
-from elastream.errors import ElastreamError
+from elastream.errors import ElastreamError, in_one_line
 from elastream.observability.events import EventLog
 from elastream.recording.directory import RunDirectory
 from elastream.recording.observer import Observer
 from elastream.recording.recorder import Recording
-from elastream.report.page import write_report
+from elastream.report.page import report_problem
 from elastream.report.summary import summarise
+from elastream.settings import CommandSettings
 from elastream.spark.jvm.cluster_events import event_sink
 
 log = logging.getLogger("elastream")
@@ -44,50 +44,48 @@ def told_to_cluster(spark: SparkSession) -> list[Observer]:
 
 
 @contextmanager
-def shown(graph: Graph, directory: RunDirectory, options: RunOptions, show: bool = True) -> Iterator[tuple[Observer, ...]]:
-    """The observers that show a run inside the context; at its end the report is written and the summary printed.
+def shown(graph: Graph, directory: RunDirectory, settings: CommandSettings) -> Iterator[tuple[Observer, ...]]:
+    """Yield the observers that show a run; at its end write the report and print the summary.
 
-    A run that failed is summed up as far as it went, one that failed before its first observation not at all. Raises
-    EnvironmentProblem if the report cannot be written, unless another error ends the run, which then stands.
+    A failed run is summed up as far as it went; one that failed before its first observation is not summed up. Neither
+    report nor summary may cost a run its result, or hide its error: a problem with them is one sentence on stderr.
     """
     console = Console()
-    notebook = options.live and in_notebook()
-    length = length_of(graph, options.limit)
+    notebook = settings.live and in_notebook()
+    length = length_of(graph, None if settings.limit is None else float(settings.limit))
     view: RunView | None = None
-    if show:
-        view = NotebookView(length) if notebook else view_for(console, length) if options.live else PlainView(console)
+    if settings.show:
+        view = NotebookView(length) if notebook else view_for(console, length) if settings.live else PlainView(console)
     # In a notebook the result shows the figures, richer than a printed summary.
-    summed_up_on = console if show and not notebook else None
+    summed_up_on = console if settings.show and not notebook else None
     if view is not None:
         view.awaited(graph.name)
     try:
         yield () if view is None else (view,)
-    except BaseException:
+    finally:
         if view is not None:
             view.close()
         try:
-            concluded(directory, options, summed_up_on)
-        except ElastreamError as problem:
-            # What ended the run is what its caller is told.
+            problem = conclude(directory, settings.report or directory.report, summed_up_on)
+        except Exception as error:
+            problem = f"the run cannot be summed up: {in_one_line(error)}"
+            log.warning("%s", problem, exc_info=not isinstance(error, ElastreamError))
+        if problem:
             Console(stderr=True).print(f"elastream: {problem}", markup=False, highlight=False, soft_wrap=True)
-        raise
-    if view is not None:
-        view.close()
-    concluded(directory, options, summed_up_on)
 
 
-def concluded(directory: RunDirectory, options: RunOptions, console: Console | None) -> Path | None:
-    """Write the report of the run in `directory`, print its summary on `console`, and return the report's path.
+def conclude(directory: RunDirectory, report: Path, console: Console | None) -> str:
+    """Write the `report` of the run in `directory` and print its summary on `console`; do nothing if nothing was observed.
 
-    None, and nothing done, where nothing was observed.
+    Returns one sentence if the report cannot be written, otherwise an empty string.
     """
     if not directory.recording.exists():
-        return None
+        return ""
     recording = Recording.read(directory.root)
     if not len(recording.times):
-        return None
+        return ""
     summary = summarise(recording)
-    path = write_report(recording, options.report or directory.report, summary)
+    problem = report_problem(recording, report, summary)
     if console is not None:
-        print_summary(recording, console, path, summary)
-    return path
+        print_summary(recording, console, None if problem else report, summary)
+    return problem

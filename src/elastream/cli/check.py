@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from elastream.cli.declared import declared
 from elastream.cli.options import named_by
+from elastream.cli.program import declared
 
 if TYPE_CHECKING:
-    from elastream.cli.declared import Declared
+    from elastream.cli.program import Declared
     from elastream.core.plant import Policy
     from elastream.dataflow.graph import Graph
     from elastream.errors import ElastreamError
@@ -40,19 +40,19 @@ def _check(file: Path, policy: str | None, cloud: str | None) -> None:
 
     given = declared(file)
     if policy is not None:
-        given = replace(given, policy=named_by(policy, "policy", file))
+        given = given.replaced(policy=named_by(policy, "policy", file))
     if cloud is not None:
-        given = replace(given, cloud=named_by(cloud, "cloud", file))
+        given = given.replaced(cloud=named_by(cloud, "cloud", file))
     replaced = [key for key, text in (("policy", policy), ("cloud", cloud)) if text is not None]
     with given.placing(*replaced):
         only_simulated = refuse(given)
-    for each in given.tables:
+    for each in given.settings.tables:
         each.check(selection_of(given.graph, each.operator))
-    if given.guards is not None:
+    if given.settings.guards is not None:
         from elastream.guards.document import load_guards
 
-        load_guards(given.guards, given.graph)
-    said = [*unknown_to(given.policy, given.graph, given.target_latency), *needed(given, only_simulated is None)]
+        load_guards(Path(given.settings.guards), given.graph)
+    said = [*unknown_to(given.policy, given.graph, given.settings.latency), *needed(given, only_simulated is None)]
     said += beyond(given)
     said += doubted(given)
     if only_simulated is not None:
@@ -63,36 +63,27 @@ def _check(file: Path, policy: str | None, cloud: str | None) -> None:
 def refuse(given: "Declared") -> "ElastreamError | None":
     """Raise ElastreamError for what `run` would refuse, or `simulate` where it cannot run; returns why it cannot."""
     from elastream.clouds.pool import Pool
-    from elastream.core.composition import consistency_of
     from elastream.core.fitting import refuse_rules, refuse_unworkable
     from elastream.dataflow.compiling import simulated_only
     from elastream.dataflow.stages import lay_out
 
-    asks = isinstance(given.cloud, Pool)  # a pool knows its types and its size only where it runs
+    settings, cloud = replace(given.settings, policy=given.policy), given.settings.cloud
+    asks = isinstance(cloud, Pool)  # a pool knows its types and its size only where it runs
     types = given.host_types if asks else given.types
-    most = 1_000_000 if asks or given.cloud is None else given.cloud.max_hosts
-    refuse_rules(given.scaling, most, types)
+    most = 1_000_000 if asks or cloud is None else cloud.max_hosts
+    refuse_rules(settings.scaling, most, types)
     reason = simulated_only(given.graph)
     if reason is None:
         from elastream.api.admission import admit
 
-        admit(
-            given.graph,
-            types=types,
-            policy=given.policy,
-            target_latency=given.target_latency,
-            max_hosts=most,
-            consistency=consistency_of(given.consistency),
-            replicas=given.replicas,
-            state_partitions=given.state_partitions,
-        )
+        admit(given.graph, settings, types=types, max_hosts=most)
         return None
     layout = lay_out(given.graph, fused=given.fused)
     refuse_unworkable(
         layout,
         types,
         given.policy,
-        target_latency=given.target_latency,
+        target_latency=settings.latency,
         max_hosts=most,
         scalable=layout.simulated_scalable,
         apart=not given.fused,
@@ -105,7 +96,7 @@ def needed(given: "Declared", runs: bool) -> "list[str]":
     from elastream.dataflow.operators import Kind
 
     found, graph = [], given.graph
-    if runs and given.cloud is None:
+    if runs and given.settings.cloud is None:
         found.append("to run it, give --cloud")
     bare = [source.name for source in graph.sources if source.load is None]
     endless = [name for name, load in graph.loads.items() if math.isinf(load.seconds)]
@@ -118,7 +109,7 @@ def needed(given: "Declared", runs: bool) -> "list[str]":
         ("--load", f"source {_declare(bare)} none" if bare else ""),
         ("--limit", f"the load of {names_of(endless)} has no end" if endless else ""),
         ("--calibrate RUN", f"{_declare(free)} no cost" if free else ""),
-        ("--prices", "no host type is declared" if not given.host_types and given.cloud is None else ""),
+        ("--prices", "no host type is declared" if not given.host_types and given.settings.cloud is None else ""),
     ]
     if missing := "; ".join(f"{option} ({why})" for option, why in wants if why):
         found.append(f"to simulate it, give {missing}")
@@ -135,10 +126,11 @@ def doubted(given: "Declared") -> "tuple[str, ...]":
     from elastream.core.fitting import doubts
     from elastream.dataflow.operators import Kind
 
-    sized = given.cloud is not None and not isinstance(given.cloud, Pool)
+    settings, cloud = given.settings, given.settings.cloud
+    sized = cloud is not None and not isinstance(cloud, Pool)
     keyed = any(each.kind is Kind.KEYED for each in given.graph.operators)
-    most = given.cloud.max_hosts if given.cloud is not None and sized else 0
-    return doubts(given.replicas, given.types, given.state_partitions if keyed else None, most)
+    most = cloud.max_hosts if sized else 0
+    return doubts(settings.replicas, given.types, settings.state_partitions if keyed else None, most)
 
 
 def beyond(given: "Declared") -> "list[str]":
@@ -152,21 +144,22 @@ def beyond(given: "Declared") -> "list[str]":
     from elastream.policies.common.provision import TARGET_UTILISATION, declared_cores, for_cores, rates_of
     from elastream.policies.common.reach import beyond_partitions
 
-    if given.cloud is None or isinstance(given.cloud, Pool) or not given.types:
+    settings, cloud = given.settings, given.settings.cloud
+    if cloud is None or isinstance(cloud, Pool) or not given.types:
         return []
     layout = lay_out(given.graph, fused=given.fused)
     try:
-        cores = declared_cores(given.graph, rates_of(given.graph, given.graph.loads, "peak", window=given.target_latency))
+        cores = declared_cores(given.graph, rates_of(given.graph, given.graph.loads, "peak", window=settings.latency))
         peak = for_cores(layout, given.types[0], cores).hosts
     except ElastreamError:  # a load without end, an operator without a cost: what it fills is not known here
         return []
-    default = state_partitions_of(given.types, given.cloud.max_hosts, given.policy)
-    if bound := beyond_partitions(layout, cores, given.types[0].slot, given.state_partitions or default):
+    default = state_partitions_of(given.types, cloud.max_hosts, given.policy.partitions_a_host)
+    if bound := beyond_partitions(layout, cores, given.types[0].slot, settings.state_partitions or default):
         return [f"at the load's peak {bound}; records will be late"]
-    if peak <= given.cloud.max_hosts:
+    if peak <= cloud.max_hosts:
         return []
     filled = f"the load's peak fills {hosts_text(peak)} of type {given.types[0].name!r} to {TARGET_UTILISATION:.0%}"
-    return [f"{filled}, and the cloud has {given.cloud.max_hosts} at most (`max_hosts`): records will be late"]
+    return [f"{filled}, and the cloud has {cloud.max_hosts} at most (`max_hosts`): records will be late"]
 
 
 def names_of(names: "Sequence[str]") -> str:
@@ -177,12 +170,11 @@ def names_of(names: "Sequence[str]") -> str:
 
 def unknown_to(policy: "Policy | None", graph: "Graph", target_latency: float | None) -> "list[str]":
     """Metrics that `policy` needs and that `graph` will not have on Spark; a sentence each, with what is missing."""
-    from elastream.core.metrics import Needs, PlantKind, Rows
+    from elastream.core.metrics import PlantKind, Rows
     from elastream.dataflow.stages import lay_out
 
-    needs: Needs = getattr(policy, "needs", frozenset())
     layout, found = lay_out(graph), []
-    for rows, metric in sorted(needs):
+    for rows, metric in sorted(policy.needs if policy is not None else ()):
         promised = [
             (each, [given for given in each.given if given.holds(layout, target_latency, operator) is False])
             for operator in (graph.operators if rows is Rows.OPERATOR else (None,))

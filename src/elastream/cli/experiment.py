@@ -1,22 +1,21 @@
 """`elastream experiment NAME`: repeats a paper's evaluation and compares its figures with the paper's and with bars."""
 
-import inspect
 import json
 import os
 from collections.abc import Mapping
-from contextlib import closing, nullcontext
 from pathlib import Path
-from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from elastream.cli.tables import print_table
+from elastream.errors import EnvironmentProblem
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from elastream.experiments.findings import Findings
+    from elastream.evaluation.experiments import Experiment
+    from elastream.evaluation.findings import Findings
 
 NOT_HELD = 1
 """Exit status if a check does not hold."""
@@ -65,17 +64,19 @@ def experiment(
     from rich.console import Console
 
     from elastream.dashboard.progress import progress_bar
-    from elastream.experiments.cases import ExperimentOptions
-    from elastream.experiments.findings import counted
-    from elastream.experiments.keeping import KeptResults
+    from elastream.evaluation.experiments import ExperimentOptions, installed
+    from elastream.evaluation.findings import counted
 
-    if name not in PAGES:
-        raise typer.BadParameter(f"there is no experiment {name!r} (there are: {', '.join(PAGES)})")
-    wanted, plant = plant, plant or next(iter(PAGES[name]))
-    if plant not in PAGES[name]:
-        raise typer.BadParameter(f"{name} does not run on the plant {plant!r} (it runs on: {', '.join(PAGES[name])})")
-    run = resolve_name(f"elastream.experiments.{PAGES[name][plant]}")
-    options = {"--plant": wanted, "--part": one, "--moves": moves}
+    experiments = installed()
+    if not experiments:
+        raise EnvironmentProblem("the experiments are a package of their own: pip install elastream-papers")
+    if name not in experiments:
+        raise typer.BadParameter(f"there is no experiment {name!r} (there are: {', '.join(experiments)})")
+    chosen: Experiment = experiments[name].load()
+    named, plant = plant, plant or chosen.plants[0]
+    if plant not in chosen.plants:
+        raise typer.BadParameter(f"{name} does not run on the plant {plant!r} (it runs on: {', '.join(chosen.plants)})")
+    options = {"--plant": named, "--part": one, "--moves": moves}
     command = " ".join(
         (
             f"elastream experiment {name}",
@@ -85,16 +86,15 @@ def experiment(
     )
     part = {"moves": _numbers(moves), "full": full or None, "part": one}
     part = {option: value for option, value in part.items() if value is not None}
-    if unknown := part.keys() - inspect.signature(run).parameters:
+    if unknown := part.keys() - set(chosen.options(plant)):
         raise typer.BadParameter(f"{name} on the plant {plant!r} has no option --{min(unknown)}")
     if resume is not None and plant != "simulated":
         raise typer.BadParameter("--resume is of simulated cases: an experiment on Spark is made in one go")
     about = {"command": command, "load": round(os.getloadavg()[0], 2)}  # before it, not its own
     console = Console()
-    with progress_bar(console) as progress, nullcontext() if resume is None else closing(KeptResults(resume)) as keep:
-        if keep:
-            console.print(f"{len(keep):,} results taken from {resume}")
-        outcome = run(ExperimentOptions(quick, sensitivity, min(2, os.cpu_count() or 1), progress, keep), **part)
+    with progress_bar(console) as progress:
+        workers = min(2, os.cpu_count() or 1)
+        outcome = chosen.run(plant, ExperimentOptions(quick, sensitivity, workers, progress, resume, console.print), part)
     for table in outcome.page.tables:
         if "why" not in table.header:
             print_table(console, table)
@@ -116,29 +116,6 @@ def _numbers(text: str | None) -> tuple[int, ...] | None:
     return found
 
 
-PAGES: Mapping[str, Mapping[str, str]] = {
-    "visp": {"simulated": "visp.page:run_visp", "spark": "visp.on_spark_page:run_visp_spark"},
-    "e2df": {"simulated": "e2df.page:run_e2df", "spark": "e2df.on_spark_page:run_e2df_spark"},
-    "otd": {"simulated": "otd.page:run_otd", "spark": "placing.page:run_otd_spark"},
-    "elastic-allocator": {
-        "simulated": "elastic_allocator.page:run_elastic_allocator",
-        "spark": "placing.page:run_elastic_allocator_spark",
-    },
-    "nstorm": {"spark": "nstorm.page:run_nstorm"},
-    "dynamic-dataflow": {
-        "simulated": "dynamic_dataflow.page:run_dynamic_dataflow",
-        "spark": "dynamic_dataflow.on_spark:run_dynamic_dataflow_spark",
-    },
-    "reactive": {"simulated": "reactive.page:run_reactive"},
-    "lookahead": {"simulated": "lookahead.page:run_lookahead"},
-    "resilience": {
-        "simulated": "resilience.page:run_resilience",
-        "spark": "resilience.on_spark:run_resilience_spark",
-    },
-}
-"""Experiment -> {plant: its function, as module:name}; imported when used."""
-
-
 def save(
     outcome: "Findings",
     html: Path | None,
@@ -150,13 +127,13 @@ def save(
 
     Raises EnvironmentProblem if a file cannot be written.
     """
-    from elastream.experiments.page import render
+    from elastream.evaluation.page import render
     from elastream.recording.directory import write_text
 
-    if html is not None:
-        console.print(f"page: {write_text(html, render(outcome.page), 'page')}")
     if json_file is not None:
         found = outcome.to_json()
         found["environment"] |= about or {}
         text = json.dumps(found, indent=1, allow_nan=False) + "\n"
         console.print(f"figures: {write_text(json_file, text, 'figures')}")
+    if html is not None:  # after the figures: a page that cannot be written costs none
+        console.print(f"page: {write_text(html, render(outcome.page), 'page')}")

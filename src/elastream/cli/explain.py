@@ -153,7 +153,6 @@ def _newest(recording: "Recording", console: "Console") -> None:
 def _tell(recording: "Recording", decision: "Decision", console: "Console") -> None:
     from rich.text import Text
 
-    from elastream.core.action import describe
     from elastream.core.latency import basis_text
     from elastream.core.wording import UNKNOWN, clock, duration_text, quantity
 
@@ -181,7 +180,7 @@ def _tell(recording: "Recording", decision: "Decision", console: "Console") -> N
     for proposal in decision.proposals:
         why = f" - {proposal.action.why}" if proposal.action.why else ""
         refused = f"; refused: {proposal.refused}" if proposal.refused else ""
-        line(f"{describe(proposal.action)}, by {proposal.by}{why}{refused}")
+        line(f"{proposal.action.describe()}, by {proposal.by}{why}{refused}")
     if not decision.proposals:
         line("nothing" + (f": {decision.note}" if decision.note else ""))
     elif decision.note:
@@ -189,7 +188,7 @@ def _tell(recording: "Recording", decision: "Decision", console: "Console") -> N
         line(decision.note)
     heading("done")
     for outcome in decision.outcomes:
-        line(f"{describe(outcome.action)}: {outcome.status.value}" + (f", {outcome.reason}" if outcome.reason else ""))
+        line(f"{outcome.action.describe()}: {outcome.status.value}" + (f", {outcome.reason}" if outcome.reason else ""))
     if not decision.outcomes:
         line("nothing")
     for fault in decision.faults:

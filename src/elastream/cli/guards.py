@@ -41,7 +41,7 @@ def check(
     """
     from rich.console import Console
 
-    from elastream.cli.declared import declared
+    from elastream.cli.program import declared
     from elastream.guards.document import load_guards
 
     program = load_guards(file, None if dataflow is None else declared(dataflow).graph).program

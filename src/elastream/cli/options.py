@@ -1,11 +1,15 @@
-"""Arguments and parsers that several commands share."""
+"""Arguments and parsers that several commands share, and the options that are run settings."""
 
+import inspect
+from collections.abc import Callable
+from functools import wraps
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_type_hints
 
 import typer
 
 from elastream.errors import ElastreamError, InputError
+from elastream.settings import Choice, Flag, Fraction, PathOf, Rules, Seconds, Setting, Text, Whole, settings_of
 from elastream.units import duration
 
 
@@ -41,16 +45,58 @@ def named_by(text: str, what: Literal["policy", "cloud"], file: Path | None = No
         raise InputError(f"--{what} {text}: {error}") from error
 
 
-Scaling = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--scaling",
-        metavar="KEY=VALUE",
-        help="Rule for the number of hosts, such as max_scale_up=1, in place of the file's; an empty value takes it away; "
-        "repeatable.",
-    ),
-]
-"""Option that sets rules of `ScalingRules`."""
-
 Recorded = Annotated[Path, typer.Argument(metavar="RUN", help="A run's folder, or a recording.")]
 """Argument that names a recorded run."""
+
+
+def options_of(declaring: type) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Return a decorator of a command that takes settings as `**settings`: those of `declaring` become options.
+
+    The command receives the settings that are named on the command line, by name, and no others.
+    """
+    options = [_option(declaring, name, each) for name, each in settings_of(declaring).items() if each.option]
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        own = [each for each in inspect.signature(command).parameters.values() if each.kind is not each.VAR_KEYWORD]
+        kinds = {name: each.kind for name, each in settings_of(declaring).items() if each.option}
+
+        @wraps(command)
+        def call(**arguments: Any) -> None:
+            named = {name: each for name, each in arguments.items() if name not in kinds or each not in (None, [])}
+            checked = {name for name in named.keys() & kinds if not isinstance(kinds[name], Rules)}
+            command(**{name: kinds[name].read(name, each) if name in checked else each for name, each in named.items()})
+
+        hints = get_type_hints(command, include_extras=True)
+        vars(call)["__signature__"] = inspect.Signature(
+            [each.replace(annotation=hints[each.name]) for each in own] + options
+        )
+        call.__annotations__ = {each.name: each.annotation for each in inspect.signature(call).parameters.values()}
+        return call
+
+    return decorate
+
+
+def _option(declaring: type, name: str, setting: Setting) -> inspect.Parameter:
+    """Return the option of a setting of `declaring`. Its value is None if it is not on the command line."""
+    default = vars(declaring).get(name)  # of a setting that a program names, too, the program's is the default
+    shows = str(default) if isinstance(default, int | float) and not isinstance(default, bool) else False
+    flag = f"--{name.replace('_', '-')}"
+    about: dict[str, Any] = {"help": setting.help, "show_default": shows}
+    match setting.kind:
+        case Whole(least=least):
+            annotation: Any = Annotated[int | None, typer.Option(flag, min=least, metavar="NUMBER", **about)]
+        case Fraction():
+            annotation = Annotated[float | None, typer.Option(flag, min=0, max=1, metavar="FRACTION", **about)]
+        case Seconds():
+            annotation = Annotated[float | None, typer.Option(flag, parser=as_some_seconds, metavar="TIME", **about)]
+        case Flag(switch=switch):
+            annotation = Annotated[bool | None, typer.Option(switch or flag, **about)]
+        case PathOf(metavar=metavar):
+            annotation = Annotated[Path | None, typer.Option(flag, metavar=metavar, **about)]
+        case Choice(metavar=metavar) | Text(metavar=metavar):
+            annotation = Annotated[str | None, typer.Option(flag, metavar=metavar, **about)]
+        case Rules():
+            annotation = Annotated[list[str] | None, typer.Option(flag, metavar="KEY=VALUE", **about)]
+        case other:
+            raise TypeError(f"no option has a value of the kind {type(other).__name__}")
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)

@@ -1,96 +1,175 @@
-"""Executes a user's Python program or YAML document with the options of a command."""
+"""Executes a user's Python program or YAML document, to run it or to learn the dataflow and settings that it declares."""
 
 import runpy
 import sys
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from elastream.errors import DataflowError, ElastreamError, InputError
 
 if TYPE_CHECKING:
-    from elastream.api.options import RunOptions
-    from elastream.documents.dataflow import Document, Setting
+    from elastream.api.result import RunResult
+    from elastream.api.run import Command, Launcher
+    from elastream.core.hosts import HostType
+    from elastream.core.plant import Policy
+    from elastream.dataflow.graph import Graph
+    from elastream.documents.dataflow import Document
+    from elastream.settings import RunSettings
+
+DOCUMENTS = (".yaml", ".yml")
 
 
-def execute(file: Path, options: "RunOptions") -> Mapping[str, Any] | None:
-    """Execute `file` with `options`; returns the globals of a program that ended without calling `run(...)`, else None.
+def execute(file: Path, command: "Command") -> None:
+    """Execute `file`, whose calls of `run(...)` are carried out by `command`.
 
-    Raises ElastreamError for every error that the user can correct, including those in the user's code; SystemExit and
-    KeyboardInterrupt pass.
+    Raises:
+        ElastreamError: An error that the user can correct, including those in the user's code, and a program that ends
+            without calling `run(...)`. SystemExit and KeyboardInterrupt pass.
     """
-    if not file.is_file():
-        raise InputError(f"there is no file {file}")
-    if file.suffix in (".yaml", ".yml"):
-        _run_document(file, options)
-        return None
-    if file.suffix == ".py":
-        return _run_program(file, options)
-    raise InputError(f"{file} is neither a Python program (.py) nor a document (.yaml)")
+    if file.suffix in DOCUMENTS and file.is_file():
+        _run_document(file, command)
+        return
+    names = _executed(file, command)
+    if not command.calls:
+        _refuse_without_run(file, names)
 
 
-def _run_document(file: Path, options: "RunOptions") -> None:
-    from elastream.api.options import with_options
+@dataclass(frozen=True)
+class Declared:
+    """A dataflow and the run settings that a program or a document declares.
+
+    Attributes:
+        settings: Settings of its `run(...)`; the cloud is None if it names none.
+        host_types: Host types that a document declares.
+        placing: Puts file, line and field before errors raised inside. Its arguments are keys in whose place something
+            else is used.
+    """
+
+    graph: "Graph"
+    settings: "RunSettings"
+    host_types: "tuple[HostType, ...]" = ()
+    placing: Callable[..., AbstractContextManager[None]] = lambda *replaced: nullcontext()
+
+    @property
+    def policy(self) -> "Policy":
+        """Its policy, or the default one."""
+        from elastream.policies.threshold import Threshold
+
+        return self.settings.policy or Threshold()
+
+    @property
+    def types(self) -> "tuple[HostType, ...]":
+        """Host types to lease: those declared, else the cloud's own."""
+        return self.host_types or (() if self.settings.cloud is None else self.settings.cloud.types)
+
+    @property
+    def fused(self) -> bool:
+        """Whether operators of one stage are simulated together by default, as on Spark."""
+        return self.settings.cloud is not None or not self.host_types
+
+    def replaced(self, **settings: Any) -> "Declared":
+        """Return the same with other `settings`."""
+        return replace(self, settings=replace(self.settings, **settings))
+
+
+class _Recorder:
+    """A launcher that keeps the first call of `run(...)` and ends the program there."""
+
+    declared: Declared | None = None
+
+    def __call__(self, graph: "Graph", settings: "RunSettings") -> "RunResult":
+        self.declared = self.declared or Declared(graph, settings)
+        raise SystemExit
+
+
+def declared(file: Path) -> Declared:
+    """Return what `file` declares; a program is executed up to its `run(...)`. Raises ElastreamError, as `execute` does."""
+    from elastream.dataflow.builder import Dataflow
+    from elastream.settings import RunSettings
+
+    if file.suffix in DOCUMENTS and file.is_file():
+        return _of_document(file)
+    recorder, names = _Recorder(), dict[str, Any]()
+    try:
+        names |= _executed(file, recorder)
+    except SystemExit as ended:
+        if recorder.declared is None:
+            raise InputError(f"{file} ended by itself (status {ended.code or 0}) before it called run(...)") from None
+    if recorder.declared is not None:
+        return recorder.declared
+    flows = [value for value in names.values() if isinstance(value, Dataflow)]
+    if len(flows) != 1:
+        _refuse_without_run(file, names)
+    return Declared(flows[0].graph, _without_cloud(RunSettings))
+
+
+def _without_cloud(settings: "Callable[..., RunSettings]", **given: Any) -> "RunSettings":
+    """Return settings of a dataflow whose cloud is still to be named."""
+    return settings(**{"cloud": None, **given})
+
+
+def _of_document(file: Path) -> Declared:
     from elastream.documents.dataflow import load_document
+    from elastream.settings import RunSettings
 
     document = load_document(file)
-    policy = options.policy or document.policy.build()
-    cloud = options.cloud or _cloud_of(document).build()
-    from elastream.api.run import run
-    from elastream.recording.parts import RETENTION
-
-    given = {
-        "policy": options.policy,
-        "cloud": options.cloud,
-        "consistency": options.consistency,
-        "replicas": options.replicas,
-        "state_partitions": options.state_partitions,
-    }
-    replaced = [key for key, value in given.items() if value is not None]
-    with with_options(options), document.placing(*replaced):
-        run(
-            document.flow,
-            policy=policy,
-            cloud=cloud,
-            target_latency=document.target_latency,
-            guards=document.guards,
-            tables=document.tables,
-            consistency=document.consistency or "batch",
-            replicas=document.replicas,
-            retention=RETENTION if document.retention is None else document.retention,
-            state_partitions=document.state_partitions,
-            scaling=document.scaling,
-            currency=document.currency,
-        )
+    cloud = None if document.cloud is None else document.cloud.build()
+    settings = _without_cloud(RunSettings, policy=document.policy.build(), cloud=cloud, **document.settings)
+    return Declared(document.graph, settings, tuple(document.host_types.values()), document.placing)
 
 
-def _cloud_of(document: "Document") -> "Setting":
+def _run_document(file: Path, command: "Command") -> None:
+    from elastream.api.arguments import check_cloud, check_policy
+    from elastream.documents.dataflow import load_document
+    from elastream.settings import RunSettings
+
+    document = load_document(file)
+    policy = command.settings.get("policy") or document.policy.build()
+    cloud = command.settings.get("cloud") or _cloud_of(document)
+    with document.placing(*command.settings):
+        check_policy(policy)
+        check_cloud(cloud)
+        command(document.graph, RunSettings(policy=policy, cloud=cloud, **document.settings))
+
+
+def _cloud_of(document: "Document") -> Any:
     if document.cloud is None:
         raise DataflowError(f"{document.path}: key 'cloud' is missing: a run needs one, such as 'cloud: local'")
-    return document.cloud
+    return document.cloud.build()
 
 
-def _run_program(file: Path, options: "RunOptions") -> Mapping[str, Any] | None:
-    from elastream.api.options import with_options
+def _executed(file: Path, launcher: "Launcher") -> Mapping[str, Any]:
+    """Execute a program; return its globals at its end."""
+    from elastream.api.run import launching
     from elastream.documents.user_code import blame, importing_from, placed
 
-    runs = 0
-
-    def count(*about: Any) -> None:
-        nonlocal runs
-        runs += 1
-        if options.before is not None:
-            options.before(*about)
-
+    if not file.is_file():
+        raise InputError(f"there is no file {file}")
+    if file.suffix != ".py":
+        raise InputError(f"{file} is neither a Python program (.py) nor a document (.yaml)")
     arguments, sys.argv = sys.argv, [str(file)]
     try:
-        with with_options(replace(options, before=count)), importing_from(file.parent):
-            names = runpy.run_path(str(file), run_name="__main__")
+        with launching(launcher), importing_from(file.parent):
+            return runpy.run_path(str(file), run_name="__main__")
     except ElastreamError as error:
         raise placed(error, file.parent) from error
     except Exception as error:
         raise blame(error, file.parent) or error from error
     finally:
         sys.argv = arguments
-    return None if runs else names
+
+
+def _refuse_without_run(file: Path, names: Mapping[str, Any]) -> NoReturn:
+    """Raise DataflowError that says what a program lacks that ended without calling `run(...)`. names: its globals."""
+    from elastream.dataflow.builder import Dataflow
+
+    flows = {name: value for name, value in names.items() if isinstance(value, Dataflow)}
+    if len(flows) == 1:
+        ((name, flow),) = flows.items()
+        how = f"run({name}, cloud=Local())"
+        raise DataflowError(f"{file} declares the dataflow {flow.name!r} but does not run it: end it with {how}")
+    several = f"declares {len(flows)} dataflows ({', '.join(flows)}) but runs none" if flows else "runs no dataflow"
+    raise DataflowError(f"{file} {several}: call run(flow, cloud=...) in it")

@@ -4,34 +4,31 @@ With `--calibrate RUN` the simulator's constants come from a recorded run; witho
 drift between simulation and measurement is printed.
 """
 
+from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from elastream.cli.declared import declared
 from elastream.cli.experiment import NOT_HELD, Html, Json, save
-from elastream.cli.options import Scaling, as_seconds, as_some_seconds, named_by
+from elastream.cli.options import as_seconds, as_some_seconds, named_by, options_of
+from elastream.cli.program import declared
 from elastream.cli.tables import print_table
 from elastream.errors import CloudError, ElastreamError, InputError
+from elastream.settings import DataflowSettings, SimulateSettings
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from elastream.core.hosts import HostType
     from elastream.core.plant import Policy
-    from elastream.experiments.findings import Findings
+    from elastream.evaluation.findings import Findings
     from elastream.recording.recorder import Recording
 
 Program = Annotated[Path | None, typer.Argument(metavar="[FILE]", help="A Python program or a YAML document.")]
-Calibrate = Annotated[
-    Path | None,
-    typer.Option(metavar="RUN", help="Take costs from a recorded run; without FILE, replay it and print the drift."),
-]
 Against = Annotated[
     Path | None, typer.Option(metavar="RUN", help="With --calibrate: replay this run with the constants of that one.")
 ]
-Load = Annotated[str | None, typer.Option(metavar="LOAD", help="A CSV of counts, a YAML file, or a load such as 50/s.")]
 Policies = Annotated[
     list[str] | None,
     typer.Option("--policy", metavar="NAME[:key=value,...]", help="Policy, or file.py:Class, to compare; repeatable."),
@@ -47,51 +44,12 @@ Unit = Annotated[
 Minimum = Annotated[
     float | None, typer.Option(parser=as_seconds, metavar="TIME", help="Least billed time of a price list; default: 60s.")
 ]
-Limit = Annotated[
-    float | None,
-    typer.Option(parser=as_some_seconds, metavar="TIME", help="Length of the simulated part of the load, from its start."),
-]
-Period = Annotated[
-    float | None,
-    typer.Option(parser=as_some_seconds, metavar="TIME", help="Time between two plans; default: 2s --fused, else 60s."),
-]
-Most = Annotated[int | None, typer.Option(min=1, help="Most hosts at once; default: that of FILE, or 1000.")]
-Fused = Annotated[
-    bool | None,
-    typer.Option(
-        "--fused/--apart",
-        help="Micro-batches of fused stages as on Spark (not the default with --prices, or without a cloud), or queues.",
-    ),
-]
-
-Guards = Annotated[Path | None, typer.Option(metavar="FILE", help="Guards to use instead of the file's.")]
-Replicas = Annotated[int | None, typer.Option(min=0, help="Copies of each state partition that other hosts keep.")]
-Partitions = Annotated[
-    int | None,
-    typer.Option(
-        "--state-partitions", min=1, metavar="NUMBER", help="Key groups of each keyed operator; default: as of a run."
-    ),
-]
-Consistency = Annotated[
-    str | None,
-    typer.Option(metavar="MODE", help="What records under way meet when alternates change: batch, wave, drain or rewired."),
-]
-Speeds = Annotated[
-    str | None,
-    typer.Option(
-        metavar="WALK", help="How fast hosts are meanwhile: walk, ec2 or spread, with :key=value,..., or a CSV file."
-    ),
-]
-Links = Annotated[
-    str | None, typer.Option(metavar="WALK", help="How far apart they are meanwhile: ec2[:key=value,...], or a CSV file.")
-]
 
 
+@options_of(SimulateSettings)
 def simulate(
     file: Program = None,
-    calibrate: Calibrate = None,
     against: Against = None,
-    load: Load = None,
     policy: Policies = None,
     prices: Prices = None,
     shapes: Shapes = None,
@@ -99,23 +57,9 @@ def simulate(
     region: PriceRegion = None,
     billing: Unit = None,
     minimum: Minimum = None,
-    limit: Limit = None,
-    period: Period = None,
-    target: Annotated[float, typer.Option(min=0, max=1, help="Fraction of records that must be in time.")] = 0.95,
-    max_hosts: Annotated[
-        int | None, typer.Option(min=1, help="Most hosts at once; default: that of FILE, or 1000.")
-    ] = None,
-    fused: Fused = None,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of all random numbers.")] = 1,
-    guards: Guards = None,
-    consistency: Consistency = None,
-    replicas: Replicas = None,
-    state_partitions: Partitions = None,
-    speeds: Speeds = None,
-    links: Links = None,
-    scaling: Scaling = None,
     html: Html = None,
     json_file: Json = None,
+    **settings: Any,
 ) -> None:
     """Compare policies on a dataflow and a load; exit status 1 if none meets the target.
 
@@ -123,55 +67,38 @@ def simulate(
     """
     from rich.console import Console
 
-    from elastream.experiments.simulate import measured
-    from elastream.experiments.simulate import simulate as compared
+    from elastream.evaluation.simulate import measured
+    from elastream.evaluation.simulate import simulate as compared
 
     console = Console()
+    calibrate = settings.get("calibrate")
     if file is None:
         if calibrate is None:
             raise InputError("nothing to simulate: give a FILE, or --calibrate RUN to replay a recorded run")
-        if speeds or links:
+        if settings.keys() & {"speeds", "links"}:
             raise InputError("a recorded run is replayed on hosts as they were: --speeds and --links need a FILE")
+        seed = settings.get("seed", SimulateSettings.seed)
         _finish(_replay(calibrate, against, policy or [], seed, console), html, json_file, console)
         return
     given = declared(file)
     named: dict[str, Policy] = {text: named_by(text, "policy", file) for text in policy or []}
     named = named or {given.policy.name: given.policy}
-    own = given.types
-    if calibrate is not None:
-        own = measured(calibrate, given.graph)[1]
-    if fused is None:
-        fused = calibrate is not None or (prices is None and given.fused)
-    replaced = [
-        *(["policy"] if policy else []),
-        *(["consistency"] if consistency else []),
-        *(["replicas"] if replicas is not None else []),
-        *(["state_partitions"] if state_partitions is not None else []),
-        *(["host_types", "cloud"] if prices is not None else []),
-    ]
+    own = given.types if calibrate is None else measured(calibrate, given.graph)[1]
+    cloud = None if prices is not None else given.settings.cloud
+    of_file = {each.name: getattr(given.settings, each.name) for each in fields(DataflowSettings)}
+    of_hosts = {
+        "fused": calibrate is not None or (prices is None and given.fused),
+        "max_hosts": None if cloud is None else cloud.max_hosts,
+        "min_hosts": None if cloud is None else getattr(cloud, "min_hosts", 1),
+    }
+    scaling = given.settings.scaling.given(settings.pop("scaling", ()))
+    replaced = [*settings, *(["policy"] if policy else []), *(["host_types", "cloud"] if prices is not None else [])]
     with given.placing(*replaced):
+        types = hosts_from(prices, shapes, host or [], region, billing, minimum, list(own))
         comparison = compared(
             given.graph,
             named,
-            host_types=hosts_from(prices, shapes, host or [], region, billing, minimum, list(own)),
-            load=load,
-            limit=limit,
-            target=target,
-            target_latency=given.target_latency,
-            max_hosts=max_hosts or (None if given.cloud is None or prices is not None else given.cloud.max_hosts),
-            min_hosts=None if given.cloud is None or prices is not None else getattr(given.cloud, "min_hosts", 1),
-            calibrate=calibrate,
-            fused=fused,
-            period=period,
-            seed=seed,
-            guards=guards or given.guards,
-            consistency=consistency or given.consistency,
-            replicas=given.replicas if replicas is None else replicas,
-            state_partitions=state_partitions or given.state_partitions,
-            speeds=speeds,
-            links=links,
-            tables=given.tables,
-            scaling=given.scaling.given(scaling or ()),
+            **{**of_file, **of_hosts, **settings, "scaling": scaling, "host_types": types, "show": True},
         )
     print_table(console, comparison.table())
     console.print(comparison.verdict, highlight=False, markup=False, soft_wrap=True)
@@ -186,7 +113,7 @@ def _finish(outcome: "Findings", html: Path | None, json_file: Path | None, cons
 
 def _replay(run: Path, against: Path | None, wanted: list[str], seed: int, console: "Console") -> "Findings":
     """Replay a recorded run and print the drift. wanted: policies to compare with the recorded one."""
-    from elastream.experiments.drift import replayed
+    from elastream.evaluation.drift import replayed
     from elastream.recording.directory import RunDirectory
     from elastream.recording.guard_log import GuardLog
     from elastream.recording.recorder import Recording
@@ -233,7 +160,7 @@ def hosts_from(
     """Host types of the price list, or those that the document declares with its own billing."""
     from elastream.core.hosts import Billing
     from elastream.documents.user_code import near
-    from elastream.experiments.prices import read_prices
+    from elastream.evaluation.prices import read_prices
 
     options = {"--shapes": shapes, "--region": region, "--billing": unit, "--minimum": minimum}
     if prices is None and (given := [name for name, value in options.items() if value is not None]):

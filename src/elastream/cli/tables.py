@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from elastream.experiments.page import Table
+    from elastream.evaluation.page import Table
 
 BETWEEN = 2
 """Blanks from one column to the next."""

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from elastream.core.hosts import Billing as Billing
     from elastream.core.hosts import HostType as HostType
     from elastream.core.hosts import PriceList as PriceList
-    from elastream.experiments.prices import read_prices as read_prices
+    from elastream.evaluation.prices import read_prices as read_prices
 
 __getattr__, __dir__, __all__ = lazy_names(
     "elastream.clouds",
@@ -29,6 +29,6 @@ __getattr__, __dir__, __all__ = lazy_names(
         "elastream.clouds.standalone": ("Standalone",),
         "elastream.clouds.yarn": ("Yarn",),
         "elastream.core.hosts": ("Billing", "HostType", "PriceList"),
-        "elastream.experiments.prices": ("read_prices",),
+        "elastream.evaluation.prices": ("read_prices",),
     },
 )

@@ -4,12 +4,14 @@ import ipaddress
 import ssl
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
-import httpx
 from pydantic import TypeAdapter
 
-from elastream.errors import CloudError, ElastreamError, EnvironmentProblem
+from elastream.errors import CloudError, ElastreamError, EnvironmentProblem, needed_by
+
+if TYPE_CHECKING:
+    import httpx
 
 ANSWER_WITHIN = 5.0
 """Seconds after which a message counts as lost."""
@@ -37,8 +39,11 @@ class ArbiterLink:
         token: str | None,
         *,
         certificate: Path | str | None = None,
-        transport: httpx.BaseTransport | None = None,
+        transport: "httpx.BaseTransport | None" = None,
     ) -> None:
+        with needed_by(f"the connection to the {self.called}"):
+            import httpx
+
         self.url = url
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         try:
@@ -61,6 +66,8 @@ class ArbiterLink:
 
     def ask(self, form: TypeAdapter[Answer], method: str, path: str, body: Any = None, key: str = "") -> Answer:
         """The answer to a message. Raises EnvironmentProblem if there is none, or the arbiter fails."""
+        import httpx
+
         try:
             response = self._client.request(method, path, json=body, headers={"key": key})
         except (httpx.HTTPError, httpx.InvalidURL) as error:

@@ -41,14 +41,14 @@ from elastream.clouds.local.cluster import executor_memory
 from elastream.clouds.local.local import HOST_TYPES, LEAST_HEAP
 from elastream.clouds.provider import (
     UNLIMITED,
+    Cloud,
     ClusterWord,
     ExistingSession,
     Granting,
     HostStatus,
-    Measured,
     Phase,
+    Provider,
     Reach,
-    RunState,
     Terms,
 )
 from elastream.core.alarm import Alarms
@@ -87,7 +87,7 @@ class _Host:
         return not self.gone and not self.released
 
 
-class GrantedExecutors:
+class GrantedExecutors(Provider):
     """The executors of a session, as hosts.
 
     terms: what one of them is taken for, and how many there may be. granting: None where the session is opened later, and
@@ -204,17 +204,6 @@ class GrantedExecutors:
                 self._request()  # or Spark would start others in their place
             self._keep()
             return {name: self._status(host, seen, word) for name, host in self._hosts.items()}
-
-    def measure(self) -> Mapping[str, Measured]:
-        """Nothing: how busy its tasks keep an executor is the session's to tell."""
-        return {}
-
-    def report(self, state: RunState) -> None:
-        """Nothing: a cluster manager has no use for it."""
-
-    def owed(self) -> float | None:
-        """None: the leases' own cost."""
-        return None
 
     def close(self) -> None:
         """Give back what was leased here, where that ends with this provider; what was found lives on with the session.
@@ -388,7 +377,7 @@ preemption and maintenance alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ExecutorCloud:
+class ExecutorCloud(Cloud):
     """What `Standalone`, `Yarn` and `Kubernetes` have in common; each says in its docstring what these mean there.
 
     Raises CloudError for an unknown type, and numbers of hosts that make no sense.

@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from elastream.clouds.provider import HostStatus, Measured, Phase, RunState, Terms
+from elastream.clouds.provider import HostStatus, Measured, Phase, Provider, Terms
 from elastream.core.hosts import HostType
 from elastream.errors import CloudError, EnvironmentProblem, InputError
 
@@ -24,7 +24,7 @@ STATUS: Mapping[str, Any] = {"up": bool, "cpu": int | float, "replicas": int, "a
 """What a status file may say, and as what."""
 
 
-class HostDirectory:
+class HostDirectory(Provider):
     """A `Provider` over the directory `path`, which is made where it is not there. types: what it is known to have."""
 
     def __init__(self, path: Path | str, types: Sequence[HostType] = ()) -> None:
@@ -80,13 +80,6 @@ class HostDirectory:
                     self._log(f"release {name}")
         except OSError as error:
             raise self._problem(error) from error
-
-    def report(self, state: RunState) -> None:
-        """Nothing: the directory has no place for it."""
-
-    def owed(self) -> float | None:
-        """None: what the machines cost is their owner's to know."""
-        return None
 
     def close(self) -> None:
         """Do nothing: hosts outlive this process, until they are released."""

@@ -16,17 +16,16 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-import httpx
 from pydantic import TypeAdapter
 
 from elastream.clouds.arbiter_link import ANSWER_WITHIN, ArbiterLink
 from elastream.clouds.local.closed import POOL_TOKEN
 from elastream.clouds.local.hosts import LocalHosts
 from elastream.clouds.local.local import Local
-from elastream.clouds.provider import ExistingSession, HostStatus, Measured, Phase, RunState
+from elastream.clouds.provider import Cloud, ExistingSession, HostStatus, Measured, Phase, Provider, RunState
 from elastream.core.alarm import AlarmedThread, Alarms
 from elastream.core.hosts import HostType
 from elastream.errors import CloudError, ElastreamError, EnvironmentProblem, in_one_line
@@ -34,6 +33,11 @@ from elastream.recording.directory import PRIVATE, create_private
 from elastream.sharing import holder
 from elastream.sharing.holder import Holder
 from elastream.sharing.messages import Claim, Offer, View
+
+if TYPE_CHECKING:
+    import httpx
+if TYPE_CHECKING:
+    import httpx
 
 log = logging.getLogger(__name__)
 
@@ -82,7 +86,7 @@ class PoolClient(ArbiterLink):
         minimum: int = 1,
         token: str | None = None,
         certificate: Path | str | None = None,
-        transport: httpx.BaseTransport | None = None,
+        transport: "httpx.BaseTransport | None" = None,
         kept: Path | None = None,
     ) -> None:
         super().__init__(url, token or os.environ.get(POOL_TOKEN), certificate=certificate, transport=transport)
@@ -300,7 +304,7 @@ EMPTY_AFTER = 30.0
 
 
 @dataclass(frozen=True, slots=True)
-class Pool:
+class Pool(Cloud):
     """Machines of a pool that other applications use too: `Pool("http://127.0.0.1:8471", application="wc", priority=2)`.
 
     url: of the arbiter of the machines (`elastream manager`). application: its name there, unique. priority: weight when
@@ -328,7 +332,7 @@ class Pool:
                 f"application {self.application!r} has a minimum of {self.minimum}: it needs at least one host"
             )
 
-    def client(self, transport: httpx.BaseTransport | None = None, kept: Path | None = None) -> PoolClient:
+    def client(self, transport: "httpx.BaseTransport | None" = None, kept: Path | None = None) -> PoolClient:
         """The application's HTTP client of the pool. transport: replaces the network in tests. kept: file of its key."""
         return PoolClient(
             self.url,
@@ -380,7 +384,7 @@ class Pool:
         return PoolHosts(membership, local)
 
 
-class PoolHosts:
+class PoolHosts(Provider):
     """Hosts of `local`, each on a machine that the pool has granted to `membership`; both are closed with it.
 
     clock: monotonic seconds.

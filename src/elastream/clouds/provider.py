@@ -37,6 +37,7 @@ sounds an alarm where it was given `Alarms`, and goes on. A provider never calls
 """
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -46,6 +47,8 @@ from typing import Any, Protocol, runtime_checkable
 
 from elastream.core.alarm import Alarms
 from elastream.core.hosts import HostType
+from elastream.core.overridable import overridable
+from elastream.errors import InputError
 
 NAN = math.nan
 
@@ -166,47 +169,47 @@ class Terms:
     link_rate: float = NAN
 
 
-class Provider(Protocol):
-    """Hosts that can be leased; the module's docstring is the contract."""
+class Provider(ABC):
+    """Hosts that can be leased; the module's docstring is the contract.
 
-    @property
-    def terms(self) -> Terms:
-        """What it has to offer."""
-        ...
+    Required are `terms` and the four verbs `lease`, `release`, `hosts` and `close`. The others have defaults.
+    """
 
+    terms: Terms
+    """The provider's host types and bounds."""
+
+    @abstractmethod
     def lease(self, hosts: Mapping[str, HostType]) -> None:
         """Request `hosts` by name. Names that are listed already change nothing."""
-        ...
 
+    @abstractmethod
     def release(self, hosts: Collection[str]) -> None:
         """End `hosts` and all that runs on them, withdraw those that still wait, forget those that are gone."""
-        ...
 
+    @abstractmethod
     def hosts(self) -> Mapping[str, HostStatus]:
-        """Every host that was leased and is not forgotten, by name.
+        """Return every host that was leased and is not forgotten, by name.
 
         Cheap: called every quarter second while hosts come and go, every second otherwise.
         """
-        ...
 
-    def measure(self) -> Mapping[str, Measured]:
-        """What hosts use, by name, as far as that is known. Dearer than `hosts`: called once an observation."""
-        ...
-
-    def report(self, state: RunState) -> None:
-        """Take note of how the run does. A provider that has no use for it ignores it."""
-        ...
-
-    def owed(self) -> float | None:
-        """Money owed so far as billed by the provider (a pool shares its bill); None: the cost of the leases."""
-        ...
-
+    @abstractmethod
     def close(self) -> None:
         """End every host that lives through this provider, and return when nothing is left of any.
 
         May be called twice; no other verb may follow.
         """
-        ...
+
+    def measure(self) -> Mapping[str, Measured]:
+        """Return what hosts use, by name, as far as the provider knows. Dearer than `hosts`: called once an observation."""
+        return {}
+
+    def report(self, state: RunState) -> None:  # noqa: B027 - a default
+        """Take note of how the run does."""
+
+    def owed(self) -> float | None:
+        """Return the money due so far as billed by the provider; None: the cost of the leases."""
+        return None
 
 
 UNLIMITED = 2**31 - 1
@@ -293,21 +296,70 @@ class ExistingSession:
     allowed: int = UNLIMITED
 
 
-class Cloud(Protocol):
+class Cloud(ABC):
     """Where hosts come from, as users write it: `elastream.Local`, `elastream.Pool`, or a class of their own.
 
-    One whose hosts take long to come again may have `stabilization_down`, seconds: for so long the default policy keeps
-    hosts that it no longer needs, where neither rules nor the policy say otherwise.
+    Required are `types`, `max_hosts` and `open`.
     """
+
+    __slots__ = ()
+
+    @overridable
+    def types(self) -> tuple[HostType, ...]:
+        """Host types that can be leased; the first is that of a run's first hosts."""
+        raise NotImplementedError
+
+    @overridable
+    def max_hosts(self) -> int:
+        """The highest number of hosts at a time."""
+        raise NotImplementedError
+
+    @overridable
+    def min_hosts(self) -> int:
+        """The lowest number of hosts of a run."""
+        return 1
+
+    @overridable
+    def stabilization_down(self) -> float:
+        """Seconds for which the default policy keeps unneeded hosts, if neither rules nor the policy say otherwise.
+
+        A cloud whose hosts take long to come again has a higher value.
+        """
+        return 0.0
+
+    @abstractmethod
+    def open(
+        self,
+        folder: Path,
+        *,
+        ports: range | None = None,
+        session: ExistingSession | None = None,
+        alarms: Alarms | None = None,
+    ) -> Provider:
+        """Return the provider, ready to lease.
+
+        Args:
+            folder: Place for its files.
+            ports: Ports for what it listens at; None: free ones.
+            session: The session that hosts are to join; None: one will be opened as `terms.reach` says.
+            alarms: Where faults of the provider's own threads sound.
+
+        Raises:
+            ElastreamError: It cannot be opened; nothing is left running.
+        """
+
+
+class SupportsOpen(Protocol):
+    """An object that opens a provider without being a `Cloud`."""
 
     @property
     def types(self) -> tuple[HostType, ...]:
-        """What can be leased; the first is that of a run's first hosts."""
+        """Host types that can be leased."""
         ...
 
     @property
     def max_hosts(self) -> int:
-        """How many hosts there may be at a time."""
+        """The highest number of hosts at a time."""
         ...
 
     def open(
@@ -318,12 +370,50 @@ class Cloud(Protocol):
         session: ExistingSession | None = None,
         alarms: Alarms | None = None,
     ) -> Provider:
-        """The provider, ready to lease. `folder` takes its files; `ports` is for what it listens at, None for free ones.
-
-        session: the one that hosts are to join; None: one will be opened as `terms.reach` says. alarms: where faults of the
-        provider's own threads sound. Raises ElastreamError, with nothing left running, where it cannot be opened.
-        """
+        """Return the provider."""
         ...
+
+
+class PlainCloud(Cloud):
+    """A cloud around an object that is no `Cloud`. All but the required members have their defaults."""
+
+    def __init__(self, own: SupportsOpen) -> None:
+        self.own = own
+
+    @property
+    def types(self) -> tuple[HostType, ...]:
+        """The object's host types."""
+        return self.own.types
+
+    @property
+    def max_hosts(self) -> int:
+        """The object's highest number of hosts."""
+        return self.own.max_hosts
+
+    def open(
+        self,
+        folder: Path,
+        *,
+        ports: range | None = None,
+        session: ExistingSession | None = None,
+        alarms: Alarms | None = None,
+    ) -> Provider:
+        """Return the object's provider."""
+        return self.own.open(folder, ports=ports, session=session, alarms=alarms)
+
+
+def as_cloud(given: Cloud | SupportsOpen) -> Cloud:
+    """Return `given` as a cloud. Every entrance calls it once, so that all behind it may use each member.
+
+    Raises:
+        InputError: `given` has optional members of `Cloud` and is not derived from it: they would be ignored.
+    """
+    if isinstance(given, Cloud):
+        return given
+    if ignored := [name for name in ("min_hosts", "stabilization_down") if getattr_static(given, name, None) is not None]:
+        kind = type(given).__name__
+        raise InputError(f"{kind} has {ignored[0]!r} and is no elastream Cloud: derive the class from it", ("cloud",))
+    return PlainCloud(given)
 
 
 @runtime_checkable
@@ -338,8 +428,13 @@ class SessionHosts(Protocol):
         ...
 
 
-def lacks_as_provider(found: Any) -> str:
-    """What `found` lacks to be a `Provider`: one sentence, empty where it lacks nothing."""
-    wanted = [name for name in vars(Provider) if not name.startswith("_")]
-    missing = [name for name in wanted if getattr_static(found, name, None) is None]
-    return f"{type(found).__name__} is no provider of hosts: it has no {', '.join(missing)}" if missing else ""
+def lacks_as_provider(given: Any) -> str:
+    """Return what `given` lacks to be a `Provider`, in one sentence; an empty string if it lacks nothing.
+
+    An object of another class must have each member: only subclasses have defaults.
+    """
+    if isinstance(given, Provider):
+        return ""
+    members = [name for name in vars(Provider) if not name.startswith("_")]
+    missing = [name for name in members if getattr_static(given, name, None) is None]
+    return f"{type(given).__name__} is no provider of hosts: it has no {', '.join(missing)}" if missing else ""

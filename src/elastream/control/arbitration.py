@@ -1,37 +1,22 @@
 """Decides which of the proposed actions are applied: E2DF's application and infrastructure managers.
 
-Pure. Proposals are checked in the order given, so earlier proposers have precedence: the policy before local
-proposers (E2DF, section 3: higher levels steer), both before what an earlier controller left undone.
+`checked` tests that a plan is well formed, `BackOff` refuses actions that failed recently, and `arbitrate` checks the
+proposals against the observation. It is pure. Earlier proposers have precedence: the policy before local proposers (E2DF,
+section 3: higher levels steer), both before what an earlier controller left undone.
 """
 
 import math
-from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from numbers import Real
+from typing import Any
 
-from elastream.control.progress import parallelism, wanted
 from elastream.control.scaling import ScalingLimits
-from elastream.core.action import (
-    Action,
-    CancelDrain,
-    DrainHost,
-    LeaseHost,
-    MoveTask,
-    ReleaseHost,
-    RenewHost,
-    SetKeyTable,
-    SetParallelism,
-    SetTokens,
-    SwitchAlternate,
-    SwitchEdge,
-    TaskId,
-    describe,
-)
-from elastream.core.composition import refusal
-from elastream.core.decision import Proposal
+from elastream.core.action import Action, CancelDrain, DrainHost, LeaseHost, ReleaseHost, malformed
+from elastream.core.decision import Proposal, Unknown
 from elastream.core.hosts import HostState
 from elastream.core.observation import Observation
 from elastream.core.plant import Plan
-from elastream.core.ring import tokens_refusal
 from elastream.core.wording import at_most, counted
 from elastream.units import format_duration
 
@@ -42,8 +27,6 @@ Four, as in HPA's default for scaling up. Twenty, as the default policy is to an
 waits until hosts come. HPA doubles in 15 s: bounded so, 95.1 % of its records were in time instead of 97.0 %, and
 with ten times 96.3 % (benchmarks/promise.py --quick, operators apart).
 """
-COMPATIBLE = frozenset({(DrainHost, ReleaseHost), (CancelDrain, RenewHost), (RenewHost, CancelDrain)})
-"""Pairs of actions on one host that may stand in one plan, in this order."""
 
 
 def arbitrate(
@@ -73,27 +56,8 @@ def arbitrate(
     return tuple(answered)
 
 
-def subject(action: Action) -> tuple[Hashable, ...]:
-    """What an action is about: two different actions about one subject contradict each other."""
-    match action:
-        case SwitchAlternate(operator):
-            return ("alternate", operator)
-        case SwitchEdge(choice):
-            return ("choice", choice)
-        case SetKeyTable(operator):
-            return ("key table", operator)
-        case SetParallelism(operator):
-            return ("parallelism", operator)
-        case SetTokens(operator):
-            return ("ring", operator)
-        case MoveTask(task):
-            return ("task", task)
-        case LeaseHost(host) | RenewHost(host) | DrainHost(host) | CancelDrain(host) | ReleaseHost(host):
-            return ("host", host)
-
-
 class _Plan:
-    """The part of a plan granted so far, and what it is granted against; kept by what later parts may contradict."""
+    """The part of a plan granted so far, and the state that it is granted against."""
 
     def __init__(
         self, observation: Observation, under_way: Collection[Action], growth: float, limits: ScalingLimits
@@ -101,11 +65,7 @@ class _Plan:
         self.observation, self.growth, self.limits = observation, growth, limits
         self.under_way = frozenset(under_way)
         self.granted: dict[Action, int] = {}
-        self._about: dict[tuple[Hashable, ...], list[Action]] = {}
-        self._onto: dict[str, Action] = {}
-        self._of_task: dict[TaskId, list[Action]] = {}
-        self._ringed: dict[str, Action] = {}
-        self._moved: dict[str, Action] = {}
+        self._by_key: dict[Hashable, list[Action]] = {}
         self._leaving: set[str] = set()
         self._released: set[str] = set()
         self.leased: set[str] = set()
@@ -113,21 +73,9 @@ class _Plan:
     def grant(self, action: Action) -> None:
         """Make `action` part of the plan."""
         self.granted[action] = len(self.granted)
-        self._about.setdefault(subject(action), []).append(action)
+        for key in (action.subject, *action.claims(), *(("onto", host) for host in action.onto)):
+            self._by_key.setdefault(key, []).append(action)
         match action:
-            case MoveTask(task, host):
-                self._onto.setdefault(host, action)
-                self._of_task.setdefault(task, []).append(action)
-                self._moved.setdefault(task.operator, action)
-            case SetTokens(operator, tokens):
-                self._ringed.setdefault(operator, action)
-                for host, _ in tokens:
-                    self._onto.setdefault(host, action)
-            case SetParallelism(on=hosts, without=tasks):
-                for host in hosts:
-                    self._onto.setdefault(host, action)
-                for task in tasks:
-                    self._of_task.setdefault(task, []).append(action)
             case LeaseHost(host):
                 self.leased.add(host)
             case DrainHost(host):
@@ -136,124 +84,61 @@ class _Plan:
                 self._leaving.add(host)
                 self._released.add(host)
 
-    def contradicting(self, action: Action) -> Action | None:
-        """The first action granted that `action` contradicts; None if there is none."""
-        found = [other for other in self._about.get(subject(action), ()) if (type(other), type(action)) not in COMPATIBLE]
-        match action:
-            case DrainHost(host) | ReleaseHost(host) if host in self._onto:
-                found.append(self._onto[host])
-            case MoveTask(task):
-                found += [other for other in self._of_task.get(task, ()) if isinstance(other, SetParallelism)]
-                found += [self._ringed[task.operator]] if task.operator in self._ringed else []
-            case SetTokens(operator) if operator in self._moved:
-                found.append(self._moved[operator])
-            case SetParallelism(without=tasks):
-                others = (other for task in tasks for other in self._of_task.get(task, ()))
-                found += [other for other in others if isinstance(other, MoveTask)]
-        return min(found, key=self.granted.__getitem__, default=None)
+    def contradicted_by(self, action: Action) -> Action | None:
+        """Return the first granted action that `action` contradicts; None if there is none."""
+        same = (other for other in self._by_key.get(action.subject, ()) if other.kind not in action.follows)
+        others = (other for key in action.contradicts() for other in self._by_key.get(key, ()))
+        return min((*same, *others), key=self.granted.__getitem__, default=None)
 
     def state(self, host: str) -> HostState | None:
         lease = self.observation.leases.get(host)
         return lease.state if lease else None
 
     def takes_tasks(self, host: str) -> bool:
-        """Whether `host` will take tasks once the plan is done."""
+        """Return True if `host` will take tasks once the plan is done."""
         running = self.state(host) is HostState.RUNNING
         return host not in self._leaving and (running or CancelDrain(host) in self.granted)
 
     def will_take_tasks(self, host: str) -> bool:
-        """The same, or `host` is on its way up."""
+        """Return True if `host` takes tasks then, or is on its way up."""
         coming = self.state(host) in (HostState.REQUESTED, HostState.STARTING)
         return self.takes_tasks(host) or ((coming or host in self.leased) and host not in self._released)
 
 
-def _cannot(action: Action, plan: _Plan) -> str:
-    kind = type(action).__name__
-    return "" if kind in plan.observation.context.capabilities else f"this plant has no {kind}"
+def unsupported(action: Action, plan: _Plan) -> str:
+    context = plan.observation.context
+    if action.kind not in context.capabilities:
+        return f"this plant has no {action.kind}"
+    return action.unsupported(context) or action.missing(plan.observation)
 
 
-def _unknown(action: Action, plan: _Plan) -> str:
-    context, leases = plan.observation.context, plan.observation.leases
-    operators = context.graph.by_name
-    match action:
-        case SwitchAlternate() | SwitchEdge() | SetKeyTable():
-            return refusal(context.graph, action)
-        case SetParallelism(operator):
-            if operator not in operators:
-                return f"there is no operator {operator}"
-            if operator not in context.scalable:
-                return f"the parallelism of {operator} cannot be changed"
-        case MoveTask(task) if task.operator not in operators:
-            return f"there is no operator {task.operator}"
-        case SetTokens(operator):
-            return tokens_refusal(action, context.partitions)
-        case LeaseHost(_, kind) if kind not in context.host_types:
-            return f"there is no host type {kind}"
-        case RenewHost(host) | DrainHost(host) | CancelDrain(host) | ReleaseHost(host) if host not in leases:
-            return f"host {host} is not leased"
-    return ""
+def forbidden(action: Action, plan: _Plan) -> str:
+    return action.forbidden(plan.observation.standings)
 
 
-def _not_allowed(action: Action, plan: _Plan) -> str:
-    standings = plan.observation.standings
-    match action:
-        case SwitchAlternate(element, target) | SwitchEdge(element, target) if element in standings:
-            return standings[element].refusal(target)
-        case SetKeyTable(element) if element in standings and not standings[element].allowed:
-            return standings[element].why
-    return ""
-
-
-def _repeated(action: Action, plan: _Plan) -> str:
+def repeated(action: Action, plan: _Plan) -> str:
     if action in plan.granted:
         return "the plan has it already"
     return "it is under way already" if action in plan.under_way else ""
 
 
-def _contradicted(action: Action, plan: _Plan) -> str:
-    other = plan.contradicting(action)
-    return "" if other is None else f"it contradicts '{describe(other)}'"
+def contradicts_plan(action: Action, plan: _Plan) -> str:
+    other = plan.contradicted_by(action)
+    return "" if other is None else f"it contradicts '{other.describe()}'"
 
 
-def _senseless(action: Action, plan: _Plan) -> str:
-    match action:
-        case SwitchAlternate() | SetKeyTable():
-            return "it runs so already" if wanted(action, plan.observation) else ""
-        case SwitchEdge():
-            return "it is sent there already" if wanted(action, plan.observation) else ""
-        case SetParallelism(operator, instances):
-            if instances < 1:
-                return f"{instances} instances: an operator needs at least one"
-            if parallelism(plan.observation, operator) == instances and not action.on and not action.without:
-                return "it has that parallelism already"
-            gone = [host for host in action.on if not plan.will_take_tasks(host)]
-            return f"host {gone[0]} takes no tasks" if gone else ""
-        case MoveTask(_, host):
-            return "" if plan.takes_tasks(host) else f"host {host} takes no tasks"
-        case SetTokens(operator, tokens):
-            if operator in plan.observation.rings and plan.observation.rings[operator].tokens == dict(tokens):
-                return "it has those tokens already"
-            gone = [host for host, _ in tokens if not plan.takes_tasks(host)]
-            return f"host {gone[0]} takes no tasks" if gone else ""
-        case LeaseHost(host):
-            return f"host {host} is leased already" if host in plan.observation.leases else ""
-        case DrainHost(host):
-            return _unless(plan, host, HostState.RUNNING)
-        case CancelDrain(host):
-            return _unless(plan, host, HostState.DRAINING)
-        case ReleaseHost(host):
-            return f"host {host} is on its way out" if plan.state(host) is HostState.RELEASING else ""
-        case RenewHost():
-            return ""
+def already_in_force(action: Action, plan: _Plan) -> str:
+    return action.already_in_force(plan.observation)
 
 
-def _unless(plan: _Plan, host: str, wanted: HostState) -> str:
-    state = plan.state(host)
-    return "" if state is wanted else f"host {host} is {state}, not {wanted}"
+def hosts_closed(action: Action, plan: _Plan) -> str:
+    takes = plan.will_take_tasks if action.awaits_hosts else plan.takes_tasks
+    closed = next((host for host in action.onto if not takes(host)), None)
+    return "" if closed is None else f"host {closed} takes no tasks"
 
 
-def _unproven(action: Action, plan: _Plan) -> str:
-    """Nothing is taken away while nothing gets on: tasks of a batch that hangs have not reported what they take."""
+def batch_stalled(action: Action, plan: _Plan) -> str:
+    """Refuse to remove a host while a batch hangs: its tasks have not reported what they take."""
     working = isinstance(action, DrainHost | ReleaseHost) and plan.state(action.host) is HostState.RUNNING
     for query, seconds in plan.observation.stalled.items() if working else ():
         so_far = format_duration(round(seconds))
@@ -274,7 +159,7 @@ def bound(observation: Observation, plan: Plan) -> str:
 def unanswered(observation: Observation, plan: Plan) -> str:
     """That records are late and wait; empty where that is not so, and where `plan` says or does anything about it."""
     proposed = (*plan.actions, *(each.action for each in plan.refused))
-    if plan.remarks or plan.unknown or not all(isinstance(each, MoveTask | RenewHost) for each in proposed):
+    if plan.remarks or plan.unknown or any(each.relieves for each in proposed):
         return ""
     target, latency = observation.context.target_latency, observation.latency().value
     if not observation.late or target is None or latency is None:
@@ -282,7 +167,7 @@ def unanswered(observation: Observation, plan: Plan) -> str:
     return f"records take {format_duration(latency)}, and {format_duration(target)} is the target"
 
 
-def _out_of_bounds(action: Action, plan: _Plan) -> str:
+def out_of_bounds(action: Action, plan: _Plan) -> str:
     observation, context = plan.observation, plan.observation.context
     match action:
         case LeaseHost():
@@ -304,18 +189,112 @@ def _out_of_bounds(action: Action, plan: _Plan) -> str:
     return ""
 
 
-def _limited(action: Action, plan: _Plan) -> str:
+def limited(action: Action, plan: _Plan) -> str:
     return plan.limits.refusal(action, plan.observation, tuple(plan.granted)) if plan.limits.rules.set else ""
 
 
 RULES: Sequence[Callable[[Action, _Plan], str]] = (
-    _cannot,
-    _unknown,
-    _not_allowed,
-    _repeated,
-    _contradicted,
-    _senseless,
-    _unproven,
-    _out_of_bounds,
-    _limited,
+    unsupported,
+    forbidden,
+    repeated,
+    contradicts_plan,
+    already_in_force,
+    hosts_closed,
+    batch_stalled,
+    out_of_bounds,
+    limited,
 )
+
+
+@dataclass(slots=True)
+class BackOff:
+    """Refuses actions that failed recently: the wait doubles with each failure in a row, up to `attempts` of them.
+
+    first: seconds to wait after the first failure. rest: seconds after which an abandoned action may be tried
+    again, because in a run of days the cause may be gone.
+    """
+
+    first: float = 2.0
+    attempts: int = 5
+    rest: float = 600.0
+    _failures: dict[Hashable, tuple[int, float, str]] = field(default_factory=dict)
+
+    def refusal(self, action: Action, now: float, *, vital: bool = False) -> str:
+        """Why `action` must wait; empty if it need not. vital: nothing goes on without it, so that it is never given up."""
+        count, last, reason = self._failures.get(action.failure_key, (0, 0.0, ""))
+        rest = self.first * 2**self.attempts if vital else self.rest
+        if count >= self.attempts and now < last + rest:
+            return f"given up until {last + rest:.0f} s: it failed {count} times in a row, last: {reason}"
+        if 0 < count < self.attempts and now < (retry := last + self.first * 2 ** (count - 1)):
+            times = "once" if count == 1 else f"{count} times in a row"
+            return f"tried again from {retry:.0f} s on: it failed {times}, last: {reason}"
+        return ""
+
+    def failed(self, action: Action, now: float, reason: str) -> None:
+        """Note a failure; several at one time (three leases of a type, say) are one."""
+        count, last, _ = self._failures.get(action.failure_key, (0, -1.0, ""))
+        if count >= self.attempts and now >= last + self.rest:
+            count = 0
+        self._failures[action.failure_key] = (count if count and last == now else count + 1, now, reason)
+
+    def succeeded(self, action: Action) -> None:
+        """Forget the failures of `action`."""
+        self._failures.pop(action.failure_key, None)
+
+
+class Lacked:
+    """Counts for how long, and in how many rounds in a row, a policy has lacked each metric."""
+
+    def __init__(self) -> None:
+        self._since: dict[Hashable, tuple[float, int]] = {}
+
+    def after(self, unknown: Iterable[Unknown], now: float) -> tuple[Unknown, ...]:
+        """What the policy lacks in this round, each once and with its time."""
+        each = {one.key: one for one in unknown}
+        begun = {key: self._since.get(key, (now, 0)) for key in each}
+        self._since = {key: (since, rounds + 1) for key, (since, rounds) in begun.items()}
+        return tuple(
+            replace(one, seconds=now - self._since[key][0], rounds=self._since[key][1]) for key, one in each.items()
+        )
+
+
+def checked(plan: Any) -> Plan:
+    """`plan` if it is a `Plan` of well-formed parts; else raises TypeError with a sentence that names the field.
+
+    Actions are values of declared types: one made with a text for a number, or a list for a tuple, would fail much later,
+    in the journal or inside the plant.
+    """
+    if not isinstance(plan, Plan):
+        raise TypeError(f"plan() returned {_shown(plan)}; it returns a Plan, such as Plan((LeaseHost('h2', 'small'),))")
+    for action in _tuple("actions", plan.actions):
+        _check_action(f"actions holds {_shown(action)}", action)
+    for name, value in plan.predicted.items() if isinstance(plan.predicted, Mapping) else [("predicted", plan.predicted)]:
+        if not isinstance(name, str) or not isinstance(value, Real):
+            raise TypeError(f"predicted is {_shown(plan.predicted)}; it maps names to numbers")
+    for remark in _tuple("remarks", plan.remarks):
+        if not isinstance(remark, str):
+            raise TypeError(f"remarks holds {_shown(remark)}; each is a sentence")
+    for proposal in _tuple("refused", plan.refused):
+        if not isinstance(proposal, Proposal):
+            raise TypeError(f"refused holds {_shown(proposal)}; each is a Proposal")
+        _check_action(f"refused holds {_shown(proposal.action)}", proposal.action)
+    for each in _tuple("unknown", plan.unknown):
+        if not isinstance(each, Unknown):
+            raise TypeError(f"unknown holds {_shown(each)}; each is an Unknown, with a metric and the rows that lack it")
+    return plan
+
+
+def _check_action(where: str, action: Any) -> None:
+    if wrong := malformed(action):
+        raise TypeError(f"{where}{wrong}")
+
+
+def _tuple(name: str, value: Any) -> tuple[Any, ...]:
+    if not isinstance(value, tuple):
+        raise TypeError(f"{name} is {_shown(value)}, not a tuple")
+    return value
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."

@@ -4,12 +4,14 @@ It stands between monitor and policy (thesis, 3.3 and 3.5): policies see what is
 only. What it answers follows from the observations and the versions alone, so that a recording gives the same again.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from elastream.control.extension import LoopExtension
 from elastream.core.action import Action, SwitchAlternate, SwitchEdge
 from elastream.core.alarm import Alarms
+from elastream.core.decision import Proposal
 from elastream.core.guarding import Standing
 from elastream.core.observation import Observation
 from elastream.dataflow.endpoints import SignalSource
@@ -25,7 +27,7 @@ VERSIONS, EVALUATION, SIGNALS = "guards", "evaluation of guards", "external sign
 """Sources of alarms."""
 
 
-class Guarding:
+class Guarding(LoopExtension):
     """The guards of one run. versions: where they are given; source: of external signals, followed as versions name them.
 
     about: what they are checked against, where it is not the graph of the plant. The caller closes `source`.
@@ -38,8 +40,9 @@ class Guarding:
         self._number = 0
         self._document: GuardDocument | None = None
         self._evaluator: Evaluator | None = None
+        self._planned_under: Mapping[str, Standing] = {}
 
-    def update(self, observation: Observation, alarms: Alarms) -> Observation:
+    def observed(self, observation: Observation, alarms: Alarms) -> Observation:
         """`observation` with all signals, and with what the guards say of them; new versions are in force from here on.
 
         A version that does not fit changes nothing: an alarm says why, and stands until a version fits. Where the guards
@@ -59,6 +62,15 @@ class Guarding:
             alarms.clear(EVALUATION)
         standings = dict(self._evaluator.standings)
         return replace(observation, signals=signals, standings=standings, guards=self._number)
+
+    def urgent(self, observation: Observation) -> bool:
+        """Return True if guards came to forbid what runs since the last planning round."""
+        return observation.standings != self._planned_under and bool(required_switches(observation, ()))
+
+    def proposals(self, observation: Observation, planned: Sequence[Action], alarms: Alarms) -> Sequence[Proposal]:
+        """Return the switches that the guards require."""
+        self._planned_under = observation.standings
+        return [Proposal(action, "guards") for action in required_switches(observation, planned)]
 
     def _take_up(self, observation: Observation, alarms: Alarms) -> None:
         try:
@@ -98,16 +110,16 @@ class Guarding:
         return found
 
 
-def owed(observation: Observation, planned: Iterable[Action]) -> list[Action]:
+def required_switches(observation: Observation, planned: Iterable[Action]) -> list[Action]:
     """Switches without which what runs would go on outside its allowed set, of elements for which `planned` has none.
 
     Allowed sets hold whatever the policy is: one that only sizes need not know of them. Of several that are allowed, the
     one of the highest known value.
     """
     chosen = {
-        action.operator if isinstance(action, SwitchAlternate) else action.choice
+        action.element
         for action in planned
-        if isinstance(action, SwitchAlternate | SwitchEdge) and not _refusal(action, observation.standings)
+        if isinstance(action, SwitchAlternate | SwitchEdge) and not action.forbidden(observation.standings)
     }
     found: list[Action] = []
     for element, standing in observation.standings.items():
@@ -119,10 +131,3 @@ def owed(observation: Observation, planned: Iterable[Action]) -> list[Action]:
         kind = SwitchEdge if element in observation.context.graph.choices else SwitchAlternate
         found.append(kind(element, target, why=why))
     return found
-
-
-def _refusal(action: SwitchAlternate | SwitchEdge, standings: Mapping[str, Standing]) -> str:
-    element, target = (
-        (action.operator, action.alternate) if isinstance(action, SwitchAlternate) else (action.choice, action.target)
-    )
-    return standings[element].refusal(target) if element in standings else ""

@@ -3,9 +3,10 @@
 A table names alternates, and guards say which of them may run: one that names another is not taken, and one in force goes.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-from elastream.core.action import SetKeyTable
+from elastream.control.extension import LoopExtension
+from elastream.core.action import Action, SetKeyTable
 from elastream.core.alarm import Alarms
 from elastream.core.decision import Proposal
 from elastream.core.guarding import Standing
@@ -17,14 +18,14 @@ BY = "key tables"
 """Who proposes, in the record of decisions, and the source of alarms."""
 
 
-class KeyTabling:
+class KeyTabling(LoopExtension):
     """Proposes, round by round, what brings the newest tables of a run into force."""
 
     def __init__(self, tables: KeyTables) -> None:
         self._tables = tables
         self._named: dict[tuple[str, int], frozenset[str]] = {}
 
-    def proposals(self, observation: Observation, alarms: Alarms) -> tuple[Proposal, ...]:
+    def proposals(self, observation: Observation, planned: Sequence[Action], alarms: Alarms) -> tuple[Proposal, ...]:
         """A switch to the newest version of each operator whose wanted composition has another.
 
         One that names an alternate which guards do not allow is refused, until they do; where one in force comes to name

@@ -10,19 +10,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from elastream.control.arbitration import arbitrate, bound, subject, unanswered
-from elastream.control.guarding import Guarding, owed
-from elastream.control.journal import ActionState, Entry, Journal
-from elastream.control.journaling import UNWRITTEN, Journaling
-from elastream.control.key_tables import KeyTabling
-from elastream.control.observing import Observing
-from elastream.control.progress import progress, wanted
-from elastream.control.safety import BackOff, Lacked, checked
+from elastream.control.arbitration import BackOff, Lacked, arbitrate, bound, checked, unanswered
+from elastream.control.extension import LoopExtension
+from elastream.control.journal import UNWRITTEN, ActionState, Entry, Journal, Journaling
 from elastream.control.scaling import Scaling
-from elastream.core.action import Action, LeaseHost, MoveTask, Outcome, Status, Switch, describe
+from elastream.core.action import Action, Outcome, Status, Switch
 from elastream.core.alarm import Alarms
 from elastream.core.decision import Decision, Fault, Proposal
-from elastream.core.guarding import Standing
+from elastream.core.frames import Frame
 from elastream.core.hosts import HostState, Lease
 from elastream.core.observation import Observation
 from elastream.core.plant import Clock, Plan, Plant, Policy
@@ -34,6 +29,10 @@ from elastream.recording.observer import LIMITED, Ending, Header, Observer, desc
 
 log = logging.getLogger(__name__)
 
+BLIND = "observation"
+"""Source of the alarm about a plant that cannot be observed."""
+BLIND_LIMIT = 10
+"""Failed observations in a row that raise an alarm: the run goes on as it was planned last."""
 ROUND = "controller"
 """Source of the alarm about a round that failed."""
 ALARMING = 3
@@ -62,13 +61,12 @@ class Loop:
     """Runs `policy` against `plant` until the load is done, the limit is reached, or `stop` is called.
 
     monitor, period: seconds between observations and between planning rounds. Rounds that come due while an earlier one
-    still runs are skipped; none is begun once the limit is reached; where guards come to forbid what runs, one is held at
+    still runs are skipped; none is begun once the limit is reached; where an extension finds it urgent, one is held at
     once. observers: receive every event; one that raises receives no more, and an alarm sounds. observe_only: actions are
     planned and recorded, not applied; so they are in rounds in which `paused` says so. limit: seconds after which the run
     is stopped. to_the_limit: whether it goes on until then where the load is done before. header: what observers receive at
-    the start. guarding: the guards of the run; None where none can be given. tabling: its key tables; None where there can
-    be none. scaling: the user's rules
-    for the number of hosts. facts: called when the plant is closed, for the ending's further figures.
+    the start. extensions: what else takes part in each round, in this order. scaling: the user's rules for the
+    number of hosts. facts: called when the plant is closed, for the ending's further figures.
     """
 
     def __init__(
@@ -86,8 +84,7 @@ class Loop:
         limit: float | None = None,
         to_the_limit: bool = False,
         header: Header | None = None,
-        guarding: Guarding | None = None,
-        tabling: KeyTabling | None = None,
+        extensions: Sequence[LoopExtension] = (),
         scaling: ScalingRules = NO_RULES,
         facts: Callable[[], Mapping[str, float | str]] = dict,
     ) -> None:
@@ -101,8 +98,7 @@ class Loop:
         self._limit = math.inf if limit is None else limit
         self._to_the_limit = to_the_limit
         self._header = header or describe_run(plant.context, policy=policy.name, plant="simulated", started=0.0)
-        self._tabling = tabling
-        self._stood: Mapping[str, Standing] = {}
+        self._extensions = tuple(extensions)
         self._facts = facts
         self._stopped = ""
         self._round = 0
@@ -115,7 +111,7 @@ class Loop:
         self._lacked = Lacked()
         self._alarms = Alarms(self._clock.now)
         self._scaling = Scaling(scaling, self._header.started)
-        self._observing = Observing(plant, self._clock, self._alarms, guarding, self._scaling, self._fault)
+        self._blind = 0
         self._leases: Mapping[str, Lease] = {}
         self._failed_plans = 0
         self._logged = ""
@@ -137,7 +133,7 @@ class Loop:
         """
         status, reason = "failed", ""
         bug: Exception | None = None
-        self._emit("started", self._header)
+        self._emit(lambda each: each.started(self._header))
         try:
             status, reason = self._cycle()
         except KeyboardInterrupt:
@@ -160,7 +156,7 @@ class Loop:
             bug = bug or (None if isinstance(error, ElastreamError) else error)
         self._journal.close()
         ending = Ending(status, ended, reason, tuple(self._plant.ledger), facts)
-        self._emit("ended", ending)
+        self._emit(lambda each: each.ended(ending))
         if bug is not None:
             raise bug
         return ending
@@ -174,7 +170,7 @@ class Loop:
             over = self._finished or bool(self._stopped) or self._clock.now() >= end
             if observation is not None:
                 due = self._clock.now() >= plan_at
-                self._hold_round(observation, plans=(due or self._pressing(observation)) and not over)
+                self._hold_round(observation, plans=(due or self._urgent(observation)) and not over)
                 if due and not over:
                     plan_at = self._next(plan_at, self._period, "planning round")
             if over:
@@ -205,9 +201,8 @@ class Loop:
     def _finished(self) -> bool:
         return not self._to_the_limit and self._plant.finished
 
-    def _pressing(self, observation: Observation) -> bool:
-        """Whether guards came to forbid what runs since the last round: that switch does not wait for the next."""
-        return observation.standings != self._stood and bool(owed(observation, ()))
+    def _urgent(self, observation: Observation) -> bool:
+        return any(extension.urgent(observation) for extension in self._extensions)
 
     def _next(self, due: float, every: float, what: str) -> float:
         """The first multiple of `every` behind `due` that is not past; missed ones are skipped, not queued, and noted."""
@@ -217,32 +212,60 @@ class Loop:
         return due + ahead * every
 
     def _observe(self) -> Observation | None:
-        observation, shown = self._observing.observe(self._leases)
-        if shown is not None:
-            self._emit("observed", shown)
+        """Return what the plant observes under rules and extensions; None if the plant fails to observe."""
+        try:
+            observation = self._plant.observe()
+        except Exception as error:
+            self._blind += 1
+            said = in_one_line(error)
+            self._fault("plant", f"observation failed: {said}", error)
+            if self._blind == BLIND_LIMIT:
+                said = f"{BLIND_LIMIT} observations in a row failed, what runs goes on as planned last: {said}"
+                self._alarms.sound(BLIND, said, error)
+            if self._blind >= BLIND_LIMIT:
+                unseen = self._unseen()
+                self._emit(lambda each: each.observed(unseen))
+            return None
+        if self._blind:
+            self._blind = 0
+            self._alarms.clear(BLIND)
+        observation = self._scaling.bounded(observation)
+        for extension in self._extensions:
+            observation = extension.observed(observation, self._alarms)
+        if standing := self._alarms.standing:
+            observation = replace(observation, alarms=(*observation.alarms, *standing))
+        self._emit(lambda each: each.observed(observation))
         return observation
+
+    def _unseen(self) -> Observation:
+        """Return what observers see while the plant cannot be observed: the newest leases, and the alarms."""
+        context = self._plant.context
+        nothing = Frame(tuple(context.graph.by_name))
+        return Observation(
+            self._clock.now(), context, nothing, leases=self._leases, alarms=self._alarms.standing, next_host=1
+        )
 
     def _follow(self, observation: Observation) -> None:
         """Conclude accepted actions that are in force, cannot come into force, or took too long."""
         now, lost = self._clock.now(), self._lost(observation)
         self._journal.flush()
         for action, entry in list(self._under_way.items()):
-            outcome = progress(action, observation, self._leases)
+            outcome = action.progress(observation, self._leases)
             if outcome is not None and outcome.status is Status.FAILED:
-                outcome = replace(outcome, reason=lost.pop(getattr(action, "host", ""), outcome.reason))
+                reasons = [lost.pop(host) for host in action.fails_without if host in lost]
+                outcome = replace(outcome, reason=reasons[0]) if reasons else outcome
             since = entry.history[-1][0]
-            waits = isinstance(action, Switch) and wanted(action, observation)  # an idle query has no batch: no failure
+            waits = action.awaits_batch(observation)
             if outcome is None and not waits and now - since > (patience := self._patience(action)):
                 outcome = Outcome(action, Status.FAILED, f"it did not come into force within {patience:.0f} s")
             if outcome is not None:
                 del self._under_way[action]
                 self._journal.note(entry, ActionState(outcome.status.value), outcome.reason)
                 if outcome.status is Status.FAILED:
-                    self._notes.append(f"{describe(action)} failed: {outcome.reason}")
+                    self._notes.append(f"{action.describe()} failed: {outcome.reason}")
                 self._learn(outcome, now)
         self._notes += lost.values()
-        if (told := getattr(self._plant, "told", None)) is not None:
-            self._notes += told()
+        self._notes += self._plant.incidents()
         self._leases = observation.leases
 
     def _lost(self, observation: Observation) -> dict[str, str]:
@@ -261,7 +284,7 @@ class Loop:
         batches.
         """
         late, waits, now = unanswered(observation, plan), observation.backlog, observation.time
-        if not late or observation.coming or not all(isinstance(action, MoveTask) for action in self._under_way):
+        if not late or observation.coming or any(action.relieves for action in self._under_way):
             self._late = None
             return ""
         seen = self._late or _Late(now, waits)
@@ -273,13 +296,10 @@ class Loop:
         return f"{late}: {self._policy.name} proposes nothing" if seen.grows else ""
 
     def _patience(self, action: Action) -> float:
-        if isinstance(action, LeaseHost):
-            return max(PATIENCE, 3 * self._plant.context.host_types[action.type].start)
-        return PATIENCE
+        return max(PATIENCE, 3 * action.start_time(self._plant.context))
 
     def _plan(self, observation: Observation) -> None:
         self._complete(observation)
-        self._stood = observation.standings
         began = self._clock.now()
         plan = self._ask(observation)
         took = self._clock.now() - began
@@ -287,8 +307,8 @@ class Loop:
         limited = "" if self._failed_plans else bound(observation, plan) or left
         proposals = [Proposal(action, self._policy.name) for action in plan.actions]
         proposals += [replace(p, refused=p.refused or "it was not granted") for p in plan.refused]
-        proposals += [Proposal(action, "guards") for action in owed(observation, plan.actions)]
-        proposals += self._tabling.proposals(observation, self._alarms) if self._tabling is not None else ()
+        for extension in self._extensions:
+            proposals += extension.proposals(observation, plan.actions, self._alarms)
         proposals += [Proposal(action, "journal") for action in self._journal.left_over]
         vital = not observation.working and not observation.coming  # without a host nothing else gets on
         waiting = [replace(p, refused=p.refused or self._backoff.refusal(p.action, began, vital=vital)) for p in proposals]
@@ -302,7 +322,7 @@ class Loop:
         self._scaling.done(outcomes, observation, self._clock.now())
         self._drop_left_over(decided)
         self._round += 1
-        self._last = Decision(
+        decision = Decision(
             self._round,
             observation.time,
             self._policy.name,
@@ -320,7 +340,8 @@ class Loop:
         )
         self._notes.clear()
         self._faults.clear()
-        self._emit("decided", self._last)
+        self._last = decision
+        self._emit(lambda each: each.decided(decision))
 
     def _ask(self, observation: Observation) -> Plan:
         """The policy's plan; if the policy fails, one without actions, and its memory is unchanged."""
@@ -365,7 +386,7 @@ class Loop:
                 raise TypeError(f"{counted(len(outcomes), 'outcome')} of {counted(len(actions), 'action')}")
         except Exception as error:
             outcomes = [Outcome(action, Status.FAILED, in_one_line(error)) for action in actions]
-            said = f"{' and '.join(map(describe, actions))} raised {in_one_line(error)}"
+            said = f"{' and '.join(each.describe() for each in actions)} raised {in_one_line(error)}"
             self._fault("plant", said, error, noted=False)
         now = self._clock.now()
         for entry, outcome in zip(entries, outcomes, strict=True):
@@ -377,9 +398,9 @@ class Loop:
         action = outcome.action
         entry = self._journal.note(entry, ActionState(outcome.status.value), outcome.reason)
         if outcome.succeeded:
-            for other in [other for other in self._under_way if subject(other) == subject(action)]:
+            for other in [other for other in self._under_way if other.subject == action.subject]:
                 overtaken = self._under_way.pop(other)
-                self._journal.note(overtaken, ActionState.DROPPED, f"overtaken by '{describe(action)}'")
+                self._journal.note(overtaken, ActionState.DROPPED, f"overtaken by '{action.describe()}'")
         if outcome.status is Status.ACCEPTED:
             self._under_way[action] = entry
         self._learn(outcome, now)
@@ -400,7 +421,8 @@ class Loop:
         if self._last is not None and observation.time > self._last.time:
             now = self._figures(observation)
             missing = {name: math.nan for name in self._last.predicted if name not in now}
-            self._emit("decided", self._last.with_actual({**now, **missing}))
+            completed = self._last.with_actual({**now, **missing})
+            self._emit(lambda each: each.decided(completed))
             self._last = None
 
     def _figures(self, observation: Observation) -> dict[str, float]:
@@ -417,10 +439,10 @@ class Loop:
         if noted:
             self._notes.append(said)
 
-    def _emit(self, event: str, what: object) -> None:
+    def _emit(self, event: Callable[[Observer], None]) -> None:
         for observer in tuple(self._observers):
             try:
-                getattr(observer, event)(what)
+                event(observer)
             except Exception as error:
                 self._observers.remove(observer)
                 name = type(observer).__name__

@@ -4,6 +4,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+from elastream.control.extension import LoopExtension
 from elastream.control.guarding import Guarding
 from elastream.core.guarding import Standing
 from elastream.dataflow.signals import Signal, SignalReading, Signals
@@ -39,16 +40,16 @@ def standings_again(
 
 def guarding_again(
     recording: Recording, versions: Sequence[GuardVersion], now: Callable[[], float], origin: float
-) -> Guarding | None:
+) -> tuple[LoopExtension, ...]:
     """The guards of a recorded run for a simulation of it, at time `now()`, whose time 0 is `origin` of the recording.
 
     Versions come into force when they did; signals of the dataflow and external ones are read as they were then, and those
-    of the system follow from what is simulated. None for a run without guards.
+    of the system follow from what is simulated. Empty for a run without guards.
     """
     if not recording.series.guards:
-        return None
+        return ()
     about = Subject.recorded(recording.header)
-    return Guarding(_Versions(recording, versions, now, origin), _Signals(recording, about, now, origin), about)
+    return (Guarding(_Versions(recording, versions, now, origin), _Signals(recording, about, now, origin), about),)
 
 
 class _Versions(GuardLog):

@@ -26,7 +26,7 @@ def with_window(rules: ScalingRules, policy: Policy, seconds: float) -> ScalingR
 
     For policies with a window of their own that was left as it is; others get no rule that nobody set.
     """
-    if not seconds > 0 or rules.stabilization_down is not None or not getattr(policy, "default_window", False):
+    if not seconds > 0 or rules.stabilization_down is not None or not policy.default_window:
         return rules
     return replace(rules, stabilization_down=seconds)
 

@@ -1,146 +1,42 @@
-"""The closed set of actions that a policy can request from a plant.
+"""The closed set of actions that a policy can request from a plant, each with its rules.
 
 Every action is absolute ("three instances", not "one more") and therefore idempotent, so that a restarted controller may
 replay its journal. `why` is for readers and is ignored in comparisons.
+
+A new action is one class here, an entry of `KINDS`, and a handler in each plant (`ActionTable`). Arbitration, journal,
+loop, reports and logs ask the class.
 """
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
-from enum import StrEnum
-from typing import Any, TypeAlias
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
+from enum import Enum, StrEnum
+from typing import Any, ClassVar, TypeAlias, TypeVar
+
+from elastream.core.guarding import Standing
+from elastream.core.hosts import HostState, Lease
+from elastream.core.metrics import Metric
+from elastream.core.observation import Composition, Context, Observation
+from elastream.core.ring import Ring
+from elastream.core.task_id import TaskId
+from elastream.dataflow.graph import Graph
+from elastream.dataflow.stages import Layout
+from elastream.errors import InputError
+
+Key: TypeAlias = tuple[Hashable, ...]
+"""A thing that actions concern, such as `("host", "h1")`."""
+A = TypeVar("A", bound="Action")
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class TaskId:
-    """One instance of an operator: on Spark a state partition of its stage, in the simulator an operator instance."""
+class Effect(Enum):
+    """The kind of change that an action makes, as people group them."""
 
-    operator: str
-    index: int
-
-    def __str__(self) -> str:
-        return f"{self.operator}#{self.index}"
-
-
-@dataclass(frozen=True, slots=True)
-class SwitchAlternate:
-    """Execute another alternate of an operator from the next batch on."""
-
-    operator: str
-    alternate: str
-    why: str = field(default="", compare=False)
-
-
-@dataclass(frozen=True, slots=True)
-class SwitchEdge:
-    """Select the edge to `target` in the choice named `choice`."""
-
-    choice: str
-    target: str
-    why: str = field(default="", compare=False)
-
-
-@dataclass(frozen=True, slots=True)
-class SetKeyTable:
-    """Choose the alternate of `operator` for each key by version `table` of its key table; 0: one for all keys."""
-
-    operator: str
-    table: int
-    why: str = field(default="", compare=False)
-
-
-@dataclass(frozen=True, slots=True)
-class SetParallelism:
-    """Run `operator` (or the stage it leads) with `instances` instances.
-
-    on: hosts for added instances, in order; the plant chooses for the others. without: instances to remove; for the others
-    the plant removes those with the highest index.
-    """
-
-    operator: str
-    instances: int
-    on: tuple[str, ...] = ()
-    without: tuple[TaskId, ...] = ()
-    why: str = field(default="", compare=False)
-
-
-@dataclass(frozen=True, slots=True)
-class SetTokens:
-    """Have the keys of `operator` belong to hosts as a ring of these `tokens` says: (host, token in [0, 1)) each.
-
-    Hosts that it does not name hold none of its state partitions; the state of what changes hands moves with it, as one
-    version of the plan. See `elastream.core.ring`.
-    """
-
-    operator: str
-    tokens: tuple[tuple[str, float], ...]
-    why: str = field(default="", compare=False)
-
-
-@dataclass(frozen=True, slots=True)
-class MoveTask:
-    """Run `task` on `host` from the next batch on; its state moves with it."""
-
-    task: TaskId
-    host: str
-    why: str = field(default="", compare=False)
-
-
-@dataclass(frozen=True, slots=True)
-class LeaseHost:
-    """Lease a host of `type` in `region` under the name `host`; no effect if that name is already leased."""
-
-    host: str
-    type: str
-    region: str = "local"
-    why: str = field(default="", compare=False)
-
-
-@dataclass(frozen=True, slots=True)
-class RenewHost:
-    """Keep `host` for another billing time unit. Leases continue without it; it records the decision."""
-
-    host: str
-    why: str = field(default="", compare=False)
-
-
-@dataclass(frozen=True, slots=True)
-class DrainHost:
-    """Place no new tasks on `host`, and move its tasks to other hosts."""
-
-    host: str
-    why: str = field(default="", compare=False)
-
-
-@dataclass(frozen=True, slots=True)
-class CancelDrain:
-    """Return a draining `host` to service."""
-
-    host: str
-    why: str = field(default="", compare=False)
-
-
-@dataclass(frozen=True, slots=True)
-class ReleaseHost:
-    """End the lease of `host`. Refused while no other host has room for its tasks."""
-
-    host: str
-    why: str = field(default="", compare=False)
-
-
-Switch: TypeAlias = SwitchAlternate | SwitchEdge | SetKeyTable
-"""What chooses among the variants of a dataflow; all switches of one plan take effect as one composition."""
-
-Action: TypeAlias = (
-    Switch | SetParallelism | SetTokens | MoveTask | LeaseHost | RenewHost | DrainHost | CancelDrain | ReleaseHost
-)
-
-KINDS: Mapping[str, type[Action]] = {
-    kind.__name__: kind
-    for kind in (
-        SwitchAlternate, SwitchEdge, SetKeyTable, SetParallelism, SetTokens, MoveTask, LeaseHost, RenewHost, DrainHost,
-        CancelDrain, ReleaseHost,
-    )
-}  # fmt: skip
+    HOST_ADDED = "host added"
+    HOST_REMOVED = "host removed"
+    HOST_KEPT = "host kept"
+    TASKS_MOVED = "tasks moved"
+    DATAFLOW_CHANGED = "dataflow changed"
 
 
 class Status(StrEnum):
@@ -160,7 +56,7 @@ class Status(StrEnum):
 class Outcome:
     """Result of an action; reason: one sentence unless it was simply done."""
 
-    action: Action
+    action: "Action"
     status: Status
     reason: str = ""
 
@@ -170,50 +66,725 @@ class Outcome:
         return self.status in (Status.DONE, Status.ACCEPTED)
 
 
-def describe(action: Action) -> str:
-    """The action as short text: `"lease h3 (small)"`."""
-    match action:
-        case SwitchAlternate(operator, alternate):
-            return f"run {operator} as {alternate}"
-        case SwitchEdge(choice, target):
-            return f"send {choice} to {target}"
-        case SetKeyTable(operator, table):
-            return f"choose {operator} by key table {table}" if table else f"run {operator} the same for all keys"
-        case SetParallelism(operator, instances):
-            return f"{operator} x {instances}"
-        case SetTokens(operator, tokens):
-            return f"ring of {operator}: " + ", ".join(f"{host} {token:.4g}" for host, token in tokens)
-        case MoveTask(task, host):
-            return f"move {task} to {host}"
-        case LeaseHost(host, kind):
-            return f"lease {host} ({kind})"
-        case RenewHost(host):
-            return f"renew {host}"
-        case DrainHost(host):
-            return f"drain {host}"
-        case CancelDrain(host):
-            return f"keep {host} after all"
-        case ReleaseHost(host):
-            return f"release {host}"
+class Action(ABC):
+    """An action and its rules. A subclass overrides the rules whose defaults do not fit.
+
+    Attributes:
+        effect: The kind of change.
+        follows: Names of actions on the same subject that may precede this one in a plan.
+        relieves: Whether the action can shorten the time that late records wait.
+        awaits_hosts: Whether hosts of `onto` may still be on their way up.
+    """
+
+    __slots__ = ()
+    effect: ClassVar[Effect] = Effect.DATAFLOW_CHANGED
+    follows: ClassVar[frozenset[str]] = frozenset()
+    relieves: ClassVar[bool] = True
+    awaits_hosts: ClassVar[bool] = False
+
+    @property
+    @abstractmethod
+    def why(self) -> str:
+        """The reason, for readers."""
+
+    @property
+    def kind(self) -> str:
+        """The name of the action's class."""
+        return type(self).__name__
+
+    @property
+    @abstractmethod
+    def subject(self) -> Key:
+        """The thing that the action changes. Two different actions on one subject contradict each other."""
+
+    @abstractmethod
+    def describe(self) -> str:
+        """Return the action as short text: `"lease h3 (small)"`."""
+
+    @abstractmethod
+    def in_force(self, observation: Observation) -> bool:
+        """Return True if `observation` shows the effect of the action."""
+
+    @property
+    def onto(self) -> tuple[str, ...]:
+        """Hosts on which the action places tasks."""
+        return ()
+
+    @property
+    def fails_without(self) -> tuple[str, ...]:
+        """Hosts whose loss makes an accepted action fail."""
+        return ()
+
+    @property
+    def failure_key(self) -> Hashable:
+        """Key under which failures are counted for the back-off."""
+        return self
+
+    def claims(self) -> Iterable[Key]:
+        """Return the keys under which later actions find this one, beside its subject and its hosts."""
+        return ()
+
+    def contradicts(self) -> Iterable[Key]:
+        """Return keys of earlier actions that this one contradicts, beside its subject."""
+        return ()
+
+    def unsupported(self, context: Context) -> str:
+        """Return why no plant can do the action in `context`; an empty string if one can."""
+        return ""
+
+    def missing(self, observation: Observation) -> str:
+        """Return which host of the action is not leased; an empty string if none is missing."""
+        return ""
+
+    def forbidden(self, standings: Mapping[str, Standing]) -> str:
+        """Return why guards forbid the action; an empty string if they do not."""
+        return ""
+
+    def already_in_force(self, observation: Observation) -> str:
+        """Return why the action would change nothing in the observed state; an empty string if it would."""
+        return ""
+
+    def awaits_batch(self, observation: Observation) -> bool:
+        """Return True if the action comes into force with the next batch, however late that is."""
+        return False
+
+    def start_time(self, context: Context) -> float:
+        """Return the time that the action is expected to take, in seconds; 0 if nothing is known about it."""
+        return 0.0
+
+    def progress(self, observation: Observation, before: Mapping[str, Lease]) -> Outcome | None:
+        """Return DONE if an accepted action is in force, FAILED if it cannot be any more, None while it is under way.
+
+        Args:
+            observation: The current observation.
+            before: Leases of the last observation. They tell a host that never came from one that was lost.
+        """
+        if self.in_force(observation):
+            return Outcome(self, Status.DONE)
+        for host in self.fails_without:
+            if host not in observation.leases:
+                return Outcome(self, Status.FAILED, _lost(host, before.get(host)))
+        return None
+
+
+def _lost(host: str, last: Lease | None) -> str:
+    if last is None or last.state is not HostState.REQUESTED:
+        return f"host {host} was lost" if last is not None else f"host {host} is not leased"
+    return f"host {host} was requested and did not come" + (f": {last.note}" if last.note else "")
+
+
+# -- switches: all of one plan take effect as one composition ----------------------------------------------------------
+
+
+class Switch(Action):
+    """An action that chooses among the variants of a dataflow."""
+
+    __slots__ = ()
+
+    @property
+    @abstractmethod
+    def element(self) -> str:
+        """The operator or choice, as guards name it."""
+
+    @abstractmethod
+    def refusal(self, graph: Graph) -> str:
+        """Return why `graph` has nothing to choose; an empty string if it has. Key tables are the plant's to check."""
+
+    @abstractmethod
+    def part_of(self, composition: Composition) -> bool:
+        """Return True if `composition` has the switch."""
+
+    @abstractmethod
+    def onto_composition(self, composition: Composition) -> Composition:
+        """Return `composition` with the switch, its version unchanged."""
+
+    @abstractmethod
+    def segment(self, layout: Layout) -> str:
+        """Return the query in which the switch shows: it runs the operator, or emits to the choice."""
+
+    def unsupported(self, context: Context) -> str:
+        """Return why the dataflow has nothing to choose; an empty string if it has."""
+        return self.refusal(context.graph)
+
+    def already_in_force(self, observation: Observation) -> str:
+        """Return a sentence if the composition that is wanted has the switch."""
+        return "it runs so already" if self.part_of(observation.composition) else ""
+
+    def in_force(self, observation: Observation) -> bool:
+        """Return True if the last committed batch of its query ran under the switch.
+
+        A plant that does not report what is in effect switches at once: there the composition that is wanted counts.
+        """
+        if not observation.effective:
+            return self.part_of(observation.composition)
+        layout = observation.context.layout
+        if self.refusal(layout.graph):
+            return False
+        composition = observation.effective.get(self.segment(layout))
+        return composition is not None and self.part_of(composition)
+
+    def awaits_batch(self, observation: Observation) -> bool:
+        """Return True while the switch is wanted: an idle query has no batch, and that is no failure."""
+        return self.part_of(observation.composition)
+
+    def progress(self, observation: Observation, before: Mapping[str, Lease]) -> Outcome | None:
+        """Return DONE once a batch was committed under the switch; None until then."""
+        return Outcome(self, Status.DONE) if observation.effective and self.in_force(observation) else None
+
+
+@dataclass(frozen=True, slots=True)
+class SwitchAlternate(Switch):
+    """Execute another alternate of an operator from the next batch on."""
+
+    operator: str
+    alternate: str
+    why: str = field(default="", compare=False)
+
+    @property
+    def subject(self) -> Key:
+        return ("alternate", self.operator)
+
+    @property
+    def element(self) -> str:
+        return self.operator
+
+    def describe(self) -> str:
+        return f"run {self.operator} as {self.alternate}"
+
+    def refusal(self, graph: Graph) -> str:
+        if self.operator not in graph.by_name:
+            return f"there is no operator {self.operator!r}"
+        names = [each.name for each in graph.by_name[self.operator].alternates]
+        if self.alternate in names:
+            return ""
+        return f"operator {self.operator!r} has no alternate {self.alternate!r} (it has: {', '.join(names) or 'none'})"
+
+    def part_of(self, composition: Composition) -> bool:
+        return composition.alternates.get(self.operator) == self.alternate
+
+    def onto_composition(self, composition: Composition) -> Composition:
+        return replace(composition, alternates={**composition.alternates, self.operator: self.alternate})
+
+    def segment(self, layout: Layout) -> str:
+        return layout.stage_of[self.operator].segment
+
+    def forbidden(self, standings: Mapping[str, Standing]) -> str:
+        return standings[self.operator].refusal(self.alternate) if self.operator in standings else ""
+
+
+@dataclass(frozen=True, slots=True)
+class SwitchEdge(Switch):
+    """Select the edge to `target` in the choice named `choice`."""
+
+    choice: str
+    target: str
+    why: str = field(default="", compare=False)
+
+    @property
+    def subject(self) -> Key:
+        return ("choice", self.choice)
+
+    @property
+    def element(self) -> str:
+        return self.choice
+
+    def describe(self) -> str:
+        return f"send {self.choice} to {self.target}"
+
+    def refusal(self, graph: Graph) -> str:
+        if self.choice not in graph.choices:
+            return f"there is no choice {self.choice!r} (there are: {', '.join(graph.choices) or 'none'})"
+        targets = graph.choices[self.choice]
+        if self.target in targets:
+            return ""
+        return f"choice {self.choice!r} has no target {self.target!r} (it has: {', '.join(targets)})"
+
+    def part_of(self, composition: Composition) -> bool:
+        return composition.choices.get(self.choice) == self.target
+
+    def onto_composition(self, composition: Composition) -> Composition:
+        return replace(composition, choices={**composition.choices, self.choice: self.target})
+
+    def segment(self, layout: Layout) -> str:
+        return next(layout.stage_of[edge.source].segment for edge in layout.graph.edges if edge.choice == self.choice)
+
+    def forbidden(self, standings: Mapping[str, Standing]) -> str:
+        return standings[self.choice].refusal(self.target) if self.choice in standings else ""
+
+    def already_in_force(self, observation: Observation) -> str:
+        return "it is sent there already" if self.part_of(observation.composition) else ""
+
+
+@dataclass(frozen=True, slots=True)
+class SetKeyTable(Switch):
+    """Choose the alternate of `operator` for each key by version `table` of its key table; 0: one for all keys."""
+
+    operator: str
+    table: int
+    why: str = field(default="", compare=False)
+
+    @property
+    def subject(self) -> Key:
+        return ("key table", self.operator)
+
+    @property
+    def element(self) -> str:
+        return self.operator
+
+    def describe(self) -> str:
+        if not self.table:
+            return f"run {self.operator} the same for all keys"
+        return f"choose {self.operator} by key table {self.table}"
+
+    def refusal(self, graph: Graph) -> str:
+        if self.operator not in graph.by_name:
+            return f"there is no operator {self.operator!r}"
+        if not graph.by_name[self.operator].selects:
+            return f"operator {self.operator!r} does not choose its alternate by key"
+        return "" if self.table >= 0 else f"there is no version {self.table} of a key table; 0 is none"
+
+    def part_of(self, composition: Composition) -> bool:
+        return composition.tables.get(self.operator, 0) == self.table
+
+    def onto_composition(self, composition: Composition) -> Composition:
+        if self.part_of(composition):
+            return composition  # no table and version 0 are the same
+        return replace(composition, tables={**composition.tables, self.operator: self.table})
+
+    def segment(self, layout: Layout) -> str:
+        return layout.stage_of[self.operator].segment
+
+    def forbidden(self, standings: Mapping[str, Standing]) -> str:
+        standing = standings.get(self.operator)
+        return "" if standing is None or standing.allowed else standing.why
+
+
+# -- tasks -------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class SetParallelism(Action):
+    """Run `operator` (or the stage it leads) with `instances` instances.
+
+    Attributes:
+        on: Hosts for added instances, in order; the plant chooses for the others.
+        without: Instances to remove; of the others the plant removes those with the highest index.
+    """
+
+    awaits_hosts: ClassVar[bool] = True
+
+    operator: str
+    instances: int
+    on: tuple[str, ...] = ()
+    without: tuple[TaskId, ...] = ()
+    why: str = field(default="", compare=False)
+
+    @property
+    def subject(self) -> Key:
+        return ("parallelism", self.operator)
+
+    @property
+    def onto(self) -> tuple[str, ...]:
+        return self.on
+
+    def claims(self) -> Iterable[Key]:
+        return [("removed task", task) for task in self.without]
+
+    def contradicts(self) -> Iterable[Key]:
+        return [("task", task) for task in self.without]
+
+    def describe(self) -> str:
+        return f"{self.operator} x {self.instances}"
+
+    def unsupported(self, context: Context) -> str:
+        if self.operator not in context.graph.by_name:
+            return f"there is no operator {self.operator}"
+        if self.operator not in context.scalable:
+            return f"the parallelism of {self.operator} cannot be changed"
+        return "" if self.instances >= 1 else f"{self.instances} instances: an operator needs at least one"
+
+    def already_in_force(self, observation: Observation) -> str:
+        same = self.in_force(observation) and not self.on and not self.without
+        return "it has that parallelism already" if same else ""
+
+    def in_force(self, observation: Observation) -> bool:
+        composed = observation.composition.parallelism.get(self.operator, math.nan)
+        measured = observation.operators.value(self.operator, Metric.PARALLELISM)
+        return (measured if math.isnan(composed) else composed) == self.instances
+
+
+@dataclass(frozen=True, slots=True)
+class SetTokens(Action):
+    """Have the keys of `operator` belong to hosts as a ring of these `tokens` says: (host, token in [0, 1)) each.
+
+    Hosts that it does not name hold none of its state partitions; the state of what changes hands moves with it, as one
+    version of the plan. See `elastream.core.ring`.
+    """
+
+    effect: ClassVar[Effect] = Effect.TASKS_MOVED
+
+    operator: str
+    tokens: tuple[tuple[str, float], ...]
+    why: str = field(default="", compare=False)
+
+    @property
+    def subject(self) -> Key:
+        return ("ring", self.operator)
+
+    @property
+    def onto(self) -> tuple[str, ...]:
+        return tuple(host for host, _ in self.tokens)
+
+    @property
+    def fails_without(self) -> tuple[str, ...]:
+        return self.onto
+
+    def contradicts(self) -> Iterable[Key]:
+        return [("moves", self.operator)]
+
+    def describe(self) -> str:
+        return f"ring of {self.operator}: " + ", ".join(f"{host} {token:.4g}" for host, token in self.tokens)
+
+    def unsupported(self, context: Context) -> str:
+        return self.refusal(context.partitions)
+
+    def refusal(self, partitions: Mapping[str, int]) -> str:
+        """Return why no plant can do it, whatever its hosts; an empty string if one can.
+
+        Args:
+            partitions: State partitions by operator, as in a context.
+        """
+        if self.operator not in partitions:
+            return f"{self.operator!r} has no state partitions that a ring of hosts could divide"
+        if twice := sorted({host for host in self.onto if self.onto.count(host) > 1}):
+            return f"host {twice[0]!r} has two tokens on the ring of {self.operator}"
+        try:
+            Ring(dict(self.tokens))
+        except InputError as error:
+            return f"the ring of {self.operator}: {error}"
+        return ""
+
+    def already_in_force(self, observation: Observation) -> str:
+        ring = observation.rings.get(self.operator)
+        return "it has those tokens already" if ring is not None and ring.tokens == dict(self.tokens) else ""
+
+    def in_force(self, observation: Observation) -> bool:
+        return observation.follows(self.operator, Ring(dict(self.tokens)))
+
+
+@dataclass(frozen=True, slots=True)
+class MoveTask(Action):
+    """Run `task` on `host` from the next batch on; its state moves with it."""
+
+    effect: ClassVar[Effect] = Effect.TASKS_MOVED
+    relieves: ClassVar[bool] = False
+
+    task: TaskId
+    host: str
+    why: str = field(default="", compare=False)
+
+    @property
+    def subject(self) -> Key:
+        return ("task", self.task)
+
+    @property
+    def onto(self) -> tuple[str, ...]:
+        return (self.host,)
+
+    @property
+    def fails_without(self) -> tuple[str, ...]:
+        return (self.host,)
+
+    def claims(self) -> Iterable[Key]:
+        return [("moves", self.task.operator)]
+
+    def contradicts(self) -> Iterable[Key]:
+        return [("removed task", self.task), ("ring", self.task.operator)]
+
+    def describe(self) -> str:
+        return f"move {self.task} to {self.host}"
+
+    def unsupported(self, context: Context) -> str:
+        operator = self.task.operator
+        return "" if operator in context.graph.by_name else f"there is no operator {operator}"
+
+    def in_force(self, observation: Observation) -> bool:
+        row = observation.tasks.rows.get(str(self.task))
+        at = -1 if row is None else int(observation.tasks.host[row])
+        return at >= 0 and observation.hosts.ids[at] == self.host
+
+
+# -- hosts -------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class HostAction(Action):
+    """An action on the lease of one host."""
+
+    host: str
+
+    @property
+    def subject(self) -> Key:
+        """The host."""
+        return ("host", self.host)
+
+    def missing(self, observation: Observation) -> str:
+        """Return a sentence if the host is not leased."""
+        return "" if self.host in observation.leases else f"host {self.host} is not leased"
+
+    def state(self, observation: Observation) -> HostState | None:
+        """Return the state of the host's lease; None if there is no lease."""
+        lease = observation.leases.get(self.host)
+        return None if lease is None else lease.state
+
+    def unless(self, observation: Observation, expected: HostState) -> str:
+        """Return a sentence if the host is in another state than `expected`."""
+        state = self.state(observation)
+        return "" if state is expected else f"host {self.host} is {state}, not {expected}"
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseHost(HostAction):
+    """Lease a host of `type` in `region` under the name `host`; no effect if that name is already leased."""
+
+    effect: ClassVar[Effect] = Effect.HOST_ADDED
+
+    type: str
+    region: str = "local"
+    why: str = field(default="", compare=False)
+
+    @property
+    def fails_without(self) -> tuple[str, ...]:
+        return (self.host,)
+
+    @property
+    def failure_key(self) -> Hashable:
+        return ("lease", self.type, self.region)  # each attempt names another host
+
+    def describe(self) -> str:
+        return f"lease {self.host} ({self.type})"
+
+    def unsupported(self, context: Context) -> str:
+        return "" if self.type in context.host_types else f"there is no host type {self.type}"
+
+    def missing(self, observation: Observation) -> str:
+        return ""
+
+    def already_in_force(self, observation: Observation) -> str:
+        return f"host {self.host} is leased already" if self.host in observation.leases else ""
+
+    def in_force(self, observation: Observation) -> bool:
+        return self.state(observation) in (HostState.RUNNING, HostState.DRAINING)
+
+    def start_time(self, context: Context) -> float:
+        return context.host_types[self.type].start
+
+
+@dataclass(frozen=True, slots=True)
+class RenewHost(HostAction):
+    """Keep `host` for another billing time unit. Leases continue without it; it records the decision."""
+
+    effect: ClassVar[Effect] = Effect.HOST_KEPT
+    follows: ClassVar[frozenset[str]] = frozenset({"CancelDrain"})
+    relieves: ClassVar[bool] = False
+
+    why: str = field(default="", compare=False)
+
+    @property
+    def fails_without(self) -> tuple[str, ...]:
+        return (self.host,)
+
+    def describe(self) -> str:
+        return f"renew {self.host}"
+
+    def in_force(self, observation: Observation) -> bool:
+        return self.host in observation.leases
+
+
+@dataclass(frozen=True, slots=True)
+class DrainHost(HostAction):
+    """Place no new tasks on `host`, and move its tasks to other hosts."""
+
+    effect: ClassVar[Effect] = Effect.HOST_REMOVED
+
+    why: str = field(default="", compare=False)
+
+    def contradicts(self) -> Iterable[Key]:
+        return [("onto", self.host)]
+
+    def describe(self) -> str:
+        return f"drain {self.host}"
+
+    def already_in_force(self, observation: Observation) -> str:
+        return self.unless(observation, HostState.RUNNING)
+
+    def in_force(self, observation: Observation) -> bool:
+        return self.state(observation) in (None, HostState.DRAINING, HostState.RELEASING)
+
+
+@dataclass(frozen=True, slots=True)
+class CancelDrain(HostAction):
+    """Return a draining `host` to service."""
+
+    effect: ClassVar[Effect] = Effect.HOST_KEPT
+    follows: ClassVar[frozenset[str]] = frozenset({"RenewHost"})
+
+    why: str = field(default="", compare=False)
+
+    @property
+    def fails_without(self) -> tuple[str, ...]:
+        return (self.host,)
+
+    def describe(self) -> str:
+        return f"keep {self.host} after all"
+
+    def already_in_force(self, observation: Observation) -> str:
+        return self.unless(observation, HostState.DRAINING)
+
+    def in_force(self, observation: Observation) -> bool:
+        return self.state(observation) is HostState.RUNNING
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseHost(HostAction):
+    """End the lease of `host`. Refused while no other host has room for its tasks."""
+
+    effect: ClassVar[Effect] = Effect.HOST_REMOVED
+    follows: ClassVar[frozenset[str]] = frozenset({"DrainHost"})
+
+    why: str = field(default="", compare=False)
+
+    def contradicts(self) -> Iterable[Key]:
+        return [("onto", self.host)]
+
+    def describe(self) -> str:
+        return f"release {self.host}"
+
+    def already_in_force(self, observation: Observation) -> str:
+        leaving = self.state(observation) is HostState.RELEASING
+        return f"host {self.host} is on its way out" if leaving else ""
+
+    def in_force(self, observation: Observation) -> bool:
+        return self.host not in observation.leases
+
+
+KINDS: Mapping[str, type[Action]] = {
+    kind.__name__: kind
+    for kind in (
+        SwitchAlternate, SwitchEdge, SetKeyTable, SetParallelism, SetTokens, MoveTask, LeaseHost, RenewHost, DrainHost,
+        CancelDrain, ReleaseHost,
+    )
+}  # fmt: skip
+
+
+# -- handlers ----------------------------------------------------------------------------------------------------------
+
+
+class ActionTable:
+    """The actions that a plant can do, each with its handler."""
+
+    def __init__(self) -> None:
+        self._handlers: dict[str, Callable[[Any], Outcome]] = {}
+        self._refused: dict[str, str] = {}
+
+    @property
+    def kinds(self) -> frozenset[str]:
+        """Names of the actions that have a handler."""
+        return frozenset(self._handlers)
+
+    def on(self, kind: type[A], handler: Callable[[A], Outcome]) -> None:
+        """Let `handler` do actions of `kind`."""
+        self._handlers[kind.__name__] = handler
+
+    def answer(self, kind: type[A], handler: Callable[[A], tuple[Status, str]]) -> None:
+        """Let `handler` do actions of `kind`; it returns the status and the reason of the outcome."""
+        self.on(kind, lambda action: Outcome(action, *handler(action)))
+
+    def refuse(self, kind: type[Action], why: str) -> None:
+        """Refuse actions of `kind` with the sentence `why`."""
+        self._handlers.pop(kind.__name__, None)
+        self._refused[kind.__name__] = why
+
+    def apply(self, action: Action) -> Outcome:
+        """Do `action`; refuse it if it has no handler."""
+        if (handler := self._handlers.get(action.kind)) is not None:
+            return handler(action)
+        return Outcome(action, Status.REFUSED, self._refused.get(action.kind, f"this plant has no {action.kind}"))
+
+
+# -- values and JSON ---------------------------------------------------------------------------------------------------
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _is_token(value: Any) -> bool:
+    return isinstance(value, tuple) and len(value) == 2 and isinstance(value[0], str) and _is_number(value[1])
+
+
+def _is_task(value: Any) -> bool:
+    return isinstance(value, TaskId) and isinstance(value.operator, str) and isinstance(value.index, int)
+
+
+@dataclass(frozen=True, slots=True)
+class _Form:
+    """The form of fields of one type: a test of values, its words for people, and the reader of JSON."""
+
+    fits: Callable[[Any], bool]
+    expected: str
+    read: Callable[[Any], Any] = lambda value: value
+
+
+def _each(fits: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, tuple) and all(map(fits, value))
+
+
+_FORMS: Mapping[Any, _Form] = {
+    str: _Form(lambda value: isinstance(value, str), "a text"),
+    int: _Form(lambda value: isinstance(value, int) and not isinstance(value, bool), "a whole number"),
+    TaskId: _Form(_is_task, "a TaskId of a text and a whole number", lambda value: TaskId(**value)),
+    tuple[str, ...]: _Form(_each(lambda value: isinstance(value, str)), "a tuple of texts", tuple),
+    tuple[TaskId, ...]: _Form(
+        _each(lambda value: isinstance(value, TaskId)),
+        "a tuple of TaskIds",
+        lambda value: tuple(TaskId(**task) for task in value),
+    ),
+    tuple[tuple[str, float], ...]: _Form(
+        _each(_is_token), "a tuple of pairs of a text and a number", lambda value: tuple((host, at) for host, at in value)
+    ),
+}
+_FIELDS: Mapping[type[Action], Mapping[str, _Form]] = {
+    kind: {each.name: _FORMS[each.type] for each in fields(kind)}  # type: ignore[arg-type]
+    for kind in KINDS.values()
+}
+
+
+def malformed(value: object) -> str:
+    """Return why `value` is no well-formed action; an empty string if it is one.
+
+    An action with a text for a number, or a list for a tuple, would fail much later, in the journal or inside the plant.
+    """
+    if type(value) not in _FIELDS:
+        return ", which is no action"
+    for name, form in _FIELDS[type(value)].items():  # type: ignore[index]
+        if not form.fits(part := getattr(value, name)):
+            text = repr(part)
+            return f": field {name!r} is {text if len(text) <= 80 else text[:77] + '...'}, not {form.expected}"
+    return ""
 
 
 def to_json(action: Action) -> dict[str, Any]:
-    """The action as a JSON-ready dict; `from_json` is its inverse."""
-    return {"action": type(action).__name__, **asdict(action)}
+    """Return the action as a JSON-ready dict; `from_json` is its inverse."""
+    return {"action": action.kind, **asdict(action)}  # type: ignore[call-overload]
 
 
 def from_json(data: Mapping[str, Any]) -> Action:
     """Read an action written by `to_json`. Raises ValueError for an unknown kind."""
-    fields = dict(data)
-    name = fields.pop("action", None)
+    values = dict(data)
+    name = values.pop("action", None)
     if name not in KINDS:
         raise ValueError(f"{name!r} is not an action")
-    if "task" in fields:
-        fields["task"] = TaskId(**fields["task"])
-    if "without" in fields:
-        fields["without"] = tuple(TaskId(**task) for task in fields["without"])
-    if "on" in fields:
-        fields["on"] = tuple(fields["on"])
-    if "tokens" in fields:
-        fields["tokens"] = tuple((host, token) for host, token in fields["tokens"])
-    return KINDS[name](**fields)
+    kind = KINDS[name]
+    forms = _FIELDS[kind]
+    return kind(**{key: forms[key].read(value) if key in forms else value for key, value in values.items()})

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from elastream.core.action import SetKeyTable, Switch, SwitchAlternate, SwitchEdge
+from elastream.core.action import Switch
 from elastream.core.observation import Composition
 from elastream.dataflow.graph import Graph
 from elastream.dataflow.stages import Layout
@@ -41,47 +41,12 @@ def consistency_of(name: str, *, simulated: bool = False) -> Consistency:
     return Consistency(name)
 
 
-def refusal(graph: Graph, switch: Switch) -> str:
-    """Why `graph` has nothing that `switch` could choose; empty where it has. Which key tables exist the plant knows."""
-    match switch:
-        case SwitchAlternate(operator) | SetKeyTable(operator) if operator not in graph.by_name:
-            return f"there is no operator {operator!r}"
-        case SwitchAlternate(operator, alternate):
-            if alternate in (names := [each.name for each in graph.by_name[operator].alternates]):
-                return ""
-            return f"operator {operator!r} has no alternate {alternate!r} (it has: {', '.join(names) or 'none'})"
-        case SwitchEdge(choice, target):
-            if choice not in graph.choices:
-                return f"there is no choice {choice!r} (there are: {', '.join(graph.choices) or 'none'})"
-            targets = graph.choices[choice]
-            return "" if target in targets else f"choice {choice!r} has no target {target!r} (it has: {', '.join(targets)})"
-        case SetKeyTable(operator, table):
-            if not graph.by_name[operator].selects:
-                return f"operator {operator!r} does not choose its alternate by key"
-            return "" if table >= 0 else f"there is no version {table} of a key table; 0 is none"
-
-
 def switched(now: Composition, switches: Sequence[Switch]) -> Composition:
-    """`now` after all of `switches`, one version on; `now` itself if nothing differs. Of two on one element, the last."""
+    """Return `now` after all of `switches`, one version on; `now` itself if nothing differs."""
     after = now
     for switch in switches:
-        match switch:
-            case SwitchAlternate(operator, alternate):
-                after = replace(after, alternates={**after.alternates, operator: alternate})
-            case SwitchEdge(choice, target):
-                after = replace(after, choices={**after.choices, choice: target})
-            case SetKeyTable(operator, table) if after.tables.get(operator, 0) != table:
-                after = replace(after, tables={**after.tables, operator: table})
-            case SetKeyTable():
-                pass  # none at all and version 0 are the same
+        after = switch.onto_composition(after)
     return now if after == now else replace(after, version=now.version + 1)
-
-
-def holder(layout: Layout, switch: Switch) -> str:
-    """The query (segment) in which `switch` shows: the one that runs the operator, or the one that emits to the choice."""
-    if isinstance(switch, SwitchEdge):
-        return next(layout.stage_of[edge.source].segment for edge in layout.graph.edges if edge.choice == switch.choice)
-    return layout.stage_of[switch.operator].segment
 
 
 def changed_operators(graph: Graph, before: Composition, after: Composition) -> frozenset[str]:

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from elastream.core.action import Action, Outcome, Status, describe, to_json
+from elastream.core.action import Action, Outcome, Status, to_json
 from elastream.core.metrics import Metric, Rows
 from elastream.core.wording import gist
 from elastream.units import format_duration
@@ -152,7 +152,7 @@ class Decision:
         """What was done and why, on one line; empty where nothing was."""
         parts = []
         for outcome in self.outcomes:
-            text = describe(outcome.action) + (f" ({outcome.action.why})" if outcome.action.why else "")
+            text = outcome.action.describe() + (f" ({outcome.action.why})" if outcome.action.why else "")
             parts.append(text if outcome.succeeded else f"{text}: {outcome.status}, {outcome.reason}")
         return "; ".join(parts) or self.said
 

@@ -10,7 +10,7 @@ from elastream.core.action import KINDS
 from elastream.core.hosts import HostType
 from elastream.core.metrics import of_application
 from elastream.core.observation import Context
-from elastream.core.plant import Policy, refuse_unfit
+from elastream.core.plant import Policy, refuse_unsupported
 from elastream.core.scaling import ScalingRules
 from elastream.core.wording import counted, money
 from elastream.dataflow.checks import fail
@@ -21,8 +21,6 @@ from elastream.dataflow.stages import Layout
 from elastream.errors import CloudError, DataflowError, InputError
 from elastream.units import format_duration
 
-MOST_PARTITIONS = 100_000
-"""State partitions of an operator: ten times what any job is known to have; the driver plans each of them in each batch."""
 WHOLE = 1.0
 """Cores of one thread: fused, a task has a slot, which on a host of less than a core is all of that host."""
 PARTITIONS_PER_SLOT = 2
@@ -50,7 +48,7 @@ def refuse_unworkable(
         refuse_misfit(layout.graph, types, apart=apart)
     refuse_unreachable(layout, types, target_latency)
     kinds = {each.name: each for each in types}
-    refuse_unfit(policy, Context(layout, kinds, target_latency, max_hosts, 1, frozenset(KINDS), scalable))
+    refuse_unsupported(policy, Context(layout, kinds, target_latency, max_hosts, 1, frozenset(KINDS), scalable))
 
 
 def check_signal_names(graph: Graph) -> None:
@@ -67,13 +65,12 @@ def check_signal_names(graph: Graph) -> None:
 
 
 def refuse_replicas(replicas: int, max_hosts: int, layout: Layout | None = None) -> None:
-    """Raise InputError for copies of state that cannot be kept: no whole number, more than other hosts, nothing to copy.
+    """Raise InputError for copies of state that cannot be kept: more than other hosts, or no state to copy.
 
-    layout: None where it is not known yet, as of queries that come and go.
+    Args:
+        layout: None if it is not known yet, as of queries that come and go.
     """
     where = ("replicas",)
-    if not isinstance(replicas, int) or isinstance(replicas, bool) or replicas < 0:
-        raise InputError(f"replicas is {replicas!r}; it must be a whole number, 0 or more", where)
     if replicas >= max_hosts:
         raise InputError(
             f"replicas is {replicas}: each copy is on a host of its own beside that of the state, which needs "
@@ -129,15 +126,6 @@ def _few_zones(replicas: int, types: Iterable[HostType]) -> str:
         f"{counted(len(zones), 'fault zone')} ({', '.join(zones)}) for state and {counted(replicas, 'copy', 'copies')}: "
         f"where a whole zone fails, state is read from the checkpoint; declare host types in {replicas + 1} zones (`zone`)"
     )
-
-
-def refuse_partitions(partitions: int | None) -> None:
-    """Raise InputError for state partitions that no run can have. None: as many as is the default."""
-    if partitions is not None and (not isinstance(partitions, int) or isinstance(partitions, bool) or partitions < 1):
-        raise InputError(f"state_partitions is {partitions!r}; it must be a whole number, 1 or more", ("state_partitions",))
-    if partitions is not None and partitions > MOST_PARTITIONS:
-        said = f"state_partitions is {partitions:,}; more than {MOST_PARTITIONS:,} cannot be: each is a task of every batch"
-        raise InputError(said, ("state_partitions",))
 
 
 def _few_partitions(partitions: int, max_hosts: int) -> str:
@@ -232,10 +220,11 @@ def _some(edge: Edge) -> bool:
     return edge.choice is not None or edge.delivery is Delivery.ROUND_ROBIN
 
 
-def state_partitions_of(types: Sequence[HostType], max_hosts: int, policy: object = None) -> int:
-    """Default key groups of a keyed operator, on at most so many hosts of these types.
+def state_partitions_of(types: Sequence[HostType], max_hosts: int, a_host: int | None = None) -> int:
+    """Return the default number of state partitions on at most `max_hosts` hosts.
 
-    policy: may want a number for each host (`partitions_a_host`), as one that divides them among hosts does.
+    Args:
+        a_host: Partitions that a policy wants on each host (`Policy.partitions_a_host`).
     """
-    each: int = getattr(policy, "partitions_a_host", None) or PARTITIONS_PER_SLOT * max(kind.slots for kind in types)
+    each = a_host or PARTITIONS_PER_SLOT * max(kind.slots for kind in types)
     return max(4, each * max_hosts)

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from elastream.core.action import TaskId
 from elastream.core.hosts import LifecycleError
+from elastream.core.task_id import TaskId
 
 
 class MigrationState(StrEnum):

@@ -13,7 +13,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from elastream.core.action import TaskId
 from elastream.core.alarm import Alarm
 from elastream.core.frames import OLD, Floats, Frame, Implausible, Integers, Reading, TaskFrame, known_sum
 from elastream.core.guarding import Standing
@@ -23,6 +22,7 @@ from elastream.core.leases import Cores, Leases
 from elastream.core.metrics import Metric, Rows
 from elastream.core.ring import Ring
 from elastream.core.scaling import NO_RULES, ScalingRules
+from elastream.core.task_id import TaskId
 from elastream.dataflow.graph import Graph
 from elastream.dataflow.operators import Alternate, Operator
 from elastream.dataflow.signals import Signals

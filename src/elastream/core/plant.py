@@ -3,15 +3,23 @@
 Spark and the simulator both implement `Plant`; `tests/conformance` holds them to the same behaviour.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from inspect import getattr_static
 from typing import Any, Protocol
 
 from elastream.core.action import Action, Outcome, Switch
 from elastream.core.decision import Proposal, Unknown
 from elastream.core.hosts import Lease
+from elastream.core.metrics import Needs
 from elastream.core.observation import Context, Observation
-from elastream.errors import DataflowError
+from elastream.core.overridable import overridable
+from elastream.core.prospect import Prospect
+from elastream.errors import DataflowError, InputError
+
+FORMER = {"unfit": "unsupported_reason", "exchanges": "wants_traffic"}
+"""Optional members of policies by their former names."""
 
 
 class Clock(Protocol):
@@ -33,9 +41,6 @@ class Plant(Protocol):
     done is REFUSED or FAILED with a reason; applying the same action twice is applying it once; after DONE the next
     observation shows it, after ACCEPTED a later one does; what was not measured is unknown, never zero; every host
     that holds a task is leased and paid.
-
-    A plant to which something happens that no observation shows, such as the loss of an executor whose host stays, has a
-    method `told() -> Sequence[str]`: sentences about it since it was asked last, which the next round is recorded with.
     """
 
     @property
@@ -78,6 +83,13 @@ class Plant(Protocol):
         """
         ...
 
+    def incidents(self) -> Sequence[str]:
+        """Return sentences about what happened since the last call and no observation shows; the next round records them.
+
+        An example is the loss of an executor whose host stays.
+        """
+        ...
+
     def close(self) -> None:
         """Stop everything and release every host; may be called twice."""
         ...
@@ -105,34 +117,111 @@ class Plan:
     hosts: float | None = None
 
 
-class Policy(Protocol):
-    """Decides. A value that holds settings only: the same observation and memory give the same plan.
+class Policy(ABC):
+    """A decision rule: an observation in, a plan out.
 
-    No clock, no I/O, seeded randomness only. One policy object may serve many runs at a time; what it must remember of one
-    run it returns as the plan's memory and is given again.
-
-    A policy that cannot work with some dataflows, hosts or service levels has a method `unfit(context: Context) -> str`:
-    one sentence that says what it lacks and what would be right, or an empty text. See `refuse_unfit`.
-
-    One that takes something from a run to come (the sizes of `static:peak`, what an oracle tells) has a method
-    `prepared(prospect: Prospect) -> Policy`: the policy for that run. See `elastream.core.prospect`.
-
-    One that keeps hosts which it no longer needs for some time has a property `default_window: bool`: whether that time is
-    nobody's choice, so that the cloud's takes its place. See `elastream.control.scaling.with_window`.
+    A policy holds settings only: the same observation and memory give the same plan. It has no clock, does no I/O, and
+    seeds its random numbers. One object may serve many runs at a time; it returns what it must remember of a run as the
+    plan's memory. `plan` is required; all other members have defaults.
     """
+
+    __slots__ = ()
+
+    @overridable
+    def name(self) -> str:
+        """The name for people; by default that of the class."""
+        return type(self).__name__
+
+    @abstractmethod
+    def plan(self, observation: Observation, memory: Any = None) -> Plan:
+        """Return the plan for this observation.
+
+        Args:
+            observation: The current observation.
+            memory: Memory of this policy's last plan in the same run; None in the first round.
+        """
+
+    def unsupported_reason(self, context: Context) -> str | None:
+        """Return why the policy cannot work in `context`, in one sentence, or None. Asked once, before a run."""
+        return None
+
+    def prepared(self, prospect: Prospect) -> "Policy":
+        """Return the policy for a simulated run that is known in advance, such as with sizes or an oracle filled in.
+
+        Raises:
+            InputError: The load cannot be summed up.
+        """
+        return self
+
+    @overridable
+    def needs(self) -> Needs:
+        """Metrics without which the policy cannot decide. `elastream check` warns of those that a dataflow lacks."""
+        return frozenset()
+
+    @overridable
+    def wants_traffic(self) -> bool:
+        """Whether the policy reads how much tasks send each other. Measuring it costs a call per look and query."""
+        return False
+
+    @overridable
+    def default_window(self) -> bool:
+        """Whether the time for which unneeded hosts are kept is nobody's choice, so that the cloud's takes its place."""
+        return False
+
+    @overridable
+    def partitions_a_host(self) -> int | None:
+        """State partitions that the policy wants for each host; None: no wish."""
+        return None
+
+
+class SupportsPlan(Protocol):
+    """An object that plans without being a `Policy`."""
 
     @property
     def name(self) -> str:
-        """What people call it."""
+        """The name for people."""
         ...
 
     def plan(self, observation: Observation, memory: Any = None) -> Plan:
-        """The plan for this observation. memory: of this policy's last plan of the same run, None in the first round."""
+        """Return the plan for this observation."""
         ...
 
 
-def refuse_unfit(policy: Policy | None, context: Context) -> None:
-    """Raise DataflowError with a policy's own words where it cannot work with `context`; asked once, before a run."""
-    unfit = getattr(policy, "unfit", None)
-    if policy is not None and unfit is not None and (sentence := unfit(context)):
-        raise DataflowError(f"policy {policy.name}: {sentence}", ("policy",))
+class PlainPolicy(Policy):
+    """A policy around an object that has `name` and `plan` and is no `Policy`. All other members have their defaults."""
+
+    def __init__(self, own: SupportsPlan) -> None:
+        self.own = own
+
+    @property
+    def name(self) -> str:
+        """The object's name."""
+        return self.own.name
+
+    def plan(self, observation: Observation, memory: Any = None) -> Plan:
+        """Return the object's plan."""
+        return self.own.plan(observation, memory)
+
+
+def as_policy(given: Policy | SupportsPlan) -> Policy:
+    """Return `given` as a policy. Every entrance calls it once, so that all behind it may use each member.
+
+    Raises:
+        InputError: `given` has optional members of `Policy` and is not derived from it: they would be ignored.
+    """
+    if isinstance(given, Policy):
+        return given
+    names = {name: name for name in vars(Policy) if not name.startswith("_") and name not in ("name", "plan")} | FORMER
+    if ignored := [name for name in names if getattr_static(given, name, None) is not None]:
+        kind, former = type(given).__name__, ignored[0]
+        raise InputError(
+            f"{kind} has {former!r}: derive the class from elastream's Policy, where it is called {names[former]!r}",
+            ("policy",),
+        )
+    return PlainPolicy(given)
+
+
+def refuse_unsupported(policy: Policy | None, context: Context) -> None:
+    """Raise DataflowError with the policy's own words if it cannot work in `context`. Called once, before a run."""
+    if policy is not None and (reason := policy.unsupported_reason(context)):
+        raise DataflowError(f"policy {policy.name}: {reason}", ("policy",))

@@ -5,14 +5,11 @@ Where several policies are compared, one object of each serves; what it takes fr
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
 
 from elastream.core.frames import Floats
 from elastream.core.hosts import HostType
 from elastream.dataflow.endpoints import ArrivalPattern
 from elastream.dataflow.stages import Layout
-
-P = TypeVar("P")
 
 Course = Callable[[str, Floats], Floats]
 """Factors at times, seconds, on what is measured of the row called so: a host, or a link `"h1>h2"`; NaN where unknown."""
@@ -35,12 +32,3 @@ class Prospect:
     costs: Mapping[str, tuple[float | None, float | None]] = field(default_factory=dict)
     speeds: Course | None = None
     bandwidths: Course | None = None
-
-
-def prepared(policy: P, prospect: Prospect) -> P:
-    """A policy, or a part of one, for this run: what its method `prepared(prospect)` returns, itself where it has none.
-
-    Raises what that raises: InputError for a load that cannot be summed up, and the like.
-    """
-    own: Callable[[Prospect], P] | None = getattr(policy, "prepared", None)
-    return policy if own is None else own(prospect)

@@ -13,7 +13,6 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from elastream.core.action import SetTokens
 from elastream.errors import InputError
 
 BUCKETS_A_NODE = 64
@@ -185,20 +184,6 @@ def _first_from(token: float, count: int) -> int:
     while number / count < token:
         number += 1
     return number
-
-
-def tokens_refusal(action: SetTokens, partitions: Mapping[str, int]) -> str:
-    """Why no plant can do `action`, whatever its hosts; empty where one can. partitions: by operator, as of a context."""
-    if action.operator not in partitions:
-        return f"{action.operator!r} has no state partitions that a ring of hosts could divide"
-    hosts = [host for host, _ in action.tokens]
-    if twice := sorted({host for host in hosts if hosts.count(host) > 1}):
-        return f"host {twice[0]!r} has two tokens on the ring of {action.operator}"
-    try:
-        Ring(dict(action.tokens))
-    except InputError as error:
-        return f"the ring of {action.operator}: {error}"
-    return ""
 
 
 def in_zones(zones: Mapping[str, str]) -> tuple[str, ...]:

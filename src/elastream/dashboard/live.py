@@ -18,7 +18,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from elastream.core.action import MoveTask, describe
+from elastream.core.action import MoveTask
 from elastream.core.decision import Decision
 from elastream.core.latency import basis_text
 from elastream.core.metrics import Metric
@@ -388,7 +388,7 @@ def summary_of(decision: Decision) -> str:
         done += [replace(decision, outcomes=others).headline()] if others else []
     else:
         done = [decision.headline()] if decision.outcomes else []
-    refused = [f"{describe(p.action)}: refused, {p.refused}" for p in decision.proposals if p.refused]
+    refused = [f"{p.action.describe()}: refused, {p.refused}" for p in decision.proposals if p.refused]
     return "; ".join(filter(None, [*done, *refused, decision.said])) or UNKNOWN
 
 

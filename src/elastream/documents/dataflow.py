@@ -24,7 +24,6 @@ from pathlib import Path
 from typing import Any
 
 from elastream.core.hosts import HostType
-from elastream.core.scaling import NO_RULES, ScalingRules
 from elastream.dataflow.builder import Dataflow, Tap
 from elastream.dataflow.endpoints import (
     Collected,
@@ -49,12 +48,14 @@ from elastream.documents.dataflow_keys import (
     FORMS,
     GROUPINGS,
     KEYED_FORMS,
+    SETTINGS,
     AlternateKeys,
     DiagnosticKeys,
     DocumentKeys,
     OperatorKeys,
     SinkKeys,
     TimeoutKeys,
+    document_keys,
 )
 from elastream.documents.key_tables import load_key_table
 from elastream.documents.located import Loc, Located, read_yaml
@@ -63,6 +64,7 @@ from elastream.documents.schema import chosen, declared_types
 from elastream.documents.user_code import ProgramError, References, near
 from elastream.errors import DataflowError, ElastreamError
 from elastream.loads import pattern_from
+from elastream.settings import PathOf
 from elastream.units import duration
 
 
@@ -91,28 +93,21 @@ class Setting:
 
 @dataclass(frozen=True)
 class Document:
-    """A document, checked: the dataflow, and how it wants to be run where it says so (else None).
+    """A document, checked: the dataflow, and how it is to be run.
 
-    policy: the default one where none is named. target_latency: seconds. host_types: those declared in the document,
-    by name. guards: their file. consistency: the mode's name. replicas: copies of each state partition. retention:
-    seconds for which details are kept. state_partitions: of each keyed operator; None: by default.
+    Attributes:
+        policy: The default one if the document names none.
+        host_types: Host types that are declared in the document, by name.
+        settings: Further settings of `RunSettings` that the document has.
     """
 
     path: Path
     flow: Dataflow
     policy: Setting
     cloud: Setting | None = None
-    target_latency: float | None = None
     host_types: Mapping[str, HostType] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict)
     file: Located | None = field(default=None, repr=False)
-    guards: Path | None = None
-    tables: tuple[KeyTable, ...] = ()
-    consistency: str | None = None
-    replicas: int = 0
-    retention: float | None = None
-    state_partitions: int | None = None
-    scaling: ScalingRules = NO_RULES
-    currency: str = ""
 
     @contextmanager
     def placing(self, *replaced: str) -> Iterator[None]:
@@ -141,7 +136,7 @@ def load_document(path: Path | str) -> Document:
     ProgramError where a file of functions that it names fails by itself.
     """
     file = read_yaml(Path(path))
-    keys: DocumentKeys = file.validate(DocumentKeys)
+    keys: DocumentKeys = file.validate(document_keys())
     references = References(file.path.parent)
     host_types = declared_types(file, ("host_types",), keys.host_types)
     flow = _flow(file, keys, references)
@@ -150,18 +145,20 @@ def load_document(path: Path | str) -> Document:
         flow=flow,
         policy=_named(file, ("policy",), keys.policy or {DEFAULT_POLICY: {}}, POLICY, references),
         cloud=_setting(file, ("cloud",), keys.cloud, CLOUD, references, host_types),
-        target_latency=keys.target_latency,
         host_types=host_types,
+        settings={
+            **_beside(file, keys.settings),
+            "tables": tuple(_table(file, name, place, flow.graph) for name, place in keys.tables.items()),
+            "scaling": keys.scaling.built(file),
+        },
         file=file,
-        guards=None if keys.guards is None else file.path.parent / keys.guards,
-        tables=tuple(_table(file, name, place, flow.graph) for name, place in keys.tables.items()),
-        consistency=keys.consistency,
-        replicas=keys.replicas,
-        retention=keys.retention,
-        state_partitions=keys.state_partitions,
-        scaling=keys.scaling.built(file),
-        currency=keys.currency,
     )
+
+
+def _beside(file: Located, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `settings` with paths that are relative to the document's folder."""
+    paths = {name for name, value in settings.items() if isinstance(SETTINGS[name].kind, PathOf) and value is not None}
+    return {name: file.path.parent / value if name in paths else value for name, value in settings.items()}
 
 
 def _flow(file: Located, keys: DocumentKeys, references: References) -> Dataflow:

@@ -6,9 +6,11 @@ functions and loads.
 
 import math
 from collections.abc import Mapping
+from dataclasses import fields
+from functools import cache
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, model_validator
+from pydantic import BeforeValidator, Field, ValidationInfo, create_model, field_validator, model_validator
 
 from elastream.dataflow.builder import MOST_ROUNDS
 from elastream.dataflow.operators import Delivery, Form, OnError
@@ -26,8 +28,11 @@ from elastream.documents.schema import (
     belongs,
     chosen,
     exactly_one,
+    key_of,
     named,
 )
+from elastream.settings import RunSettings, settings_of
+from elastream.settings import Setting as RunSetting
 
 FORMS: Mapping[str, Form] = {
     "map": Form.MAP,
@@ -321,22 +326,15 @@ class OperatorKeys(FunctionKeys):
 
 
 class DocumentKeys(Keys):
-    """A whole document."""
+    """A whole document. `document_keys` adds the run settings that have a key of their own."""
 
     dataflow: str
     operators: dict[str, OperatorKeys]
-    target_latency: Annotated[Duration, Field(gt=0)] | None = None
     policy: Setting | None = None
     cloud: Setting | None = None
-    guards: str | None = None
     tables: dict[str, str] = Field(default_factory=dict)
-    consistency: Literal["batch", "wave", "drain", "rewired"] | None = None
-    replicas: int = Field(0, ge=0)
-    retention: Annotated[Duration, Field(gt=0)] | None = None
-    state_partitions: int | None = Field(None, ge=1)
     host_types: dict[str, HostTypeKeys] = Field(default_factory=dict)
     scaling: ScalingKeys = Field(default_factory=ScalingKeys)
-    currency: str = ""
 
     @field_validator("policy", "cloud")
     @classmethod
@@ -344,3 +342,20 @@ class DocumentKeys(Keys):
         if value is not None and len(value) != 1:
             raise ValueError(f"{len(value)} names are given; exactly one is needed, with its parameters below it")
         return value
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Run settings that the document names by a key of their own."""
+        return {name: getattr(self, name) for name in SETTINGS if name in self.model_fields_set}
+
+
+SETTINGS: Mapping[str, RunSetting] = {name: each for name, each in settings_of(RunSettings).items() if each.key}
+"""Run settings that have a key at the top of a document, by name."""
+
+
+@cache
+def document_keys() -> type[DocumentKeys]:
+    """Return the keys of a document, run settings included."""
+    defaults = {each.name: each.default for each in fields(RunSettings)}
+    own: dict[str, Any] = {name: (key_of(each, defaults[name]), defaults[name]) for name, each in SETTINGS.items()}
+    return create_model("DocumentKeys", __base__=DocumentKeys, **own)

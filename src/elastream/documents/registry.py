@@ -9,9 +9,12 @@ import inspect
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, is_dataclass
+from functools import cached_property
+from importlib.metadata import entry_points
 from types import NoneType, UnionType
 from typing import Any, get_args, get_type_hints
 
+from elastream.core.plant import PlainPolicy
 from elastream.documents.user_code import References, near
 from elastream.errors import ElastreamError, InputError
 from elastream.units import duration
@@ -26,12 +29,21 @@ _NOTHING = object()
 class Registry:
     """What can be named: what people call it, the attributes that it must have and how each is checked, our own by name.
 
-    needs: by attribute, its type, or the number of arguments that it is called with.
+    needs: by attribute, its type, or the number of arguments that it is called with. group: of entry points by which other
+    distributions add names. adapter: gives an object of the user's the members that have defaults.
     """
 
     what: str
     needs: Mapping[str, type | UnionType | int]
-    known: Mapping[str, str] = field(default_factory=dict)
+    own: Mapping[str, str] = field(default_factory=dict)
+    group: str = ""
+    adapter: str = ""
+
+    @cached_property
+    def known(self) -> Mapping[str, str]:
+        """Our own by name, and those that installed distributions add."""
+        added = entry_points(group=self.group) if self.group else ()
+        return {**{each.name: each.value for each in added}, **self.own}
 
     def unfit(self, found: object) -> str:
         """What an object of the user's lacks to be one of these; empty where it lacks nothing."""
@@ -78,10 +90,9 @@ POLICY = Registry(
         "wpp": "elastream.policies.look_ahead.policy:Pessimistic",
         "even": "elastream.policies.placements:Even",
         "random": "elastream.policies.placements:Random",
-        "genetic": "elastream.policies.searching:Genetic",
-        "hybrid": "elastream.policies.searching:Hybrid",
-        "exhaustive": "elastream.policies.searching:Exhaustive",
     },
+    "elastream.policies",
+    "elastream.core.plant:as_policy",
 )
 DEFAULT_POLICY = "threshold"
 CLOUD = Registry(
@@ -94,6 +105,7 @@ CLOUD = Registry(
         "yarn": "elastream.clouds.yarn:Yarn",
         "kubernetes": "elastream.clouds.kubernetes:Kubernetes",
     },
+    adapter="elastream.clouds.provider:as_cloud",
 )
 SPEEDS = Registry(
     "trace of host speeds",
@@ -179,11 +191,16 @@ def made(
         wrong = registry.unfit(found) if own else ""
     if wrong:
         raise refusal((), f"{name} is no {registry.what}: {wrong}")
-    return found
+    try:
+        return imported(registry.adapter)(found) if own and registry.adapter else found
+    except InputError as error:
+        raise refusal((), str(error)) from error
 
 
 def parameters_of(found: object) -> dict[str, Any]:
     """What `made` makes an equal object from; nothing of one that is no dataclass."""
+    if isinstance(found, PlainPolicy):
+        found = found.own
     if not is_dataclass(found) or isinstance(found, type):
         return {}
     parameters = asdict(found)

@@ -4,11 +4,11 @@ Field types convert units to numbers; `elastream.documents.dataflow_keys` define
 """
 
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator
 
-from elastream import units
+from elastream import settings, units
 from elastream.core.hosts import Billing, HostType
 from elastream.core.scaling import ScalingRules
 from elastream.documents.located import Loc, Located
@@ -121,6 +121,25 @@ def declared_types(file: Located, loc: Loc, keys: Mapping[str, HostTypeKeys]) ->
 
 
 Setting = Annotated[dict[str, dict[str, Any]], BeforeValidator(named)]
+
+
+def key_of(setting: settings.Setting, default: object) -> Any:
+    """Return the type of a key that is the run setting `setting`, as pydantic checks it."""
+    kind: Any
+    match setting.kind:
+        case settings.Whole(least=least):  # with None inside: `Keys` looks for these types to refuse a truth value
+            return Annotated[int if default is not None else int | None, Field(ge=least)]
+        case settings.Seconds():
+            kind = Annotated[Duration, Field(gt=0)]
+        case settings.Choice(names=names):
+            kind = Literal[names]
+        case settings.Flag():
+            kind = bool
+        case settings.Text() | settings.PathOf():
+            kind = str
+        case other:
+            raise TypeError(f"no key of a document has a value of the kind {type(other).__name__}")
+    return kind if default is not None else kind | None
 
 
 def chosen(keys: BaseModel, names: Any) -> str | None:

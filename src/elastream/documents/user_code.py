@@ -53,7 +53,7 @@ def placed(error: ElastreamError, folder: Path) -> ElastreamError:
     Errors inside `run(...)` name their own place and get no prefix.
     """
     inside, place = _innermost(error, folder)
-    if place is None or any(frame.endswith("api/run.py") for frame in inside):
+    if place is None or any(frame.endswith(("api/run.py", "elastream/settings.py")) for frame in inside):
         return error
     return ProgramError(f"{place}: {error}")
 

@@ -12,11 +12,12 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
 from elastream.dataflow.signals import Feed, Signal, SignalKind, SignalReading, Signals, SignalValue
-from elastream.errors import DataflowError, ElastreamError, EnvironmentProblem, InputError, in_one_line
+from elastream.errors import DataflowError, ElastreamError, InputError, in_one_line, needed_by
 from elastream.guards.document import GuardDocument
 
 LONGEST = 1_000_000
@@ -188,7 +189,7 @@ class HttpReader:
     """An address; any status but 2xx is a failed poll. Proxies and credentials of the environment are not used."""
 
     def __init__(self, source: PolledPlace) -> None:
-        import httpx  # an extra
+        import httpx  # of an extra; `source_of` has checked that it is there
 
         self._address, self._failure = source.place, httpx.HTTPError
         self._client = httpx.Client(timeout=TIME_OUT, trust_env=False)
@@ -215,7 +216,8 @@ class KafkaReader:
     """A topic: its newest message, of all partitions, as old as its timestamp says."""
 
     def __init__(self, source: PolledPlace) -> None:
-        kafka = _kafka()
+        import kafka  # of an extra; `source_of` has checked that it is there
+
         self._consumer = kafka.KafkaConsumer(
             bootstrap_servers=source.servers.split(","),
             group_id=None,
@@ -250,6 +252,8 @@ class KafkaReader:
 
 
 READERS: Mapping[str, Callable[[PolledPlace], Reader]] = {"file": FileReader, "http": HttpReader, "kafka": KafkaReader}
+CLIENTS = {"http": "httpx", "kafka": "kafka"}
+"""The library, of an extra, that reads a kind of feed."""
 
 
 def value_of(said: bytes, kind: SignalKind, field: str = "") -> tuple[SignalValue | None, str]:
@@ -287,26 +291,17 @@ def source_of(signal: str, feed: Feed) -> PolledPlace:
         raise DataflowError(f"signal {signal!r}: it does not say where it comes from")
     if feed.kind == "http" and not feed.place.startswith(("http://", "https://")):
         raise DataflowError(f"signal {signal!r}: {feed.place!r} is not an address such as http://host/path")
-    if feed.kind == "kafka":
-        if not feed.servers:
-            raise DataflowError(f"signal {signal!r}: topic {feed.place!r} has no servers, such as host:9092")
-        _kafka()
+    if feed.kind == "kafka" and not feed.servers:
+        raise DataflowError(f"signal {signal!r}: topic {feed.place!r} has no servers, such as host:9092")
+    if feed.kind in CLIENTS:
+        with needed_by(f"signal {signal!r}"):
+            import_module(CLIENTS[feed.kind])
     return PolledPlace(feed.kind, feed.place, feed.servers)
 
 
 def _what(signal: Signal) -> tuple[str, SignalKind, Feed | None]:
     """What a reading is of; when it is stale is not part of that."""
     return signal.name, signal.kind, signal.feed
-
-
-def _kafka() -> Any:
-    try:
-        import kafka
-    except ImportError:
-        raise EnvironmentProblem(
-            "signals from Kafka need its client: install it with pip install 'elastream[kafka]'"
-        ) from None
-    return kafka
 
 
 def _bounded(said: bytes) -> bytes:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, TypeAlias
 
-from elastream.core.action import CancelDrain, DrainHost, LeaseHost, ReleaseHost, Switch, describe
+from elastream.core.action import CancelDrain, DrainHost, LeaseHost, ReleaseHost, Switch
 from elastream.core.decision import Decision, Proposal
 from elastream.core.event import Reason, RunEvent
 from elastream.core.hosts import HostState, Lease
@@ -117,9 +117,9 @@ class EventBook:
             elif outcome.succeeded and isinstance(action, CancelDrain):
                 self._left.discard(action.host)
             elif outcome.succeeded and isinstance(action, Switch):
-                switched.append(describe(action))
+                switched.append(action.describe())
             elif not outcome.succeeded and isinstance(action, HOSTS):
-                said = f"{describe(action)}: {outcome.reason}"
+                said = f"{action.describe()}: {outcome.reason}"
                 yield Reason.SCALING_VETOED, _kind(outcome.reason), said
         for reason, actions, one, many in (
             (Reason.SCALED_UP, up, "comes", "come"),
@@ -156,9 +156,9 @@ class EventBook:
 
 
 def _refused(proposal: Proposal) -> Iterator[tuple[Reason, str, str]]:
-    said = f"{describe(proposal.action)}: {proposal.refused}"
+    said = f"{proposal.action.describe()}: {proposal.refused}"
     if rule := rule_of(proposal.refused):
-        yield Reason.SCALING_LIMITED, rule, f"{proposal.refused} ({describe(proposal.action)})"
+        yield Reason.SCALING_LIMITED, rule, f"{proposal.refused} ({proposal.action.describe()})"
     elif not proposal.refused.startswith(EXPECTED):
         yield Reason.SCALING_VETOED, _kind(proposal.refused), said
 

@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from elastream.core.action import describe
 from elastream.core.decision import Decision
 from elastream.core.event import Reason, RunEvent, types_of
 from elastream.core.hosts import HostState
@@ -17,6 +16,7 @@ from elastream.core.latency import share_within
 from elastream.core.metrics import Metric, Rows
 from elastream.core.observation import Observation
 from elastream.core.scaling import RULE_NAMES, rule_of
+from elastream.errors import needed_by
 from elastream.observability.events import EventBook
 from elastream.recording.costs import CostSplit
 from elastream.recording.observer import Ending, Header
@@ -75,7 +75,8 @@ class PrometheusObserver:
     """
 
     def __init__(self, registry: "CollectorRegistry | None" = None, port: int | None = None) -> None:
-        from prometheus_client import CollectorRegistry, start_http_server
+        with needed_by("serving Prometheus metrics"):
+            from prometheus_client import CollectorRegistry, start_http_server
 
         self._registry = CollectorRegistry() if registry is None else registry
         self._server: Any = None
@@ -131,7 +132,7 @@ class PrometheusObserver:
         self._decided = decision
         self._count(self._book.decided(decision))
         self._rounds += 1
-        self._actions.update((describe(each.action).split()[0], each.status.value) for each in decision.outcomes)
+        self._actions.update((each.action.describe().split()[0], each.status.value) for each in decision.outcomes)
         self._refusals.update((rule_of(each.refused) or "none",) for each in decision.proposals if each.refused)
         self._errors.update((fault.source,) for fault in decision.faults)
 

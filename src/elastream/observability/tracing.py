@@ -7,9 +7,10 @@ SDK and the exporter; without one nothing is sent. The library is imported only 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from elastream.core.action import Action, DrainHost, LeaseHost, Outcome, ReleaseHost, describe
+from elastream.core.action import Action, DrainHost, LeaseHost, Outcome, ReleaseHost
 from elastream.core.decision import Decision
 from elastream.core.observation import Observation
+from elastream.errors import needed_by
 from elastream.recording.observer import Ending, Header
 
 if TYPE_CHECKING:
@@ -28,7 +29,8 @@ class SpanObserver:
     """
 
     def __init__(self, provider: "TracerProvider | None" = None) -> None:
-        from opentelemetry import trace
+        with needed_by("tracing"):
+            from opentelemetry import trace
 
         self._api = trace
         self._tracer = trace.get_tracer("elastream", tracer_provider=provider)
@@ -66,7 +68,7 @@ class SpanObserver:
         span = self._tracer.start_span(ROUND, start_time=begin, attributes={**self._run, **about, **known, **wanted})
         for proposal in decision.proposals:
             if proposal.refused:
-                span.add_event("refused", {"action": describe(proposal.action), "reason": proposal.refused}, end)
+                span.add_event("refused", {"action": proposal.action.describe(), "reason": proposal.refused}, end)
         for fault in decision.faults:
             span.add_event("exception", {"exception.message": fault.said, "exception.stacktrace": fault.traceback}, end)
             self._fails(span, fault.said)
@@ -79,7 +81,7 @@ class SpanObserver:
                 start_time=end,
                 attributes={
                     **self._run,
-                    "elastream.action": describe(action),
+                    "elastream.action": action.describe(),
                     "elastream.status": outcome.status.value,
                     "elastream.reason": outcome.reason,
                     "elastream.why": action.why,

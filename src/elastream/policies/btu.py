@@ -12,13 +12,14 @@ from typing import ClassVar
 
 import numpy as np
 
-from elastream.core.action import CancelDrain, DrainHost, ReleaseHost, RenewHost, TaskId
+from elastream.core.action import CancelDrain, DrainHost, ReleaseHost, RenewHost
 from elastream.core.decision import Unknown
 from elastream.core.frames import Floats
 from elastream.core.hosts import HostState, Lease
 from elastream.core.metrics import Metric, Needs, Rows
 from elastream.core.observation import Context, Observation
-from elastream.core.plant import Plan
+from elastream.core.plant import Plan, Policy
+from elastream.core.task_id import TaskId
 from elastream.dataflow.operators import Kind
 from elastream.dataflow.stages import Unit
 from elastream.policies.common.draft import Draft
@@ -158,7 +159,7 @@ class Decided:
 
 
 @dataclass(frozen=True, slots=True)
-class Btu:
+class Btu(Policy):
     """The policy: scale up late operators (Figure 4), then release or renew hosts whose paid time ends soon (Figure 5).
 
     scaling_threshold: items waiting above which an operator is scaled up (paper: 50). observations: N of Algorithm 1; not
@@ -222,8 +223,8 @@ class Btu:
             unknown=tuple(self._lacking(observation, draft, levels)),
         )
 
-    def unfit(self, context: Context) -> str:
-        """Why it can do nothing; empty where it can."""
+    def unsupported_reason(self, context: Context) -> str | None:
+        """Return why it can do nothing, or None."""
         if sentence := fixed_queue(context):
             return sentence
         levels, by_name = service_levels(context), context.graph.by_name
@@ -237,7 +238,7 @@ class Btu:
                     f"it keeps service levels, and {has} has none: give {give} a max_duration, or the dataflow a "
                     "target_latency"
                 )
-        return ""
+        return None
 
     def _lacking(self, observation: Observation, draft: Draft, levels: Mapping[str, float]) -> Iterator[Unknown]:
         """What Algorithm 1 needed and did not have: the queue, or how long records take where many wait."""

@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from elastream.core.action import Action, DrainHost, MoveTask
 from elastream.core.observation import Observation
-from elastream.core.plant import Plan
+from elastream.core.plant import Plan, Policy
 from elastream.policies.common.placement import balance_by_load
 from elastream.policies.threshold import Threshold
 
@@ -17,7 +17,7 @@ HOSTS = Threshold(window=30.0, settle=60.0, cool_down=60.0)
 
 
 @dataclass(frozen=True)
-class ByLoad:
+class ByLoad(Policy):
     """Hosts by `Threshold`, if the plant can lease any; tasks by `balance_by_load`.
 
     hosts: the policy for hosts, with longer windows than for runs with fine-grained metrics. gain: least fraction by which

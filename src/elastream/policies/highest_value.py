@@ -12,8 +12,8 @@ from typing import Any
 from elastream.core.decision import Unknown
 from elastream.core.metrics import Metric, Needs, Rows
 from elastream.core.observation import Composition, Context, Observation
-from elastream.core.plant import Plan, Policy
-from elastream.core.prospect import Prospect, prepared
+from elastream.core.plant import Plan, Policy, as_policy
+from elastream.core.prospect import Prospect
 from elastream.errors import InputError
 from elastream.policies.common.alternates import Choosable, Costs, Worked, elements, selected, under_way
 from elastream.policies.common.provision import TARGET_UTILISATION
@@ -28,7 +28,7 @@ MOST_TRIED = 200
 
 
 @dataclass(frozen=True)
-class HighestValue:
+class HighestValue(Policy):
     """Of the allowed alternates and branches, run those of the highest relative value that the usable cores carry.
 
     **Values** are those of the guards, else declared ones; an element without guards may run all that it has. Where nothing
@@ -58,6 +58,8 @@ class HighestValue:
     sizing: Policy | None = None
 
     def __post_init__(self) -> None:
+        if self.sizing is not None:
+            object.__setattr__(self, "sizing", as_policy(self.sizing))
         if not 0 < self.fill <= CARRIED:
             raise InputError(f"fill is {self.fill:g}; it must be above 0 and at most {CARRIED:g}")
         if not 0 <= self.gain <= 1:
@@ -73,14 +75,13 @@ class HighestValue:
     @property
     def default_window(self) -> bool:
         """That of the sizing."""
-        return bool(getattr(self.sizing, "default_window", False))
+        return self.sizing is not None and self.sizing.default_window
 
     @property
     def needs(self) -> Needs:
         """Arrival rates, and what the sizing needs."""
         own: Needs = frozenset({(Rows.OPERATOR, Metric.ARRIVAL_RATE)})
-        sizing: Needs = getattr(self.sizing, "needs", frozenset())
-        return own | sizing
+        return own if self.sizing is None else own | self.sizing.needs
 
     def plan(self, observation: Observation, memory: Any = None) -> Plan:
         """Switches, then what the sizing plans. memory: a `Chosen` and the memory of the sizing."""
@@ -94,16 +95,16 @@ class HighestValue:
             unknown=(*own.unknown, *rest.unknown),
         )
 
-    def unfit(self, context: Context) -> str:
-        """Why it can do nothing; empty where it can."""
+    def unsupported_reason(self, context: Context) -> str | None:
+        """Return why it can do nothing, or None."""
         graph = context.graph
         if not graph.choices and all(len(operator.alternates) < 2 for operator in graph.operators):
             return "no operator has several alternates, and there is no choice: it has nothing to choose from"
-        return str(getattr(self.sizing, "unfit", lambda _: "")(context))
+        return None if self.sizing is None else self.sizing.unsupported_reason(context)
 
     def prepared(self, prospect: Prospect) -> "HighestValue":
         """With its sizing prepared."""
-        return replace(self, sizing=prepared(self.sizing, prospect))
+        return self if self.sizing is None else replace(self, sizing=self.sizing.prepared(prospect))
 
 
 @dataclass(frozen=True)

@@ -14,13 +14,14 @@ from typing import ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from elastream.core.action import MoveTask, TaskId
+from elastream.core.action import MoveTask
 from elastream.core.decision import Unknown
 from elastream.core.frames import Floats, Integers
 from elastream.core.hosts import HostState
 from elastream.core.metrics import Metric, Needs, Rows
 from elastream.core.observation import Context, Exchange, Observation
-from elastream.core.plant import Plan
+from elastream.core.plant import Plan, Policy
+from elastream.core.task_id import TaskId
 from elastream.errors import InputError
 from elastream.policies.common.measures import TICK
 from elastream.policies.static import missing_hosts, places_only
@@ -338,7 +339,7 @@ class OtdMemory:
 
 
 @dataclass(frozen=True)
-class Otd(OtdRules):
+class Otd(OtdRules, Policy):
     """The policy: at most one `MoveTask` every `period` seconds, and a remark if resources are short.
 
     Besides the thresholds of `OtdRules`, node: "host" or "region", within which traffic is free. hosts:
@@ -357,7 +358,7 @@ class Otd(OtdRules):
         super().__post_init__()
 
     needs: ClassVar[Needs] = frozenset({(Rows.TASK, Metric.BUSY_CORES), (Rows.HOST, Metric.CPU)})
-    exchanges: ClassVar = True
+    wants_traffic: ClassVar = True
     """It reads who sends whom how much, which a plant may have to measure for it."""
     name: ClassVar = "otd"
 
@@ -379,9 +380,9 @@ class Otd(OtdRules):
             unknown=tuple(_lacking(observation, pair)),
         )
 
-    def unfit(self, context: Context) -> str:
-        """Why it can do nothing; empty where it can."""
-        return places_only(self.name, self.hosts, context)
+    def unsupported_reason(self, context: Context) -> str | None:
+        """Return why it can do nothing, or None."""
+        return places_only(self.name, self.hosts, context) or None
 
     def decide(self, observation: Observation, failed: Set[tuple[TaskId, str]] = frozenset()) -> Pair:
         """Case and best pair for this observation, as rows of its tasks and hosts. failed: excluded pairs."""

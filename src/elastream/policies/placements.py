@@ -9,13 +9,13 @@ import numpy as np
 from elastream.core.action import Action, MoveTask
 from elastream.core.frames import Integers
 from elastream.core.observation import Context, Observation
-from elastream.core.plant import Plan
+from elastream.core.plant import Plan, Policy
 from elastream.policies.elastic_allocator.policy import free_slots, movable
 from elastream.policies.static import missing_hosts, places_only
 
 
 @dataclass(frozen=True)
-class Even:
+class Even(Policy):
     """Storm's even scheduler: the tasks of `operators` (all by default) on the hosts in round-robin order.
 
     hosts: number of hosts to keep leased; 0: the hosts present.
@@ -31,13 +31,13 @@ class Even:
         turns = np.arange(rows.size) % max(1, len(observation.usable))
         return Plan((*missing_hosts(observation, self.hosts), *_moves(observation, rows, turns, "round-robin placement")))
 
-    def unfit(self, context: Context) -> str:
-        """Why it can do nothing; empty where it can."""
-        return places_only(self.name, self.hosts, context)
+    def unsupported_reason(self, context: Context) -> str | None:
+        """Return why it can do nothing, or None."""
+        return places_only(self.name, self.hosts, context) or None
 
 
 @dataclass(frozen=True)
-class Random:
+class Random(Policy):
     """Each task of `operators` (all by default) on a random host; deterministic for a seed.
 
     slots: whether each task fills a slot of its host, as on Storm: then in a random slot of those that others leave free.
@@ -62,13 +62,13 @@ class Random:
             drawn[:placed] = random.permutation(free)[:placed]
         return Plan((*missing_hosts(observation, self.hosts), *_moves(observation, rows, drawn, "random placement")))
 
-    def unfit(self, context: Context) -> str:
-        """Why it can do nothing; empty where it can."""
-        return places_only(self.name, self.hosts, context)
+    def unsupported_reason(self, context: Context) -> str | None:
+        """Return why it can do nothing, or None."""
+        return places_only(self.name, self.hosts, context) or None
 
 
 @dataclass(frozen=True)
-class Untouched:
+class Untouched(Policy):
     """Leaves everything as it is."""
 
     name: ClassVar = "untouched"

@@ -14,14 +14,14 @@ from elastream.core.decision import Unknown
 from elastream.core.hosts import HostState
 from elastream.core.metrics import Metric, Needs, Rows
 from elastream.core.observation import Context, Observation
-from elastream.core.plant import Plan
+from elastream.core.plant import Plan, Policy
 from elastream.dataflow.stages import Unit
 from elastream.policies.common.draft import Draft
 from elastream.policies.common.queues import fixed_queue, fixed_waits, waiting
 
 
 @dataclass(frozen=True, slots=True)
-class QueueThreshold:
+class QueueThreshold(Policy):
     """The policy: adds one instance above `upper` items waiting, two above `second_upper`; removes one below `lower`.
 
     The paper names an upper threshold "according to Algorithm 1" and the queue as the trigger; this is read as that
@@ -61,9 +61,9 @@ class QueueThreshold:
             ),
         )
 
-    def unfit(self, context: Context) -> str:
-        """Why it can do nothing; empty where it can."""
-        return fixed_queue(context)
+    def unsupported_reason(self, context: Context) -> str | None:
+        """Return why it can do nothing, or None."""
+        return fixed_queue(context) or None
 
     def _scale_down(self, draft: Draft, unit: Unit) -> None:
         placed = draft.placements(unit)

@@ -20,7 +20,7 @@ from elastream.policies.common.provision import At, Costs, declared, declared_co
 
 
 @dataclass(frozen=True)
-class Static:
+class Static(Policy):
     """A fixed number of hosts, leased at the start and replaced when lost, and filled with instances.
 
     hosts: a number; `"peak"` or `"mean"`: as many as the declared costs of the operators fill to 70 % at the peak of the

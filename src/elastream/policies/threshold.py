@@ -1,10 +1,14 @@
-"""A planning round of the policy `threshold` where the tasks of fused stages share the cores of their hosts."""
+"""The default policy: leases hosts for the rate expected when they will work, and gives them back when what is paid ends.
+
+The same rules apply on Spark and in simulation, without learning or tuning per dataflow. Its defaults are those of Flink's
+autoscaler and of Kubernetes' horizontal pod autoscaler (HPA), as far as hosts that take a minute to start allow.
+"""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import ClassVar, Protocol, TypeAlias
+from typing import ClassVar, TypeAlias
 
 import numpy as np
 
@@ -13,7 +17,7 @@ from elastream.core.decision import Unknown
 from elastream.core.hosts import HostType
 from elastream.core.metrics import Metric, Needs, Rows
 from elastream.core.observation import Observation
-from elastream.core.plant import Plan
+from elastream.core.plant import Plan, Policy
 from elastream.core.wording import at_most, counted
 from elastream.errors import ElastreamError
 from elastream.policies.common import chained as fused
@@ -36,27 +40,9 @@ PACE = 2.0
 """Seconds from one round to the next, until two rounds were seen."""
 REMEMBERED = 120.0
 """Seconds of samples that are kept at least."""
-
-
-class SizingSettings(Protocol):
-    """The settings of `Threshold` by which a round goes."""
-
-    @property
-    def scale_out(self) -> float: ...
-    @property
-    def tolerance(self) -> float: ...
-    @property
-    def spare(self) -> int: ...
-    @property
-    def settle(self) -> float | None: ...
-    @property
-    def cool_down(self) -> float: ...
-    @property
-    def window(self) -> float: ...
-    @property
-    def host_type(self) -> str | None: ...
-    @property
-    def max_parallelism(self) -> int | None: ...
+TOLERANCE = 0.1
+"""Part of the target utilisation by which it may be missed without an action (HPA's default tolerance)."""
+Said: TypeAlias = Callable[[], str]  # a reason, put into words if it is needed
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,10 +61,106 @@ class Scaled:
     recommended: float = math.nan
 
 
+@dataclass(frozen=True)
+class Threshold(Policy):
+    """Fill the hosts that work to `scale_out`, within `tolerance`, one host start-up ahead.
+
+    **Rate.** The need is that of the rate expected when a host asked for now would work: the level of the arrival rate, and
+    its trend where that is certain (`policies.forecasting.trend`; samples after the last jump only, so that a step is
+    no trend and a
+    burst counts at once). Noise does not count as growth: `scale_out` leaves room for it, and only where the upper
+    bound of the rate expected (one case in twenty is higher, as a mean over the target latency) would not fit the full
+    hosts, it needs more. So it does where the load jumped, unforeseen, by more several times in the last two hours
+    (`policies.forecasting.trend`): what of another such jump waits when hosts asked for then work must be in time, so
+    that it is at most what the full hosts process in half of the target latency.
+
+    **Need.** Fused, the cores at that rate are those on the line through recent rates and busy cores, and beyond these
+    rates the upper bound of its mean response; without a line, work per record times the rate; until a run has been warm,
+    the declared costs. Samples of the `cool_down` seconds after a run's first records or a host's coming are not warm:
+    workers start, code is compiled. A slot counts as the slowest of all hosts' has it, since a stage's tasks have equal
+    parts and wait for the one there. Apart, each operator's are its own work per record times the rate that reaches it
+    if no queue holds records back: from the sources' rates and measured (else declared) selectivities. Late backlog adds:
+    the part of the queues, when a host asked for now would work, above half of arrival rate x target latency (Little's
+    law; the other half is for their processing) is to be processed within the target latency, or within the start of a
+    host if that is longer. If latency is above target although no host came in the last `cool_down` seconds, and records
+    arrive faster than they are processed, the hosts are insufficient whatever the metered work: the need is their cores
+    times arrival over processed rate, at least one host more; and for half an hour hosts are not given back to so few,
+    while the rate is as high. State partitions that cannot process the rate on any hosts bound it (`algorithms.reach`).
+
+    **Growing.** Hosts whose need would fill them above `scale_out` x (1 + `tolerance`) get all missing ones at once:
+    drains are cancelled first, then hosts are leased; those that start count. `spare` hosts come on top, and `min_hosts`
+    holds in any case. Apart, instances are placed on hosts with room, then on the new hosts, with which they start.
+
+    **Shrinking.** Hosts go if the highest need of the last `settle` seconds (HPA's stabilisation window) fills those left
+    to no more than that bound, and so does that of a rate that goes on growing for so long, nothing is late, no host is
+    starting or draining, and `cool_down` seconds have passed since one came or went; at most half of them a round. And only
+    when what is paid of a host ends, or costs nothing: its minimum is over, and its billing time unit ends before the next
+    round could give it back. Fused, it is drained first. A constant load reaches a fixed point, then nothing happens.
+
+    **Operators.** Fused, a stage without state gets as many tasks as slots that the need fills to the target, all while
+    anything is late; the pool of a `waits` operator follows its occupied threads. Tasks with state are spread onto new
+    hosts (`policies.common.placement`). Apart, instances that are not needed any more stay until they free a host or
+    room.
+
+    What is unknown is never taken as 0: the newest known value of the window counts, and where nothing is known, nothing is
+    sized, which the plan says (`Plan.unknown`) - except that while records are late and nothing can be sized, one host
+    more is leased at a time.
+
+    scale_out: part of the usable cores to fill (Flink's autoscaler: 0.7). tolerance: fraction of it (HPA: 0.1). spare:
+    hosts. settle: seconds; None: the start of a host, at least 10 s. cool_down, window: seconds; window: over which work
+    per record is measured. host_type: type to lease; None: that with the lowest price per core and second, the smaller
+    one if equal (E2DF: finest control). max_parallelism: most instances of one operator; None: 64 threads where it waits,
+    else without bound.
+    """
+
+    scale_out: float = TARGET_UTILISATION
+    tolerance: float = TOLERANCE
+    spare: int = 0
+    settle: float | None = None
+    cool_down: float = 10.0
+    window: float = 10.0
+    host_type: str | None = None
+    max_parallelism: int | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 < self.scale_out <= 1:
+            raise ElastreamError(f"scale_out is {self.scale_out:g}; it must be above 0 and at most 1")
+        if not 0 <= self.tolerance < 1:
+            raise ElastreamError(f"tolerance is {self.tolerance:g}; it must be 0 or more and below 1")
+        for name, given in vars(self).items():
+            if isinstance(given, int | float) and not 0 <= given < math.inf:
+                raise ElastreamError(f"{name} is {given:g}; it must be 0 or more, and finite")
+
+    needs: ClassVar[Needs] = frozenset(
+        {(Rows.OPERATOR, Metric.ARRIVAL_RATE), (Rows.OPERATOR, Metric.PROCESSED_RATE), (Rows.OPERATOR, Metric.BUSY_CORES)}
+    )
+    name: ClassVar = "threshold"
+
+    @property
+    def default_window(self) -> bool:
+        """Whether nobody said for how long hosts that are not needed are kept."""
+        return self.settle is None
+
+    def plan(self, observation: Observation, memory: object = None) -> Plan:
+        """Host actions, then parallelism, then moves. memory: a `Seen`."""
+        scaled = self.scale(observation, memory)
+        leaving = any(isinstance(action, DrainHost) for action in scaled.hosts)
+        moves = [] if leaving or observation.context.layout.apart else balance(observation)
+        actions = (*scaled.hosts, *scaled.parallelism, *moves)
+        return Plan(actions, scaled.seen, scaled.predicted, scaled.remarks, (), scaled.unknown, scaled.recommended)
+
+    def scale(self, observation: Observation, memory: object = None) -> Scaled:
+        """Host actions and parallelism actions of the plan, without moves of fused tasks."""
+        seen = memory if isinstance(memory, Seen) else None
+        if observation.context.layout.apart:
+            return ApartRound(self, observation, seen).scaled()
+        return FusedRound(self, observation, seen).scaled()
+
+
 class SizingRound:
     """One planning round: the rate that hosts are sized for, and what both ways of sizing share."""
 
-    def __init__(self, policy: SizingSettings, observation: Observation, before: Seen | None) -> None:
+    def __init__(self, policy: "Threshold", observation: Observation, before: Seen | None) -> None:
         self.policy, self.observation, self.before = policy, observation, before
         self.kind = self._kind()
         self.pace = PACE if before is None else max(observation.time - float(before.times[-1]), 0.0)
@@ -143,82 +225,6 @@ class SizingRound:
         if self.policy.host_type is not None:
             return types[self.policy.host_type]
         return min(types.values(), key=lambda t: (t.price / t.billing.unit / (t.cores * t.speed), t.cores))
-
-
-class ApartRound(SizingRound):
-    """Instances by the need of each operator; hosts by the instances that find no room."""
-
-    def scaled(self) -> Scaled:
-        """The plan where each operator has hosts of its own."""
-        observation, policy = self.observation, self.policy
-        units = [unit for unit in observation.context.units if unit.scalable]
-        instances = {unit.name: observed_instances(observation, unit) for unit in units}
-        ahead = self.kind.start if not observation.coming else 0.0
-        arriving = float(self.seen.arriving[-1])
-        needs, unknown = needs_of(observation, units, self.rate, arriving, self.kind.start, ahead)
-        if math.isnan(self.rate):
-            unknown = unsized(observation)
-        upper = self.upper / self.rate if self.rate > 0 else 1.0
-        wanted = {
-            name: max(need.instances(self.most), CoreNeed(need.cores * upper, need.drain, need.per_instance).instances(1.0))
-            for name, need in needs.items()
-        }
-        if self.load.late and not needs:
-            for unit in units:
-                if not observation.coming:
-                    wanted[unit.name] = instances[unit.name] + 1
-        if policy.max_parallelism is not None:
-            wanted = {name: min(each, policy.max_parallelism) for name, each in wanted.items()}
-        seen = self.seen
-        surplus: dict[str, int] = {}
-        if needs and len(needs) == len(units):
-            seen = seen.needing(observation.time, tuple(needs[unit.name].cores for unit in units), self.settle)
-            if observation.time - seen.since >= self.settle and not self.load.late:
-                growing = self.later / self.rate if self.rate > 0 else 1.0
-                for unit, cores in zip(units, seen.highest, strict=True):
-                    least = max(float(cores), needs[unit.name].cores * growing)
-                    kept = CoreNeed(least, 0.0, needs[unit.name].per_instance).instances(self.most)
-                    surplus[unit.name] = max(0, instances[unit.name] - max(kept, wanted[unit.name]))
-        shrinks = bool(surplus) and not observation.coming and observation.since_change >= policy.cool_down
-        grown: list[Action] = []
-        releases: list[Action] = []
-        remarks: tuple[str, ...] = ()
-        if lacks(observation, wanted, instances, policy.spare) or (
-            shrinks and may_reduce(observation, units, instances, surplus, self.pace)
-        ):
-            grown, releases, remarks = self._drafted(wanted, needs, surplus, shrinks)
-        actions = [*grown, *self._emptied(), *releases]
-        total = math.fsum(need.cores for need in needs.values()) if needs else math.nan
-        return Scaled(actions, (), seen, self._predicted(actions, total), unknown, remarks)
-
-    def _drafted(
-        self, wanted: Mapping[str, int], needs: Mapping[str, CoreNeed], surplus: Mapping[str, int], shrinks: bool
-    ) -> tuple[list[Action], list[Action], tuple[str, ...]]:
-        """(actions towards `wanted` instances, releases where nothing grows, what no more hosts may be leased for).
-
-        shrinks: whether hosts may go at all.
-        """
-        policy, draft = self.policy, Draft(self.observation)
-        why = {name: self._reason(name, needs.get(name), draft.instances[name]) for name in wanted}
-        leased = len(draft.hosts)
-        enlarge(draft, wanted, surplus, why, policy.host_type, policy.spare)
-        grown = len(draft.hosts) > leased or any(draft.instances[name] > 0 and draft.received for name in wanted)
-        releases = reduce(draft, surplus, self.pace, policy.spare) if shrinks and not grown else []
-        lacking = {name: wanted[name] - n for name, n in draft.instances.items() if 0 < n < wanted.get(name, 0)}
-        if not lacking or draft.may_lease:
-            return draft.plan, releases, ()
-        short = ", ".join(f"{counted(n, 'instance')} of {name}" for name, n in lacking.items())
-        return draft.plan, releases, (f"{at_most(self.observation.context.max_hosts)}, and there is no room for {short}",)
-
-    def _reason(self, name: str, need: CoreNeed | None, now: int) -> str:
-        if need is None:
-            return "late, and the need is unknown: one instance more"
-        late = f", and {need.drain:.3g} to process late backlog in time" if need.drain > 0 else ""
-        has = now * need.per_instance
-        return f"{self._said} needs {need.cores:.3g} cores of {name}{late}; {has:.3g} are on {counted(now, 'instance')}"
-
-
-Said: TypeAlias = Callable[[], str]  # a reason, put into words if it is needed
 
 
 class FusedRound(SizingRound):
@@ -391,102 +397,74 @@ class FusedRound(SizingRound):
         return [SetParallelism(operator, wanted, why=why)] if wanted != now else []
 
 
-TOLERANCE = 0.1
-"""Part of the target utilisation by which it may be missed without an action (HPA's default tolerance)."""
+class ApartRound(SizingRound):
+    """Instances by the need of each operator; hosts by the instances that find no room."""
 
+    def scaled(self) -> Scaled:
+        """The plan where each operator has hosts of its own."""
+        observation, policy = self.observation, self.policy
+        units = [unit for unit in observation.context.units if unit.scalable]
+        instances = {unit.name: observed_instances(observation, unit) for unit in units}
+        ahead = self.kind.start if not observation.coming else 0.0
+        arriving = float(self.seen.arriving[-1])
+        needs, unknown = needs_of(observation, units, self.rate, arriving, self.kind.start, ahead)
+        if math.isnan(self.rate):
+            unknown = unsized(observation)
+        upper = self.upper / self.rate if self.rate > 0 else 1.0
+        wanted = {
+            name: max(need.instances(self.most), CoreNeed(need.cores * upper, need.drain, need.per_instance).instances(1.0))
+            for name, need in needs.items()
+        }
+        if self.load.late and not needs:
+            for unit in units:
+                if not observation.coming:
+                    wanted[unit.name] = instances[unit.name] + 1
+        if policy.max_parallelism is not None:
+            wanted = {name: min(each, policy.max_parallelism) for name, each in wanted.items()}
+        seen = self.seen
+        surplus: dict[str, int] = {}
+        if needs and len(needs) == len(units):
+            seen = seen.needing(observation.time, tuple(needs[unit.name].cores for unit in units), self.settle)
+            if observation.time - seen.since >= self.settle and not self.load.late:
+                growing = self.later / self.rate if self.rate > 0 else 1.0
+                for unit, cores in zip(units, seen.highest, strict=True):
+                    least = max(float(cores), needs[unit.name].cores * growing)
+                    kept = CoreNeed(least, 0.0, needs[unit.name].per_instance).instances(self.most)
+                    surplus[unit.name] = max(0, instances[unit.name] - max(kept, wanted[unit.name]))
+        shrinks = bool(surplus) and not observation.coming and observation.since_change >= policy.cool_down
+        grown: list[Action] = []
+        releases: list[Action] = []
+        remarks: tuple[str, ...] = ()
+        if lacks(observation, wanted, instances, policy.spare) or (
+            shrinks and may_reduce(observation, units, instances, surplus, self.pace)
+        ):
+            grown, releases, remarks = self._drafted(wanted, needs, surplus, shrinks)
+        actions = [*grown, *self._emptied(), *releases]
+        total = math.fsum(need.cores for need in needs.values()) if needs else math.nan
+        return Scaled(actions, (), seen, self._predicted(actions, total), unknown, remarks)
 
-@dataclass(frozen=True)
-class Threshold:
-    """Fill the hosts that work to `scale_out`, within `tolerance`, one host start-up ahead.
+    def _drafted(
+        self, wanted: Mapping[str, int], needs: Mapping[str, CoreNeed], surplus: Mapping[str, int], shrinks: bool
+    ) -> tuple[list[Action], list[Action], tuple[str, ...]]:
+        """(actions towards `wanted` instances, releases where nothing grows, what no more hosts may be leased for).
 
-    **Rate.** The need is that of the rate expected when a host asked for now would work: the level of the arrival rate, and
-    its trend where that is certain (`policies.forecasting.trend`; samples after the last jump only, so that a step is
-    no trend and a
-    burst counts at once). Noise does not count as growth: `scale_out` leaves room for it, and only where the upper
-    bound of the rate expected (one case in twenty is higher, as a mean over the target latency) would not fit the full
-    hosts, it needs more. So it does where the load jumped, unforeseen, by more several times in the last two hours
-    (`policies.forecasting.trend`): what of another such jump waits when hosts asked for then work must be in time, so
-    that it is
-    at most what the full hosts process in half of the target latency.
+        shrinks: whether hosts may go at all.
+        """
+        policy, draft = self.policy, Draft(self.observation)
+        why = {name: self._reason(name, needs.get(name), draft.instances[name]) for name in wanted}
+        leased = len(draft.hosts)
+        enlarge(draft, wanted, surplus, why, policy.host_type, policy.spare)
+        grown = len(draft.hosts) > leased or any(draft.instances[name] > 0 and draft.received for name in wanted)
+        releases = reduce(draft, surplus, self.pace, policy.spare) if shrinks and not grown else []
+        lacking = {name: wanted[name] - n for name, n in draft.instances.items() if 0 < n < wanted.get(name, 0)}
+        if not lacking or draft.may_lease:
+            return draft.plan, releases, ()
+        short = ", ".join(f"{counted(n, 'instance')} of {name}" for name, n in lacking.items())
+        return draft.plan, releases, (f"{at_most(self.observation.context.max_hosts)}, and there is no room for {short}",)
 
-    **Need.** Fused, the cores at that rate are those on the line through recent rates and busy cores, and beyond these
-    rates the upper bound of its mean response; without a line, work per record times the rate; until a run has been warm,
-    the declared costs. Samples of the `cool_down` seconds after a run's first records or a host's coming are not warm:
-    workers start, code is compiled. A slot counts as the slowest of all hosts' has it, since a stage's tasks have equal
-    parts and wait for the one there. Apart, each operator's are its own work per record times the rate that reaches it
-    if no queue holds records back: from the sources' rates and measured (else declared) selectivities. Late backlog adds:
-    the part of the queues, when a host asked for now would work, above half of arrival rate x target latency (Little's
-    law; the other half is for their processing) is to be processed within the target latency, or within the start of a
-    host if that is longer. If latency is above target although no host came in the last `cool_down` seconds, and records
-    arrive faster than they are processed, the hosts are insufficient whatever the metered work: the need is their cores
-    times arrival over processed rate, at least one host more; and for half an hour hosts are not given back to so few,
-    while the rate is as high. State partitions that cannot process the rate on any hosts bound it (`algorithms.reach`).
-
-    **Growing.** Hosts whose need would fill them above `scale_out` x (1 + `tolerance`) get all missing ones at once:
-    drains are cancelled first, then hosts are leased; those that start count. `spare` hosts come on top, and `min_hosts`
-    holds in any case. Apart, instances are placed on hosts with room, then on the new hosts, with which they start.
-
-    **Shrinking.** Hosts go if the highest need of the last `settle` seconds (HPA's stabilisation window) fills those left
-    to no more than that bound, and so does that of a rate that goes on growing for so long, nothing is late, no host is
-    starting or draining, and `cool_down` seconds have passed since one came or went; at most half of them a round. And only
-    when what is paid of a host ends, or costs nothing: its minimum is over, and its billing time unit ends before the next
-    round could give it back. Fused, it is drained first. A constant load reaches a fixed point, then nothing happens.
-
-    **Operators.** Fused, a stage without state gets as many tasks as slots that the need fills to the target, all while
-    anything is late; the pool of a `waits` operator follows its occupied threads. Tasks with state are spread onto new
-    hosts (`policies.common.placement`). Apart, instances that are not needed any more stay until they free a host or
-    room.
-
-    What is unknown is never taken as 0: the newest known value of the window counts, and where nothing is known, nothing is
-    sized, which the plan says (`Plan.unknown`) - except that while records are late and nothing can be sized, one host
-    more is leased at a time.
-
-    scale_out: part of the usable cores to fill (Flink's autoscaler: 0.7). tolerance: fraction of it (HPA: 0.1). spare:
-    hosts. settle: seconds; None: the start of a host, at least 10 s. cool_down, window: seconds; window: over which work
-    per record is measured. host_type: type to lease; None: that with the lowest price per core and second, the smaller
-    one if equal (E2DF: finest control). max_parallelism: most instances of one operator; None: 64 threads where it waits,
-    else without bound.
-    """
-
-    scale_out: float = TARGET_UTILISATION
-    tolerance: float = TOLERANCE
-    spare: int = 0
-    settle: float | None = None
-    cool_down: float = 10.0
-    window: float = 10.0
-    host_type: str | None = None
-    max_parallelism: int | None = None
-
-    def __post_init__(self) -> None:
-        if not 0 < self.scale_out <= 1:
-            raise ElastreamError(f"scale_out is {self.scale_out:g}; it must be above 0 and at most 1")
-        if not 0 <= self.tolerance < 1:
-            raise ElastreamError(f"tolerance is {self.tolerance:g}; it must be 0 or more and below 1")
-        for name, given in vars(self).items():
-            if isinstance(given, int | float) and not 0 <= given < math.inf:
-                raise ElastreamError(f"{name} is {given:g}; it must be 0 or more, and finite")
-
-    needs: ClassVar[Needs] = frozenset(
-        {(Rows.OPERATOR, Metric.ARRIVAL_RATE), (Rows.OPERATOR, Metric.PROCESSED_RATE), (Rows.OPERATOR, Metric.BUSY_CORES)}
-    )
-    name: ClassVar = "threshold"
-
-    @property
-    def default_window(self) -> bool:
-        """Whether nobody said for how long hosts that are not needed are kept."""
-        return self.settle is None
-
-    def plan(self, observation: Observation, memory: object = None) -> Plan:
-        """Host actions, then parallelism, then moves. memory: a `Seen`."""
-        scaled = self.scale(observation, memory)
-        leaving = any(isinstance(action, DrainHost) for action in scaled.hosts)
-        moves = [] if leaving or observation.context.layout.apart else balance(observation)
-        actions = (*scaled.hosts, *scaled.parallelism, *moves)
-        return Plan(actions, scaled.seen, scaled.predicted, scaled.remarks, (), scaled.unknown, scaled.recommended)
-
-    def scale(self, observation: Observation, memory: object = None) -> Scaled:
-        """Host actions and parallelism actions of the plan, without moves of fused tasks."""
-        seen = memory if isinstance(memory, Seen) else None
-        if observation.context.layout.apart:
-            return ApartRound(self, observation, seen).scaled()
-        return FusedRound(self, observation, seen).scaled()
+    def _reason(self, name: str, need: CoreNeed | None, now: int) -> str:
+        if need is None:
+            return "late, and the need is unknown: one instance more"
+        late = f", and {need.drain:.3g} to process late backlog in time" if need.drain > 0 else ""
+        has = now * need.per_instance
+        return f"{self._said} needs {need.cores:.3g} cores of {name}{late}; {has:.3g} are on {counted(now, 'instance')}"

@@ -30,8 +30,8 @@ class StateLog:
     manager's.
     """
 
-    def __init__(self, path: Path | str | None, manager: str) -> None:
-        self.manager = manager
+    def __init__(self, path: Path | str | None, manager: str, *, max_lines: int = LONGEST) -> None:
+        self.manager, self._max_lines = manager, max_lines
         self.read: dict[str, dict[str, Any]] = {}
         """The tables as an earlier process left them, as JSON has them."""
         self._known: dict[str, dict[str, Any]] = {}
@@ -59,7 +59,7 @@ class StateLog:
         if put or gone:
             self._append({"put": put, "gone": gone})
         self._known = {name: dict(table) for name, table in tables.items()}
-        if self._count > LONGEST:
+        if self._count > self._max_lines:
             self._write_anew()
 
     def known(self, tables: Mapping[str, Mapping[str, Any]]) -> None:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from elastream.core.action import describe
 from elastream.core.frames import Floats
 from elastream.core.guarding import Standing
 from elastream.core.hosts import HostState
@@ -94,8 +93,8 @@ class Frames:
             {
                 "round": each.round,
                 "time": each.time,
-                "done": "; ".join(describe(outcome.action) for outcome in each.done),
-                "refused": "; ".join(f"{describe(p.action)}: {p.refused}" for p in each.proposals if p.refused),
+                "done": "; ".join(outcome.action.describe() for outcome in each.done),
+                "refused": "; ".join(f"{p.action.describe()}: {p.refused}" for p in each.proposals if p.refused),
                 "note": each.note,
                 "guards": each.guards,
                 "planning_seconds": each.seconds,

@@ -30,7 +30,8 @@ class LeaseLog:
     Raises JournalProblem where it cannot be read or written: nothing may be leased then. Raises InputError for damage.
     """
 
-    def __init__(self, path: Path | None = None) -> None:
+    def __init__(self, path: Path | None = None, *, max_lines: int = LONGEST) -> None:
+        self._max_lines = max_lines
         self._lines = None if path is None else Lines(path, "the leases")
         self._earlier, self._past = ({}, Past()) if self._lines is None else _read(self._lines)
         self._zero = 0.0
@@ -66,7 +67,7 @@ class LeaseLog:
     def forget(self, past: Past, kept: Iterable[Lease]) -> None:
         """Keep only the sums `past` of leases that are not `kept`; the file is written anew once it is long."""
         self._past = past
-        if self._lines is not None and self._lines.count > LONGEST:
+        if self._lines is not None and self._lines.count > self._max_lines:
             lines = [{"past": asdict(past)}]
             for lease in kept:
                 lines.append(self._requested(lease.host, lease.type, lease.since))

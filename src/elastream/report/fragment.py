@@ -35,16 +35,18 @@ def sentence(recording: Recording, summary: Summary) -> str:
     return f"{name} {summary.status} after {duration_text(summary.seconds)}" + (f": {reason}" if reason else "")
 
 
-def fragment(recording: Recording, summary: Summary, report: Path) -> str:
-    """HTML of a run's figures, three curves and the path of its report."""
+def fragment(recording: Recording, summary: Summary, report: Path | None) -> str:
+    """Return a run's figures, three curves and the path of its report, if there is one, as HTML."""
     shown = "".join(_card(card) for card in cards(summary, recording))
-    place = html.escape(str(report))
+    place = "no report was written"
+    if report is not None:
+        place = f'report <a href="{html.escape(report.absolute().as_uri())}">{html.escape(str(report))}</a>'
     return (
         f'<div style="{STYLE}"><div style="font-size:15px"><b>{html.escape(sentence(recording, summary))}</b>, '
         f"policy {html.escape(recording.header.policy)}</div>"
         f'<div style="display:grid;grid-template-columns:repeat(4,auto)">{shown}</div>'
         f'<div style="display:flex;flex-wrap:wrap;gap:1rem;margin:.4rem 0">{"".join(_curves(recording))}</div>'
-        f'<div style="color:{GREY}">report <a href="{html.escape(report.absolute().as_uri())}">{place}</a></div></div>'
+        f'<div style="color:{GREY}">{place}</div></div>'
     )
 
 

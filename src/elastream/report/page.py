@@ -1,10 +1,11 @@
 """Renders one self-contained HTML page per run: timeline, figures, decisions, leases, operators, environment.
 
 Scripts and data are inlined, so that the file works offline. All figures come from the recording; unknown ones are shown
-as a dash.
+as a dash. Without plotly (extra `pages`) the page has no time line.
 """
 
 import json
+import logging
 import math
 import time
 from collections.abc import Iterator, Sequence
@@ -15,7 +16,6 @@ from typing import Any
 
 import numpy as np
 
-from elastream.core.action import describe
 from elastream.core.decision import Decision, Fault
 from elastream.core.frames import Floats
 from elastream.core.hosts import Lease
@@ -33,7 +33,7 @@ from elastream.core.wording import (
     quantity,
     rate_text,
 )
-from elastream.errors import EnvironmentProblem, missing
+from elastream.errors import ElastreamError, in_one_line, missing
 from elastream.policies.common.provision import TARGET_UTILISATION
 from elastream.recording.directory import write_text
 from elastream.recording.recorder import Recording
@@ -41,6 +41,8 @@ from elastream.report.dynamic import ran
 from elastream.report.rings import state_at_the_end
 from elastream.report.summary import Summary, mixture_quantile, summarise
 from elastream.report.timeline import timeline
+
+log = logging.getLogger(__name__)
 
 STATUS = {
     "finished": "finished: the whole load was processed",
@@ -75,13 +77,24 @@ def write_report(recording: Recording, path: Path | str, summary: Summary | None
     return write_text(Path(path), render(recording, summary), "report")
 
 
-def render(recording: Recording, summary: Summary | None = None) -> str:
-    """The report of `recording` as HTML text. Raises EnvironmentProblem where the extra `pages` is missing."""
+def report_problem(recording: Recording, path: Path | str, summary: Summary | None = None) -> str:
+    """Write the report as `write_report` does; if that fails, log one sentence and return it, otherwise return "".
+
+    For the end of a run: no failure of its report may cost its result.
+    """
     try:
-        from jinja2 import Environment, PackageLoader, select_autoescape
-        from plotly.offline import get_plotlyjs
-    except ModuleNotFoundError as error:
-        raise EnvironmentProblem(missing(error, "the report")) from error
+        write_report(recording, path, summary)
+    except Exception as error:
+        ours = isinstance(error, ElastreamError)
+        sentence = in_one_line(error) if ours else f"the report {path} cannot be written: {in_one_line(error)}"
+        log.warning("%s", sentence, exc_info=not ours)
+        return sentence
+    return ""
+
+
+def render(recording: Recording, summary: Summary | None = None) -> str:
+    """Return the report of `recording` as HTML text."""
+    from jinja2 import Environment, PackageLoader, select_autoescape
 
     environment = Environment(
         loader=PackageLoader("elastream.report"),
@@ -89,10 +102,11 @@ def render(recording: Recording, summary: Summary | None = None) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    texts = (amount, clock, describe, duration_text, money, percent, quantities, quantity, rate_text)
+    texts = (amount, clock, duration_text, money, percent, quantities, quantity, rate_text)
     environment.filters |= {text.__name__: text for text in texts}
     summary, header = summary or summarise(recording), recording.header
     decisions = list(_quiet_or_not(recording.decisions))
+    plotly, no_plots = _plotly()
     started = time.strftime("%Y-%m-%d %H:%M", time.localtime(header.started)) if header.started else UNKNOWN
     return environment.get_template("report.html.j2").render(
         header=header,
@@ -104,7 +118,8 @@ def render(recording: Recording, summary: Summary | None = None) -> str:
         reason=recording.ending.reason if recording.ending else "",
         cards=cards(summary, recording),
         figure=_inline(timeline(recording)),
-        plotly=get_plotlyjs(),
+        plotly=plotly,
+        no_plots=no_plots,
         decisions=decisions[:SHOWN],
         later=decisions[max(SHOWN, len(decisions) - SHOWN) :],
         left_out=max(0, len(decisions) - 2 * SHOWN),
@@ -123,6 +138,17 @@ def render(recording: Recording, summary: Summary | None = None) -> str:
         state=state_at_the_end(recording),
         lacking=[(recording.series.times[number], why) for number, why in recording.series.lacking[-LACKING:] if why],
     )
+
+
+def _plotly() -> tuple[str, str]:
+    """Return the script of plotly and "", or "" and one sentence that names the missing extra."""
+    try:
+        from plotly.offline import get_plotlyjs
+    except ModuleNotFoundError as error:
+        if not (sentence := missing(error, "the time line")):
+            raise
+        return "", sentence
+    return get_plotlyjs(), ""
 
 
 def cards(summary: Summary, recording: Recording) -> list[Card]:

@@ -11,17 +11,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from elastream.core.action import (
-    CancelDrain,
-    DrainHost,
-    LeaseHost,
-    MoveTask,
-    Outcome,
-    ReleaseHost,
-    RenewHost,
-    SetTokens,
-    describe,
-)
+from elastream.core.action import Effect, Outcome
 from elastream.core.decision import Decision
 from elastream.core.frames import Floats
 from elastream.core.hosts import HostState, Lease
@@ -219,7 +209,7 @@ def _marks(decisions: Iterable[Decision], leases: Iterable[Lease]) -> list[Mark]
             kinds.setdefault(_style(outcome), []).append(_outcome_text(outcome))
         for proposal in decision.proposals:
             if proposal.refused:
-                text = f"{describe(proposal.action)}: refused, {proposal.refused}"
+                text = f"{proposal.action.describe()}: refused, {proposal.refused}"
                 kinds.setdefault(REFUSED, []).append(text)
         for (lane, symbol, colour), texts in kinds.items():
             head = f"<b>round {decision.round} at {clock(decision.time)}</b>"
@@ -245,26 +235,23 @@ LANES = {
 """Lanes of the decision strip, from the top, with their legends."""
 
 
+STYLES = {
+    Effect.HOST_ADDED: LEASED,
+    Effect.HOST_REMOVED: GIVEN_BACK,
+    Effect.HOST_KEPT: KEPT,
+    Effect.TASKS_MOVED: PLACED,
+    Effect.DATAFLOW_CHANGED: SWITCHED,
+}
+
+
 def _style(outcome: Outcome) -> tuple[str, str, str]:
-    if not outcome.succeeded:
-        return REFUSED
-    match outcome.action:
-        case LeaseHost():
-            return LEASED
-        case DrainHost() | ReleaseHost():
-            return GIVEN_BACK
-        case CancelDrain() | RenewHost():
-            return KEPT
-        case MoveTask() | SetTokens():
-            return PLACED
-        case _:
-            return SWITCHED
+    return STYLES[outcome.action.effect] if outcome.succeeded else REFUSED
 
 
 def _outcome_text(outcome: Outcome) -> str:
     why = f" - {outcome.action.why}" if outcome.action.why else ""
     result = "" if outcome.succeeded else f": {outcome.status.value}, {outcome.reason}"
-    return f"{describe(outcome.action)}{why}{result}"
+    return f"{outcome.action.describe()}{why}{result}"
 
 
 def _add_strip(data: list[Json], layout: Json, marks: Sequence[Mark], number: int, low: float, high: float) -> None:

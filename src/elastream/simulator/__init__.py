@@ -9,19 +9,9 @@ from elastream.simulator.calibrate import Calibration, Constant, calibrate
 from elastream.simulator.plant import SimulatedPlant, make_plant
 from elastream.simulator.replay import Drift, drift_of, figures_of, recorded_plant, replay
 from elastream.simulator.result import Result
-from elastream.simulator.settings import (
-    Background,
-    Distribution,
-    HostFailure,
-    Messaging,
-    NetworkLink,
-    Service,
-    Settings,
-    Travel,
-)
+from elastream.simulator.settings import Distribution, HostFailure, Messaging, NetworkLink, Service, Settings, Travel
 
 __all__ = [
-    "Background",
     "Calibration",
     "Constant",
     "Distribution",

@@ -4,8 +4,8 @@ Each time window is processed in topological order, so that an operator's inputs
 items that an operator cannot take yet, because they are of a newer composition, wait aside.
 """
 
-from collections.abc import Mapping
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
@@ -48,6 +48,9 @@ class QueueNetwork:
     has yet to take the newest, so that time is to be advanced by no more than `step` seconds at once.
     """
 
+    per_task: ClassVar[bool] = False
+    """True in a subclass with a queue per instance on shared hosts; it overrides `background_of`."""
+
     def __init__(
         self,
         layout: Layout,
@@ -62,7 +65,7 @@ class QueueNetwork:
         self.settings = settings
         self.tables = tables
         given = {source.name: load_of(source, loads, seconds) for source in self.graph.sources}
-        self.crowded = crowded(self.graph, given, settings)
+        self.crowded = self._crowded(given)
         self.cohorts = bool(self.crowded)
         self.step = piece = settings.monitor / PIECES
         self.sources = {name: Source(load, piece if name in self.crowded else None) for name, load in given.items()}
@@ -101,6 +104,13 @@ class QueueNetwork:
         self.workers = tuple(name for name in self.graph.order if self.graph.by_name[name].kind is not Kind.SINK)
         for name in self.workers:
             self._take(name, 0)
+
+    def _crowded(self, loads: Mapping[str, Emissions]) -> frozenset[str]:
+        return crowded(self.graph, loads, self.settings)
+
+    def background_of(self, hosts: Sequence[str]) -> tuple[Floats, Floats]:
+        """Return the load of other processes on each of `hosts`: (cores, bytes/s)."""
+        return np.zeros(len(hosts)), np.zeros(len(hosts))
 
     def _station(self, operator: Operator, stream: int, settings: Settings, seed: int) -> Station:
         inputs = len(self.graph.inputs[operator.name]) if operator.name in settings.joins else 1
@@ -370,8 +380,6 @@ def crowded(graph: Graph, loads: Mapping[str, Emissions], settings: Settings) ->
     """
     if settings.travel is Travel.SINGLE:
         return frozenset()
-    if settings.travel is Travel.TASKS:
-        return frozenset(graph.by_name)
     selectivity = greatest_selectivity(graph, settings)
     most = {name: loads[name].busiest(settings.monitor) if name in loads else 0.0 for name in graph.by_name}
     for name in graph.order:

@@ -15,6 +15,7 @@ import numpy as np
 from elastream.core.action import (
     KINDS,
     Action,
+    ActionTable,
     CancelDrain,
     DrainHost,
     LeaseHost,
@@ -29,13 +30,12 @@ from elastream.core.action import (
     Switch,
     SwitchAlternate,
     SwitchEdge,
-    TaskId,
 )  # fmt: skip
-from elastream.core.composition import holder, refusal, switched
+from elastream.core.composition import switched
 from elastream.core.fitting import refuse_misfit, refuse_replicas
 from elastream.core.hosts import HostState, HostType, Lease, by_zones
 from elastream.core.observation import Composition, Context, Observation
-from elastream.core.ring import Ring, tokens_refusal
+from elastream.core.ring import Ring
 from elastream.core.wording import counted
 from elastream.dataflow.key_table import KeyTableBook, KeyTables
 from elastream.dataflow.stages import Layout
@@ -48,10 +48,9 @@ from elastream.simulator.fused import FusedNetwork
 from elastream.simulator.network import QueueNetwork
 from elastream.simulator.pool import Event, SimulatedHosts
 from elastream.simulator.result import Result, result_of
-from elastream.simulator.settings import Settings, Travel
+from elastream.simulator.settings import Settings
 from elastream.simulator.staffing import Staffing
 from elastream.simulator.stations import Station
-from elastream.simulator.tasks import TaskNetwork
 from elastream.simulator.updates import PendingUpdate
 from elastream.simulator.watching import Watch
 
@@ -101,6 +100,7 @@ class SimulatedPlant:
         self.closed = False
         self.staffing = Staffing(network, pool, settings, leaving=self.watch.keep_busy)
         self._result: Result | None = None
+        self._actions = self._handlers()
 
     @property
     def ledger(self) -> Sequence[Lease]:
@@ -128,6 +128,10 @@ class SimulatedPlant:
     def result(self) -> Result:
         """The run in figures: so far, or as it was when the plant was closed, which is no release of any host."""
         return self._result or result_of(self.time, self.staffing, self.watch)
+
+    def incidents(self) -> Sequence[str]:
+        """Return nothing: observations show all that happens."""
+        return ()
 
     def close(self) -> None:
         """Release every host."""
@@ -165,27 +169,24 @@ class SimulatedPlant:
         """Apply one action; a refusal's reason names the rule."""
         if self.closed:
             return Outcome(action, Status.REFUSED, "the simulation is closed")
-        match action:
-            case SetParallelism():
-                status, reason = self._set_parallelism(action)
-            case SetTokens():
-                status, reason = self._set_tokens(action)
-            case MoveTask():
-                status, reason = self._move(action.task, action.host)
-            case LeaseHost():
-                status, reason = self.pool.requested(action, self.context, self.time)
-            case RenewHost():
-                status, reason = self.pool.renew(action.host)
-            case DrainHost():
-                status, reason = self._drain(action.host)
-            case CancelDrain():
-                status, reason = self.pool.cancel_drain(action.host, self.time)
-            case ReleaseHost():
-                status, reason = self._release(action.host)
-            case SwitchAlternate() | SwitchEdge() | SetKeyTable():
-                (outcome,) = self.switch((action,))
-                return outcome
-        return Outcome(action, status, reason)
+        return self._actions.apply(action)
+
+    def _handlers(self) -> ActionTable:
+        table = ActionTable()
+        for kind in (SwitchAlternate, SwitchEdge, SetKeyTable):
+            table.on(kind, self._switch)
+        table.answer(SetParallelism, self._set_parallelism)
+        table.answer(SetTokens, self._set_tokens)
+        table.answer(MoveTask, self._move)
+        table.answer(LeaseHost, lambda action: self.pool.requested(action, self.context, self.time))
+        table.answer(RenewHost, lambda action: self.pool.renew(action.host))
+        table.answer(DrainHost, self._drain)
+        table.answer(CancelDrain, lambda action: self.pool.cancel_drain(action.host, self.time))
+        table.answer(ReleaseHost, self._release)
+        return table
+
+    def _switch(self, switch: Switch) -> Outcome:
+        return self.switch((switch,))[0]
 
     def switch(self, switches: Sequence[Switch]) -> tuple[Outcome, ...]:
         """Do all of these that are possible as one new composition; an outcome each."""
@@ -200,12 +201,12 @@ class SimulatedPlant:
 
     def _refusal(self, switch: Switch) -> str:
         graph = self.context.graph
-        return refusal(graph, switch) or unsimulated(graph, switch, self.settings, self.network.tables)
+        return switch.refusal(graph) or unsimulated(graph, switch, self.settings, self.network.tables)
 
     def _outcome(self, switch: Switch, refused: str) -> Outcome:
         if refused:
             return Outcome(switch, Status.REFUSED, refused)
-        query = holder(self.context.layout, switch)
+        query = switch.segment(self.context.layout)
         effective = self.network.effective.get(query)
         if effective is not None and self.network.follows(query) and switched(effective, [switch]) is effective:
             return Outcome(switch, Status.DONE)
@@ -253,7 +254,8 @@ class SimulatedPlant:
         self._resize({**self.composition.parallelism, station.name: len(station.crew)})
         return (Status.DONE, "") if change < 0 else (Status.ACCEPTED, "instances are starting")
 
-    def _move(self, task: TaskId, host: str) -> tuple[Status, str]:
+    def _move(self, action: MoveTask) -> tuple[Status, str]:
+        task, host = action.task, action.host
         station = self._station(task.operator)
         rows = np.flatnonzero(station.crew.index == task.index) if station else np.zeros(0)
         target = self.pool.active_row(host)
@@ -271,7 +273,7 @@ class SimulatedPlant:
         return Status.ACCEPTED, "the instance is starting there"
 
     def _set_tokens(self, action: SetTokens) -> tuple[Status, str]:
-        if refused := tokens_refusal(action, self.context.partitions):
+        if refused := action.refusal(self.context.partitions):
             return Status.REFUSED, refused
         station, ring = self._station(action.operator), Ring(dict(action.tokens))
         assert station is not None
@@ -283,7 +285,8 @@ class SimulatedPlant:
             return Status.REFUSED, refused
         return (Status.ACCEPTED, f"{counted(moved, 'state partition')} on the way") if moved else (Status.DONE, "")
 
-    def _drain(self, host: str) -> tuple[Status, str]:
+    def _drain(self, action: DrainHost) -> tuple[Status, str]:
+        host = action.host
         row = self.pool.active_row(host)
         if row is None or not self.pool.up[row]:
             return Status.REFUSED, f"host {host!r} is not running"
@@ -291,7 +294,8 @@ class SimulatedPlant:
         left = self.staffing.empty(row, self.time)
         return (Status.ACCEPTED, f"{left} instances wait for room on other hosts") if left else (Status.DONE, "")
 
-    def _release(self, host: str) -> tuple[Status, str]:
+    def _release(self, action: ReleaseHost) -> tuple[Status, str]:
+        host = action.host
         row = self.pool.rows.get(host)
         if row is None:
             return Status.REFUSED, f"host {host!r} was never leased"
@@ -342,11 +346,12 @@ def make_plant(
     target_latency: float | None = None,
     seconds: float = math.inf,
     tables: KeyTables | None = None,
+    network: type[QueueNetwork] = QueueNetwork,
 ) -> SimulatedPlant:
     """Build a simulated plant for `layout` at time 0, with its first hosts running and instances of all operators placed.
 
     A layout with a stage of several operators executes micro-batches as on Spark (`microbatch`); one with a stage per
-    operator has a queue per operator or, with `Travel.TASKS`, per instance.
+    operator has the queues of `network`.
 
     hosts: number of initial hosts of the first type, or the type of each; None: at least `min_hosts`, and as many as one
     instance of every operator needs, of the first type that holds each. Of like types in several zones, each in turn
@@ -365,8 +370,8 @@ def make_plant(
         raise InputError("links vary where operators are apart: micro-batches of fused stages take no time on links")
     if unknown := set(loads or {}) - {source.name for source in layout.graph.sources}:
         raise DataflowError(f"load for {min(unknown)!r}: dataflow {layout.graph.name!r} has no such source")
-    kind = FusedNetwork if not layout.apart else TaskNetwork if settings.travel is Travel.TASKS else QueueNetwork
-    network: QueueNetwork | FusedNetwork = kind(
+    kind = network if layout.apart else FusedNetwork
+    queues: QueueNetwork | FusedNetwork = kind(
         layout, loads or {}, settings, seed, seconds, KeyTableBook() if tables is None else tables
     )
     refuse_misfit(layout.graph, types.values(), apart=layout.apart)
@@ -375,16 +380,16 @@ def make_plant(
         raise InputError("replicas: operators apart keep no copies of their state: simulate it fused", ("replicas",))
     context = Context(
         layout, types, target_latency, max_hosts, min_hosts,
-        frozenset(KINDS), network.scalable, layout.keyed_partitions(settings.state_partitions), settings.replicas,
+        frozenset(KINDS), queues.scalable, layout.keyed_partitions(settings.state_partitions), settings.replicas,
     )  # fmt: skip
-    pool = SimulatedHosts(types, len(network.stations), settings, seed)
+    pool = SimulatedHosts(types, len(queues.stations), settings, seed)
     if hosts is None:
         hosts = _first_hosts(layout, tuple(types.values()), min_hosts, max_hosts, settings.replicas)
     elif isinstance(hosts, int):
         hosts = [each.name for each in by_zones(types.values(), hosts, copies=settings.replicas)]
     for number, name in enumerate(hosts):
         pool.lease(f"h{number + 1}", types[name], 0.0, running=True)
-    plant = SimulatedPlant(context, network, pool, settings)
+    plant = SimulatedPlant(context, queues, pool, settings)
     plant.staff(parallelism or {}, on or {})
     return plant
 

@@ -119,18 +119,6 @@ class HostFailure:
     host: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Background:
-    """What processes of others take on a host before its tasks get anything. cores: number; link: bytes/s."""
-
-    cores: float = 0.0
-    link: float = 0.0
-
-    def __post_init__(self) -> None:
-        if self.cores < 0 or self.link < 0:
-            raise InputError(f"background load: {self.cores:g} cores, {self.link:g} bytes/s; neither may be negative")
-
-
 class Travel(StrEnum):
     """How the simulator represents items."""
 
@@ -138,8 +126,6 @@ class Travel(StrEnum):
     """Single items with exact start and finish times. Cost grows with items."""
     COHORTS = "cohorts"
     """Counts with an enqueue time, single items where few arrive (`Settings.cohorts_above`). Cost grows with time steps."""
-    TASKS = "tasks"
-    """Amounts in a queue per instance; instances share the cores and link of their host (`tasks`)."""
 
 
 @dataclass(frozen=True)
@@ -151,13 +137,8 @@ class Settings:
     for one item of each input; any other operator with several inputs merges them.
     record_bytes: size of an item that an operator emits, overrides the declared one.
 
-    shares: weights by instance of an operator for `Travel.TASKS`, or by state partition of a keyed stage where stages are
-    fused: its keys' part of the records, 1 by default, or rows that each hold for `share_interval` seconds.
-
-    For `Travel.TASKS`: efforts: factors on an operator's cost by instance, as shares are given. pending: most records of
-    a source in flight at once, the others wait at the source (Storm's max.spout.pending). machine_link: bytes/s of the
-    link that hosts of one region share, which are processes of one machine then: what stays within a region takes neither
-    time nor link. None: each host is a machine, with its type's link.
+    shares: weights by state partition of a keyed stage where stages are fused: its keys' part of the records, 1 by default,
+    or rows that each hold for `share_interval` seconds.
 
     batch_ratios: recorded over expected duration of micro-batches, in order; simulated batches cycle through them from a
     random start. consistency: what records under way meet when the composition changes. Operators apart have no batches:
@@ -216,9 +197,6 @@ class Settings:
     """Slots a service time. Assumed: 8 to 32 of them left compliance on the VISP scenario the same to 0.01 points."""
     cohorts_above: int = 1024
     """Items a monitoring period. Assumed: below, cohorts are no cheaper, and random variation matters more."""
-    turnaround: float = 0.0
-    """Seconds. Assumed: from a record's last result until the next record enters in its place, where `pending` limits them;
-    what is in transit is then under way, too. 0: whoever sends does so at once, and only what waits is under way."""
     travel: Travel = Travel.SINGLE
     consistency: Consistency = Consistency.BATCH
     key_weights: Mapping[str, Mapping[Key, float]] = field(default_factory=dict)
@@ -227,16 +205,12 @@ class Settings:
     joins: frozenset[str] = frozenset()
     record_bytes: Mapping[str, float] = field(default_factory=dict)
     shares: Mapping[str, Floats | Sequence[float]] = field(default_factory=dict)
-    efforts: Mapping[str, Floats | Sequence[float]] = field(default_factory=dict)
     share_interval: float = 60.0
-    pending: float = math.inf
-    machine_link: float | None = None
     speed_trace: SpeedTrace | None = None
     batch_ratios: tuple[float, ...] = ()
     links: Mapping[tuple[str, str], NetworkLink] = field(default_factory=dict)
     link_trace: LinkTrace | None = None
     faults: tuple[HostFailure, ...] = ()
-    background: Mapping[str, Background] = field(default_factory=dict)
 
     @property
     def governed(self) -> float:
@@ -246,31 +220,16 @@ class Settings:
 
     def __post_init__(self) -> None:
         for name in ("monitor", "registry_bandwidth", "batch_seconds", "delivered", "settling_boost",
-            "share_interval", "pending",
+            "share_interval",
         ):  # fmt: skip
             if not getattr(self, name) > 0:
                 raise InputError(f"the simulator's {name.replace('_', ' ')} is {getattr(self, name):g}; it must be above 0")
         for name in ("start_cached", "variation", "latency", "message_overhead", "batch_overhead", "batch_interval",
             "batch_work", "state_load", "start_delay", "host_start_spread",
-            "host_start_queue", "replica_work", "turnaround",
+            "host_start_queue", "replica_work",
         ):  # fmt: skip
             if getattr(self, name) < 0:
                 raise InputError(f"the simulator's {name.replace('_', ' ')} is negative ({getattr(self, name):g})")
-        if self.consistency is Consistency.WAVE and self.travel is Travel.TASKS:
-            raise InputError("Travel.TASKS keeps no records apart: its consistency is batch, drain or rewired, not wave")
-        if self.link_trace is not None and self.travel is Travel.TASKS:
-            raise InputError("Travel.TASKS has one link a host: it takes no trace of links by pair of hosts")
-        if self.machine_link is not None and not self.machine_link > 0:
-            raise InputError(f"the link of a machine has {self.machine_link:g} bytes/s; it must be above 0")
-        if self.background and self.travel is not Travel.TASKS:
-            raise InputError("background load on hosts is simulated with Travel.TASKS only, where tasks share their host")
-        if self.joins and self.travel is Travel.TASKS:
-            raise InputError(f"operator {min(self.joins)!r} joins its inputs; Travel.TASKS does not support joins")
-
-    def background_of(self, hosts: Sequence[str]) -> tuple[Floats, Floats]:
-        """(cores, bytes/s) that others take on each of `hosts`; 0 where nothing is said; shape (hosts,) each."""
-        given = [self.background.get(host, Background()) for host in hosts]
-        return np.array([each.cores for each in given]), np.array([each.link for each in given])
 
     def service(self, operator: str) -> Service:
         """Service-time distribution of an operator: the one in `services`, else lognormal with the common `variation`."""
@@ -282,13 +241,13 @@ class Settings:
         return self.record_bytes.get(operator.name, math.nan if declared is None else declared)
 
     def share_slot(self, now: float) -> int:
-        """Number of the row of `shares` and `efforts` that holds at `now`."""
+        """Number of the row of `shares` that holds at `now`."""
         return int(now / self.share_interval + SLOT_DUST)
 
     def by_instance(
         self, weights: Mapping[str, Floats | Sequence[float]], operator: str, index: Integers, now: float
     ) -> Floats:
-        """The entry of `shares` or `efforts` for each instance number in `index`; rows and entries repeat if too few."""
+        """The entry of a table such as `shares` for each instance number in `index`; rows and entries repeat if too few."""
         table = np.atleast_2d(np.asarray(weights.get(operator, (1.0,)), dtype=np.float64))
         row = table[self.share_slot(now) % len(table)]
         return np.asarray(row[index % row.size])

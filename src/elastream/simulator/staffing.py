@@ -9,9 +9,9 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from elastream.core.action import TaskId
 from elastream.core.frames import Integers
 from elastream.core.ring import Ring
+from elastream.core.task_id import TaskId
 from elastream.simulator.fused import FusedNetwork
 from elastream.simulator.network import QueueNetwork
 from elastream.simulator.pool import SimulatedHosts

@@ -29,7 +29,6 @@ from elastream.simulator.pool import SimulatedHosts
 from elastream.simulator.quantiles import weighted
 from elastream.simulator.settings import Settings
 from elastream.simulator.stations import Counters, Items, Station
-from elastream.simulator.tasks import TaskNetwork
 
 Integers: TypeAlias = NDArray[np.int64]
 
@@ -272,11 +271,12 @@ class Watch:
         busy = np.zeros(len(pool))
         busy[: self.host_busy.size] = self.host_busy
         cpu = busy[active] / pool.cores[active]
-        if self.settings.background:
-            cores, bytes_ = self.settings.background_of(names)
+        network = self.network
+        if isinstance(network, QueueNetwork) and network.per_task:
+            cores, bytes_ = network.background_of(names)
             cpu, link = cpu + np.where(pool.up[active], cores, 0.0) / pool.cores[active], link + bytes_
         unknown = ~pool.up[active] | (active >= self.host_busy.size)
-        at = HOSTS_FUSED if isinstance(self.network, FusedNetwork) else HOSTS
+        at = HOSTS_FUSED if isinstance(network, FusedNetwork) else HOSTS
         table = np.empty((len(at), len(names)))
         table[at[Metric.CPU]] = np.where(unknown, np.nan, np.minimum(cpu, 1.0))
         table[at[Metric.TASKS]] = pool.tasks[active]
@@ -307,8 +307,7 @@ class Watch:
             values[Metric.BUSY_CORES] = values[Metric.UTILISATION]  # a task is one thread
             return TaskFrame(operator, index, host, self.names, values)
         values[Metric.MEMORY] = memory
-        if isinstance(self.network, TaskNetwork):
-            # Only tasks of a TaskNetwork have a queue and a thread each.
+        if isinstance(self.network, QueueNetwork) and self.network.per_task:
             cores = np.repeat([station.operator.cores for station in stations], version[2:])
             values[Metric.BUSY_CORES] = (usage * cores)[placed]
             values[Metric.BACKLOG] = np.concatenate([station.crew.queued for station in stations])[placed]

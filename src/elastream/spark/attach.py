@@ -7,6 +7,7 @@ an executor is a host. What a foreign query does not report stays unknown; a pol
 import logging
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeAlias
 
@@ -18,15 +19,15 @@ from elastream.core.action import LeaseHost, ReleaseHost
 from elastream.core.alarm import Alarms
 from elastream.core.hosts import HostState, HostType
 from elastream.recording.lease_log import LeaseLog
+from elastream.settings import AutopilotSettings
 from elastream.spark.hosts.hosts import Hosts, unpriced
 from elastream.spark.hosts.taking_over import take_over
 from elastream.spark.hosts.warmup import warm_up
+from elastream.spark.jvm.capabilities import Capabilities
 from elastream.spark.jvm.cluster_word import word_of
 from elastream.spark.jvm.copies import desk_of
-from elastream.spark.jvm.driver_side import DriverSide, TaskLoads
 from elastream.spark.jvm.executors import AllocationClient, Executors
 from elastream.spark.jvm.gateway import java_context
-from elastream.spark.jvm.recovery import Recovery
 from elastream.spark.jvm.session import secret_of, session_stopped
 from elastream.spark.placement.allocation import VolatilePlan
 from elastream.spark.placement.placing import Limits, Placing
@@ -77,51 +78,64 @@ def join(
     return cloud.open(folder, session=session, alarms=alarms)
 
 
+@dataclass(frozen=True, slots=True)
+class Leasing:
+    """How hosts of a session's queries are leased.
+
+    Attributes:
+        provider: What leases them; None: executors are requested of Spark, or nothing is.
+        asks: Whether executors are requested of Spark.
+        kinds: Types to lease; of executors requested of Spark, what one of them is taken for.
+        existing: What an executor of so many slots is taken for that the session has anyway, with its price.
+        log: Log of the leases. Hosts in it that the provider still lists are adopted.
+        alone: Whether nobody else leases of the provider: other hosts that it lists are released.
+        gives_back: Seconds that closing takes to release hosts of the provider, which ends soon.
+        staying: Receives the hosts that closing does not release, because nothing else can do their work.
+    """
+
+    provider: Provider | None = None
+    asks: bool = False
+    kinds: Sequence[HostType] = ()
+    existing: Callable[[int], HostType] = unpriced
+    log: LeaseLog | None = None
+    alone: bool = False
+    gives_back: float = 0.0
+    staying: list[str] = field(default_factory=list)
+
+
 def attach(
     spark: SparkSession,
-    driver: DriverSide,
-    task_loads: TaskLoads | None,
-    recovery: Recovery | None = None,
+    can: Capabilities,
+    settings: AutopilotSettings,
+    leasing: Leasing | None = None,
     *,
     client: AllocationClient | None = None,
     chosen: Callable[[], frozenset[str] | None] = lambda: None,
-    target_latency: float | None = None,
-    max_hosts: int = 0,
-    min_hosts: int = 1,
-    asks: bool = False,
-    provider: Provider | None = None,
-    kinds: Sequence[HostType] = (),
-    found: Callable[[int], HostType] = unpriced,
-    allowed: int = UNLIMITED,
-    observe_only: bool = False,
-    gives_back: float = 0.0,
-    kept: list[str] | None = None,
     traffic: Traffic | None = None,
-    replicas: int = 0,
-    leases: LeaseLog | None = None,
-    alone: bool = False,
-    restore: bool = False,
 ) -> AttachedPlant:
-    """A plant over the queries of `spark` that are chosen, and its executors; when it is closed, these go on.
+    """Return a plant over queries of `spark` and its executors; when it is closed, these go on.
 
-    client: how executors are requested and seen, by default one of its own. task_loads: how to see where partitions run
-    and what they take; without it both are unknown, and nothing is moved. recovery: acts on lost executors; without it
-    Spark does. chosen: tells the ids of the queries to look after, None for every query that runs. kinds: what is leased
-    of `provider`; where executors are requested of Spark (`asks`), what one of them is taken for. found: what an executor
-    of so many slots is taken for that the session has anyway, with its price. gives_back: seconds that
-    closing takes to release hosts of the provider, which ends soon; hosts that nothing else can do the work of are added
-    to `kept`. traffic: measures who sends whom how much as well, a call more a look and query. replicas: copies of each
-    state partition that other executors are to keep. leases: their log; hosts that were leased by an earlier Autopilot and
-    that the provider still lists are adopted. alone: whether nobody else leases of the provider: what it lists beside them
-    is released. restore: whether closing brings back the number of executors that there are now.
+    Args:
+        can: Capabilities in the session. Without access to task loads nothing is moved; without recovery Spark acts on
+            lost executors.
+        leasing: How hosts are leased; by default none is.
+        client: How executors are requested and seen; by default one of its own.
+        chosen: Tells the ids of the queries to look after, None for every query that runs.
+        traffic: Measures who sends whom how much, at a call more a look and query.
     """
+    assert can.driver is not None, "nothing can be attached to a session without a driver"
+    leasing = leasing or Leasing()
+    driver, provider, kinds, leases = can.driver, leasing.provider, leasing.kinds, leasing.log
+    observe_only, max_hosts = settings.observe_only, settings.max_hosts
+    if max_hosts is None:
+        max_hosts = 0 if provider is None else provider.terms.max_hosts
     clock = RunClock()
     alarms = Alarms(clock.now)
     client = client or AllocationClient(spark, Executors(driver), word_of(spark))
     if isinstance(provider, GrantedExecutors):
         session = provider
     else:
-        session = GrantedExecutors(Terms(tuple(kinds), max_hosts, patience=PATIENCE), client, allowed=allowed)
+        session = GrantedExecutors(Terms(tuple(kinds), max_hosts, patience=PATIENCE), client, allowed=can.allowed)
 
     # Executors that Spark brings may run where nothing of ours is installed; those on leased hosts are made ready.
     warm = None if provider is None or observe_only else lambda executor: warm_up(spark, driver, executor, None)
@@ -133,9 +147,9 @@ def attach(
         fence=client.fence,
         warm=warm,
         session=session,
-        found=found,
+        found=leasing.existing,
         log=log_of_leases,
-        alone=alone,
+        alone=leasing.alone,
         alarms=alarms,
     )
     if log_of_leases is not None and provider is not None:
@@ -143,21 +157,19 @@ def attach(
     hosts.look()
     original = sum(lease.state in UP for lease in hosts.active.values())
     placing = Placing({}, clock.now, VolatilePlan(), limits=FEW, alarms=alarms)
-    instruments = Instruments(
-        spark, driver, placing, task_loads, traffic, recovery=recovery, copies=desk_of(spark) if replicas else None
-    )
-    leasable = tuple(kinds) if asks or provider is not None else ()
-    scope = Scope(Terms(leasable, max_hosts, min_hosts), target_latency, observe_only, LOOK_SHARE, replicas)
+    copies = desk_of(spark) if settings.replicas else None
+    instruments = Instruments(spark, driver, placing, can.task_loads, traffic, recovery=can.recovery, copies=copies)
+    leasable = tuple(kinds) if leasing.asks or provider is not None else ()
+    terms = Terms(leasable, max_hosts, settings.min_hosts)
+    scope = Scope(terms, settings.latency, observe_only, LOOK_SHARE, settings.replicas)
 
     def leave(plant: AttachedPlant) -> None:
         """Let go of everything. Queries, session and executors stay as they are, except hosts that are given back."""
         restored = False
         try:
-            if gives_back and plant.queries.live and not session_stopped(spark):
-                refused = _give_back(plant, gives_back)
-                if kept is not None:
-                    kept.extend(refused)
-            elif restore and not observe_only and plant.queries.live and not session_stopped(spark):
+            if leasing.gives_back and plant.queries.live and not session_stopped(spark):
+                leasing.staying.extend(_give_back(plant, leasing.gives_back))
+            elif settings.restore == "original" and not observe_only and plant.queries.live and not session_stopped(spark):
                 _restore(plant, original, RESTORING)
                 restored = True
         except Exception:
@@ -168,7 +180,7 @@ def attach(
             session.close()  # else Spark would request as many as it may have, and not as many as there were
         hosts.close(ended=False)
 
-    queries = WatchedQueries(instruments, chosen, target_latency)
+    queries = WatchedQueries(instruments, chosen, settings.latency)
     return SparkPlant(instruments, queries, hosts, scope, clock, alarms, end=leave)
 
 

@@ -1,8 +1,8 @@
 """The Spark plant: streaming queries on hosts, behind the interface of all plants.
 
 It holds three parts and no policy: queries (compiled from a dataflow, or watched as the user wrote them), hosts (leased
-for the run, or found in a session) and one mover, the thread for all that takes time, so that `observe` and `apply` return
-at once. `elastream.spark.start` begins with a dataflow and a cloud, `elastream.spark.attach` with an existing session.
+for the run, or found in a session) and one reconciler, the thread for all that takes time, so that `observe` and `apply`
+return at once. `elastream.spark.start` begins with a dataflow and a cloud, `elastream.spark.attach` with a session.
 """
 
 import logging
@@ -18,38 +18,33 @@ from pyspark.errors import PySparkException
 from elastream.clouds.provider import Terms
 from elastream.core.action import (
     Action,
+    ActionTable,
     CancelDrain,
     DrainHost,
     LeaseHost,
     MoveTask,
     Outcome,
     ReleaseHost,
-    RenewHost,
-    SetKeyTable,
-    SetParallelism,
     SetTokens,
     Status,
     Switch,
-    SwitchAlternate,
-    SwitchEdge,
-    describe,
 )
 from elastream.core.alarm import Alarms
 from elastream.core.frames import Frame, whole_batches
 from elastream.core.hosts import HostState, Lease
 from elastream.core.metrics import Metric
 from elastream.core.observation import UNMEASURED, Context, MicroBatch, Observation, Sample
-from elastream.core.ring import Ring, tokens_refusal
+from elastream.core.ring import Ring
 from elastream.core.wording import counted
 from elastream.errors import ElastreamError, HostsGone, in_one_line
 from elastream.spark.hosts.actions import HostActions
 from elastream.spark.hosts.hosts import Hosts
 from elastream.spark.jvm.session import session_stopped
-from elastream.spark.mover import Mover
 from elastream.spark.placement.ring import Rings
 from elastream.spark.queries.compiled import CompiledQueries
 from elastream.spark.queries.query import Instruments, Query
 from elastream.spark.queries.watched import WatchedQueries
+from elastream.spark.reconciler import ObservedLoad, Reconciler
 from elastream.spark.standby import WarmStandby
 from elastream.spark.succession import Succession
 from elastream.spark.telemetry.frames import HostWatch, cores_used, seconds_waiting, task_frame, weights
@@ -60,8 +55,6 @@ log = logging.getLogger(__name__)
 
 HISTORY = 600
 """Monitoring times in the history of an observation: ten minutes at one a second."""
-LEASING = {"LeaseHost", "ReleaseHost"}
-"""Actions that need a provider of hosts."""
 Q = TypeVar("Q", bound=CompiledQueries | WatchedQueries)
 
 
@@ -107,7 +100,7 @@ class RunClock:
 class SparkPlant(Generic[Q]):
     """Queries on hosts. Made by `start_plant` or `attach`; close it.
 
-    end: what `close` does. links: how far apart hosts are, where that is measured. mover: one that others step has no
+    end: what `close` does. links: how far apart hosts are, where that is measured. reconciler: one that others step has no
     thread. `queries.look` fetches what is new and changes nothing; their other methods are arithmetic on it.
     """
 
@@ -121,7 +114,7 @@ class SparkPlant(Generic[Q]):
         alarms: Alarms,
         *,
         links: LinkWatch | None = None,
-        mover: type[Mover] = Mover,
+        reconciler: type[Reconciler] = Reconciler,
         end: Callable[["SparkPlant[Q]"], None],
     ) -> None:
         self.instruments, self._driver, self.spark = instruments, instruments.driver, instruments.spark
@@ -144,13 +137,14 @@ class SparkPlant(Generic[Q]):
                 lambda: self.standby.replicas,
             )
         )
-        self.mover = mover(
+        self.reconciler = reconciler(
             self.spark, self._driver, queries, hosts, self.placing, self.rings, clock.now, alarms,
-            succession=self.succession, standby=self.standby,
+            succession=self.succession, standby=self.standby, load=lambda: self._load,
         )  # fmt: skip
         self._types = {type.name: type for type in scope.terms.types}
-        self._host_actions = HostActions(hosts, self._types, scope.terms.max_hosts, self.mover.empty)
+        self._host_actions = HostActions(hosts, self._types, scope.terms.max_hosts, self.reconciler.empty)
         self._watch = HostWatch()
+        self._load = ObservedLoad()
         self._history: list[Sample] = []
         self._last: Observation | None = None
         self._not_before = 0.0
@@ -158,19 +152,19 @@ class SparkPlant(Generic[Q]):
         self._session_gone = False
         self._lost: HostsGone | None = None
         self._closing, self._closed, self._lock = threading.Event(), False, threading.Lock()
-        self.mover.start(self._host_actions.apply, acts=not scope.observe_only)
+        self._actions = self._handlers()
+        self.reconciler.start(self._host_actions.release, acts=not scope.observe_only)
 
     @property
     def context(self) -> Context:
         """What runs and within what; it changes when queries come and go."""
-        hosts = {"DrainHost", "CancelDrain", "RenewHost", *(LEASING if self._types else ())}
         return Context(
             self.queries.layout,
             self._types,
             self._scope.target_latency,
             max_hosts=self._scope.terms.max_hosts,
             min_hosts=self._scope.terms.min_hosts,
-            capabilities=frozenset({"MoveTask", "SetTokens", *hosts, *self.queries.kinds}),
+            capabilities=self._actions.kinds,
             scalable=self.queries.scalable,
             partitions=self.placing.partitions,
             replicas=self.standby.replicas,
@@ -224,7 +218,7 @@ class SparkPlant(Generic[Q]):
 
     def apply(self, action: Action) -> Outcome:
         """Do one action, or say why not."""
-        (outcome,) = self._done([action], lambda: (self._apply(action),))
+        (outcome,) = self._done([action], lambda: (self._actions.apply(action),))
         return outcome
 
     def switch(self, switches: Sequence[Switch]) -> tuple[Outcome, ...]:
@@ -239,13 +233,13 @@ class SparkPlant(Generic[Q]):
         try:
             return do()
         except ElastreamError as error:
-            log.info("%s failed", "; ".join(map(describe, actions)), exc_info=True)
+            log.info("%s failed", "; ".join(each.describe() for each in actions), exc_info=True)
             return tuple(Outcome(action, Status.FAILED, in_one_line(error)) for action in actions)
         except (PySparkException, Py4JError, OSError) as error:
-            log.warning("%s failed", "; ".join(map(describe, actions)), exc_info=True)
+            log.warning("%s failed", "; ".join(each.describe() for each in actions), exc_info=True)
             return tuple(Outcome(action, Status.FAILED, in_one_line(error)) for action in actions)
         finally:
-            self.mover.wake()
+            self.reconciler.wake()
 
     def close(self) -> None:
         """End what was begun for it; may be called twice."""
@@ -255,15 +249,15 @@ class SparkPlant(Generic[Q]):
             self._closed = True
         self._end(self)
 
-    def told(self) -> Sequence[str]:
-        """What happened to executors since this was last asked."""
+    def incidents(self) -> Sequence[str]:
+        """Return what happened to executors since the last call."""
         return () if self.succession is None else self.succession.told()
 
     def stop_acting(self) -> None:
         """Apply, move and step nothing any more: the first thing in any end."""
         self._closing.set()
         self.clock.wake()
-        self.mover.close()
+        self.reconciler.close()
         if self._links is not None:
             self._links.close()
 
@@ -279,24 +273,33 @@ class SparkPlant(Generic[Q]):
 
     # -- actions -------------------------------------------------------------------------------------------------------
 
-    def _apply(self, action: Action) -> Outcome:
-        match action:
-            case SwitchAlternate() | SwitchEdge() | SetKeyTable() | SetParallelism():
-                return self.queries.apply(action)
-            case SetTokens():
-                return self._set_tokens(action)
-            case MoveTask():
-                return self._move(action)
-            case ReleaseHost() if not self._types:
-                return Outcome(action, Status.REFUSED, "executors cannot be given back here")
-            case CancelDrain(host) if self.hosts.leaving(host):
-                return Outcome(action, Status.REFUSED, f"Spark gives host {host!r} nothing more")
-            case DrainHost(host) | ReleaseHost(host) if self.queries.real_time and self.hosts.executor(host) is not None:
-                names = ", ".join(map(repr, self.queries.real_time))
-                why = f"{names} in real-time mode: tasks there go on for minutes, and none is cut off"
-                return Outcome(action, Status.REFUSED, why)
-            case LeaseHost() | RenewHost() | DrainHost() | CancelDrain() | ReleaseHost():
-                return self._host_actions.apply(action)
+    def _handlers(self) -> ActionTable:
+        table, actions = ActionTable(), self._host_actions
+        self.queries.handle(table)
+        table.on(SetTokens, self._set_tokens)
+        table.on(MoveTask, self._move)
+        actions.handle(table)
+        table.on(DrainHost, lambda action: self._busy(action) or actions.drain(action))
+        table.on(CancelDrain, self._cancel_drain)
+        table.on(ReleaseHost, lambda action: self._busy(action) or actions.release(action))
+        if not self._types:
+            table.refuse(LeaseHost, "hosts cannot be leased here")
+            table.refuse(ReleaseHost, "executors cannot be given back here")
+        return table
+        return table
+
+    def _cancel_drain(self, action: CancelDrain) -> Outcome:
+        if self.hosts.leaving(action.host):
+            return Outcome(action, Status.REFUSED, f"Spark gives host {action.host!r} nothing more")
+        return self._host_actions.cancel_drain(action)
+
+    def _busy(self, action: DrainHost | ReleaseHost) -> Outcome | None:
+        """Return the refusal of an action on a host where tasks run for minutes; None if it may go."""
+        if not self.queries.real_time or self.hosts.executor(action.host) is None:
+            return None
+        names = ", ".join(map(repr, self.queries.real_time))
+        why = f"{names} in real-time mode: tasks there go on for minutes, and none is cut off"
+        return Outcome(action, Status.REFUSED, why)
 
     def _move(self, action: MoveTask) -> Outcome:
         task, host = action.task, action.host
@@ -304,7 +307,7 @@ class SparkPlant(Generic[Q]):
             return Outcome(action, Status.REFUSED, f"there is no task {task}")
         if refusal := self.hosts.expect(action, host, HostState.RUNNING):
             return refusal
-        if task not in self.placing.wanted() and self.mover.ran().get(task) == host:
+        if task not in self.placing.wanted() and self.reconciler.ran().get(task) == host:
             self.rings.forget(task.operator)
             self.placing.keep({task: host}, action.why)
             return Outcome(action, Status.DONE)
@@ -313,13 +316,13 @@ class SparkPlant(Generic[Q]):
         return Outcome(action, Status.ACCEPTED)
 
     def _set_tokens(self, action: SetTokens) -> Outcome:
-        if refused := tokens_refusal(action, self.placing.partitions):
+        if refused := action.refusal(self.placing.partitions):
             return Outcome(action, Status.REFUSED, refused)
         ring = Ring(dict(action.tokens))
         for host in ring:
             if refusal := self.hosts.expect(action, host, HostState.RUNNING):
                 return refusal
-        moving = self.rings.follow(action.operator, ring, self.mover.ran(), action.why)
+        moving = self.rings.follow(action.operator, ring, self.reconciler.ran(), action.why)
         if not moving:
             return Outcome(action, Status.DONE)
         return Outcome(action, Status.ACCEPTED, f"{counted(moving, 'state partition')} on the way")
@@ -335,15 +338,15 @@ class SparkPlant(Generic[Q]):
         live = self.queries.live
         loads = {name: each for query in live for name, each in query.loads(wall).items()}
         observation = self._described(now, wall, live, loads, batches)
-        self.mover.weigh(weights(observation.tasks), observation.capacities)
-        self.hosts.critical(is_critical(observation.application, self._scope.target_latency))
+        critical = is_critical(observation.application, self._scope.target_latency)
+        self._load = ObservedLoad(weights(observation.tasks), observation.capacities, critical)
         self._history = [*self._history[-HISTORY + 1 :], Sample(now, observation.operators)]
         return observation
 
     def _described(
         self, now: float, wall: float, live: Sequence[Query], loads: Mapping[str, Any], batches: Sequence[MicroBatch]
     ) -> Observation:
-        context, held = self.context, self.mover.held()
+        context, held = self.context, self.reconciler.held()
         leases = self.hosts.active
         working = [name for name, lease in leases.items() if lease.state in (HostState.RUNNING, HostState.DRAINING)]
         cores = sum(lease.type.cores for lease in leases.values() if lease.state is HostState.RUNNING)

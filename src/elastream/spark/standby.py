@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from py4j.protocol import Py4JError
 
-from elastream.core.action import TaskId
 from elastream.core.observation import Standby
+from elastream.core.task_id import TaskId
 from elastream.core.wording import counted
 from elastream.spark.hosts.hosts import Hosts
 from elastream.spark.jvm.copies import NO_DESK, Copies, CopiesDesk, KeptCopy
@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 
 class WarmStandby:
-    """Keeps `replicas` copies of each state partition of `placing`. The mover's thread calls `look`; any calls the rest.
+    """Keeps `replicas` copies of each state partition of `placing`. The reconciler calls `look`; any thread the rest.
 
     desk: of the session; None where it has none. replicas: may be set at any time, and holds from the next look on.
     """

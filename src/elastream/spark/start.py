@@ -13,9 +13,9 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from elastream.clouds.executors import ExecutorCloud
-from elastream.clouds.provider import Cloud, Provider, SessionHosts
+from elastream.clouds.provider import Provider, SessionHosts
 from elastream.core.alarm import Alarms
-from elastream.core.composition import Consistency, refuse_inconsistent
+from elastream.core.composition import consistency_of, refuse_inconsistent
 from elastream.core.fitting import doubts, state_partitions_of
 from elastream.core.observation import Composition
 from elastream.dataflow.compiling import refuse_uncompilable
@@ -26,7 +26,7 @@ from elastream.errors import CloudError, EnvironmentProblem
 from elastream.recording.directory import RunDirectory
 from elastream.recording.file_systems import FILES_REACHED_BY
 from elastream.recording.lease_log import LeaseLog
-from elastream.recording.parts import RETENTION
+from elastream.settings import RunSettings
 from elastream.spark.dataflow.kafka import kafka_settings
 from elastream.spark.dataflow.key_tables import bringing_into_use
 from elastream.spark.hosts.hosts import Hosts
@@ -39,8 +39,7 @@ from elastream.spark.jvm.copies_jar import copies_settings
 from elastream.spark.jvm.driver_side import DriverSide, TaskLoads
 from elastream.spark.jvm.executors import AllocationClient, Executors
 from elastream.spark.jvm.recovery import Recovery
-from elastream.spark.jvm.session import OF_LOCAL_FILES, StateStore, holding, open_session, settings_for
-from elastream.spark.mover import STEP
+from elastream.spark.jvm.session import OF_LOCAL_FILES, holding, open_session, settings_for
 from elastream.spark.placement.allocation import AllocationStore
 from elastream.spark.placement.placing import Placing
 from elastream.spark.plant import RunClock, Scope, SparkPlant
@@ -49,6 +48,7 @@ from elastream.spark.queries.compiler import start_queries
 from elastream.spark.queries.query import Instruments
 from elastream.spark.queries.segments import composition_left, led_by_edges
 from elastream.spark.queries.watched import WatchedQueries
+from elastream.spark.reconciler import STEP
 from elastream.spark.telemetry.left_out import LeftOutWatch
 from elastream.spark.telemetry.links import LinkWatch
 from elastream.spark.telemetry.speeds import SpeedWatch
@@ -68,47 +68,30 @@ Q = TypeVar("Q", bound=CompiledQueries | WatchedQueries)
 
 
 def start_plant(
-    graph: Graph,
-    cloud: Cloud,
-    directory: RunDirectory,
-    *,
-    target_latency: float | None = None,
-    state_partitions: int | None = None,
-    state_store: StateStore = "memory",
-    batch_seconds: float | None = None,
-    warm: bool = True,
-    ports: range | None = None,
-    settings: Mapping[str, str] | None = None,
-    consistency: Consistency = Consistency.BATCH,
-    resumed: Resumed | None = None,
-    replicas: int = 0,
-    retention: float = RETENTION,
+    graph: Graph, directory: RunDirectory, settings: RunSettings, *, resumed: Resumed | None = None
 ) -> SparkPlant[CompiledQueries]:
-    """Start cluster, session and the queries of `graph`; returns when the first host takes tasks.
+    """Start cluster, session and the queries of `graph`; returns when the first hosts take tasks.
 
-    state_partitions: key groups of a keyed operator, fixed for the life of its checkpoint. state_store: where executors
-    keep state, see `StateStore`. batch_seconds: how often a batch begins and how long it may take, by default `pace_of` the
-    target latency. settings: further Spark settings, which win. consistency: what records meet that are under way while the
-    composition changes. resumed: that the run in `directory` goes on: with its checkpoints, composition and leases.
-    replicas: copies of each state partition that other hosts are to keep. retention: seconds for which details are kept.
+    Args:
+        resumed: That the run in `directory` goes on, with its checkpoints, composition and leases.
 
-    Raises ElastreamError, with nothing left running, where any of it fails.
+    Raises:
+        ElastreamError: Any of it fails; nothing is left running.
     """
     layout = lay_out(graph)
+    consistency = consistency_of(settings.consistency)
     refuse_uncompilable(layout)
     refuse_inconsistent(layout, consistency)
-    wanted = {**_kafka(graph), **(settings or {})}
-    with _on_hosts(
-        graph.name, cloud, directory, ports, warm, state_partitions, state_store, wanted, resumed, replicas
-    ) as on:
+    settings = replace(settings, settings={**_kafka(graph), **(settings.settings or {})})
+    with _on_hosts(graph.name, directory, settings, resumed) as on:
         terms, keyed = on.provider.terms, any(stage.keyed for stage in layout.stages)
-        for said in doubts(replicas, terms.types, on.partitions if keyed else None, terms.max_hosts):
+        for said in doubts(settings.replicas, terms.types, on.partitions if keyed else None, terms.max_hosts):
             log.warning("%s", said)
         slots = len(on.hosts.usable) * terms.types[0].slots
         composition = Composition.default(graph, dict.fromkeys({*graph.loads, *led_by_edges(layout)}, slots))
         if resumed is not None:
             composition = composition_left(layout, directory, composition)
-        pace = batch_seconds or pace_of(target_latency, layout)
+        pace = pace_of(settings.latency, layout) if settings.batch is None else float(settings.batch)
         running = start_queries(
             on.spark,
             layout,
@@ -118,42 +101,32 @@ def start_plant(
             batch_seconds=pace,
             interval=pace,
             consistency=consistency,
-            retention=retention,
+            retention=float(settings.retention),
         )
         queries = CompiledQueries(
             on.instruments,
             layout,
             running,
             partitions=on.partitions,
-            target_latency=target_latency,
+            target_latency=settings.latency,
             consistency=consistency,
             tables=bringing_into_use(graph, directory),
             left_out=LeftOutWatch(layout, directory),
         )
-        return on.plant(queries, target_latency, replicas)
+        return on.plant(queries, settings)
 
 
 def start_beside(
-    start: Callable[[SparkSession], object],
-    cloud: Cloud,
-    directory: RunDirectory,
-    *,
-    target_latency: float | None = None,
-    state_partitions: int | None = None,
-    state_store: StateStore = "memory",
-    replicas: int = 0,
-    settings: Mapping[str, str] | None = None,
+    start: Callable[[SparkSession], object], directory: RunDirectory, settings: RunSettings
 ) -> SparkPlant[WatchedQueries]:
     """Start cluster and session, and let `start` begin queries of its own on them, which run as they are written.
 
     Otherwise as `start_plant`.
     """
-    with _on_hosts(
-        "queries", cloud, directory, None, True, state_partitions, state_store, settings or {}, None, replicas
-    ) as on:
+    with _on_hosts("queries", directory, settings, None) as on:
         on.spark.conf.set("spark.sql.shuffle.partitions", str(on.partitions))
         start(on.spark)
-        return on.plant(WatchedQueries(on.instruments, target_latency=target_latency), target_latency, replicas)
+        return on.plant(WatchedQueries(on.instruments, target_latency=settings.latency), settings)
 
 
 def pace_of(target_latency: float | None, layout: Layout) -> float:
@@ -174,9 +147,9 @@ class _OnHosts:
     partitions: int
     let_go: Callable[[], None]
 
-    def plant(self, queries: Q, target_latency: float | None, replicas: int = 0) -> SparkPlant[Q]:
+    def plant(self, queries: Q, settings: RunSettings) -> SparkPlant[Q]:
         """The plant of `queries`; closing it ends queries, session and every host."""
-        scope = Scope(self.provider.terms, target_latency, replicas=replicas)
+        scope = Scope(self.provider.terms, settings.latency, replicas=settings.replicas)
         links = LinkWatch(self.hosts.status)
         return SparkPlant(self.instruments, queries, self.hosts, scope, self.clock, self.alarms, links=links, end=self._end)
 
@@ -193,30 +166,20 @@ class _OnHosts:
 
 
 @contextmanager
-def _on_hosts(
-    name: str,
-    cloud: Cloud,
-    directory: RunDirectory,
-    ports: range | None,
-    warm: bool,
-    state_partitions: int | None,
-    state_store: StateStore,
-    settings: Mapping[str, str],
-    resumed: Resumed | None,
-    replicas: int = 0,
-) -> Iterator[_OnHosts]:
+def _on_hosts(name: str, directory: RunDirectory, settings: RunSettings, resumed: Resumed | None) -> Iterator[_OnHosts]:
     """Cluster, session and first hosts; ended again where what is done inside raises."""
     clock = RunClock(0.0 if resumed is None else resumed.at)
     alarms = Alarms(clock.now)
     provider = spark = hosts = None
+    cloud, replicas = settings.cloud, settings.replicas
     try:
         if directory.files is not None and isinstance(cloud, ExecutorCloud):
             cloud = replace(cloud, shared=True)
-        provider = cloud.open(directory.cluster, ports=ports, alarms=alarms)
+        provider = cloud.open(directory.cluster, ports=settings.ports, alarms=alarms)
         terms, reach = provider.terms, provider.terms.reach
         if reach is None:
             raise CloudError(f"no Spark session can reach the hosts of {type(cloud).__name__}")
-        partitions = state_partitions or state_partitions_of(terms.types, terms.max_hosts)
+        partitions = settings.state_partitions or state_partitions_of(terms.types, terms.max_hosts)
         leases = LeaseLog(directory.leases)
         # A host takes as long to start as a session.
         first = begun(leases, provider, resumed, clock.now(), replicas)
@@ -225,7 +188,7 @@ def _on_hosts(
             executor_memory=reach.executor_memory,
             executor_cores=reach.executor_cores,
             state_partitions=partitions,
-            state_store=state_store,
+            state_store=settings.state_store,
             host_cores=[type.cores for type in terms.types],
             java_options=reach.java_options,
         )
@@ -235,7 +198,7 @@ def _on_hosts(
         if directory.files is not None:
             told[f"spark.executorEnv.{FILES_REACHED_BY}"] = os.environ.get(FILES_REACHED_BY, "{}")
             wanted = {name: value for name, value in wanted.items() if name not in OF_LOCAL_FILES}
-        wanted = {**wanted, **told, **reach.settings, **settings}
+        wanted = {**wanted, **told, **reach.settings, **(settings.settings or {})}
         if replicas:
             wanted |= _copies(wanted)
         spark = session = open_session(
@@ -251,7 +214,7 @@ def _on_hosts(
             provider,
             clock.now,
             fence=client.fence,
-            warm=(lambda executor: warm_up(session, driver, executor, directory.cluster)) if warm else None,
+            warm=(lambda executor: warm_up(session, driver, executor, directory.cluster)) if settings.warm_up else None,
             log=leases,
             alarms=alarms,
         )

@@ -21,8 +21,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 from py4j.protocol import Py4JError
 
-from elastream.core.action import TaskId
 from elastream.core.hosts import HostState
+from elastream.core.task_id import TaskId
 from elastream.core.wording import counted
 from elastream.spark.hosts.book import HostBook
 from elastream.spark.jvm.executors import Location
@@ -39,7 +39,7 @@ KEPT = 100
 
 
 class Succession:
-    """Keeps `recovery` told, and `placing` true. `look` is called by the mover's thread; the rest from any.
+    """Keeps `recovery` told, and `placing` true. `look` is called by the reconciler's thread; the rest from any.
 
     live: the queries that run. copies: hosts that hold a copy of a task's state, the one furthest ahead first; they come
     before all others. replicas: copies that are wanted of each. losses: the newest KEPT, oldest first.

@@ -10,12 +10,13 @@ from elastream.core.hosts import Billing, HostType
 from elastream.dataflow.graph import Graph
 from elastream.dataflow.operators import Alternate, Edge, Kind, Operator
 from elastream.dataflow.stages import lay_out
-from elastream.experiments.compare import compare
+from elastream.evaluation.compare import compare
 from elastream.loads import constant, steps
-from elastream.policies import threshold as apart_round
+from elastream.policies import threshold
 from elastream.policies.threshold import Threshold
+from elastream.settings import SimulateSettings
 from elastream.simulator import Emissions, Settings, Travel, make_plant
-from properties import examples
+from support.property_examples import examples
 
 BY_SECOND, BY_HOUR = Billing(1.0, 60.0), Billing(3600.0)
 
@@ -37,12 +38,14 @@ def trial(load, *, cores=0.5, billing=BY_SECOND, max_hosts=80):
     return compare(
         two(cores),
         {"threshold": Threshold()},
-        [HostType("small", 1.0, billing=billing, start=60.0)],
-        load=load,
-        target_latency=30.0,
-        max_hosts=max_hosts,
-        period=15.0,
-        settings=Settings(monitor=15.0, travel=Travel.COHORTS),
+        SimulateSettings(
+            host_types=[HostType("small", 1.0, billing=billing, start=60.0)],
+            load=load,
+            target_latency=30.0,
+            max_hosts=max_hosts,
+            period=15.0,
+        ),
+        constants=Settings(monitor=15.0, travel=Travel.COHORTS),
     ).trials[0]
 
 
@@ -103,7 +106,7 @@ def test_a_round_that_drafts_nothing_is_one_in_which_a_draft_would_change_nothin
         plant.advance(time)
         observation = plant.observe()
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(apart_round, "lacks", lambda *_: True)
+            patch.setattr(threshold, "lacks", lambda *_: True)
             always = policy.plan(observation, memory)
         plan = policy.plan(observation, memory)
         assert plan.actions == always.actions

@@ -11,10 +11,10 @@ from elastream.core.observation import Context, Observation, Sample
 from elastream.dataflow.graph import Graph
 from elastream.dataflow.operators import Alternate, Edge, Kind, Operator
 from elastream.dataflow.stages import lay_out
-from elastream.experiments.liveness import tried
-from elastream.experiments.scenarios import LivenessCase
 from elastream.policies.common.load_history import Seen
 from elastream.policies.common.sizing import LoadFigures
+from elastream_papers.liveness.runs import tried
+from elastream_papers.liveness.scenarios import LivenessCase
 
 
 def chained() -> Graph:

@@ -8,15 +8,16 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from conformance.fake_plant import word_count
-from elastream.core.action import MoveTask, TaskId
+from elastream.core.action import MoveTask
 from elastream.core.frames import Frame, TaskFrame
 from elastream.core.hosts import HostState, HostType, Lease
 from elastream.core.metrics import Metric
 from elastream.core.observation import Context, Observation
+from elastream.core.task_id import TaskId
 from elastream.dataflow.stages import lay_out
 from elastream.policies.common.placement import balance, balance_by_load
 from elastream.policies.elastic_allocator.exact import pack
+from support.fake_plant import word_count
 
 LAYOUT = lay_out(word_count().graph)
 NAMES = tuple(LAYOUT.graph.by_name)

@@ -17,9 +17,9 @@ from elastream.policies.elastic_allocator.matching import Objective, allocate, u
 from elastream.policies.elastic_allocator.policy import ElasticAllocator
 from elastream.policies.otd import Case, Otd
 from elastream.policies.placements import Even, Random
-from one_run import OneRun
-from placement_cases import seen
-from properties import examples
+from support.placement_observations import seen
+from support.policy_run import OneRun
+from support.property_examples import examples
 
 POLICIES: dict[str, Callable[[], Policy]] = {
     "otd": Otd,

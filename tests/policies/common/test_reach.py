@@ -4,14 +4,14 @@ import numpy as np
 import pytest
 
 from elastream import Dataflow, HostType, simulate
-from elastream.dataflow.endpoints import collect
+from elastream.dataflow.endpoints import collect, records
 from elastream.dataflow.stages import lay_out
-from elastream.experiments.compare import compare
-from elastream.io import records
+from elastream.evaluation.compare import compare
 from elastream.loads import constant
 from elastream.policies.common.provision import declared_cores
 from elastream.policies.common.reach import beyond_partitions
 from elastream.policies.threshold import Threshold
+from elastream.settings import SimulateSettings
 from elastream.simulator import Settings, Travel
 
 HOST = HostType("small", cores=1, price=0.1, start="20s")
@@ -57,9 +57,11 @@ def test_hosts_that_a_heavy_key_cannot_use_are_not_leased_and_the_run_names_its_
     settings = Settings(monitor=1.0, travel=Travel.COHORTS, state_partitions=64, shares={"count": weights})
     steps = constant(20_000, lasts="2m").then(constant(400_000, lasts="4m"))
     found = compare(
-        keyed(steps).graph, {"threshold": Threshold()}, [HOST], target_latency=10.0, max_hosts=60, monitor=1.0, period=2.0,
-        fused=True, settings=settings,
-    )  # fmt: skip
+        keyed(steps).graph,
+        {"threshold": Threshold()},
+        SimulateSettings(host_types=[HOST], target_latency=10.0, max_hosts=60, fused=True),
+        constants=settings,
+    )
     (trial,) = found.trials
     assert "state partition 9 of count has 50% of its work" in trial.remarked
     assert trial.peak_hosts < 8

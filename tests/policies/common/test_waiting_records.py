@@ -67,8 +67,8 @@ def test_a_stage_that_only_reads_has_the_level_of_its_query_and_every_stage_its_
     seen = context(fused=True)
     assert service_levels(seen) == {"left": 3.0, "right": 3.0, "both": 3.0}
     assert [measured_at(seen, unit) for unit in seen.units if unit.scalable] == [("left",), ("right", "work", "left")]
-    assert Btu().unfit(seen) == ""
-    assert "the dataflow has none" in Btu().unfit(context(fused=True, target=None))
+    assert Btu().unsupported_reason(seen) is None
+    assert "the dataflow has none" in Btu().unsupported_reason(context(fused=True, target=None))
 
 
 TWO = Graph(
@@ -87,7 +87,7 @@ TWO = Graph(
 @pytest.mark.parametrize(("waits", "said"), [(50.0, 0), (NAN, 0), (51.0, 1)])
 def test_of_a_query_that_cannot_be_widened_beside_one_that_can_the_plan_says_so_while_much_waits(policy, waits, said):
     seen = Context(lay_out(TWO), KINDS, 6.0, 9, 1, scalable=frozenset({"left"}))
-    assert policy.unfit(seen) == ""
+    assert policy.unsupported_reason(seen) is None
     names = [operator.name for operator in TWO.operators]
     queues = Frame(names, {Metric.BACKLOG: [waits if name == "report" else 0.0 for name in names]})
     found = Observation(1.0, seen, queues, hosts=Frame(()), tasks=TaskFrame((), (), (), names))

@@ -4,7 +4,6 @@ import math
 from collections import Counter
 
 import numpy as np
-from hierarchy_cases import everyones, refusals, snapshot
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -21,6 +20,7 @@ from elastream.policies.e2df.applications import (
 from elastream.policies.e2df.operators import OperatorRules, propose
 from elastream.sharing.holder import hear
 from elastream.sharing.messages import View
+from support.manager_snapshots import everyones, refusals, snapshot
 
 RULES = ApplicationRules()
 UNLIMITED = np.array([math.inf, math.inf])

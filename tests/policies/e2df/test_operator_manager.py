@@ -4,11 +4,11 @@ import math
 
 import numpy as np
 import pytest
-from hierarchy_cases import ScaleIn, ScaleOut, everyones, messages, snapshot
 from hypothesis import given
 from hypothesis import strategies as st
 
 from elastream.policies.e2df.operators import OperatorRules, propose
+from support.manager_snapshots import ScaleIn, ScaleOut, everyones, messages, snapshot
 
 RULES = OperatorRules()
 ROOM = {"h1": ("east", 4, 0.9), "h2": ("east", 4, 0.3), "h3": ("east", 4, 0.1), "h4": ("west", 4, 0.0)}

@@ -3,13 +3,13 @@
 import math
 
 import numpy as np
-from hierarchy_cases import snapshot
 from hypothesis import given
 from hypothesis import strategies as st
 
 from elastream.core.hosts import HostType
 from elastream.policies.e2df.regions import Region, RegionRules, hear, report, smallest, survey
 from elastream.sharing.messages import RegionOrder
+from support.manager_snapshots import snapshot
 
 RULES = RegionRules(spare=2, low=0.1)
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from elastream.errors import InputError
 from elastream.policies.elastic_allocator.exact import deviation, least_deviation, pack, packed_greedily
-from properties import examples
+from support.property_examples import examples
 
 loads = st.lists(st.floats(0.01, 1.0), min_size=1, max_size=7)
 few = settings(max_examples=examples(25))

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from elastream.api.admission import admit
+from elastream.clouds.local.local import Local
 from elastream.dataflow.builder import Dataflow
 from elastream.dataflow.endpoints import records
 from elastream.dataflow.key_table import Selection
@@ -13,6 +14,7 @@ from elastream.policies.forecasting.selection import Selector
 from elastream.recording.directory import RunDirectory
 from elastream.recording.key_tables import KeyTableLog
 from elastream.recording.observer import Header
+from elastream.settings import RunSettings
 
 METHODS = ("calm", "wild")
 VECTOR = "[0.1, 0.1, 0.1, 0.1]"
@@ -87,13 +89,13 @@ def test_a_selector_of_another_dataflow_is_refused_before_anything_starts(choosi
         return made.graph
 
     by_customer = {"select_by": "customer"}
-    admit(flow(**by_customer))
+    admit(flow(**by_customer), RunSettings(cloud=Local()))
     for graph, said in (
         (flow("other", **by_customer), "the selector is of dataflow 'flow', not of 'other'"),
         (flow(operator="predict", **by_customer), "chooses for operator 'forecast', which 'flow' does not have"),
         (flow(), "operator 'forecast' does not choose its alternate by the key 'customer'"),
     ):
         with pytest.raises(InputError, match=said):
-            admit(graph)
+            admit(graph, RunSettings(cloud=Local()))
     with pytest.raises(InputError, match="of dataflow 'flow', not of 'other'"):
         choosing.started(header(run, "other"))

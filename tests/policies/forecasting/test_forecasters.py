@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from elastream.core.metrics import Metric, Rows
-from elastream.core.prospect import Prospect, prepared
+from elastream.core.prospect import Prospect
 from elastream.dataflow.graph import Graph
 from elastream.dataflow.operators import Edge, Kind, Operator
 from elastream.dataflow.stages import lay_out
 from elastream.loads import constant
-from elastream.policies.forecasting.oracle import Oracle
+from elastream.policies.forecasting.oracle import Oracle, informed
 from elastream.policies.forecasting.seasonal import BackTested
 from elastream.policies.forecasting.series import QUANTILES, Ahead, SeriesOf, TimeSeries
 
@@ -36,7 +36,7 @@ def book():
 @pytest.mark.parametrize("forecaster", EVERY, ids=lambda each: each.name)
 @pytest.mark.parametrize("steps", [1, 6])
 def test_every_series_has_an_outlook_of_ordered_quantiles_and_the_same_when_asked_again(forecaster, steps):
-    forecaster, ahead = prepared(forecaster, PROSPECT), Ahead(60 * STEP, STEP, steps)
+    forecaster, ahead = informed(forecaster, PROSPECT), Ahead(60 * STEP, STEP, steps)
     assert not forecaster.lacking()
     given = book()
     found, memory = forecaster.foresee(given, ahead)

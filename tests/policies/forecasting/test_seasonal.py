@@ -11,7 +11,7 @@ from elastream.core.metrics import Metric, Rows
 from elastream.errors import InputError
 from elastream.policies.forecasting.seasonal import BackTested
 from elastream.policies.forecasting.series import QUANTILES, Ahead, SeriesOf, TimeSeries
-from properties import examples
+from support.property_examples import examples
 
 RATE = SeriesOf(Rows.OPERATOR, "in", Metric.ARRIVAL_RATE)
 STEP = 300.0

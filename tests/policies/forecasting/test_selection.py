@@ -22,7 +22,7 @@ from elastream.policies.forecasting.selection import (
     load_selector,
     train,
 )
-from properties import examples
+from support.property_examples import examples
 
 METHODS = ("calm", "wild")
 

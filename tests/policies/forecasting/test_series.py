@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from elastream.policies.forecasting.series import FOLDED, KEPT, PARTS, Ahead, TimeSeries
-from properties import examples
+from support.property_examples import examples
 
 
 def test_a_bin_is_the_mean_of_what_was_measured_in_it():

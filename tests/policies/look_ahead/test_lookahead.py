@@ -11,8 +11,8 @@ from elastream.core.hosts import Billing
 from elastream.policies.look_ahead.planner import farthest, look_ahead
 from elastream.policies.look_ahead.schedule import changes
 from elastream.policies.value_cost.problem import Conditions, Goal, capacities, throughput
-from properties import examples
-from scheduling_cases import MEDIUM, SMALL, chain, deployed, deployments, problems
+from support.property_examples import examples
+from support.scheduling_problems import MEDIUM, SMALL, chain, deployed, deployments, problems
 
 STEP = 300.0
 GOAL = Goal(break_even_best=10.0, break_even_worst=1.0)

@@ -17,7 +17,7 @@ from elastream.policies.look_ahead.schedule import (
     tidied,
 )
 from elastream.policies.value_cost.problem import Deployment, Host
-from scheduling_cases import LARGE, SMALL, chain, deployed
+from support.scheduling_problems import LARGE, SMALL, chain, deployed
 
 PROBLEM = chain([(1.0, 1.0, 1.0), (0.5, 0.5, 1.0)])
 ONE = deployed(PROBLEM, [(SMALL, {"o0": 1})])

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from elastream.core.ring import Ring
 from elastream.policies.ring.balance import FURTHER, Arc, evened, halved, middle, widened
-from properties import examples
+from support.property_examples import examples
 
 
 def arc(loads, owned, fixed=None, capacity=None, first=0, count=None):

@@ -5,23 +5,15 @@ from dataclasses import replace
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scheduling_plants import FAST, FOUR, INSTANT, KINDS, ONE, done, plant, seen, totals
 
-from elastream.core.action import (
-    CancelDrain,
-    DrainHost,
-    LeaseHost,
-    MoveTask,
-    ReleaseHost,
-    SetParallelism,
-    SwitchAlternate,
-    TaskId,
-)
+from elastream.core.action import CancelDrain, DrainHost, LeaseHost, MoveTask, ReleaseHost, SetParallelism, SwitchAlternate
 from elastream.core.hosts import HostState, HostType
+from elastream.core.task_id import TaskId
 from elastream.policies.value_cost.policy import enacted
 from elastream.policies.value_cost.problem import Deployment, Host
 from elastream.simulator import HostFailure
-from properties import examples
+from support.property_examples import examples
+from support.scheduling_plants import FAST, FOUR, INSTANT, KINDS, ONE, done, plant, seen, totals
 
 
 def new(kind: HostType) -> Host:

@@ -12,9 +12,9 @@ from elastream.core.hosts import HostType
 from elastream.policies.value_cost.greedy import adapted, chosen, deployed, with_successors
 from elastream.policies.value_cost.policy import loss, missed
 from elastream.policies.value_cost.problem import Conditions, Deployment, Goal, Problem, score
-from properties import examples
-from scheduling_cases import HOURLY, LARGE, MEDIUM, SMALL, chain, deployments, problem, problems, steady
-from scheduling_cases import deployed as running
+from support.property_examples import examples
+from support.scheduling_problems import HOURLY, LARGE, MEDIUM, SMALL, chain, deployments, problem, problems, steady
+from support.scheduling_problems import deployed as running
 
 ANY = (1.0, 1.0, 1.0)
 """An operator of one alternate that works a second on a record."""

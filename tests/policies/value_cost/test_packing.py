@@ -11,8 +11,8 @@ from elastream.policies.value_cost.assembly import Assembly
 from elastream.policies.value_cost.packing import Bin, packed
 from elastream.policies.value_cost.problem import Host, Problem
 from elastream.policies.value_cost.steps import weights
-from properties import examples
-from scheduling_cases import HOURLY, LARGE, MEDIUM, SMALL, chain, deployed, steady
+from support.property_examples import examples
+from support.scheduling_problems import HOURLY, LARGE, MEDIUM, SMALL, chain, deployed, steady
 
 ANY = (1.0, 1.0, 1.0)
 NONE = np.zeros(4, dtype=np.int64)

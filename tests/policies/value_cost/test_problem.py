@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from elastream.errors import InputError
 from elastream.policies.value_cost.problem import Conditions, Deployment, Goal, Host, capacities, score, throughput
-from properties import examples
-from scheduling_cases import LARGE, MEDIUM, SMALL, chain, deployed, deployments, problems, steady
+from support.property_examples import examples
+from support.scheduling_problems import LARGE, MEDIUM, SMALL, chain, deployed, deployments, problems, steady
 
 HOUR = 3600.0
 PLAIN = chain([(1.0, 0.01, 1.0), (0.5, 0.005, 1.0)], goal=Goal(break_even_best=1.0, break_even_worst=0.5))

@@ -7,7 +7,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from numpy.typing import ArrayLike
-from scheduling_plants import FAST, INSTANT, SCORE, graph, plant, seen
 
 from elastream.core.action import ReleaseHost, SwitchAlternate
 from elastream.core.frames import Frame
@@ -21,6 +20,7 @@ from elastream.policies.common.draft import Draft
 from elastream.policies.common.provision import TARGET_UTILISATION
 from elastream.policies.value_cost.problem import Goal, score
 from elastream.policies.value_cost.reading import deployment_of, read
+from support.scheduling_plants import FAST, INSTANT, SCORE, graph, plant, seen
 
 
 def test_a_problem_has_the_dataflow_with_what_its_alternates_cost_and_are_worth():
@@ -63,7 +63,8 @@ def test_what_waits_is_in_the_queue_of_its_operator():
 
 def in_batches(of: Observation, phase: int, lasts: int = 10) -> Observation:
     """`of` as at second `phase` of a micro-batch of `lasts` seconds of a query that keeps up: its source's records wait for
-    the next, and hosts are busy in the first half."""
+    the next, and hosts are busy in the first half.
+    """
     ages = range(3 * lasts, -1, -1)
     values = {Metric.ARRIVAL_RATE: 100.0, Metric.PROCESSED_RATE: 100.0}
 

@@ -7,8 +7,8 @@ import pytest
 from elastream.policies.value_cost.greedy import adapted
 from elastream.policies.value_cost.policy import overdue
 from elastream.policies.value_cost.problem import Goal, Problem, score
-from scheduling_cases import LARGE, chain, steady
-from scheduling_cases import deployed as running
+from support.scheduling_problems import LARGE, chain, steady
+from support.scheduling_problems import deployed as running
 
 GOAL = Goal(break_even_best=3.0, break_even_worst=1.0)
 ROUND = 20.0

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from elastream.policies.value_cost.greedy import deployed
 from elastream.policies.value_cost.problem import Deployment, Problem, score
 from elastream.policies.value_cost.sharded import adapted_apart
-from properties import examples
-from scheduling_cases import LARGE, SMALL, chain, deployments, problems, steady
-from scheduling_cases import deployed as running
+from support.property_examples import examples
+from support.scheduling_problems import LARGE, SMALL, chain, deployments, problems, steady
+from support.scheduling_problems import deployed as running
 
 ANY = (1.0, 1.0, 1.0)
 

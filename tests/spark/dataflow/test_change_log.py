@@ -12,7 +12,7 @@ from elastream.dataflow.endpoints import ParquetSink
 from elastream.spark.dataflow import change_log
 from elastream.spark.dataflow.change_log import MERGED, tidy, write_changes
 from elastream.spark.dataflow.sinks import begin_results, latest, replace_results
-from properties import examples
+from support.property_examples import examples
 
 WORDS = st.dictionaries(st.sampled_from("abcdef"), st.integers(0, 99), max_size=4)
 
@@ -39,7 +39,7 @@ def raw(path: Path) -> dict[str, int]:
 
 @settings(max_examples=examples(40))
 @given(st.data())
-def test_the_newest_rows_and_their_order_are_the_same_whatever_was_merged_and_put_together(tmp_path_factory, data):
+def test_merging_changes_neither_the_newest_rows_nor_their_order(tmp_path_factory, data):
     path = tmp_path_factory.mktemp("log")
     begin_results(path, ["word"])
     table: dict[str, int] = {}
@@ -48,15 +48,7 @@ def test_the_newest_rows_and_their_order_are_the_same_whatever_was_merged_and_pu
         write(path, batch, rows, at=float(batch))
         table |= rows
         if data.draw(st.booleans()):
-            small = {"RUN": 5, "SPARE": 2, "MOST": 8}
-            before = {name: getattr(change_log, name) for name in small}
-            try:
-                for name, value in small.items():
-                    setattr(change_log, name, value)
-                tidy(path, batch, ["word"], before=batch - data.draw(st.integers(3, 20)))
-            finally:
-                for name, value in before.items():
-                    setattr(change_log, name, value)
+            tidy(path, batch, ["word"], before=batch - data.draw(st.integers(3, 20)), run=5, spare=2, most=8)
             # A replay of the newest batch, as after a crash.
             write(path, batch, rows, at=float(batch))
     found = latest(path)
@@ -65,22 +57,22 @@ def test_the_newest_rows_and_their_order_are_the_same_whatever_was_merged_and_pu
     assert raw(path) == table
 
 
-def test_of_many_batches_few_files_are_read_and_past_ones_are_put_together(tmp_path):
+def test_many_batches_are_merged_into_few_files(tmp_path):
     begin_results(tmp_path, ["word"])
-    for batch in range(2001):
+    for batch in range(401):
         write(tmp_path, batch, {"a": batch, f"k{batch % 50}": batch}, at=float(batch))
-        if batch % 100 == 0:
-            tidy(tmp_path, batch, ["word"], before=batch - 300.0)
+        if batch % 20 == 0:
+            tidy(tmp_path, batch, ["word"], before=batch - 60.0, run=20)
     merged = list((tmp_path / MERGED).glob("*.parquet"))
     assert len(merged) <= 8
-    assert len(list(tmp_path.glob("batch=*"))) < 600
+    assert len(list(tmp_path.glob("batch=*"))) < 120
     found = latest(tmp_path).set_index("word")["count"]
-    assert (len(found), found["a"], found["k49"]) == (51, 2000, 1999)
+    assert (len(found), found["a"], found["k49"]) == (51, 400, 399)
     replace_results([ParquetSink(str(tmp_path))])
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_full_disk_costs_a_warning_and_not_the_batch(tmp_path, monkeypatch, caplog):
+def test_a_full_disk_is_a_warning_and_the_batch_is_written(tmp_path, monkeypatch, caplog):
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 

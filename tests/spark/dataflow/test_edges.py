@@ -12,7 +12,7 @@ from elastream.spark.dataflow.edge_log import EdgeLog
 from elastream.spark.dataflow.edges import EdgeReader
 from elastream.spark.dataflow.steering import Steering
 from elastream.spark.worker.composition import Wanted, write_wanted
-from properties import examples
+from support.property_examples import examples
 
 SCHEMA = pa.schema([("n", pa.int64())])
 

@@ -29,6 +29,7 @@ from elastream.dataflow.endpoints import KafkaTopic, kafka
 from elastream.dataflow.operators import Kind, Operator
 from elastream.dataflow.signals import Feed, Signal, SignalReading
 from elastream.guards.pollers import Pollers
+from elastream.settings import AutopilotSettings
 from elastream.spark.attach import attach
 from elastream.spark.dataflow.kafka import kafka_package, kafka_settings, sink_options, source_options
 from elastream.spark.dataflow.sources import check_source, open_source
@@ -36,8 +37,8 @@ from elastream.spark.dataflow.steering import Steering
 from elastream.spark.jvm.capabilities import probe
 from elastream.spark.telemetry import kafka_offsets
 from elastream.spark.telemetry.kafka_offsets import OffsetCommits, committing, offsets_read
-from spark_jvm import forget_jvm
-from waiting import wait_until
+from support.shared_session import forget_jvm
+from support.waiting import wait_until
 
 POMS = Path(__file__).parents[1] / "kafka"
 JARS = Path(os.environ["JARS_OF_TESTS"])
@@ -222,6 +223,7 @@ def test_every_record_of_a_topic_is_read_once_through_a_restart(spark: SparkSess
         assert all(row["key"] == row["value"][-1] for row in found)
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.kafka
 def test_a_stream_is_written_to_a_topic_and_found_there(spark: SparkSession, broker: str, tmp_path: Path) -> None:
@@ -244,6 +246,7 @@ def test_a_stream_is_written_to_a_topic_and_found_there(spark: SparkSession, bro
     assert sorted(row["v"] for row in written.collect()) == sorted(f"LINE {n}" for n in range(300))
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.kafka
 def test_who_watches_a_query_over_a_topic_sees_its_partitions_and_what_it_is_behind(
@@ -258,7 +261,7 @@ def test_who_watches_a_query_over_a_topic_sees_its_partitions_and_what_it_is_beh
     query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
     can = probe(spark)
     assert can.driver is not None
-    plant = attach(spark, can.driver, can.task_loads)
+    plant = attach(spark, can, AutopilotSettings())
     try:
 
         def behind_and_seen() -> Observation | None:
@@ -275,6 +278,7 @@ def test_who_watches_a_query_over_a_topic_sees_its_partitions_and_what_it_is_beh
         query.stop()
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.kafka
 def test_what_a_query_has_read_is_committed_to_a_group_and_no_group_is_a_warning_once(

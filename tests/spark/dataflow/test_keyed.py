@@ -22,7 +22,7 @@ from elastream.spark.worker.composition import CompositionCodec, CompositionLog
 from elastream.spark.worker.fused import Carrier
 from elastream.spark.worker.key_table import put_in_use
 from elastream.spark.worker.meter import Meter
-from waiting import wait_until
+from support.waiting import wait_until
 
 pytestmark = pytest.mark.spark
 
@@ -30,7 +30,7 @@ ON_DISK = {name: value for name, value in STATE_STORES["disk"].items() if "hadoo
 """Settings of the store on disk that a session can change. Snapshots come later than these queries end."""
 
 
-@pytest.fixture(params=["memory", "disk"])
+@pytest.fixture(params=["memory", pytest.param("disk", marks=pytest.mark.slow)])
 def stores(request, local_spark: SparkSession) -> Iterator[SparkSession]:
     """The session, whose queries keep their state in the heap or on disk."""
     before = {name: local_spark.conf.get(name, None) for name in ON_DISK}
@@ -187,6 +187,7 @@ def ended(key, state):
     return emitted(key, "end", state)
 
 
+@pytest.mark.slow
 def test_a_state_ends_by_the_clock_once_and_a_function_emits_it(local_spark, tmp_path):
     flow = Dataflow("clock")
     grouped = flow.source(None).key_by("key")

@@ -22,7 +22,7 @@ from elastream.spark.dataflow.sinks import (
     latest,
     replace_results,
 )
-from properties import examples
+from support.property_examples import examples
 
 
 class Frame:

@@ -13,13 +13,13 @@ from elastream.spark.dataflow.fusing import wire
 from elastream.spark.dataflow.sleeping import awake, open_exits
 from elastream.spark.worker.composition import CompositionCodec
 from elastream.spark.worker.fused import Walk, walked
-from under import Under
+from support.fixed_carrier import Under
 
 NUMBER = pa.schema([("n", pa.int64())])
 
 
 def peak() -> tuple[Walk, CompositionCodec]:
-    """source -> tag -> a choice of nothing, light (to a sink) or heavy (to a sink, and to one that light feeds as well)."""
+    """Source -> tag -> a choice of nothing, light (to a sink) or heavy (to a sink, and to one that light feeds as well)."""
     flow = Dataflow("peak")
     tagged = flow.source(None).map(lambda n: n, returns="n long", name="tag")
     branches = tagged.choice("when")

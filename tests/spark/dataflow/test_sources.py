@@ -30,7 +30,7 @@ from elastream.spark.dataflow.sources import HELD, HOLD, LOAD, ShapedReader, che
 from elastream.spark.dataflow.stamps import QUANTILES, observation_name
 from elastream.spark.dataflow.steering import Steering
 from elastream.spark.worker.composition import Ran, Wanted, code_in_offsets, latest_batch, write_wanted
-from waiting import wait_until
+from support.waiting import wait_until
 
 WORDS = tuple({"word": word} for word in ("to", "be", "or", "not", "to", "be", "that"))
 SCHEMA = pa.schema([("word", pa.string())])
@@ -68,7 +68,7 @@ def test_a_range_of_offsets_gives_the_same_records_every_time(tmp_path: Path) ->
 
 @given(st.integers(0, 10**12), st.integers(1, 10**6), st.integers(1, 64))
 def test_partitions_are_even_contiguous_and_never_empty(first: int, count: int, width: int) -> None:
-    planner = ShapedReader(Path("."), steered(Path(".")), 1.0, SCHEMA)
+    planner = ShapedReader(Path(), steered(Path()), 1.0, SCHEMA)
     parts = planner.partitions({"n": first}, {"n": first + count, "partitions": width})
     assert parts[0].first == first
     assert parts[-1].last == first + count
@@ -281,6 +281,7 @@ def test_counts_are_exact_through_restarts_and_no_batch_mixes_compositions(spark
     assert len({code_in_offsets(checkpoint, number) for number in batches}) > 2
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_a_backlog_shows_in_the_progress_of_the_query(spark: SparkSession, tmp_path: Path) -> None:
     load = ramp("0/s", "4M/s", over="1s")  # the first batches may take a few hundred records
@@ -317,6 +318,7 @@ def read_once(spark: SparkSession, spec: SourceSpec, folder: Path) -> list[dict[
     return [row.asDict() for row in spark.read.schema(stream.schema).parquet(str(folder / "out")).collect()]
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_sources_without_a_load_are_read_once_by_spark_itself(spark: SparkSession, tmp_path: Path) -> None:
     text = tmp_path / "text"
@@ -369,6 +371,7 @@ class Ticks:
         return numbers.select("value", F.col("value").cast("timestamp").alias("timestamp"))
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_a_batch_reports_the_quantiles_of_its_records_time_stamps(spark: SparkSession, tmp_path: Path) -> None:
     operator = Operator("a b", Kind.SOURCE, reads=Ticks())

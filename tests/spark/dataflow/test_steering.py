@@ -13,7 +13,7 @@ from elastream.spark.dataflow.edge_log import EdgeLog, note_composition
 from elastream.spark.dataflow.edges import EdgeReader
 from elastream.spark.dataflow.steering import Course, Steering
 from elastream.spark.worker.composition import Ran, Wanted, newest_ran, write_wanted
-from properties import examples
+from support.property_examples import examples
 
 SCHEMA = pa.schema([("n", pa.int64())])
 

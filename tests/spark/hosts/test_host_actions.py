@@ -2,14 +2,14 @@
 
 import pytest
 
-from conformance.fake_provider import FakeProvider
-from conformance.fake_session import FakeSession
-from elastream.core.action import CancelDrain, DrainHost, LeaseHost, ReleaseHost, RenewHost, Status
+from elastream.core.action import ActionTable, CancelDrain, DrainHost, LeaseHost, ReleaseHost, RenewHost, Status
 from elastream.core.hosts import HostState, HostType, Lease, total_cost
 from elastream.spark.hosts.actions import HostActions
 from elastream.spark.hosts.hosts import Hosts
 from elastream.spark.jvm.executors import Executors
-from fake_clock import FakeClock
+from support.fake_clock import FakeClock
+from support.fake_provider import FakeProvider
+from support.fake_session import FakeSession
 
 SMALL = HostType("small", cores=1, region="edge")
 
@@ -22,6 +22,12 @@ def book(**states):
         hosts.lease(name, SMALL)
         hosts._enter({name: Lease(name, SMALL, 0.0, state)})
     return hosts
+
+
+def apply(hosts, action):
+    table = ActionTable()
+    hosts.handle(table)
+    return table.apply(action)
 
 
 @pytest.fixture
@@ -39,9 +45,9 @@ def actions(emptied):
 
 def test_a_host_is_leased_once_and_its_name_never_again(actions):
     hosts = actions(h1=HostState.RUNNING, h2=HostState.RELEASED)
-    assert hosts.apply(LeaseHost("h3", "small")).status is Status.ACCEPTED
-    assert hosts.apply(LeaseHost("h3", "small")).status is Status.DONE
-    assert hosts.apply(LeaseHost("h2", "small")).reason == "host 'h2' was leased before and is released; take a new name"
+    assert apply(hosts, LeaseHost("h3", "small")).status is Status.ACCEPTED
+    assert apply(hosts, LeaseHost("h3", "small")).status is Status.DONE
+    assert apply(hosts, LeaseHost("h2", "small")).reason == "host 'h2' was leased before and is released; take a new name"
 
 
 @pytest.mark.parametrize(
@@ -58,7 +64,7 @@ def test_a_host_is_leased_once_and_its_name_never_again(actions):
     ],
 )
 def test_what_cannot_be_is_refused_in_a_sentence(actions, emptied, action, reason):
-    outcome = actions(h1=HostState.RUNNING, h2=HostState.DRAINING, h3=HostState.STARTING).apply(action)
+    outcome = apply(actions(h1=HostState.RUNNING, h2=HostState.DRAINING, h3=HostState.STARTING), action)
     assert (outcome.status, outcome.reason) == (Status.REFUSED, reason)
     assert emptied == []
 
@@ -66,25 +72,25 @@ def test_what_cannot_be_is_refused_in_a_sentence(actions, emptied, action, reaso
 @pytest.mark.parametrize(("action", "state"), [(DrainHost("h1"), "draining"), (ReleaseHost("h1"), "releasing")])
 def test_a_host_that_leaves_is_emptied_once_and_asking_again_changes_nothing(actions, emptied, action, state):
     hosts = actions(h1=HostState.RUNNING, h2=HostState.RUNNING)
-    assert hosts.apply(action).status is Status.ACCEPTED
+    assert apply(hosts, action).status is Status.ACCEPTED
     assert (hosts.hosts.state("h1"), emptied) == (state, ["h1"])
-    assert hosts.apply(action).succeeded
+    assert apply(hosts, action).succeeded
     assert emptied == ["h1"]
 
 
 @pytest.mark.parametrize("action", [DrainHost("h1"), ReleaseHost("h1")])
 def test_the_only_host_that_takes_tasks_stays(actions, emptied, action):
     hosts = actions(h1=HostState.RUNNING, h2=HostState.STARTING, h3=HostState.DRAINING)
-    assert hosts.apply(action).reason == "'h1' is the only host that takes tasks"
+    assert apply(hosts, action).reason == "'h1' is the only host that takes tasks"
     assert hosts.hosts.usable == ("h1",)
     assert emptied == []
 
 
 def test_a_drain_is_taken_back_and_a_host_that_was_only_requested_is_given_up(actions):
     hosts = actions(h1=HostState.DRAINING, h2=HostState.REQUESTED)
-    assert hosts.apply(CancelDrain("h1")).status is Status.DONE
-    assert hosts.apply(CancelDrain("h1")).status is Status.DONE
-    assert hosts.apply(ReleaseHost("h2")).status is Status.DONE
+    assert apply(hosts, CancelDrain("h1")).status is Status.DONE
+    assert apply(hosts, CancelDrain("h1")).status is Status.DONE
+    assert apply(hosts, ReleaseHost("h2")).status is Status.DONE
     assert hosts.hosts.state("h2") is HostState.RELEASED
 
 

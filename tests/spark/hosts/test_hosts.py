@@ -7,8 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conformance.fake_provider import SMALL, FakeProvider
-from conformance.fake_session import FakeSession
 from elastream.clouds.executors import GrantedExecutors
 from elastream.clouds.provider import UNLIMITED, RunState, Terms
 from elastream.core.hosts import TRANSITIONS, Billing, HostState, HostType
@@ -16,7 +14,9 @@ from elastream.errors import CloudError
 from elastream.spark.hosts import hosts as module
 from elastream.spark.hosts.hosts import Hosts
 from elastream.spark.jvm.executors import Executors
-from fake_clock import FakeClock
+from support.fake_clock import FakeClock
+from support.fake_provider import SMALL, FakeProvider
+from support.fake_session import FakeSession
 
 TYPE = HostType("executor", cores=2, slots=2, price=0.0, start=15.0)
 

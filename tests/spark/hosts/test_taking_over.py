@@ -4,8 +4,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conformance.fake_provider import SMALL, FakeProvider
-from conformance.fake_session import FakeSession
 from elastream.clouds.provider import Terms
 from elastream.core.hosts import HostState, HostType, Lease
 from elastream.recording.lease_log import LeaseLog
@@ -13,7 +11,9 @@ from elastream.recording.lines import JournalProblem
 from elastream.spark.hosts.hosts import Hosts
 from elastream.spark.hosts.taking_over import Resumed, TakenOver, begun, first_hosts, take_over
 from elastream.spark.jvm.executors import Executors
-from fake_clock import FakeClock
+from support.fake_clock import FakeClock
+from support.fake_provider import SMALL, FakeProvider
+from support.fake_session import FakeSession
 
 BIG = HostType("big", cores=4.0)
 

@@ -9,8 +9,8 @@ import pytest
 from elastream.core.event import Reason, RunEvent
 from elastream.spark.jvm import cluster_events
 from elastream.spark.jvm.cluster_events import LONGEST, MOST, ClusterEvents, event_sink, kubernetes_event
-from spark_jvm import shared_session
-from waiting import wait_until
+from support.shared_session import shared_session
+from support.waiting import wait_until
 
 LIMITED = RunEvent(90.0, Reason.SCALING_LIMITED, "budget: 4 hosts", about="budget", count=3, since=60.0)
 

@@ -9,9 +9,9 @@ from elastream.clouds.provider import ClusterWord
 from elastream.spark.jvm import cluster_word
 from elastream.spark.jvm.cluster_word import SOURCES, WordOfCluster, word_in
 from elastream.spark.jvm.driver_side import HERE, DriverSide
-from fake_clock import FakeClock
-from spark_jvm import shared_session
-from waiting import wait_until
+from support.fake_clock import FakeClock
+from support.shared_session import shared_session
+from support.waiting import wait_until
 
 
 class Asked:

@@ -39,6 +39,7 @@ def classes(tmp_path_factory):
     return f"{folder}:{jar()}:{spark_home() / 'jars'}/*"
 
 
+@pytest.mark.slow
 @kept
 def test_as_few_copies_as_do_leave_for_a_nearer_successor_s_and_none_where_all_would_not_do(classes):
     chance, cases = random.Random(1), []
@@ -84,20 +85,15 @@ def moved(classes, folder, steps, *cases):
 
 
 @kept
-def test_a_task_that_takes_over_a_copy_finds_row_by_row_what_the_checkpoint_holds(classes, tmp_path):
-    for wrong, committed, taken, behind, _ in moved(classes, tmp_path, 120, "memory:1", "disk:1"):
+@pytest.mark.slow
+@pytest.mark.parametrize("store", ["memory", "disk"])
+def test_no_order_of_events_makes_a_copy_wrong(classes, store, tmp_path):
+    found = moved(classes, tmp_path, 300, *(f"{store}:{seed}" for seed in range(5)))
+    for wrong, committed, taken, behind, _ in found:
         assert not wrong
         assert committed > 20
         assert taken > 1
         assert behind > 0
-
-
-@kept
-@pytest.mark.slow
-@pytest.mark.parametrize("store", ["memory", "disk"])
-def test_no_order_of_events_makes_a_copy_wrong(classes, store, tmp_path):
-    found = moved(classes, tmp_path, 300, *(f"{store}:{seed}" for seed in range(10)))
-    assert not any(wrong for wrong, *_ in found)
     assert sum(failed for *_, failed in found) > 0
 
 

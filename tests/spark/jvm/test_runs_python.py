@@ -11,7 +11,7 @@ from pyspark.sql.streaming import DataStreamWriter
 from elastream.spark.hosts.warmup import warm_up
 from elastream.spark.jvm.driver_side import DriverSide, runs_python
 from elastream.spark.jvm.executors import Executor
-from waiting import wait_until
+from support.waiting import wait_until
 
 pytestmark = pytest.mark.spark
 

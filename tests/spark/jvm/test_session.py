@@ -26,8 +26,8 @@ from elastream.spark.jvm.session import (
     open_session,
     settings_for,
 )
-from spark_jvm import forget_jvm
-from waiting import wait_until
+from support.shared_session import forget_jvm
+from support.waiting import wait_until
 
 
 class NoSpark:
@@ -90,6 +90,7 @@ def test_a_folder_with_other_letters_is_written_so_that_java_reads_it_whatever_t
     assert in_properties("/runs/gâteaux 🍰/driver.log") == r"/runs/g\u00e2teaux \ud83c\udf70/driver.log"
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_an_interrupt_while_a_session_opens_leaves_no_jvm_and_the_next_one_opens(tmp_path):
     """In a process of its own: an interrupt would end one that runs tests for another."""
@@ -121,6 +122,7 @@ def interrupted(folder: Path) -> None:
         forget_jvm()
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_a_session_knows_its_own_jars_and_folders_and_nothing_of_the_settings_of_the_one_before(tmp_path):
     base = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1", "spark.ui.enabled": "false"}

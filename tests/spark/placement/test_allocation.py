@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastream.core.action import TaskId
+from elastream.core.task_id import TaskId
 from elastream.errors import EnvironmentProblem, InputError
 from elastream.spark.placement.allocation import AllocationStore
 
@@ -123,10 +123,9 @@ def test_two_who_plan_at_once_get_versions_in_one_order(tmp_path):
     assert len(AllocationStore(path).latest.hosts) == 10
 
 
-def test_a_long_plan_is_written_anew_and_processes_that_had_it_open_go_on_with_it(tmp_path, monkeypatch):
-    monkeypatch.setattr("elastream.spark.placement.allocation.LONGEST", 2000)
+def test_a_long_plan_is_written_anew_under_processes_that_read_it(tmp_path):
     path = tmp_path / "plan.jsonl"
-    mine, other = AllocationStore(path), AllocationStore(path)
+    mine, other = (AllocationStore(path, max_bytes=2000) for _ in range(2))
     for number in range(100):
         writer = mine if number % 7 else other
         writer.publish(

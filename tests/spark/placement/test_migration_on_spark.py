@@ -16,9 +16,9 @@ from pyspark.sql import functions as F
 
 from elastream.clouds.local.cluster import LocalCluster
 from elastream.clouds.local.local import Local
-from elastream.core.action import TaskId
 from elastream.core.hosts import HostType
 from elastream.core.migration import MigrationState
+from elastream.core.task_id import TaskId
 from elastream.errors import EnvironmentProblem
 from elastream.spark.jvm.adapters import COPIES
 from elastream.spark.jvm.copies import Copies, CopiesDesk
@@ -30,8 +30,8 @@ from elastream.spark.jvm.session import open_session, settings_for
 from elastream.spark.jvm.state_partitions import StatePartitions
 from elastream.spark.placement.allocation import AllocationStore
 from elastream.spark.placement.schemes import CYCLES, Cycles, Follower, Scheme
-from spark_jvm import end_shared_session
-from waiting import wait_until
+from support.shared_session import end_shared_session
+from support.waiting import wait_until
 
 pytestmark = pytest.mark.spark
 
@@ -88,7 +88,7 @@ def desk(cluster_session):
     return CopiesDesk(cluster_session)
 
 
-@pytest.fixture(params=["memory", "disk"])
+@pytest.fixture(params=["memory", pytest.param("disk", marks=pytest.mark.slow)])
 def spark(request, cluster_session):
     """The session, whose queries keep their state in the executors' heap or on their disks; both over checked files."""
     on_disk = cluster_session.conf.get(PROVIDER)
@@ -162,9 +162,8 @@ def is_exact(spark, kind, checkpoint):
     return sorted(map(tuple, rows)) == sorted(map(tuple, expected))
 
 
-@pytest.mark.parametrize(
-    "kind", ["aggregation", *(pytest.param(kind, marks=pytest.mark.slow) for kind in KINDS if kind != "aggregation")]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
 def test_state_is_loaded_where_it_goes_and_nothing_is_lost(spark, kind, tmp_path):
     checkpoint = tmp_path / "checkpoint"
     query = started(spark, kind, checkpoint)

@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from elastream.core.action import TaskId
 from elastream.core.migration import MigrationState
+from elastream.core.task_id import TaskId
 from elastream.spark.jvm.executors import Location
 from elastream.spark.placement.allocation import AllocationStore
 from elastream.spark.placement.placing import ATTEMPTS, Limits, Placing
-from properties import examples
+from support.property_examples import examples
 
 HERE = {name: Location(f"10.0.0.{number}", str(number)) for number, name in enumerate(("h1", "h2", "h3"))}
 DONE = threading.Event()

@@ -4,8 +4,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from elastream.core.action import TaskId
 from elastream.core.ring import Ring
+from elastream.core.task_id import TaskId
 from elastream.spark.placement.allocation import VolatilePlan
 from elastream.spark.placement.placing import Limits, Placing
 from elastream.spark.placement.ring import Rings

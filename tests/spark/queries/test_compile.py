@@ -29,7 +29,7 @@ from elastream.spark.telemetry.left_out import LeftOutWatch
 from elastream.spark.worker.composition import CompositionCodec, Ran, code_in_offsets, latest_batch, ran_in_offsets
 from elastream.spark.worker.meter import MeterRow
 from elastream.spark.worker.runner import explain_failure
-from waiting import wait_until
+from support.waiting import wait_until
 
 pytestmark = pytest.mark.spark
 
@@ -154,6 +154,7 @@ def test_records_that_a_function_raises_on_are_left_out_once_also_of_a_batch_tha
     assert not [*run.directory.left_out("source").iterdir()]
 
 
+@pytest.mark.slow
 def test_words_are_counted_exactly_and_the_meter_saw_each_record_once(spark, tmp_path):
     flow = Dataflow("words")
     lines(flow, 1500).flat_map(split, returns="word string").key_by("word").count().sink(parquet(tmp_path / "out"))
@@ -200,6 +201,7 @@ def test_every_form_in_one_query_gives_what_plain_python_gives(spark, tmp_path):
     assert Counter((row["text"], row["half"]) for row in found) == Counter((f"{n}!", n // 2) for n in kept)
 
 
+@pytest.mark.slow
 def test_results_that_only_grow_are_appended_by_sparks_own_sink(spark, tmp_path):
     flow = Dataflow("append")
     numbered(flow, 700).map(lambda n: n * n, returns="square long", name="square").sink(parquet(tmp_path / "out"))
@@ -286,6 +288,7 @@ def test_a_switch_never_mixes_a_batch_and_a_failed_batch_replays_under_its_own_c
     assert len({code for codes in by_batch.values() for code in codes}) == 2
 
 
+@pytest.mark.slow
 def test_a_foreign_source_switches_by_the_composition_log(spark, tmp_path):
     folder = tmp_path / "in"
     folder.mkdir()
@@ -311,6 +314,7 @@ def test_a_foreign_source_switches_by_the_composition_log(spark, tmp_path):
     assert Counter(collected("foreign").column("text").to_pylist()) == Counter(dict.fromkeys(("0b", "1b", "2a", "3a"), 10))
 
 
+@pytest.mark.slow
 def test_a_stage_behind_a_shuffle_runs_under_the_composition_of_its_batch(spark, tmp_path):
     flow = Dataflow("behind")
     counts = numbered(flow, 100_000, rate=200).select({"last": "n % 10"}, name="last").key_by("last").count()
@@ -327,6 +331,7 @@ def test_a_stage_behind_a_shuffle_runs_under_the_composition_of_its_batch(spark,
         assert codes == {code_in_offsets(segment.checkpoint, batch)}
 
 
+@pytest.mark.slow
 def test_several_sinks_each_get_their_part(spark, tmp_path):
     flow = Dataflow("sinks")
     stream = numbered(flow, 700).map(lambda n: n + 1, returns="n long", name="add")
@@ -341,17 +346,6 @@ def test_several_sinks_each_get_their_part(spark, tmp_path):
     assert sum(row.rows_in for row in meter if row.operator == "add") == 700  # the walk ran once, not once a sink
 
 
-@pytest.mark.slow  # what several edges carry, and how wide what is behind them runs, is tested below
-def test_a_durable_edge_carries_each_record_once_to_a_query_of_its_own(spark, tmp_path):
-    flow = Dataflow("durable")
-    words = lines(flow, 700).flat_map(split, returns="word string").durable()
-    words.key_by("word").count().sink(parquet(tmp_path / "out"))
-    run = Run.start(spark, flow, tmp_path)
-    run.finish(700)
-    counts = latest(tmp_path / "out")
-    assert dict(zip(counts["word"], counts["count"], strict=True)) == expected_words(700)
-
-
 def batches_of(run: Run, segment: int) -> Iterator[tuple[int, Any]]:
     """(batch, offset) of a segment's one inlet, in the order of its offset log."""
     folder = run.running[segment].checkpoint / "offsets"
@@ -359,6 +353,7 @@ def batches_of(run: Run, segment: int) -> Iterator[tuple[int, Any]]:
         yield batch, json.loads((folder / str(batch)).read_text().splitlines()[-1])
 
 
+@pytest.mark.slow
 def test_the_stage_behind_a_durable_edge_runs_as_wide_as_the_composition_says(spark, tmp_path):
     flow = Dataflow("wide")
     lines(flow, 1400, 140).durable().map(str.upper, returns="value string", name="shout").sink(collect("wide"))
@@ -409,6 +404,7 @@ def test_a_branch_behind_a_durable_edge_sleeps_without_a_batch_until_it_is_chose
     assert collected("asleep").num_rows == passed > 0
 
 
+@pytest.mark.slow
 def test_records_of_several_durable_edges_meet_in_one_query_and_are_switched_together(spark, tmp_path):
     flow = Dataflow("several")
     odd, even = lines(flow, 700, 140).deal(), flow.source(records(ROWS, "value string"), load=constant(100, 5), name="more")
@@ -441,25 +437,7 @@ def test_a_durable_edge_beside_a_sink_carries_each_record_once(spark, tmp_path):
     assert Counter(collected("beside").column("word").to_pylist()) == expected_words(700)
 
 
-def running_total(key: tuple[int], rows: pd.DataFrame, state: tuple[int] | None) -> tuple[pd.DataFrame, tuple[int]]:
-    total = (state[0] if state else 0) + int(rows["n"].sum())
-    return pd.DataFrame({"last": [key[0]], "total": [total]}), (total,)
-
-
-def test_a_function_with_state_keeps_it_from_batch_to_batch(spark, tmp_path):
-    flow = Dataflow("state")
-    stream = numbered(flow, 700).map(lambda n: {"n": n, "last": n % 7}, returns="n long, last long", name="digit")
-    totals = stream.key_by("last").apply(running_total, returns="last long, total long", state="total long")
-    totals.sink(parquet(tmp_path / "out"))
-    meter = Run.start(spark, flow, tmp_path).finish(700)
-    found = latest(tmp_path / "out")
-    expected = Counter[int]()
-    for n in range(700):
-        expected[n % 1000 % 7] += n % 1000
-    assert dict(zip(found["last"], found["total"], strict=True)) == expected
-    assert sum(row.rows_in for row in meter if row.operator == "running_total") == 700
-
-
+@pytest.mark.slow
 def test_two_sources_meet_in_one_query_under_one_composition(spark, tmp_path):
     flow = Dataflow("two")
     left = flow.source(records([{"n": 1}], "n long"), load=constant(1_000_000, 0.0002), name="left")
@@ -472,6 +450,7 @@ def test_two_sources_meet_in_one_query_under_one_composition(spark, tmp_path):
     assert Counter(collected("two").column("n").to_pylist()) == {10: 200, 20: 300}
 
 
+@pytest.mark.slow
 def test_streams_merged_before_a_key_are_counted_together(spark, tmp_path):
     flow = Dataflow("merged")
     left = flow.source(records([{"n": 1}], "n long"), load=constant(1_000_000, 0.0002), name="left")

@@ -9,9 +9,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from elastream import Dataflow
+from elastream.dataflow.endpoints import collect, records
 from elastream.dataflow.stages import Layout, lay_out
 from elastream.errors import InputError
-from elastream.io import collect, records
 from elastream.loads import constant
 from elastream.recording.directory import RunDirectory
 from elastream.spark.queries.damage import refuse_damaged

@@ -16,6 +16,7 @@ from elastream.loads import constant, dues
 pytestmark = pytest.mark.spark
 
 
+@pytest.mark.slow
 def test_every_row_is_that_of_plain_loops_whichever_alternates_ran(local_spark, tmp_path):
     plan = Plan(constant(1600, 0.5), faster=480, road=Road(expressways=1, queries=0.05, accident_every=60))
     flow = linear_road.dataflow(plan, tmp_path / "results")

@@ -150,6 +150,7 @@ def known(value: dict[str, Any]) -> bool:
     return value["n"] >= 0
 
 
+@pytest.mark.slow
 def test_joins_of_windows_wait_for_both_sides_and_give_each_window_once(spark, tmp_path):
     flow = Dataflow("joined")
     left = flow.source(files(dropped(tmp_path / "left"), SCHEMA), name="left")
@@ -182,6 +183,7 @@ def test_joins_of_windows_wait_for_both_sides_and_give_each_window_once(spark, t
     run.stop()
 
 
+@pytest.mark.slow
 def test_a_window_of_count_that_gets_no_more_records_is_emitted_as_it_is_after_its_timeout(spark, tmp_path):
     flow = Dataflow("timeouts")
     counted = flow.source(files(dropped(tmp_path / "in"), SCHEMA)).window(count=7).group_by("k")
@@ -208,6 +210,7 @@ def third(value: dict[str, Any]) -> bool:
     return value["n"] % 3 == 0
 
 
+@pytest.mark.slow
 def test_a_zip_puts_the_nth_records_of_two_streams_together_before_and_after_a_restart(spark, tmp_path):
     flow = Dataflow("zipped")
     source = flow.source(files(dropped(tmp_path / "thirds"), SCHEMA), name="thirds")
@@ -259,6 +262,7 @@ def test_a_pull_runs_once_a_task_in_order_and_signals_tell_of_each_batch(spark, 
     assert sum(count for _, _, signal, _, count, _ in told if signal == "seen") == total
 
 
+@pytest.mark.slow
 def test_the_example_of_set_points_gives_what_its_plain_loops_give(spark, tmp_path):
     readings, wanted = list(setpoints.measured(8, 20)), list(setpoints.wanted(8))
     off, swings = setpoints.expected(readings, wanted)

@@ -18,7 +18,7 @@ from elastream.dataflow.stages import lay_out
 from elastream.spark.queries.compiled_frames import Telemetry
 from elastream.spark.telemetry.batches import Batch, Taken
 from elastream.spark.worker.meter import MeterRow
-from properties import examples
+from support.property_examples import examples
 
 CASE = PlantCase("compiled", lambda: None, PlantKind.DATAFLOW)
 RATE = 100.0

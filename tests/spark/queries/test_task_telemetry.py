@@ -7,18 +7,20 @@ import pytest
 from pyspark.sql import functions as F
 
 from elastream import Dataflow, HostType, Local
-from elastream.core.action import MoveTask, TaskId
+from elastream.core.action import MoveTask
 from elastream.core.metrics import Metric
+from elastream.core.task_id import TaskId
+from elastream.dataflow.endpoints import parquet, records
 from elastream.errors import EnvironmentProblem
-from elastream.io import parquet, records
 from elastream.loads import constant
 from elastream.recording.directory import RunDirectory
+from elastream.settings import RunSettings
 from elastream.spark.jvm.driver_side import DriverSide, TaskLoads
 from elastream.spark.jvm.stateful import stateful_stages
 from elastream.spark.queries.query import TaskWatch
 from elastream.spark.start import start_plant
 from elastream.spark.telemetry.traffic import MapOutputs
-from waiting import wait_until
+from support.waiting import wait_until
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
@@ -39,10 +41,8 @@ def plant(tmp_path_factory):
     words.key_by("word").count().sink(parquet(folder / "out"))
     plant = start_plant(
         flow.graph,
-        Local(TINY, max_hosts=2, min_hosts=2),
         RunDirectory.create(folder / "runs", "letters"),
-        target_latency=3.0,
-        state_partitions=4,
+        RunSettings(cloud=Local(TINY, max_hosts=2, min_hosts=2), target_latency=3.0, state_partitions=4),
     )
     yield plant
     plant.close()

@@ -19,7 +19,7 @@ from elastream.loads import constant
 from elastream.spark.queries.compiled_frames import Telemetry
 from elastream.spark.telemetry.batches import read_batch
 from elastream.spark.worker.meter import MeterRow
-from spark_progress import line, source
+from support.batch_progress import line, source
 
 STARTED = 1_700_000_000.0
 

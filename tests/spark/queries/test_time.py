@@ -8,12 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from elastream.control.arbitration import arbitrate
-from elastream.core.action import DrainHost, LeaseHost, ReleaseHost, TaskId
+from elastream.core.action import DrainHost, LeaseHost, ReleaseHost
 from elastream.core.decision import Proposal
 from elastream.core.frames import Frame
 from elastream.core.hosts import Billing, HostState, HostType, Lease
 from elastream.core.metrics import Metric
 from elastream.core.observation import Context, Observation, Sample
+from elastream.core.task_id import TaskId
 from elastream.policies.by_load import ByLoad
 from elastream.spark.jvm.stateful import StatefulOperator, StatefulStage
 from elastream.spark.placement.allocation import VolatilePlan
@@ -22,9 +23,9 @@ from elastream.spark.queries.query import Instruments, Query, stalled
 from elastream.spark.queries.watched import application_frame, layout_of, operator_frame
 from elastream.spark.telemetry.frames import task_frame
 from elastream.spark.telemetry.stage_load import StageLoad
-from sessions import without_jvm
-from spark_progress import START as EPOCH
-from spark_progress import line, source
+from support.batch_progress import START as EPOCH
+from support.batch_progress import line, source
+from support.sessions_without_jvm import without_jvm
 
 EVERY, ROWS, PARTITIONS = 10.0, 100_000, 8
 STAGE = StatefulStage("count0", PARTITIONS, "file:/state", (StatefulOperator(0, "StateStoreSave", ("default",), 0),))

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from elastream.core.action import SetKeyTable, SetParallelism, Status, SwitchAlternate, SwitchEdge
-from elastream.core.composition import Consistency, holder, switched
+from elastream.core.composition import Consistency, switched
 from elastream.core.observation import Composition
 from elastream.dataflow.builder import Dataflow
 from elastream.dataflow.stages import Layout, lay_out
@@ -25,11 +25,11 @@ from elastream.spark.queries.segments import RunningSegment, log_of, newest_vers
 from elastream.spark.queries.switching import Switching
 from elastream.spark.telemetry.batches import Batch, Taken
 from elastream.spark.worker.composition import CompositionCodec, Wanted, read_wanted, write_wanted
-from properties import examples
+from support.property_examples import examples
 
 
 def two_queries() -> Layout:
-    """source -> first (two alternates) -> a durable edge -> last (two alternates) -> a choice of two sinks."""
+    """Source -> first (two alternates) -> a durable edge -> last (two alternates) -> a choice of two sinks."""
     flow = Dataflow("two")
     stream = flow.source(None, load=constant(1)).map({"a": len, "b": len}, returns="n long", name="first").durable()
     ways = stream.map({"c": len, "d": len}, returns="n long", name="last").choice("way")
@@ -308,7 +308,7 @@ def test_what_is_done_ran_in_its_query_and_what_is_wanted_is_done_after_one_more
         for outcome in found.apply(step):
             assert outcome.status in (Status.ACCEPTED, Status.DONE)
             if outcome.status is Status.DONE and step.count(outcome.action) == len(step):
-                ran = found.effective[holder(queries.layout, outcome.action)]
+                ran = found.effective[outcome.action.segment(queries.layout)]
                 assert switched(ran, [outcome.action]) is ran
         versions.append(found.composition.version)
         assert versions[-1] - versions[-2] in (0, 1)

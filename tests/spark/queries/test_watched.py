@@ -6,8 +6,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from elastream.core.action import TaskId
 from elastream.core.metrics import Metric
+from elastream.core.task_id import TaskId
 from elastream.spark.jvm.stateful import StatefulOperator, StatefulStage
 from elastream.spark.placement.allocation import VolatilePlan
 from elastream.spark.placement.placing import Placing
@@ -15,9 +15,9 @@ from elastream.spark.queries.query import Instruments, Query
 from elastream.spark.queries.watched import RESTART, WatchedQueries, application_frame, layout_of, operator_frame
 from elastream.spark.telemetry.frames import task_frame
 from elastream.spark.telemetry.stage_load import PartitionLoads
-from sessions import without_jvm
-from spark_progress import START as EPOCH
-from spark_progress import line, source
+from support.batch_progress import START as EPOCH
+from support.batch_progress import line, source
+from support.sessions_without_jvm import without_jvm
 
 START = EPOCH + 1_000.0
 STAGE = StatefulStage("count0", 3, "file:/state", (StatefulOperator(0, "StateStoreSave", ("default",), 0),))

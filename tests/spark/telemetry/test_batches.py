@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from elastream.spark.telemetry.batches import Doing, planned_offsets, read_batch, read_doing, weighted_quantile
-from spark_progress import START, batches, line, source
+from support.batch_progress import START, batches, line, source
 
 
 def test_what_a_query_over_kafka_is_behind_counts_all_partitions_of_which_kafka_tells_the_mean():

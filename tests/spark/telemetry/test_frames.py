@@ -7,11 +7,11 @@ import pytest
 
 from elastream import Dataflow
 from elastream.clouds.provider import Measured
-from elastream.core.action import TaskId
 from elastream.core.frames import Frame, whole_batches
 from elastream.core.hosts import HostState, HostType, Lease
 from elastream.core.metrics import Metric
-from elastream.io import parquet, records
+from elastream.core.task_id import TaskId
+from elastream.dataflow.endpoints import parquet, records
 from elastream.loads import constant
 from elastream.spark.telemetry.frames import HostWatch, cores_used, seconds_waiting, task_frame, weights
 from elastream.spark.telemetry.stage_load import PartitionLoads

@@ -9,7 +9,7 @@ import pytest
 from elastream.core.latency import Basis
 from elastream.spark.telemetry.file_log import FileLog, files_in
 from elastream.spark.telemetry.origins import Origin, condensed
-from spark_progress import START, batches, line, source
+from support.batch_progress import START, batches, line, source
 
 QUANTILES = [START + 0.9 + point / 100 for point in range(34)]
 

@@ -9,17 +9,16 @@ import numpy as np
 import pytest
 
 from elastream.spark.jvm.stateful import StatefulOperator, StatefulStage
-from elastream.spark.telemetry import state_files as module
 from elastream.spark.telemetry.state_files import StateFile, StateSizes, delta_over_full, folders_of, state_files
-
-
-@pytest.fixture(autouse=True)
-def _every_look_may_be_had(monkeypatch):
-    monkeypatch.setattr(module, "SHARE", math.inf)
 
 
 def stage(root, partitions=2, stores=("default",)):
     return StatefulStage("count", partitions, str(root), (StatefulOperator(0, "StateStoreSave", stores),))
+
+
+def sizes_of(stage):
+    """Return sizes that may be looked at as often as a test does."""
+    return StateSizes(stage, listing_cores=math.inf)
 
 
 def write(folder, name, size, at=None):
@@ -39,7 +38,7 @@ def write_rocks(folder, name, shared):
 
 
 def test_the_state_is_the_newest_snapshot_and_what_was_written_since(tmp_path):
-    sizes = StateSizes(stage(tmp_path))
+    sizes = sizes_of(stage(tmp_path))
     write(tmp_path / "0/0", "1.delta", 100)
     write(tmp_path / "0/1", "1.delta", 300)
     sizes.look(0)
@@ -58,7 +57,7 @@ def test_the_state_is_the_newest_snapshot_and_what_was_written_since(tmp_path):
 
 
 def test_the_batch_of_a_snapshot_wrote_its_changes_too(tmp_path):
-    sizes = StateSizes(stage(tmp_path, partitions=1))
+    sizes = sizes_of(stage(tmp_path, partitions=1))
     write(tmp_path / "0/0", "1.delta", 60)
     write(tmp_path / "0/0", "1.snapshot", 120)
     sizes.look(0)
@@ -71,7 +70,7 @@ def test_a_snapshot_of_rocksdb_has_the_files_that_it_names_and_files_of_format_2
     write(tmp_path / "0/0", "4_ab-2.changelog", 600)
     write(tmp_path / "0/0", "4_ab-2.changelog.crc", 12)
     (tmp_path / "0/0/SSTs").mkdir()
-    sizes = StateSizes(stage(tmp_path, partitions=1))
+    sizes = sizes_of(stage(tmp_path, partitions=1))
     sizes.look(3)
     assert sizes.megabytes.tolist() == pytest.approx([(own + 12_600) / 1e6])
     assert sizes.delta == pytest.approx(600 / (own + 12_600))
@@ -81,7 +80,7 @@ def test_stores_of_a_join_add_up(tmp_path):
     names = ("left-keyToNumValues", "right-keyToNumValues")
     for number, name in enumerate(names, 1):
         write(tmp_path / "0/0" / name, "1.delta", 100 * number)
-    sizes = StateSizes(stage(tmp_path, 1, names))
+    sizes = sizes_of(stage(tmp_path, 1, names))
     sizes.look(0)
     assert sizes.megabytes.tolist() == pytest.approx([3e-4])
 
@@ -96,14 +95,14 @@ def test_what_files_do_not_tell_is_unknown(tmp_path, missing):
         write(tmp_path / "0/0", "3.zip", 10)
     if missing == "the file system":
         root = "hdfs://name/state"
-    sizes = StateSizes(stage(root, partitions=1))
+    sizes = sizes_of(stage(root, partitions=1))
     sizes.look(2)
     assert np.isnan(sizes.megabytes).tolist() == [True]
     assert math.isnan(sizes.delta)
 
 
 def test_before_the_first_batch_all_is_unknown(tmp_path):
-    sizes = StateSizes(stage(tmp_path))
+    sizes = sizes_of(stage(tmp_path))
     sizes.look(-1)
     assert np.isnan(sizes.megabytes).all()
     assert sizes.megabytes.shape == (2,)
@@ -111,15 +110,14 @@ def test_before_the_first_batch_all_is_unknown(tmp_path):
 
 def test_a_store_without_changes_has_a_size_and_no_delta(tmp_path):
     own = write_rocks(tmp_path / "0/0", "2.zip", [900])
-    sizes = StateSizes(stage(tmp_path, partitions=1))
+    sizes = sizes_of(stage(tmp_path, partitions=1))
     sizes.look(1)
     assert sizes.megabytes.tolist() == pytest.approx([(own + 900) / 1e6])
     assert math.isnan(sizes.delta)
 
 
-def test_a_look_that_took_long_is_not_had_again_at_once(tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "SHARE", 1e-9)
-    sizes = StateSizes(stage(tmp_path, partitions=1))
+def test_a_look_that_took_long_is_not_repeated_at_once(tmp_path):
+    sizes = StateSizes(stage(tmp_path, partitions=1), listing_cores=1e-9)
     write(tmp_path / "0/0", "1.delta", 10)
     sizes.look(0)
     write(tmp_path / "0/0", "2.delta", 10)

@@ -5,8 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from elastream.core.action import TaskId
 from elastream.core.metrics import Metric
+from elastream.core.task_id import TaskId
 from elastream.spark.telemetry.stage_load import StageLoad
 from elastream.spark.telemetry.traffic import Traffic, read_flows
 

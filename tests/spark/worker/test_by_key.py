@@ -26,8 +26,8 @@ from elastream.spark.worker.composition import CompositionCodec
 from elastream.spark.worker.fused import Walk, walked
 from elastream.spark.worker.key_table import Lookup, put_in_use
 from elastream.spark.worker.runner import OperatorFailed, explain_failure
-from properties import examples
-from under import Under
+from support.fixed_carrier import Under
+from support.property_examples import examples
 
 RECORD = pa.schema([("key", pa.string()), ("group", pa.int64()), ("n", pa.int64())])
 DDL = "key string, group long, n long"

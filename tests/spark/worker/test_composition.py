@@ -31,7 +31,7 @@ from elastream.spark.worker.composition import (
 
 
 def a_chain(alternates: list[int], waits: list[bool], targets: int = 1, selects: tuple[str, ...] = ()) -> Graph:
-    """source -> op0 -> op1 ... -> one of `targets` sinks, the operators with that many alternates each."""
+    """Source -> op0 -> op1 ... -> one of `targets` sinks, the operators with that many alternates each."""
     operators = [Operator("source", Kind.SOURCE)]
     for number, (count, waiting) in enumerate(zip(alternates, waits, strict=True)):
         functions = tuple(Alternate(f"a{n}", len, Form.MAP) for n in range(count))

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from elastream.dataflow.endpoints import Fold
 from elastream.spark.worker.signals import Folding, Part, SignalTap, folded
-from properties import examples
+from support.property_examples import examples
 
 VALUES = st.lists(st.one_of(st.none(), st.just(math.nan), st.integers(-(2**40), 2**40)), max_size=30)
 PLAIN = {

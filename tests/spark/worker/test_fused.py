@@ -30,8 +30,8 @@ from elastream.spark.worker.fused import ENTRY, Carrier, Walk, walked
 from elastream.spark.worker.leaving import EXIT, ORDER
 from elastream.spark.worker.meter import MeterRow, merged
 from elastream.spark.worker.runner import OperatorFailed, explain_failure
-from properties import examples
-from under import Under
+from support.fixed_carrier import Under
+from support.property_examples import examples
 
 COLUMNS = {
     "n long": pa.schema([("n", pa.int64())]),

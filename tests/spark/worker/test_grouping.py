@@ -15,7 +15,7 @@ from elastream.dataflow.windows import Pairs, Window
 from elastream.spark.worker.leaving import EXIT, ORDER
 from elastream.spark.worker.runner import Implementation, OperatorFailed
 from elastream.spark.worker.windows import Grouping, Kept, frame_of, packed
-from properties import examples
+from support.property_examples import examples
 
 NUMBERS = pa.schema([("k", pa.string()), ("n", pa.int64()), ("last", pa.bool_())])
 OTHERS = pa.schema([("k", pa.string()), ("m", pa.int64())])

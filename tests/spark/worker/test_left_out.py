@@ -28,8 +28,8 @@ from elastream.spark.worker.fused import Walk, walked
 from elastream.spark.worker.key_table import put_in_use
 from elastream.spark.worker.left_out import KEPT, LeftOut
 from elastream.spark.worker.runner import OperatorFailed
-from properties import examples
-from under import Under
+from support.fixed_carrier import Under
+from support.property_examples import examples
 
 COLUMNS = {"n long": pa.schema([("n", pa.int64())]), "n long, m long": pa.schema([("n", pa.int64()), ("m", pa.int64())])}
 NUMBERS = COLUMNS["n long"]

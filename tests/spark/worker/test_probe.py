@@ -9,7 +9,7 @@ import psutil
 import pytest
 
 from elastream.spark.worker import probe
-from waiting import wait_until
+from support.waiting import wait_until
 
 DAEMON = """
 import os, sys, time

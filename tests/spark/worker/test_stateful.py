@@ -25,7 +25,7 @@ from elastream.spark.worker.key_table import put_in_use
 from elastream.spark.worker.runner import Implementation, OperatorFailed, explain_failure
 from elastream.spark.worker.stateful import MOMENT, WATCHED, Choice, Keyed, state_function
 from elastream.spark.worker.states import States
-from properties import examples
+from support.property_examples import examples
 
 NAMES = ("sum", "all", "last")
 SUM = StructType([StructField("total", LongType()), StructField("n", LongType())])

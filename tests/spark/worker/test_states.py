@@ -24,7 +24,7 @@ from pyspark.sql.types import (
 )
 
 from elastream.spark.worker.states import States
-from properties import examples
+from support.property_examples import examples
 
 
 def schema(*kinds) -> StructType:

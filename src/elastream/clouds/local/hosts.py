@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 
 from elastream.clouds.local.cluster import LocalCluster
 from elastream.clouds.local.java import DRIVER_OPTIONS
-from elastream.clouds.provider import HostStatus, Measured, Phase, Reach, RunState, Terms
+from elastream.clouds.provider import HostStatus, Measured, Phase, Provider, Reach, RunState, Terms
 from elastream.core.hosts import HostType
 from elastream.errors import CloudError, ElastreamError
 
@@ -45,7 +45,7 @@ class _Host:
     reason: str = ""
 
 
-class LocalHosts:
+class LocalHosts(Provider):
     """The hosts of `cluster`, which runs and is closed with it. clock: monotonic seconds."""
 
     def __init__(
@@ -134,10 +134,6 @@ class LocalHosts:
         with self._lock:
             left = {name for name, state in self.cluster.status().items() if not state["gone"]}
             return left | {name for name, host in self._hosts.items() if host.started is None}
-
-    def owed(self) -> float | None:
-        """None: who pays for this machine pays for nothing else."""
-        return None
 
     def close(self) -> None:
         """End everything and return when nothing is left; may be called twice."""

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from elastream.clouds.local.cluster import HEAP_SHARE, MOST_HOSTS, LocalCluster, executor_memory
 from elastream.clouds.local.hosts import LocalHosts
 from elastream.clouds.local.network import Link
-from elastream.clouds.provider import ExistingSession
+from elastream.clouds.provider import Cloud, ExistingSession
 from elastream.core.alarm import Alarms
 from elastream.core.hosts import Billing, HostType
 from elastream.errors import CloudError, ElastreamError
@@ -27,7 +27,7 @@ MOST_REGIONS = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Local:
+class Local(Cloud):
     """Hosts that are processes on this machine: `Local(host_type="small", max_hosts=6)`.
 
     host_type: a name in `HOST_TYPES`, or a `HostType` (its `slots` are tasks at once, its `cores` a CPU quota, its `memory`

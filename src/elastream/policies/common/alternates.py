@@ -12,7 +12,6 @@ from typing import TypeAlias
 import numpy as np
 
 from elastream.core.action import Switch, SwitchAlternate, SwitchEdge
-from elastream.core.composition import holder
 from elastream.core.frames import Frame, known_sum
 from elastream.core.guarding import Standing
 from elastream.core.metrics import Metric
@@ -112,7 +111,7 @@ def under_way(observation: Observation, element: Choosable) -> bool:
     """Whether the element was switched, and no batch has been committed yet that ran so; False where that is not known."""
     if not observation.effective:
         return False
-    effective = observation.effective.get(holder(observation.context.layout, element.switch(element.active, "")))
+    effective = observation.effective.get(element.switch(element.active, "").segment(observation.context.layout))
     if effective is None:
         return False
     runs = effective.choices if element.choice else effective.alternates

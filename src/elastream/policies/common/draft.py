@@ -11,11 +11,12 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from elastream.core.action import Action, LeaseHost, MoveTask, SetParallelism, TaskId
+from elastream.core.action import Action, LeaseHost, MoveTask, SetParallelism
 from elastream.core.frames import Floats, Integers
 from elastream.core.hosts import HostState, HostType, Lease
 from elastream.core.metrics import Metric
 from elastream.core.observation import Observation
+from elastream.core.task_id import TaskId
 from elastream.dataflow.stages import Unit
 from elastream.policies.common.placement import balance
 

@@ -11,13 +11,14 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from elastream.core.action import Action, ReleaseHost, TaskId
+from elastream.core.action import Action, ReleaseHost
 from elastream.core.decision import Unknown
 from elastream.core.frames import Frame
 from elastream.core.hosts import HostState
 from elastream.core.metrics import Metric, Rows
 from elastream.core.observation import Observation
 from elastream.core.qos import live_edges, rates_over
+from elastream.core.task_id import TaskId
 from elastream.core.wording import counted
 from elastream.dataflow.operators import Kind, Operator
 from elastream.dataflow.stages import Unit

@@ -12,12 +12,13 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from elastream.core.action import Action, CancelDrain, DrainHost, LeaseHost, MoveTask, ReleaseHost, SetParallelism, TaskId
+from elastream.core.action import Action, CancelDrain, DrainHost, LeaseHost, MoveTask, ReleaseHost, SetParallelism
 from elastream.core.decision import Proposal
 from elastream.core.hosts import HostState, HostType
 from elastream.core.metrics import Metric, Needs, Rows
 from elastream.core.observation import Context, Observation
-from elastream.core.plant import Plan
+from elastream.core.plant import Plan, Policy
+from elastream.core.task_id import TaskId
 from elastream.core.wording import counted
 from elastream.errors import InputError
 from elastream.policies.common.measures import TICK, host_capacity
@@ -265,7 +266,7 @@ class E2dfMemory:
 
 
 @dataclass(frozen=True)
-class E2df:
+class E2df(Policy):
     """The policy.
 
     scale_out, scale_in: S_s-out and c. spare: C_r. initial: R_init, hosts over which replicas are first spread, by count.

@@ -18,7 +18,7 @@ from elastream.core.frames import Floats, Integers
 from elastream.core.hosts import HostState
 from elastream.core.metrics import Metric, Needs, Rows
 from elastream.core.observation import Context, Exchange, Observation
-from elastream.core.plant import Plan
+from elastream.core.plant import Plan, Policy
 from elastream.errors import InputError
 from elastream.policies.common.measures import TICK, host_capacity
 from elastream.policies.elastic_allocator.exact import deviation
@@ -82,7 +82,7 @@ class Settling:
 
 
 @dataclass(frozen=True)
-class ElasticAllocator:
+class ElasticAllocator(Policy):
     """The policy: every `period` seconds, tasks of `operators` are allocated in addition to all others.
 
     What a host does for others counts as its load before (C0 and B_pre, section IV): its measured use of cores and link,
@@ -113,7 +113,7 @@ class ElasticAllocator:
             raise InputError(f"objective is {self.objective!r}; it must be {' or '.join(map(repr, map(str, Objective)))}")
 
     needs: ClassVar[Needs] = frozenset({(Rows.TASK, Metric.BUSY_CORES)})
-    exchanges: ClassVar = True
+    wants_traffic: ClassVar = True
     """It reads who sends whom how much, which a plant may have to measure for it."""
     name: ClassVar = "elastic_allocator"
 
@@ -130,9 +130,9 @@ class ElasticAllocator:
         actions = (*missing_hosts(observation, self.hosts), *moves)
         return Plan(actions, known, unknown=self._lacking(observation))
 
-    def unfit(self, context: Context) -> str:
-        """Why it can do nothing; empty where it can."""
-        return places_only(self.name, self.hosts, context)
+    def unsupported_reason(self, context: Context) -> str | None:
+        """Return why it can do nothing, or None."""
+        return places_only(self.name, self.hosts, context) or None
 
     def _lacking(self, observation: Observation) -> tuple[Unknown, ...]:
         """The task whose need is unknown, for which all are left where they are."""

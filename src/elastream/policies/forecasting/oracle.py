@@ -19,7 +19,7 @@ from elastream.core.prospect import Prospect
 from elastream.dataflow.endpoints import ArrivalPattern
 from elastream.errors import InputError
 from elastream.loads.pattern import counts
-from elastream.policies.forecasting.series import QUANTILES, Ahead, Book, Outlook, SeriesOf, TimeSeries
+from elastream.policies.forecasting.series import QUANTILES, Ahead, Book, Forecaster, Outlook, SeriesOf, TimeSeries
 
 Spread: TypeAlias = Literal["variance", "deviation"]
 """What is half of the error of a step."""
@@ -136,3 +136,8 @@ def _means(value: Callable[[Floats], Floats], edges: Floats) -> Floats:
     times = edges[:-1, None] + np.diff(edges)[:, None] * within
     found: Floats = value(times).mean(axis=1)
     return found
+
+
+def informed(forecaster: Forecaster, prospect: Prospect) -> Forecaster:
+    """Return an oracle that knows the run to come; other forecasters as they are."""
+    return forecaster.prepared(prospect) if isinstance(forecaster, Oracle) else forecaster

@@ -14,10 +14,10 @@ import numpy as np
 from elastream.core.frames import Floats
 from elastream.core.metrics import Metric, Rows
 from elastream.core.observation import Context, Observation
-from elastream.core.prospect import Prospect, prepared
+from elastream.core.prospect import Prospect
 from elastream.core.wording import counted
 from elastream.errors import InputError
-from elastream.policies.forecasting.oracle import Oracle, Spread
+from elastream.policies.forecasting.oracle import Oracle, Spread, informed
 from elastream.policies.forecasting.seasonal import BackTested
 from elastream.policies.forecasting.series import Ahead, Book, Forecaster, Outlook, SeriesOf, TimeSeries, collected
 from elastream.policies.look_ahead.planner import Hold, look_ahead
@@ -103,13 +103,13 @@ class LookAhead(ValueCost):
                 raise InputError(f"forecast is {self.forecast!r}; it is 'real' or 'oracle'")
         return self.forecast
 
-    def unfit(self, context: Context) -> str:
-        """Why it can do nothing; empty where it can."""
-        return super().unfit(context) or (self.forecaster.lacking() if self.ahead else "")
+    def unsupported_reason(self, context: Context) -> str | None:
+        """Return why it can do nothing, or None."""
+        return super().unsupported_reason(context) or (self.forecaster.lacking() or None if self.ahead else None)
 
     def prepared(self, prospect: Prospect) -> "LookAhead":
         """With an oracle that knows the run to come."""
-        return replace(self, forecast=prepared(self.forecaster, prospect)) if self.ahead else self
+        return replace(self, forecast=informed(self.forecaster, prospect)) if self.ahead else self
 
     def _concluded(
         self, asked: Asked, own: Foreseen, wanted: Deployment, remarks: tuple[str, ...] = (), why: str = ""

@@ -13,14 +13,15 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from elastream.core.action import Action, CancelDrain, DrainHost, ReleaseHost, SetParallelism, SwitchAlternate, TaskId
+from elastream.core.action import Action, CancelDrain, DrainHost, ReleaseHost, SetParallelism, SwitchAlternate
 from elastream.core.decision import Unknown
 from elastream.core.frames import Floats, Integers
 from elastream.core.hosts import HostState
 from elastream.core.metrics import Metric, Needs, Rows
 from elastream.core.observation import Context, Observation
-from elastream.core.plant import Plan
+from elastream.core.plant import Plan, Policy
 from elastream.core.qos import live_edges, rates_over
+from elastream.core.task_id import TaskId
 from elastream.core.wording import at_most
 from elastream.dataflow.stages import Unit
 from elastream.errors import InputError
@@ -340,7 +341,7 @@ class Answer:
 
 
 @dataclass(frozen=True)
-class ValueCost:
+class ValueCost(Policy):
     """What all policies of value against cost share; each has a `search`.
 
     throughput, tolerance: relative throughput that is to hold, what waits counted, and by how much it may be off (thesis:
@@ -413,10 +414,10 @@ class ValueCost:
             unknown=answer.unknown,
         )
 
-    def unfit(self, context: Context) -> str:
-        """Why it can do nothing; empty where it can."""
+    def unsupported_reason(self, context: Context) -> str | None:
+        """Return why it can do nothing, or None."""
         if context.host_types:
-            return ""
+            return None
         return (
             "it weighs value against the cost of hosts, and there is no type of host to lease: declare one with its price"
         )

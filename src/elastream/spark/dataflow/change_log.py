@@ -59,21 +59,29 @@ def write_changes(frame: DataFrame, path: Place, batch: int, key: Sequence[str],
             log.warning("the change log %s was not tidied up", path, exc_info=True)
 
 
-def tidy(path: Place, batch: int, key: Sequence[str], before: float) -> None:
-    """Merge batches up to SPARE before `batch`, and put those together that were written before epoch second `before`."""
+def tidy(
+    path: Place, batch: int, key: Sequence[str], before: float, *, run: int = RUN, spare: int = SPARE, most: int = MOST
+) -> None:
+    """Merge batches up to `spare` before `batch`, and put those together that were written before epoch second `before`.
+
+    Args:
+        run: Fewest past batches that are put together.
+        spare: Newest batches that are left alone.
+        most: Past batches that are put together, however small they are.
+    """
     folders, runs = _batches(path), _runs(path)
     upto = runs[-1].last if runs else -1
-    fresh = [(number, folder) for number, folder in folders if upto < number <= batch - SPARE]
+    fresh = [(number, folder) for number, folder in folders if upto < number <= batch - spare]
     if parts := _read(fresh):
-        run = _Run(fresh[0][0], upto := fresh[-1][0], path / MERGED)
-        runs.append(_merged(run, newest(parts, key), path))
+        fresh_run = _Run(fresh[0][0], upto := fresh[-1][0], path / MERGED)
+        runs.append(_merged(fresh_run, newest(parts, key), path))
     while len(runs) > 1 and _bytes(runs[-2].file) < 2 * _bytes(runs[-1].file):
         younger, older = runs.pop(), runs.pop()
         parts = [(each.first, pq.ParquetFile(readable(each.file)).read()) for each in (older, younger)]
         runs.append(_merged(_Run(older.first, younger.last, path / MERGED), newest(parts, key), path))
         for each in (older, younger):
             each.file.unlink()
-    _put_together([each for each in folders if each[0] <= upto], key, before)
+    _put_together([each for each in folders if each[0] <= upto], key, before, run, most)
 
 
 def newest_rows(path: Place, key: Sequence[str]) -> pd.DataFrame | None:
@@ -166,7 +174,7 @@ def _files(folder: Place) -> list[FolderEntry]:
     return sorted(each for each in scanned(folder) if each.name.endswith(".parquet") and each.name[0] != ".")
 
 
-def _put_together(folders: Sequence[tuple[int, Place]], key: Sequence[str], before: float) -> None:
+def _put_together(folders: Sequence[tuple[int, Place]], key: Sequence[str], before: float, run: int, most: int) -> None:
     """Let the youngest of the batches that were written before epoch second `before` hold the newest rows of them all.
 
     Where earlier ones were put together, the first holds them. All is written anew only once as much has come as it has.
@@ -177,7 +185,7 @@ def _put_together(folders: Sequence[tuple[int, Place]], key: Sequence[str], befo
             break
         past.append(each)
     sizes = [sum(each.bytes for each in _files(folder)) for _, folder in past]
-    if len(past) <= RUN or (sum(sizes[1:]) < sizes[0] and len(past) < MOST):
+    if len(past) <= run or (sum(sizes[1:]) < sizes[0] and len(past) < most):
         return
     _write(newest(_read(past), key).drop_columns([FIRST]), past[-1][1] / "changes.parquet")
     for _, folder in past[:-1]:

@@ -1,18 +1,25 @@
-"""Applies the actions that concern hosts. Each may be repeated and has its effect once; a refusal says why in a sentence.
+"""Handlers of the actions on hosts. Each may be repeated and has its effect once; a refusal says why in a sentence.
 
 How a host comes and goes is `Hosts`' affair; where its tasks go is the caller's.
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TypeAlias
 
-from elastream.core.action import Action, CancelDrain, DrainHost, LeaseHost, Outcome, ReleaseHost, RenewHost, Status
+from elastream.core.action import (
+    Action,
+    ActionTable,
+    CancelDrain,
+    DrainHost,
+    LeaseHost,
+    Outcome,
+    ReleaseHost,
+    RenewHost,
+    Status,
+)
 from elastream.core.hosts import ACTIVE, HostState, HostType
 from elastream.core.wording import counted
 from elastream.spark.hosts.hosts import Hosts
-
-HostAction: TypeAlias = LeaseHost | RenewHost | DrainHost | CancelDrain | ReleaseHost
 
 ANYWHERE = "local"
 """The region of an action whose policy leaves it to the host type."""
@@ -30,21 +37,16 @@ class HostActions:
     most: int
     empty: Callable[[str], object]
 
-    def apply(self, action: HostAction) -> Outcome:
-        """Do `action`, or say why not; raises what `Hosts` raises."""
-        match action:
-            case LeaseHost():
-                return self._lease(action)
-            case RenewHost(host):
-                return self.hosts.expect(action, host, *ACTIVE) or Outcome(action, Status.DONE)
-            case DrainHost(host):
-                return self._drain(action, host)
-            case CancelDrain(host):
-                return self._cancel_drain(action, host)
-            case ReleaseHost(host):
-                return self._release(action, host)
+    def handle(self, table: ActionTable) -> None:
+        """Add the handlers to `table`."""
+        table.on(LeaseHost, self.lease)
+        table.on(RenewHost, self.renew)
+        table.on(DrainHost, self.drain)
+        table.on(CancelDrain, self.cancel_drain)
+        table.on(ReleaseHost, self.release)
 
-    def _lease(self, action: LeaseHost) -> Outcome:
+    def lease(self, action: LeaseHost) -> Outcome:
+        """Request the host; raises what `Hosts` raises."""
         host, known = action.host, self.hosts.leases.get(action.host)
         if known is not None and known.active:
             return Outcome(action, Status.DONE)
@@ -63,7 +65,13 @@ class HostActions:
         self.hosts.lease(host, kind)
         return Outcome(action, Status.ACCEPTED)
 
-    def _drain(self, action: DrainHost, host: str) -> Outcome:
+    def renew(self, action: RenewHost) -> Outcome:
+        """Check that the host is leased: leases continue by themselves."""
+        return self.hosts.expect(action, action.host, *ACTIVE) or Outcome(action, Status.DONE)
+
+    def drain(self, action: DrainHost) -> Outcome:
+        """Move the host's tasks to the others."""
+        host = action.host
         if self.hosts.state(host) is HostState.DRAINING:
             return Outcome(action, Status.DONE)
         refusal = self.hosts.expect(action, host, HostState.RUNNING) or self._alone(action, host)
@@ -73,7 +81,9 @@ class HostActions:
         self.empty(host)
         return Outcome(action, Status.ACCEPTED)
 
-    def _cancel_drain(self, action: CancelDrain, host: str) -> Outcome:
+    def cancel_drain(self, action: CancelDrain) -> Outcome:
+        """Return a draining host to service."""
+        host = action.host
         if self.hosts.state(host) is HostState.RUNNING:
             return Outcome(action, Status.DONE)
         if refusal := self.hosts.expect(action, host, HostState.DRAINING):
@@ -81,7 +91,9 @@ class HostActions:
         self.hosts.cancel_drain(host)
         return Outcome(action, Status.DONE)
 
-    def _release(self, action: ReleaseHost, host: str) -> Outcome:
+    def release(self, action: ReleaseHost) -> Outcome:
+        """End the lease once the host's tasks are elsewhere."""
+        host = action.host
         state = self.hosts.state(host)
         if state in (HostState.RELEASING, HostState.RELEASED):
             return Outcome(action, Status.DONE if state is HostState.RELEASED else Status.ACCEPTED)

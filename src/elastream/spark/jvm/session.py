@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
 import psutil
 from py4j.protocol import Py4JError
@@ -26,12 +26,9 @@ from pyspark.sql import SparkSession
 from elastream.clouds.local.closed import POOL_TOKEN
 from elastream.clouds.local.java import DRIVER_OPTIONS, SCALA, linked_home, scala_version, spark_home
 from elastream.errors import EnvironmentProblem, InputError
+from elastream.settings import StateStore
 from elastream.spark.jvm.adapters import for_release
 from elastream.spark.jvm.gateway import jvm_of, why_in_java
-
-StateStore: TypeAlias = Literal["memory", "disk"]
-"""Where executors keep keyed state between batches: in their heap (Spark's default store), or on disk (RocksDB), for state
-that the heap cannot hold. Both write every change to the checkpoint; on disk a batch and a move cost more."""
 
 STATE_STORES: Mapping[StateStore, Mapping[str, str]] = MappingProxyType(
     {

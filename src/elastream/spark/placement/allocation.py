@@ -1,8 +1,8 @@
 """The allocation plan: the planned host of each task, in an append-only file.
 
-Tasks and resources are decoupled as in N-Storm (section 3.1): the planner writes new versions, the mover reads the newest
-one each period, and neither waits for the other. A version is on disk before it takes effect, so that a restarted driver
-finds it.
+Tasks and resources are decoupled as in N-Storm (section 3.1): the planner writes new versions, the reconciler reads the
+newest one each period, and neither waits for the other. A version is on disk before it takes effect, so that a restarted
+driver finds it.
 """
 
 import contextlib
@@ -16,7 +16,7 @@ from io import FileIO
 from pathlib import Path
 from types import MappingProxyType
 
-from elastream.core.action import TaskId
+from elastream.core.task_id import TaskId
 from elastream.errors import EnvironmentProblem, InputError
 from elastream.recording.directory import create_private
 from elastream.recording.formats import marked, unmarked
@@ -52,8 +52,8 @@ class AllocationStore:
     is damaged elsewhere.
     """
 
-    def __init__(self, path: Path | str) -> None:
-        self.path = Path(path)
+    def __init__(self, path: Path | str, *, max_bytes: int = LONGEST) -> None:
+        self.path, self._max_bytes = Path(path), max_bytes
         self._lock = threading.Lock()
         self._latest = EMPTY
         self.bytes_written = 0
@@ -107,7 +107,7 @@ class AllocationStore:
             self.bytes_written += len(content)
             self._read += len(content)
             self._latest = self._after(entry)
-            if self._read > LONGEST:
+            if self._read > self._max_bytes:
                 self._write_anew()
             return self._latest
 

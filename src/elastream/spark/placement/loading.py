@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
-from elastream.core.action import TaskId
 from elastream.core.alarm import AlarmedThread, Alarms
+from elastream.core.task_id import TaskId
 from elastream.spark.jvm.executors import Location
 
 log = logging.getLogger(__name__)

@@ -11,9 +11,9 @@ import threading
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from elastream.core.action import TaskId
 from elastream.core.alarm import Alarms
 from elastream.core.migration import Migration, MigrationState
+from elastream.core.task_id import TaskId
 from elastream.spark.jvm.executors import Location
 from elastream.spark.jvm.state_partitions import StatePartitions
 from elastream.spark.placement.allocation import Allocation, AllocationStore, VolatilePlan

@@ -8,8 +8,8 @@ copies have an order under every policy.
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 
-from elastream.core.action import TaskId
 from elastream.core.ring import Ring, in_zones
+from elastream.core.task_id import TaskId
 from elastream.spark.placement.placing import Placing
 
 

@@ -5,7 +5,16 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from elastream.core.action import Action, Outcome, SetKeyTable, SetParallelism, Status, Switch, SwitchAlternate, SwitchEdge
+from elastream.core.action import (
+    ActionTable,
+    Outcome,
+    SetKeyTable,
+    SetParallelism,
+    Status,
+    Switch,
+    SwitchAlternate,
+    SwitchEdge,
+)
 from elastream.core.composition import Consistency, Update, update_figures
 from elastream.core.frames import Frame
 from elastream.core.latency import Basis
@@ -38,7 +47,6 @@ class CompiledQueries:
     tests and benchmarks.
     """
 
-    kinds = frozenset({"SwitchAlternate", "SwitchEdge", "SetKeyTable", "SetParallelism"})
     real_time: tuple[str, ...] = ()
 
     def __init__(
@@ -136,22 +144,23 @@ class CompiledQueries:
         """Take a change further that waits until records are drained; whether one still does."""
         return self._switching.settle()
 
-    def apply(self, action: Action) -> Outcome:
-        """Compose anew and let that hold from one of the next batches on, or say why not."""
-        match action:
-            case SwitchAlternate() | SwitchEdge() | SetKeyTable():
-                (outcome,) = self.switch([action])
-                return outcome
-            case SetParallelism(operator) if operator not in self.layout.graph.by_name:
-                return Outcome(action, Status.REFUSED, f"there is no operator {operator!r}")
-            case SetParallelism(operator, instances):
-                if operator not in self.scalable:
-                    return Outcome(action, Status.REFUSED, f"the parallelism of {operator!r} is fixed while its query runs")
-                if instances < 1:
-                    return Outcome(action, Status.REFUSED, f"{instances} instances: at least 1 is needed")
-                self._scalings[operator] += self._switching.widen(action)
-                return Outcome(action, Status.DONE)
-        raise AssertionError(f"{action} is none of {sorted(self.kinds)}")
+    def handle(self, table: ActionTable) -> None:
+        """Add the handlers of all that concerns queries to `table`."""
+        for kind in (SwitchAlternate, SwitchEdge, SetKeyTable):
+            table.on(kind, lambda action: self.switch([action])[0])
+        table.answer(SetParallelism, self._scale)
+
+    def _scale(self, action: SetParallelism) -> tuple[Status, str]:
+        """Let one of the next batches have that parallelism."""
+        operator = action.operator
+        if operator not in self.layout.graph.by_name:
+            return Status.REFUSED, f"there is no operator {operator!r}"
+        if operator not in self.scalable:
+            return Status.REFUSED, f"the parallelism of {operator!r} is fixed while its query runs"
+        if action.instances < 1:
+            return Status.REFUSED, f"{action.instances} instances: at least 1 is needed"
+        self._scalings[operator] += self._switching.widen(action)
+        return Status.DONE, ""
 
     def finished(self, now: float) -> bool:
         """Whether every shaped load has ended and been processed; raises ElastreamError where a query has failed."""

@@ -31,7 +31,7 @@ from dataclasses import replace
 from typing import TypeAlias
 
 from elastream.core.action import Outcome, SetKeyTable, SetParallelism, Status, Switch
-from elastream.core.composition import Consistency, holder, refusal, switched
+from elastream.core.composition import Consistency, switched
 from elastream.core.observation import Composition
 from elastream.dataflow.stages import Layout
 from elastream.errors import ElastreamError
@@ -94,7 +94,7 @@ class Switching:
     def apply(self, switches: Sequence[Switch]) -> tuple[Outcome, ...]:
         """Do all of these that are possible as one new composition, and answer each; raises as `switch` does."""
         with self._lock:
-            refused = [refusal(self._layout.graph, each) or self._unusable(each) for each in switches]
+            refused = [each.refusal(self._layout.graph) or self._unusable(each) for each in switches]
             self._compose(switched(self.composition, [s for s, no in zip(switches, refused, strict=True) if not no]))
             return tuple(
                 Outcome(each, Status.REFUSED, no) if no else Outcome(each, *self._standing(each))
@@ -146,7 +146,7 @@ class Switching:
 
     def _standing(self, switch: Switch) -> tuple[Status, str]:
         """DONE where the newest committed batch of the query with the element ran so, and all since; else ACCEPTED."""
-        effective = self.effective.get(holder(self._layout, switch))
+        effective = self.effective.get(switch.segment(self._layout))
         if effective is not None:
             since = [effective, *(each for version, each in self._versions.items() if version > effective.version)]
             if all(switched(each, [switch]) is each for each in since):

@@ -16,7 +16,16 @@ from types import MappingProxyType
 
 import numpy as np
 
-from elastream.core.action import Action, Outcome, Status, Switch
+from elastream.core.action import (
+    ActionTable,
+    Outcome,
+    SetKeyTable,
+    SetParallelism,
+    Status,
+    Switch,
+    SwitchAlternate,
+    SwitchEdge,
+)
 from elastream.core.frames import Frame
 from elastream.core.latency import Basis
 from elastream.core.metrics import Metric
@@ -31,6 +40,7 @@ from elastream.spark.telemetry.batches import Batch, weighted_quantile
 from elastream.spark.telemetry.frames import state_columns
 from elastream.spark.telemetry.stage_load import PartitionLoads
 
+WRITTEN = "a query that someone else wrote runs as it was written"
 RESTART = 15.0
 """Seconds that a query which has ended is waited for: the user may start it again from its checkpoint."""
 NAN = float("nan")
@@ -42,7 +52,6 @@ log = logging.getLogger(__name__)
 class WatchedQueries:
     """The queries of a session that are chosen, through all their runs. chosen: their ids, None for every one that runs."""
 
-    kinds: frozenset[str] = frozenset()
     scalable: frozenset[str] = frozenset()
     composition = Composition()
     effective: Mapping[str, Composition] = MappingProxyType({})
@@ -110,13 +119,14 @@ class WatchedQueries:
         """Seconds by query for which a batch has been under way that takes unusually long."""
         return stalled(self.live, wall)
 
-    def apply(self, action: Action) -> Outcome:
-        """Refuse it."""
-        return Outcome(action, Status.REFUSED, "a query that someone else wrote runs as it was written")
+    def handle(self, table: ActionTable) -> None:
+        """Let `table` refuse what concerns queries."""
+        for kind in (SwitchAlternate, SwitchEdge, SetKeyTable, SetParallelism):
+            table.refuse(kind, WRITTEN)
 
     def switch(self, switches: Sequence[Switch]) -> tuple[Outcome, ...]:
         """Refuse them."""
-        return tuple(self.apply(each) for each in switches)
+        return tuple(Outcome(each, Status.REFUSED, WRITTEN) for each in switches)
 
     def settle(self) -> bool:
         """Nothing of it waits."""

@@ -8,10 +8,10 @@ from types import MappingProxyType
 import numpy as np
 
 from elastream.clouds.provider import Measured
-from elastream.core.action import TaskId
 from elastream.core.frames import CPU_WINDOW, LONGEST, Floats, Frame, TaskFrame
 from elastream.core.hosts import HostState, Lease
 from elastream.core.metrics import Metric
+from elastream.core.task_id import TaskId
 from elastream.dataflow.graph import Graph
 from elastream.spark.telemetry.speeds import HostSpeed
 from elastream.spark.telemetry.stage_load import PartitionLoads

@@ -122,7 +122,8 @@ class _Store:
 class StateSizes:
     """Sizes of the state of one run of a stage, as of the newest batch that `look` was told of."""
 
-    def __init__(self, stage: StatefulStage) -> None:
+    def __init__(self, stage: StatefulStage, *, listing_cores: float = SHARE) -> None:
+        self._listing_cores = listing_cores
         self._unknown = np.full(stage.partitions, NAN)
         self._stores = [[_Store(folder) for folder in stores] for stores in folders_of(stage)]
         self._version, self._not_before = 0, 0.0
@@ -137,7 +138,7 @@ class StateSizes:
             for store in stores:
                 store.look(self._version)
         spent = time.monotonic() - began
-        self._not_before = began + spent / SHARE
+        self._not_before = began + spent / self._listing_cores
 
     @property
     def megabytes(self) -> Floats:

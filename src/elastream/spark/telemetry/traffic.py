@@ -15,10 +15,10 @@ from itertools import groupby
 import numpy as np
 from pyspark.sql import SparkSession
 
-from elastream.core.action import TaskId
 from elastream.core.frames import Floats, Frame, Integers
 from elastream.core.metrics import Metric
 from elastream.core.observation import UNMEASURED, Exchange
+from elastream.core.task_id import TaskId
 from elastream.spark.jvm.driver_side import HERE, DriverSide
 from elastream.spark.jvm.gateway import java_context
 from elastream.spark.telemetry.stage_load import StageLoad

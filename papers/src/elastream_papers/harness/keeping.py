@@ -1,0 +1,126 @@
+"""Results of cases kept in a file as they come, so that an interrupted experiment continues.
+
+A result is found by all that its case says; a file of other code is refused. Results are pickled: read only files that this
+program wrote.
+"""
+
+import hashlib
+import os
+import pickle
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import fields, is_dataclass
+from enum import Enum
+from functools import cache
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+import elastream
+import elastream_papers
+from elastream.errors import EnvironmentProblem, InputError
+
+MAGIC = "elastream results"
+"""First of a file, beside the digest of the code."""
+
+
+class KeptResults:
+    """The results in one file. Raises InputError where that is of other code or no such file, and EnvironmentProblem where
+    it cannot be read or written."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._found: dict[str, Any] = {}
+        try:
+            self._file: IO[bytes] = path.open("r+b" if path.exists() else "x+b")
+            end = self._read()
+            self._file.seek(end)
+            self._file.truncate()
+            if not end:
+                self._append((MAGIC, _code()))
+        except OSError as error:
+            raise EnvironmentProblem(f"cannot keep results in {path}: {error.strerror or error}") from None
+
+    def __len__(self) -> int:
+        return len(self._found)
+
+    def has(self, run: Callable[..., Any], case: object) -> bool:
+        """Whether there is a result of `run` for `case`."""
+        return _named(run, case) in self._found
+
+    def of(self, run: Callable[..., Any], case: object) -> Any:
+        """The result of `run` for `case`."""
+        return self._found[_named(run, case)]
+
+    def add(self, run: Callable[..., Any], case: object, result: object) -> None:
+        """Keep a result: it is on disk when this returns."""
+        name = _named(run, case)
+        self._found[name] = result
+        self._append((name, result))
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+    def _append(self, row: tuple[str, Any]) -> None:
+        self._file.write(pickle.dumps(row))
+        self._file.flush()
+        os.fsync(self._file.fileno())
+
+    def _read(self) -> int:
+        """Take what is there; returns where the last whole row ends. What an interrupted write left behind is dropped."""
+        end, first = 0, True
+        while True:
+            try:
+                name, value = pickle.load(self._file)
+            except EOFError:
+                return end
+            except Exception as error:
+                if first:
+                    raise InputError(f"{self.path} is no file of results: {error}") from None
+                return end
+            if first and (name, value) != (MAGIC, _code()):
+                raise InputError(f"{self.path} has results of other code: remove it, or give another file")
+            if not first:
+                self._found[name] = value
+            end, first = self._file.tell(), False
+
+
+@cache
+def _code() -> str:
+    """Digest of the code of both packages."""
+    digest = hashlib.sha256()
+    for package in (elastream, elastream_papers):
+        root = Path(str(package.__file__)).parent
+        for path in sorted(root.rglob("*.py")):
+            digest.update(str(path.relative_to(root)).encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()
+
+
+def _named(run: Callable[..., Any], case: object) -> str:
+    digest = hashlib.sha256()
+    for part in _parts((f"{run.__module__}.{run.__qualname__}", case)):
+        digest.update(part + b"\0")
+    return digest.hexdigest()
+
+
+def _parts(value: object) -> Iterable[bytes]:
+    """All that a case says, in an order that follows from what it is: equal cases say the same in every process."""
+    if isinstance(value, np.ndarray):
+        yield f"{value.dtype} {value.shape}".encode()
+        yield value.tobytes()
+    elif is_dataclass(value) and not isinstance(value, type):
+        yield type(value).__qualname__.encode()
+        for each in fields(value):
+            yield from _parts(getattr(value, each.name))
+    elif isinstance(value, Mapping):
+        for key in sorted(value, key=repr):
+            yield from _parts((key, value[key]))
+    elif isinstance(value, tuple | list):
+        yield str(len(value)).encode()
+        for item in value:
+            yield from _parts(item)
+    elif value is None or isinstance(value, str | bytes | int | float | Enum):
+        yield repr(value).encode()
+    else:
+        raise TypeError(f"a case says {value!r}, which cannot be told from others")

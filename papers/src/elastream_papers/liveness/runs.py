@@ -1,0 +1,476 @@
+"""Checks that a policy acts under sustained overload, or names the metric that it lacks.
+
+`scenarios` draws dataflows and loads. Verdicts rest on the truth of the simulated plant, not on the policy's observation.
+
+Overload is sustained if in each of three intervals in a row the backlog, and the work that it needs, grew by more than 5 %
+of the arrivals while fewer than all hosts were leased. An interval is a round of the policy, or the longest micro-batch if
+that is longer. For a policy that acts on queues, more records must wait at some operator than it tolerates: 50 beyond
+those, and those that arrive within the operator's service level.
+
+A round under sustained overload is silent if nothing grew or was on its way in these intervals, and the round names neither
+a metric that is unknown nor a reason why more hosts are of no use.
+
+Providing for a constant load takes as long as hosts start and work waits. A case that misses it, a fixed point or the way
+back is tried again with loads three and nine times as long; only a miss in all of them counts.
+"""
+
+import math
+from bisect import bisect_right
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from elastream.control.loop import Loop
+from elastream.core.action import Action, CancelDrain, LeaseHost, MoveTask, RenewHost, SetParallelism
+from elastream.core.decision import Decision, Unknown
+from elastream.core.hosts import HostState
+from elastream.core.metrics import Given, Metric, PlantKind, Rows
+from elastream.core.observation import Observation
+from elastream.core.plant import Plan, Policy
+from elastream.core.qos import offered_rates
+from elastream.dataflow.graph import Graph
+from elastream.dataflow.operators import Kind, Operator
+from elastream.dataflow.stages import Layout
+from elastream.policies.common.provision import declared_cores
+from elastream.policies.common.queues import NO_INSTANCE, service_levels, widened_queries
+from elastream.policies.common.reach import HALF_HELP, IN_VAIN, NO_HELP, ON_TRIAL, beyond_partitions
+from elastream.recording.observer import Ending, Header
+from elastream.simulator import SimulatedPlant
+from elastream_papers.liveness.scenarios import FIXED, QUIET, LivenessCase, Scenario, scenario
+
+ROUNDS = 3
+"""Rounds for which a promised metric is not unknown."""
+
+
+def is_unknown(seen: Observation, said: Unknown) -> bool:
+    """Whether a metric that a policy says it lacks is unknown in the observation that it planned for."""
+    frame = seen.frames[said.rows]
+    if said.row:
+        return math.isnan(frame.value(said.row, said.metric))
+    return bool(np.isnan(frame.column(said.metric)).all())
+
+
+class Promised:
+    """Counts the promised metrics that stay unknown while records pass. broken: a sentence each.
+
+    Records pass if a micro-batch with records was committed; unchained, if some left the operator; of the application, if
+    some reached a sink. Hosts count while they are up.
+    """
+
+    def __init__(self, layout: Layout, target: float | None, kind: PlantKind) -> None:
+        self.layout, self.kind, self.broken = layout, kind, list[str]()
+
+        def holds(rows: Rows, metric: Metric, operator: Operator | None) -> bool:
+            return any(
+                all(each is Given.UP or each.holds(layout, target, operator) is True for each in promise.given)
+                for promise in metric.promised(rows, kind, operator)
+            )
+
+        names = layout.graph.by_name
+        self.operators = {
+            rows: {metric: {o for o in names if holds(rows, metric, names[o])} for metric in Metric}
+            for rows in (Rows.OPERATOR, Rows.TASK)
+        }
+        self.others = {
+            rows: [metric for metric in Metric if holds(rows, metric, None)] for rows in (Rows.APPLICATION, Rows.HOST)
+        }
+        sinks = [operator.name for operator in layout.graph.operators if operator.kind is Kind.SINK]
+        self.before_sinks = {edge.source for name in sinks for edge in layout.graph.inputs[name]}
+        self.lacked: dict[tuple[Rows, Metric, str], int] = {}
+
+    def look(self, seen: Observation) -> None:
+        """Take an observation."""
+        passed = self._passed(seen)
+        if not passed:
+            return
+        lacked: dict[tuple[Rows, Metric, str], int] = {}
+        for key in self._unknown(seen, passed):
+            lacked[key] = self.lacked.get(key, 0) + 1
+            if lacked[key] == ROUNDS:
+                rows, metric, row = key
+                self.broken.append(f"{metric} of {rows} {row!r} is promised and unknown until {seen.time:g} s")
+        self.lacked = lacked
+
+    def _passed(self, seen: Observation) -> set[str]:
+        names = set(seen.operators.ids)
+        if self.kind is PlantKind.APART:
+            rates = seen.operators.column(Metric.PROCESSED_RATE)
+            working = {name for name, rate in zip(seen.operators.ids, rates.tolist(), strict=True) if rate > 0}
+            return working | {source.name for source in self.layout.graph.sources} if working else set()
+        segments = {batch.segment for batch in seen.batches if batch.records > 0}
+        return {name for name in names if self.layout.stage_of[name].segment in segments}
+
+    def _unknown(self, seen: Observation, passed: set[str]) -> Iterator[tuple[Rows, Metric, str]]:
+        for rows, metrics in self.others.items():
+            if rows is Rows.APPLICATION and not passed & self.before_sinks:
+                continue
+            frame = seen.frames[rows]
+            for metric in metrics:
+                column = frame.column(metric)
+                if np.isnan(column).any():
+                    for row in np.flatnonzero(np.isnan(column)).tolist():
+                        name = frame.ids[row]
+                        if rows is Rows.APPLICATION or seen.leases[name].state in (HostState.RUNNING, HostState.DRAINING):
+                            yield rows, metric, name
+        for metric, operators in self.operators[Rows.OPERATOR].items():
+            column = seen.operators.column(metric)
+            for row in np.flatnonzero(np.isnan(column)).tolist() if operators else ():
+                if (name := seen.operators.ids[row]) in operators and name in passed:
+                    yield Rows.OPERATOR, metric, name
+        for metric, operators in self.operators[Rows.TASK].items():
+            column = seen.tasks.column(metric)
+            for row in np.flatnonzero(np.isnan(column)).tolist() if operators else ():
+                name = seen.operators.ids[int(seen.tasks.operator[row])]
+                if name in operators and name in passed:
+                    yield Rows.TASK, metric, str(seen.tasks.tasks[row])
+
+
+BY_QUEUE = frozenset({"btu", "queue_threshold"})
+"""Policies that act on what waits, not on how busy anything is."""
+BY_LEVEL = frozenset({"btu"})
+"""Policies that let records wait for as long as service levels allow."""
+CYCLING = frozenset({"btu", "queue_threshold"})
+"""Policies that, as published, give up an instance until a queue grows: they have no fixed point under a constant load."""
+WAITING = 50.0
+"""Records waiting at an operator from which VISP's policies act."""
+GROWTH = 0.05
+"""Part of the records arriving in an interval by which what waits must grow for it to be one of overload."""
+VARIES = 0.1
+"""Part of the work by which what is measured of a round differs from what is declared."""
+PATIENCES = (1.0, 3.0, 9.0)
+"""How many times as long the loads last each time that a case is tried, until nothing is missed."""
+
+
+@dataclass(frozen=True, slots=True)
+class RoundSeen:
+    """The true state at a planning round. waiting: records. work: core-seconds that they need, here and downstream. beyond:
+    most records at an operator above the queue that a policy tolerates. offered: records due so far. batch: seconds of the
+    longest micro-batch since the last round.
+
+    moving: hosts or instances are on their way. grew: the round asked for some. acted: its first action but renewals. vain:
+    it called more hosts useless. fixed: it called the backlog of a query of fixed width out of reach; `waiting` leaves that
+    out. lacks: it said any of these, awaits the effect of the last hosts, or named an unknown metric.
+    """
+
+    time: float
+    waiting: float
+    work: float
+    beyond: float
+    offered: float
+    batch: float
+    hosts: int
+    usable: int
+    moving: bool
+    latency: float
+    grew: bool
+    acted: Action | None
+    lacks: bool
+    vain: bool = False
+    fixed: bool = False
+
+
+@dataclass(frozen=True)
+class Found:
+    """What came of a case. silent: rounds of silence under overload. broken: a sentence for each other property that fails.
+
+    unpromised: metrics that the plant promised and did not yield. refused: why the policy cannot work there, in its words.
+    """
+
+    case: LivenessCase
+    silent: int = 0
+    broken: tuple[str, ...] = ()
+    unpromised: tuple[str, ...] = ()
+    refused: str = ""
+
+    @property
+    def holds(self) -> bool:
+        """Whether every property held."""
+        return not (self.silent or self.broken or self.unpromised)
+
+
+def tried(case: LivenessCase) -> Found:
+    """Run a case and hold it to every property, again with more patience where it is needed."""
+    found = Found(case)
+    for patience in PATIENCES:
+        found = _tried(case, patience)
+        if found.silent or found.unpromised or not found.broken:
+            break
+    return found
+
+
+def _tried(case: LivenessCase, patience: float) -> Found:
+    """Run a case once; it ends with the high load if a property is broken by then."""
+    given = scenario(case, patience)
+    plant, policy = given.plant(), given.policy(case.policy)
+    if reason := policy.unsupported_reason(plant.context):
+        return Found(case, refused=reason)
+    plant.advance(given.period)
+    watch = _Watch(case, plant, given, patience)
+    honest = _Honest(policy, given, watch.broken)
+    limit = given.ends[-1] - given.period
+    loop = Loop(plant, honest, monitor=given.period, period=given.period, observers=[watch], limit=limit, to_the_limit=True)
+    watch.stop = loop.stop
+    loop.run()
+    return Found(case, watch.silent, tuple(watch.broken), tuple(watch.promised.broken))
+
+
+class _Honest(Policy):
+    """A policy whose plans are held against the very observation that it planned for."""
+
+    def __init__(self, policy: Policy, given: Scenario, broken: list[str]) -> None:
+        self.policy, self.given, self.broken = policy, given, broken
+
+    @property
+    def name(self) -> str:
+        return self.policy.name
+
+    def plan(self, observation: Observation, memory: Any = None) -> Plan:
+        """Its plan; what it says it lacks must be unknown, and hosts that it calls of no use be so by declared costs."""
+        plan = self.policy.plan(observation, memory)
+        lies = [each for each in plan.unknown if not is_unknown(observation, each)]
+        self.broken += [f"at {observation.time:g} s it says '{each}', which is known" for each in lies[:1]]
+        if any(IN_VAIN in each for each in plan.remarks) and not self._in_vain(observation):
+            self.broken.append(f"at {observation.time:g} s it says '{IN_VAIN}', and they could")
+        if any(NO_HELP in each for each in plan.remarks) and not self._idle(observation):
+            self.broken.append(f"at {observation.time:g} s it says '{NO_HELP}', and the hosts are busy")
+        return plan
+
+    def _work(self, seen: Observation) -> Mapping[str, float]:
+        """Cores of speed 1 that the load works, by what operators declare."""
+        since = seen.time - self.given.period
+        rates = {
+            name: (load.count(seen.time) - load.count(since)) / self.given.period for name, load in self.given.load.items()
+        }
+        return declared_cores(self.given.layout.graph, rates, composition=seen.composition)
+
+    def _in_vain(self, seen: Observation) -> bool:
+        """Whether the load is more than state partitions hold."""
+        _, slot = seen.cores.slots(seen.working or tuple(seen.leases))
+        partitions = min(seen.context.partitions.values())
+        return bool(beyond_partitions(self.given.layout, self._work(seen), slot * (1 - VARIES), partitions))
+
+    def _idle(self, seen: Observation) -> bool:
+        """Whether the hosts have twice the cores that the load works, so that they are not what holds it up."""
+        slots, least = seen.cores.slots(seen.usable)
+        return 2 * math.fsum(self._work(seen).values()) <= slots * least
+
+
+class _Watch:
+    """Sees the truth in every round, judges each load at its end, and stops the run where a property is broken by then."""
+
+    def __init__(self, case: LivenessCase, plant: SimulatedPlant, given: Scenario, patience: float = 1.0) -> None:
+        self.case, self.plant, self.given, self.patience = case, plant, given, patience
+        self.levels = service_levels(plant.context) if case.policy in BY_LEVEL else None
+        self.entries = {station.name: _entries(given.layout, station.name) for station in plant.network.stations}
+        ahead = _work_ahead(given.layout.graph, given.settings.joins)
+        self.ahead = {
+            name: math.fsum(ahead[each] for each in entries) / max(1, len(entries))
+            for name, entries in self.entries.items()
+        }
+        self.stop: Callable[[], None] = lambda: None
+        self.rounds: list[RoundSeen] = []
+        self.judged = 0
+        self.broken: list[str] = []
+        self.silent = 0
+        self.promised = Promised(given.layout, given.target, PlantKind.FUSED if case.fused else PlantKind.APART)
+        self.ends = [("high", given.ends[1]), ("low", given.ends[2])]
+        self.committed: dict[str, float] = {}
+
+    def started(self, header: Header) -> None: ...
+
+    def observed(self, observation: Observation) -> None:
+        self.seen = observation
+        self.promised.look(observation)
+
+    def decided(self, decision: Decision) -> None:
+        if decision.round == self.judged:
+            return None  # told again with its actual effect: the next round, which is still to come, would be held silent
+        self.judged = decision.round
+        if decision.faults:
+            self.broken.append(f"fault at {decision.time:g} s: {decision.faults[0].traceback}")
+            return self.stop()
+        self.rounds.append(self._truth(decision))
+        if self.case.policy not in FIXED:
+            self.silent += _silent(self.case, self.given, self.rounds)
+        if self.ends and decision.time >= self.ends[0][1] - self.given.period:
+            name, _ = self.ends.pop(0)
+            self.broken += (
+                [] if self.case.policy in FIXED else _provided(self.case, self.given, name, self.rounds, self.patience)
+            )
+            self.broken += _fixed(self.case, self.given, name, self.rounds)
+            self.broken += [] if self.ends or self.case.policy in FIXED else _given_back(self.given, self.rounds)
+            if not self.ends or self.broken or self.silent:
+                self.stop()
+        return None
+
+    def ended(self, ending: Ending) -> None: ...
+
+    def _truth(self, decision: Decision) -> RoundSeen:
+        seen, stations = self.seen, self.plant.network.stations
+        # Fused, what is in work is so in every stage of its query: it counts where it waited.
+        waits = [station.queued + station.in_service if self.entries[station.name] else 0.0 for station in stations]
+        if fixed := NO_INSTANCE in decision.note:
+            widened = widened_queries(seen.context)
+            stage_of = self.given.layout.stage_of
+            waits = [
+                wait if stage_of[station.name].segment in widened else 0.0
+                for station, wait in zip(stations, waits, strict=True)
+            ]
+        starting = any(
+            free > seen.time and not math.isfinite(done)
+            for station in stations
+            if station.placed
+            for free, done in zip(station.crew.free.tolist(), station.crew.finish.tolist(), strict=True)
+        )
+        running = self._longest_batch(seen, waits) if self.case.fused else 0.0
+        lately = max([running, *(round.batch for round in self.rounds[1 - ROUNDS :])])
+        latency = seen.latency().value
+        vain = IN_VAIN in decision.note or NO_HELP in decision.note
+        tries = ON_TRIAL in decision.note or HALF_HELP in decision.note
+        return RoundSeen(
+            seen.time,
+            math.fsum(waits),
+            math.fsum(wait * self.ahead[station.name] for wait, station in zip(waits, stations, strict=True)),
+            self._beyond(seen, waits, lately),
+            math.fsum(pattern.count(seen.time) for pattern in self.given.load.values()),
+            running,
+            len(seen.leases),
+            len(seen.usable),
+            bool(seen.coming) or starting,
+            math.nan if latency is None else latency,
+            any(_grows(outcome.action, seen) for outcome in decision.done),
+            next((o.action for o in decision.done if not isinstance(o.action, RenewHost)), None),
+            bool(decision.unknown) or vain or fixed or tries,
+            vain,
+            fixed,
+        )
+
+    def _longest_batch(self, seen: Observation, waits: Sequence[float]) -> float:
+        """Seconds of the longest micro-batch that ended since the last round, or that a query with records still runs."""
+        self.committed |= {each.segment: max(each.end, self.committed.get(each.segment, 0.0)) for each in seen.batches}
+        stage_of, stations = self.given.layout.stage_of, self.plant.network.stations
+        busy = {stage_of[station.name].segment for station, wait in zip(stations, waits, strict=True) if wait > 0}
+        running = [seen.time - self.committed.get(segment, 0.0) for segment in busy]
+        return max([0.0, *running, *(each.seconds for each in seen.batches)])
+
+    def _beyond(self, seen: Observation, waits: Sequence[float], batch: float) -> float:
+        """Most records that wait at a queue beyond those that come in two micro-batches and within its service level."""
+        graph, since = self.given.layout.graph, seen.time - self.given.period
+        rates = {
+            name: (pattern.count(seen.time) - pattern.count(since)) / self.given.period
+            for name, pattern in self.given.load.items()
+        }
+        emitted = {o.name: o.alternates[0].selectivity or 1.0 for o in graph.operators if o.alternates}
+        arriving = offered_rates(graph, rates, emitted)
+        levels = dict.fromkeys(graph.by_name, 0.0) if self.levels is None else self.levels
+        return max(
+            (
+                wait - sum(arriving[name] for name in self.entries[station.name]) * (levels[station.name] + 2 * batch)
+                for station, wait in zip(self.plant.network.stations, waits, strict=True)
+                if station.name in levels
+            ),
+            default=0.0,
+        )
+
+
+def _entries(layout: Layout, name: str) -> list[str]:
+    """Operators at which records come that wait at a stage: fused, all that its query reads, and none but at its first."""
+    segment = next(each for each in layout.segments if each.name == layout.stage_of[name].segment)
+    if layout.apart:
+        return [name]
+    if segment.stages[0].name != name:
+        return []
+    sources = [each for each in segment.operators if layout.graph.by_name[each].kind is Kind.SOURCE]
+    return [*sources, *dict.fromkeys(edge.target for edge in segment.inputs)]
+
+
+def _work_ahead(graph: Graph, joins: Collection[str]) -> Mapping[str, float]:
+    """Core-seconds, by declared costs, that a record which waits at an operator needs there and at all after it.
+
+    Of two records that a join waits for, one is finished.
+    """
+    found: dict[str, float] = {}
+    for operator in (graph.by_name[name] for name in reversed(graph.order)):
+        chosen = operator.alternates[0] if operator.alternates else None
+        later = math.fsum(found[edge.target] for edge in graph.outputs[operator.name])
+        emitted = 1.0 if chosen is None or chosen.selectivity is None else chosen.selectivity
+        part = 1 / len(graph.inputs[operator.name]) if operator.name in joins else 1.0
+        found[operator.name] = part * ((chosen.cost or 0.0 if chosen else 0.0) + emitted * later)
+    return found
+
+
+def _grows(action: Action, seen: Observation) -> bool:
+    """Whether an action gives work more room. State partitions do so where they move: their operator has so many."""
+    match action:
+        case SetParallelism(operator, instances):
+            known = seen.composition.parallelism.get(operator, seen.operators.value(operator, Metric.PARALLELISM))
+            return not instances <= known
+        case MoveTask(task):
+            return task.operator not in seen.context.scalable
+    return isinstance(action, LeaseHost | CancelDrain)
+
+
+def _silent(case: LivenessCase, given: Scenario, rounds: Sequence[RoundSeen]) -> bool:
+    """Whether the last round is one of sustained overload and of silence, as the module says."""
+    now = rounds[-1]
+    times = [round.time for round in rounds]
+    back = bisect_right(times, now.time - ROUNDS * given.own)
+    length = max([given.own, *(round.batch for round in rounds[back:])])
+    if now.time - ROUNDS * length < times[0] - 1e-6:
+        return False
+    marks = [rounds[bisect_right(times, now.time - n * length + 1e-6) - 1] for n in range(ROUNDS, -1, -1)]
+    grows = all(
+        after.waiting - before.waiting > GROWTH * (after.offered - before.offered) > 0 and after.work > before.work
+        for before, after in pairwise(marks)
+    )
+    if not grows or now.hosts >= given.max_hosts:
+        return False
+    if not now.beyond > 0 or (case.policy in BY_QUEUE and not all(mark.beyond > WAITING for mark in marks[1:])):
+        return False
+    lately = rounds[times.index(marks[0].time) :]
+    return not (now.lacks or any(round.grew or round.moving for round in lately))
+
+
+def _provided(
+    case: LivenessCase, given: Scenario, name: str, rounds: Sequence[RoundSeen], patience: float
+) -> Iterator[str]:
+    """Check that enough is provided by the end of a constant load, or that the policy rightly calls more hosts useless.
+
+    Enough: the backlog falls or is not late, and latency is within its level. A restless policy needs this in one of the
+    last rounds only.
+    """
+    if any(each.vain for each in rounds[-QUIET:]):
+        return
+    tail = rounds[-round(QUIET * patience) :]
+    rate = (tail[-1].offered - tail[0].offered) / (tail[-1].time - tail[0].time)
+    allowed = max(WAITING, rate * (given.target or max(10.0, 2 * given.settings.monitor)))
+    judged = tail if case.policy in CYCLING else tail[-1:]
+    if all(each.waiting > max(allowed, tail[0].waiting * 0.99) for each in judged):
+        yield (
+            f"at the end of the {name} load {tail[-1].waiting:,.0f} records wait, and no fewer than {len(tail)} rounds "
+            f"before: {tail[-1].usable} hosts"
+        )
+    if given.target is None or any(each.fixed for each in rounds[-QUIET:]):
+        return
+    if all(each.latency > given.target and each.waiting <= rate * given.target / 4 for each in judged):
+        yield f"at the end of the {name} load latency is {tail[-1].latency:.1f} s, the target {given.target:.1f} s"
+
+
+def _given_back(given: Scenario, rounds: Sequence[RoundSeen]) -> Iterator[str]:
+    """By the end of the low load hosts went back, as far as the work needs few of them."""
+    most = max(round.usable for round in rounds)
+    last = rounds[-1]
+    if most >= given.hosts + 3 and last.hosts >= most:
+        yield f"{last.hosts} hosts at the end of the low load, as many as ever; {given.hosts} at the start"
+
+
+def _fixed(case: LivenessCase, given: Scenario, name: str, rounds: Sequence[RoundSeen]) -> Iterator[str]:
+    """In the last rounds of a constant load nothing happens, unless much still waits."""
+    tail = [round for round in rounds if round.time > rounds[-1].time - QUIET * given.own]
+    acting = [(round.time, type(round.acted).__name__) for round in tail if round.acted is not None]
+    if acting and case.policy not in CYCLING and tail[-1].waiting < WAITING + given.rates[1] * 2:
+        (when, what) = acting[0]
+        yield f"at the end of the {name} load it still acts: {what} at {when:g} s, in {len(acting)} rounds"

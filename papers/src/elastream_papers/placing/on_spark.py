@@ -1,0 +1,300 @@
+"""Measures placements of state partitions on a Spark cluster: synthetic queries, hosts, and measurements.
+
+Placement matters for tasks that exchange data and for heavy tasks. The queries have successive stages with state whose
+partitions prefer certain partners, and partitions of unequal cost. Hosts are worker processes with a CPU quota and, if the
+machine allows it, a separate network link. The experiments choose the policies.
+"""
+
+import contextlib
+import math
+import statistics
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from elastream.clouds.local.local import Local
+from elastream.clouds.local.network import Link
+from elastream.core.frames import Floats, Frame
+from elastream.core.hosts import HostType
+from elastream.core.metrics import Metric
+from elastream.core.observation import Observation
+from elastream.core.plant import Plan, Policy
+from elastream.errors import ElastreamError
+from elastream.policies.elastic_allocator.exact import deviation
+from elastream.recording.directory import RunDirectory
+from elastream.settings import RunSettings
+from elastream.spark.plant import SparkPlant
+from elastream.spark.queries.watched import WatchedQueries
+from elastream.spark.start import start_beside
+
+LINK = Link("20mbit")
+HOST = HostType("small host", cores=0.35, slots=1, memory=1000.0)
+"""Two cores can run three of them in addition to Spark's driver."""
+HOSTS, PARTITIONS = 3, 6
+FAVOURITE = 0.9
+"""Fraction of a partition's output that goes to its preferred partner; the rest is spread evenly."""
+GROUPS = 128
+"""Keys of the second stage a partition: what is aggregated before it is sent is one record a key."""
+SEED = 1
+ROUND = 5.0
+"""Seconds between a move that landed and the next question, as in the paper: one to three batches."""
+INTERVAL = 0.1
+"""Seconds between the starts of two batches, at least: less than any of them takes."""
+LANDING, WARMING = 40.0, 60.0
+"""Seconds that moves are given to land, and a query that has just started to have batches that are measured."""
+
+
+WatchedPlant: TypeAlias = SparkPlant[WatchedQueries]
+
+
+@dataclass(frozen=True, slots=True)
+class SteadyQuery:
+    """A query whose batches follow each other without a pause (always a full batch ready).
+
+    partner: what a second stage with state behind the first one does, or nothing. rows: a batch. steps: of a harmonic
+    number that the first stage works out for a record, mean over partitions. skew: exponent of the Zipf distribution by
+    which those differ from partition to partition, 0 for alike. payload: bytes that a record carries to the first stage;
+    sent: bytes that a record carries from it to the second.
+    """
+
+    name: str
+    rows: int
+    partner: str = ""
+    steps: int = 0
+    skew: float = 0.0
+    payload: int = 0
+    sent: int = 0
+
+    def weights(self) -> list[int]:
+        """Steps a record, by partition."""
+        share = np.arange(1, PARTITIONS + 1) ** -self.skew
+        share = np.random.default_rng(SEED).permutation(share / share.mean())
+        return [round(self.steps * each) for each in share]
+
+
+class Moves(NamedTuple):
+    """Moves of state partitions of a placement: number landed, and number refused by the plant."""
+
+    landed: int
+    refused: int
+
+
+@dataclass(frozen=True, slots=True)
+class PlacementFigures:
+    """What was measured while one placement stood. cpu, link: by host, part of its quota and of its link in use.
+
+    sent: bytes/s of shuffles from host (row) to host (column), on the diagonal what stays there; sources' included.
+    within, crossing: bytes/s between tasks with state on one host and on two, NaN where they send each other nothing.
+    rate: records/s taken, of all queries. batch: seconds of a batch, median. moves: to come to this placement.
+    """
+
+    cpu: tuple[float, ...]
+    link: tuple[float, ...]
+    sent: tuple[tuple[float, ...], ...]
+    within: float
+    crossing: float
+    rate: float
+    batch: float
+    moves: Moves
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        found = {
+            "CPU of hosts (mean, of the quota)": statistics.fmean(self.cpu),
+            "CPU of hosts (deviation)": _deviation(self.cpu),
+            "links of hosts (mean, of the rate)": statistics.fmean(self.link),
+            "links of hosts (deviation)": _deviation(self.link),
+            "records/s": self.rate,
+            "batch (s)": self.batch,
+            "state partitions moved": float(self.moves.landed),
+            "moves refused": float(self.moves.refused),
+        }
+        if self.within + self.crossing > 0:
+            found["between hosts, of what tasks with state send each other"] = self.crossing / (self.within + self.crossing)
+        return found
+
+
+def _deviation(used: Sequence[float]) -> float:
+    return deviation(np.array(used), np.ones(len(used)))
+
+
+def frame_of(spark: SparkSession, query: SteadyQuery) -> DataFrame:
+    """The query's frame: drops duplicate records, works on the rest, and counts them by a key of the partner partition."""
+    rows = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", query.rows).option("numPartitions", HOSTS)
+    numbers = rows.load().withColumn("payload", _bytes(query.payload)).withWatermark("timestamp", "5 seconds")
+    fresh = numbers.dropDuplicatesWithinWatermark(["value"]).withColumn("p", F.expr(f"pmod(hash(value), {PARTITIONS})"))
+    steps = F.element_at(F.array(*map(F.lit, query.weights())), F.col("p") + 1)
+    work = F.aggregate(F.sequence(F.lit(0), steps), F.lit(0.0), lambda total, n: total + 1 / (n + 1))
+    worked = fresh.withColumn("work", work if query.steps else F.lit(0.0))
+    if not query.partner:
+        return worked.select("value", "work", "payload")  # columns not selected would not be sent
+    # Keys by the partition that Spark puts them in: with them, records choose which partition of the next stage they go to.
+    keys = spark.range(8 * PARTITIONS * GROUPS).select("id", F.expr(f"pmod(hash(id), {PARTITIONS})").alias("p")).collect()
+    table = [[row.id for row in keys if row.p == partition][:GROUPS] for partition in range(PARTITIONS)]
+    partner = np.random.default_rng(SEED).permutation(PARTITIONS)
+    stray = F.col("value") % 1000 >= 1000 * FAVOURITE
+    goal = F.when(stray, F.expr(f"pmod(hash(value, 7), {PARTITIONS})")).otherwise(
+        F.element_at(F.array(*(F.lit(int(each)) for each in partner)), F.col("p") + 1)
+    )
+    known = F.array(*(F.array(*map(F.lit, each)) for each in table))
+    group = F.element_at(F.element_at(known, goal + 1), (F.col("value") % GROUPS).cast("int") + 1)
+    sent = worked.select(group.cast("long").alias("group"), "work", _bytes(query.sent).alias("sent"))
+    return sent.groupBy("group").agg(F.count("*").alias("n"), F.sum("work").alias("work"), F.max("sent").alias("sent"))
+
+
+def _bytes(count: int) -> Any:
+    """About `count` characters that hardly compress, unique per record."""
+    parts = [F.sha2(F.concat(F.col("value").cast("string"), F.lit(f"/{n}")), 512) for n in range(-(-count // 128))]
+    return F.concat(*parts) if parts else F.lit("")
+
+
+def begin(spark: SparkSession, queries: Sequence[SteadyQuery], directory: RunDirectory) -> None:
+    """Start the queries, one batch after the other."""
+    for query in queries:
+        writer = frame_of(spark, query).writeStream.outputMode("update" if query.partner else "append").format("noop")
+        checkpoint = writer.queryName(query.name).option("checkpointLocation", str(directory.checkpoint(query.name)))
+        checkpoint.trigger(processingTime=f"{INTERVAL:g} seconds").start()
+
+
+@contextlib.contextmanager
+def cluster(queries: Sequence[SteadyQuery], link: Link = LINK) -> Iterator[WatchedPlant]:
+    """The queries on a cluster of their own, gone afterwards; on hosts without links of their own where those cannot be.
+
+    link: each host's, with a rate.
+    """
+    assert link.bits_per_second is not None
+    kind = replace(HOST, bandwidth=link.bits_per_second / 8)
+    with tempfile.TemporaryDirectory(prefix="experiment-") as name:
+        directory = RunDirectory.create(Path(name) / "runs", "placement")
+        plant = start_beside(
+            lambda spark: begin(spark, queries, directory),
+            directory,
+            RunSettings(
+                cloud=Local(kind, min_hosts=HOSTS, max_hosts=HOSTS, network=link),
+                target_latency=5.0,
+                state_partitions=PARTITIONS,
+            ),
+        )
+        try:
+            yield plant
+        finally:
+            plant.close()
+
+
+def network_kind(plant: WatchedPlant) -> str:
+    """Which kind of network the hosts were on, in words."""
+    if plant.hosts.provider.terms.link_rate > 0:
+        rate = f"{8 * _bandwidth(plant) / 1e6:g} Mbit/s"
+        return f"a network namespace each, joined by a bridge, the link limited by tc (token bucket) to {rate}, not delayed"
+    return "loopback of one machine, which nothing limits: use of links is in parts of a rate that no link had"
+
+
+def _bandwidth(plant: WatchedPlant) -> float:
+    """Bytes/s of a host's link, each way."""
+    (kind,) = plant.context.host_types.values()
+    assert kind.bandwidth is not None
+    return kind.bandwidth
+
+
+def settle(plant: WatchedPlant, policy: Policy, seconds: float) -> Moves:
+    """Let `policy` move tasks for `seconds`: it is asked once ROUND has passed since what it asked for before has landed.
+
+    Ends earlier where it asked for nothing twice in a row. Raises ElastreamError where a query fails, or nothing is known
+    of its tasks within WARMING.
+    """
+    _await_measured(plant)
+    before, until, quiet, refused = len(plant.placing.landed), time.monotonic() + seconds, 0, 0
+    memory = None
+    while time.monotonic() < until and quiet < 2:
+        seen = _over_a_round(plant)
+        plan = policy.plan(seen, memory) if _measured(seen) else Plan(memory=memory)
+        memory = plan.memory
+        refused += sum(not plant.apply(action).succeeded for action in plan.actions)
+        quiet = 0 if plan.actions else quiet + 1
+        landing = time.monotonic() + LANDING
+        while plant.placing.wanted() and time.monotonic() < landing:
+            _looked(plant)
+            time.sleep(0.5)
+    return Moves(len(plant.placing.landed) - before, refused)
+
+
+def operators_of(plant: WatchedPlant, name: str) -> tuple[str, ...]:
+    """Names of the stages with state of a query, once its tasks are known."""
+    _await_measured(plant)
+    return next(query.operators for query in plant.queries.live if query.name == name)
+
+
+def _over_a_round(plant: WatchedPlant) -> Observation:
+    """What is seen at the end of a round, with the use of hosts' CPU over all of it: within a batch it goes up and down."""
+    hosts = tuple(plant.hosts.usable)
+    began, before = time.monotonic(), _cpu(plant, hosts)
+    while (passed := time.monotonic() - began) < ROUND:
+        seen = _looked(plant)
+        time.sleep(0.5)
+    used = dict(zip(hosts, (np.array(_cpu(plant, hosts)) - before) / passed / HOST.cores, strict=True))
+    kept = {metric: seen.hosts.column(metric) for metric in (Metric.BANDWIDTH, Metric.MEMORY, Metric.TASKS)}
+    frame = Frame(seen.hosts.ids, {**kept, Metric.CPU: [used.get(host, math.nan) for host in seen.hosts.ids]})
+    return replace(seen, hosts=frame)
+
+
+def _await_measured(plant: WatchedPlant) -> None:
+    until = time.monotonic() + WARMING
+    while not _measured(_looked(plant)):
+        if time.monotonic() > until:
+            raise ElastreamError(f"no batch of the queries was measured within {WARMING:g} s")
+        time.sleep(0.5)
+
+
+def _measured(seen: Observation) -> bool:
+    return len(seen.tasks) > 0 and not bool(np.isnan(seen.tasks.column(Metric.BUSY_CORES)).any())
+
+
+def phase(plant: WatchedPlant, moves: Moves, seconds: float) -> PlacementFigures:
+    """Measure for `seconds` what goes on under the placement as it is."""
+    hosts = tuple(plant.hosts.usable)
+    began, clock, before = time.time(), time.monotonic(), _cpu(plant, hosts)
+    seen: list[Observation] = []
+    sent: list[Floats] = []
+    while time.monotonic() < clock + seconds:
+        seen.append(_looked(plant))
+        assert plant.instruments.traffic is not None
+        sent.append(plant.instruments.traffic.between(plant.hosts.host_of(), hosts))
+        time.sleep(1.0)
+    passed = time.monotonic() - clock
+    cpu = tuple((b - a) / passed / HOST.cores for a, b in zip(before, _cpu(plant, hosts), strict=True))
+    link = tuple(
+        float(np.nanmean([each.hosts.value(host, Metric.BANDWIDTH) for each in seen])) / (2 * _bandwidth(plant))
+        for host in hosts
+    )
+    within, crossing = np.nanmean([each.exchange.split(each.tasks.host) for each in seen], axis=0).tolist()
+    batches = [batch for query in plant.queries.live for batch in query.batches if batch.rows and began <= batch.end]
+    return PlacementFigures(
+        cpu,
+        link,
+        tuple(map(tuple, np.nanmean(sent, axis=0).tolist())),
+        within,
+        crossing,
+        sum(batch.rows for batch in batches) / passed,
+        statistics.median([batch.seconds for batch in batches]) if batches else float("nan"),
+        moves,
+    )
+
+
+def _cpu(plant: WatchedPlant, hosts: Sequence[str]) -> list[float]:
+    measured = plant.hosts.provider.measure()
+    used = [measured[host].cpu_seconds if host in measured else None for host in hosts]
+    return [float("nan") if each is None else each for each in used]
+
+
+def _looked(plant: WatchedPlant) -> Observation:
+    seen = plant.observe()
+    if gone := [query.name for query in plant.queries.all if query.run_id is None]:
+        raise ElastreamError(f"the query {gone[0]!r} has failed")
+    return seen

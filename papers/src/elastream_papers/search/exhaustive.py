@@ -1,0 +1,296 @@
+"""Exhaustive search of plans with pruning: the thesis's brute force (BR, p. 90).
+
+Alternates come first, by the highest profit that they could have; then numbers of hosts, cheapest first; then instances
+along the dataflow. Left out are alternates that another one dominates, hosts without enough cores, and instances after
+which the throughput is missed whatever follows.
+
+The placement of an instance counts only where hosts differ in speed: links are not searched.
+"""
+
+import heapq
+import math
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import product, takewhile
+
+import numpy as np
+
+from elastream.core.frames import Floats, Integers
+from elastream.policies.value_cost.problem import (
+    Conditions,
+    Deployment,
+    Option,
+    Problem,
+    cost_of,
+    profit_of,
+    score,
+    value_of,
+)
+from elastream_papers.search.offers import (
+    NEARLY,
+    HostOffer,
+    Optimum,
+    alike,
+    laid_out,
+    least_capacity,
+    numbers_fixed,
+    offers,
+    possible_rates,
+    reached,
+)
+
+SORTED = 10_000
+"""Combinations of alternates that are sorted by what they could be worth at most; sorting more would take the time."""
+WAYS = 1_000_000
+"""Ways to give one operator instances on hosts of several speeds that are looked at together: 100 MB."""
+
+
+def exhausted(
+    problem: Problem,
+    conditions: Conditions,
+    *,
+    seconds: float = 60.0,
+    least: float | None = None,
+    current: Deployment | None = None,
+) -> Optimum:
+    """Return the plan with the highest profit (4.8) of those whose relative throughput (4.7) is at least `least`.
+
+    seconds: time limit. least: the goal's throughput if None. current: plan in force, which fixes the instances of fixed
+    operators. Raises InputError for conditions of several instants.
+    """
+    search = _Search(problem, conditions, problem.goal.throughput if least is None else least, seconds, current)
+    search.run()
+    found = None if search.best is None else score(problem, search.best, conditions)
+    profit = -math.inf if found is None else found.profit
+    bound = math.inf if search.cut else profit
+    return Optimum(search.best, found, bound, not search.cut, time.monotonic() - search.began, search.looked_at)
+
+
+class _Search:
+    """One search; `best` is the best plan so far, `profit` its profit. cut: whether something was left out for want of time
+    or room, so that something else may be better."""
+
+    def __init__(
+        self, problem: Problem, conditions: Conditions, least: float, seconds: float, current: Deployment | None
+    ) -> None:
+        self.problem, self.conditions, self.least = problem, conditions, least
+        self.began = time.monotonic()
+        self.until = self.began + seconds
+        self.offers = tuple(offer for offer in offers(problem, conditions) if offer.speed > 0)
+        self.spent = cost_of(problem, Deployment((), (), np.zeros((0, len(problem.operators)), np.int64)), conditions)
+        self.fixed = numbers_fixed(problem, current)
+        self.even = alike(problem, [offer.type for offer in self.offers])
+        self.best: Deployment | None = None
+        self.profit = -math.inf
+        self.cut = False
+        self.looked_at = 0
+
+    def run(self) -> None:
+        """Search until everything was, or the time is over."""
+        for highest, active in self._alternates():
+            if highest > self.profit + NEARLY:
+                self._hosts(active)
+            if self.late():
+                return
+
+    def late(self) -> bool:
+        """Whether the time is over; then the search is cut."""
+        self.cut = self.cut or time.monotonic() > self.until
+        return self.cut
+
+    def _alternates(self) -> Iterator[tuple[float, tuple[int, ...]]]:
+        """Options that no other of their operator beats, combined, each with a profit that it cannot exceed; the highest of
+        these first, where they are few enough to be sorted."""
+        rows = [_unbeaten(options) for options in self.problem.options]
+        every = ((self._highest(active), active) for active in takewhile(lambda _: not self.late(), product(*rows)))
+        yield from sorted(every, reverse=True) if math.prod(len(row) for row in rows) <= SORTED else every
+
+    def _highest(self, active: tuple[int, ...]) -> float:
+        """A profit that no plan with `active` exceeds: the cores that it needs have the lowest price of a core."""
+        least = self.least_of(active)
+        cores = least.max(initial=0.0) if self.problem.shared else least[self.problem.cores > 0].sum()
+        price = min((offer.cost / (offer.speed * offer.type.cores) for offer in self.offers), default=math.inf)
+        return self._profit(active, cores * price if cores > 0 else 0.0)
+
+    def least_of(self, active: tuple[int, ...]) -> Floats:
+        """Cores of speed 1 that each operator needs for the throughput if all others had them without end."""
+        problem = self.problem
+        return least_capacity(problem, self.conditions, problem.costs(active), problem.selectivities(active), self.least)
+
+    def _profit(self, active: Sequence[int], cost: float) -> float:
+        return profit_of(self.problem, self.conditions, value_of(self.problem, active), self.spent + cost)
+
+    def _hosts(self, active: tuple[int, ...]) -> None:
+        """The cheapest hosts on which `active` reaches the throughput become the best plan, if they are better."""
+        problem, trial, seen = self.problem, _Instances(self, active), set()
+        for cost, counts in self._by_cost():
+            if self.late() or self._profit(active, cost) <= self.profit + NEARLY:
+                return
+            if not problem.min_hosts <= sum(counts) <= problem.max_hosts:
+                continue
+            groups = self._groups(counts)
+            # Hosts with as much room at each speed as some that did not do, do not do.
+            room = tuple(sorted((group.speed, group.cores, *group.fits.tolist()) for group in groups))
+            if room in seen:
+                continue
+            seen.add(room)
+            if (found := trial.on(groups)) is not None:
+                self.best, self.profit = found, score(problem, found, self.conditions).profit
+                return
+
+    def _by_cost(self) -> Iterator[tuple[float, tuple[int, ...]]]:
+        """Numbers of hosts by offer, by cost, lowest first; each once, since only the last offer counted, or one after it,
+        gets one more."""
+        costs = [offer.cost for offer in self.offers]
+        queue: list[tuple[float, tuple[int, ...], int]] = [(0.0, (0,) * len(costs), 0)]
+        while queue:
+            cost, counts, last = heapq.heappop(queue)
+            yield cost, counts
+            if sum(counts) < self.problem.max_hosts:
+                for k in range(last, len(counts)):
+                    if counts[k] < self.offers[k].most:
+                        more = (*counts[:k], counts[k] + 1, *counts[k + 1 :])
+                        heapq.heappush(queue, (cost + costs[k], more, k))
+
+    def _groups(self, counts: Sequence[int]) -> list["_Group"]:
+        """The hosts that are alike to their instances: of one speed, and where instances differ in size, of one offer."""
+        found: dict[float | int, list[tuple[HostOffer, int]]] = {}
+        for k, (offer, count) in enumerate(zip(self.offers, counts, strict=True)):
+            if count:
+                found.setdefault(offer.speed if self.even else k, []).append((offer, count))
+        return [_Group(tuple(members)) for members in found.values()]
+
+
+@dataclass(frozen=True)
+class _Group:
+    """Hosts that are alike to the instances on them: offers with their numbers."""
+
+    members: tuple[tuple[HostOffer, int], ...]
+
+    @property
+    def speed(self) -> float:
+        return self.members[0][0].speed
+
+    @cached_property
+    def cores(self) -> float:
+        return math.fsum(offer.type.cores * count for offer, count in self.members)
+
+    @cached_property
+    def fits(self) -> Integers:
+        """Instances of each operator that they hold if they hold no other."""
+        found: Integers = np.sum([offer.fits * count for offer, count in self.members], axis=0, dtype=np.int64)
+        return found
+
+    def shared_out(self, instances: Integers) -> Iterator[tuple[HostOffer, int, Integers]]:
+        """Each offer with its number and its part of the instances; instances are alike where there are several offers."""
+        left = instances.copy()
+        for offer, count in self.members:
+            if len(self.members) == 1:
+                yield offer, count, left
+                return
+            taken = np.minimum(left, np.maximum(0, int(offer.fits.max()) * count - (np.cumsum(left) - left)))
+            left -= taken
+            yield offer, count, taken
+
+
+class _Instances:
+    """Whether, with given alternates, some instances on given hosts reach the throughput."""
+
+    def __init__(self, search: _Search, active: tuple[int, ...]) -> None:
+        self.search, self.active, self.problem = search, active, search.problem
+        self.costs, self.selectivities = self.problem.costs(active), self.problem.selectivities(active)
+        self.possible = possible_rates(self.problem, search.conditions, self.selectivities[:, None])[:, 0]
+        self.full = self.possible * self.costs
+        self.least = search.least_of(active)
+        self.rows = np.flatnonzero(self.problem.placed).tolist()
+        # Cores that hosts must have: instances that hold none need none of theirs.
+        self.cores = np.where(self.problem.cores > 0, self.least, 0.0)
+
+    def on(self, groups: Sequence[_Group]) -> Deployment | None:
+        """A plan on these hosts that reaches the throughput, or None."""
+        held = np.zeros((len(groups), len(self.problem.operators)), dtype=np.int64)
+        slowest = min((group.speed for group in groups), default=0.0)
+        cores = math.fsum((slowest if self.problem.equal else group.speed) * group.cores for group in groups)
+        if self.problem.shared:
+            enough = cores >= float(self.least.max(initial=0.0)) - NEARLY
+            return self._checked(groups, held) if enough else None
+        if not groups or cores < float(self.cores.sum()) - NEARLY:
+            return None
+        room = np.array([group.cores for group in groups])
+        return self._next(0, groups, room, np.full(len(self.problem.operators), np.inf), held)
+
+    def _next(self, at: int, groups: Sequence[_Group], room: Floats, capacity: Floats, held: Integers) -> Deployment | None:
+        """Instances of the operator at `rows[at]`, then of those after it. room: cores that are left; capacity: inf for
+        what is not decided."""
+        search, problem = self.search, self.problem
+        if at == len(self.rows):
+            return self._checked(groups, held)
+        row, after = self.rows[at], self.rows[at + 1 :]
+        speeds = np.array([group.speed for group in groups])
+        ways = self._ways(row, groups, room)
+        if search.late() or not len(ways):
+            return None
+        search.looked_at += len(ways)
+        given, left = ways @ speeds * float(problem.per_instance[row]), room - ways * float(problem.cores[row])
+        trial = np.repeat(capacity[:, None], len(ways), axis=1)
+        trial[row] = given
+        costs, selectivities, possible = (
+            np.broadcast_to(each[:, None], trial.shape) for each in (self.costs, self.selectivities, self.possible)
+        )
+        may = reached(problem, search.conditions, costs, selectivities, trial, possible) >= search.least - NEARLY
+        may &= left.sum(axis=1) >= problem.cores[after].sum() - NEARLY
+        may &= left @ speeds >= self.cores[after].sum() - NEARLY
+        for way in np.flatnonzero(may)[np.argsort(given[may], kind="stable")].tolist():
+            held[:, row] = ways[way]
+            found = self._next(at + 1, groups, left[way], trial[:, way], held)
+            if found is not None or search.cut:
+                return found
+        held[:, row] = 0
+        return None
+
+    def _ways(self, row: int, groups: Sequence[_Group], room: Floats) -> Integers:
+        """Instances of an operator on each group of hosts, one at least, none of no use, shape (ways, groups)."""
+        size, number = float(self.problem.cores[row]), self.search.fixed[row]
+        speeds = np.array([group.speed for group in groups]) * float(self.problem.per_instance[row])
+        free = np.array([float(group.fits[row]) for group in groups])
+        if size > 0:
+            free = np.minimum(free, np.floor(room / size + NEARLY))
+        useful = np.maximum(1, np.ceil(self.full[row] / speeds - NEARLY)) if number is None else float(number)
+        most = np.minimum(free, useful).astype(np.int64)
+        if math.prod((most + 1).tolist()) > WAYS:
+            self.search.cut = True
+            return np.zeros((0, len(groups)), dtype=np.int64)
+        ways = np.stack(np.meshgrid(*(np.arange(each + 1) for each in most), indexing="ij"), axis=-1)
+        ways = ways.reshape(-1, len(groups))
+        # Without the slowest of them everything would be worked, too: it is of no use.
+        slowest = np.where(ways > 0, speeds, np.inf).min(axis=1)
+        counts = ways.sum(axis=1)
+        if number is not None:
+            return np.asarray(ways[counts == number])
+        found: Integers = ways[(counts == 1) | ((counts > 1) & (ways @ speeds - slowest < self.full[row] - NEARLY))]
+        return found
+
+    def _checked(self, groups: Sequence[_Group], held: Integers) -> Deployment | None:
+        """The plan, where all instances find room and links do not keep it below the throughput."""
+        chosen = [part for group, each in zip(groups, held, strict=True) for part in group.shared_out(each)]
+        plan = laid_out(self.problem, self.active, chosen)
+        if plan is None or score(self.problem, plan, self.search.conditions).mean < self.search.least - NEARLY:
+            return None
+        return plan
+
+
+def _unbeaten(options: Sequence[Option]) -> list[int]:
+    """Rows of the options that no other beats: of the same selectivity, none has a value as high at a cost as low."""
+    return [
+        row
+        for row, option in enumerate(options)
+        if not any(
+            other.selectivity == option.selectivity
+            and (other.value, -other.cost, -at) > (option.value, -option.cost, -row)
+            and other.value >= option.value
+            and other.cost <= option.cost
+            for at, other in enumerate(options)
+        )
+    ]

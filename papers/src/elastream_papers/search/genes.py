@@ -1,0 +1,331 @@
+"""Plans as chromosomes of two strands (thesis, Fig. 4.4): the alternate of each operator, and each host's content.
+
+A content is a type of host with its instances, by number: a crossover takes a host whole. Number 0 is no host.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from elastream.core.frames import Floats, Integers
+from elastream.policies.value_cost.problem import Conditions, Deployment, Problem
+from elastream_papers.search.offers import NEARLY, HostOffer, numbers_fixed, possible_rates, selected
+
+SPARE = 1.5
+"""Genes for hosts to lease, over what the costliest alternates need: the budget that fixes a chromosome's length."""
+FIRST = (0.9, 1.4)
+"""Cores of a random plan over those that its alternates need for the throughput."""
+KEPT = 0.8
+"""Part of the leased hosts that a random plan keeps."""
+SWITCHED = 0.2
+"""Operators whose alternate is drawn anew in a mutation, on average."""
+CHANGED = (0.5, 0.01)
+"""Hosts that a mutation changes, on average: so many, or this part of those used, whichever is more."""
+REFITTED, FITTED = 0.5, (0.9, 1.1)
+"""Operators whose alternate is drawn anew where a plan is made to fit, on average, and cores of it over those that these
+need: nearer than of a random plan, since what is too much is paid for an hour if no mutation finds it."""
+KINDS = {"add": 0.3, "remove": 0.3, "swap": 0.2, "type": 0.1, "drop": 0.1}
+"""How often a changed host gains an instance, loses one, has one replaced, becomes another type, or goes. The first two are
+the thesis's (p. 79); the others save it the way there through plans that cost as much and reach less."""
+JOINED = 0.5
+"""How often a host that becomes another type takes in another one."""
+NAMES, WEIGHTS = tuple(KINDS), np.array(list(KINDS.values()))
+
+
+class Genes:
+    """Chromosomes of one problem. Rows are int64, of length `length`: an option of each operator, then a content of each
+    host, first those that are leased, then those that may be."""
+
+    def __init__(
+        self,
+        problem: Problem,
+        conditions: Conditions,
+        every: Sequence[HostOffer],
+        least: float,
+        current: Deployment | None = None,
+    ) -> None:
+        self.problem = problem
+        # Instances of each operator, -1 where their number is free.
+        self.fixed: Integers = np.array([-1 if each is None else each for each in numbers_fixed(problem, current)])
+        self.operators = len(problem.operators)
+        self.options: Integers = np.array([len(each) for each in problem.options], dtype=np.int64)
+        self.leased = tuple(offer for offer in every if offer.host.name)
+        self.new = tuple(offer for offer in every if not offer.host.name)
+        self.every = (*self.leased, *self.new)
+        self.rows: Integers = np.flatnonzero(problem.placed)
+        self._needs = _needs(problem, conditions, least)
+        self.positions = self._positions()
+        self.length = self.operators + self.positions
+        # By content: row of its offer, and instances; content 0 has none.
+        self._offer = np.full(1024, -1, dtype=np.int64)
+        self._held: Integers = np.zeros((1024, self.operators), dtype=np.int64)
+        self._numbers: dict[tuple[int, bytes], int] = {}
+        self._count = 1
+
+    def _positions(self) -> int:
+        """Genes of hosts: of those leased, and as many as the costliest alternates need, on hosts of a mean size."""
+        if not self.new:
+            return len(self.leased)
+        sizes = [max(offer.speed * offer.type.cores, NEARLY) for offer in self.new]
+        most = self._cores(np.array([int(np.argmax(each)) for each in self._needs]))
+        useful = int(np.ceil(SPARE * most.sum() / np.mean(sizes))) + self.operators
+        room = max(0, self.problem.max_hosts - len(self.leased))
+        return len(self.leased) + min(room, max(useful, self.problem.min_hosts))
+
+    def _cores(self, active: Integers) -> Floats:
+        """Cores of speed 1 that each operator needs with these options."""
+        return self._needs[np.arange(self.operators), active]
+
+    def content(self, offer: int, held: Integers) -> int:
+        """The number of a host of `every[offer]` that holds these instances."""
+        key = (offer, held.tobytes())
+        found = self._numbers.get(key)
+        if found is None:
+            if self._count == len(self._offer):
+                self._offer = np.concatenate((self._offer, np.full_like(self._offer, -1)))
+                self._held = np.concatenate((self._held, np.zeros_like(self._held)))
+            found = self._numbers[key] = self._count
+            self._offer[found], self._held[found] = offer, held
+            self._count += 1
+        return found
+
+    def hosts(self, chromosomes: Integers) -> tuple[Integers, Integers]:
+        """Offer of each host, -1 for none, shape (plans, hosts), and instances on it, shape (plans, hosts, operators)."""
+        contents = chromosomes[:, self.operators :]
+        return self._offer[contents], self._held[contents]
+
+    def encoded(self, deployment: Deployment) -> Integers:
+        """The chromosome of a plan; of hosts that are neither leased nor offered, or that hold nothing, none are in it."""
+        found = np.zeros(self.length, dtype=np.int64)
+        found[: self.operators] = deployment.active
+        names = {offer.host.name: row for row, offer in enumerate(self.leased)}
+        types = {offer.type: len(self.leased) + row for row, offer in enumerate(self.new)}
+        free = len(self.leased)
+        for host, held in zip(deployment.hosts, deployment.instances, strict=True):
+            if not (self.problem.shared or held.any()):
+                continue
+            if host.name in names:
+                row = names[host.name]
+                found[self.operators + row] = self.content(row, held)
+            elif not host.name and host.type in types and free < self.positions:
+                found[self.operators + free] = self.content(types[host.type], held)
+                free += 1
+        return found
+
+    def decoded(self, chromosome: Integers) -> Deployment:
+        """The plan of a chromosome."""
+        at, held = self.hosts(chromosome[None])
+        used = at[0] >= 0
+        hosts = tuple(self.every[row].host for row in at[0][used].tolist())
+        active = tuple(chromosome[: self.operators].tolist())
+        return Deployment(active, hosts, held[0][used].reshape(-1, self.operators))
+
+    def random(self, chance: np.random.Generator) -> Integers:
+        """A plan of random alternates with about the cores that these need, on hosts of random types."""
+        found = np.zeros(self.length, dtype=np.int64)
+        found[: self.operators] = chance.integers(0, self.options)
+        wanted = self._cores(found[: self.operators]) * chance.uniform(*FIRST)
+        # One type, or any: a mixture of all finds plans of one type late.
+        types = [len(self.leased) + int(chance.integers(len(self.new)))] if self.new and chance.random() < 0.5 else []
+        free = [row for row in range(len(self.leased)) if chance.random() < KEPT]
+        free += range(len(self.leased), self.positions)
+        missing = wanted.copy()
+        instances = np.zeros(self.operators, dtype=np.int64)
+        for position in free:
+            open_for = self._open(missing, instances)
+            if not open_for.any():
+                break
+            offer = position if position < len(self.leased) else self._drawn_offer(types, chance)
+            held = self._filled(offer, open_for, missing, instances, chance)
+            if self.problem.shared or held.any():
+                found[self.operators + position] = self.content(offer, held)
+        return found
+
+    def fitted(self, start: Integers, chance: np.random.Generator) -> Integers:
+        """A plan, at times with other alternates, made to have about the cores that these need.
+
+        What an operator has to spare goes from random hosts; what it lacks comes to those with room, then to new ones.
+        """
+        found, problem = start.copy(), self.problem
+        dynamic = np.flatnonzero(self.options > 1)
+        for row in dynamic[chance.random(dynamic.size) * dynamic.size < REFITTED].tolist():
+            found[row] = chance.integers(0, self.options[row])
+        if problem.shared:
+            return found
+        offers, held = (each[0].copy() for each in self.hosts(found[None]))
+        speeds = np.array([*(each.speed for each in self.every), 0.0])
+        missing = (
+            self._cores(found[: self.operators]) * chance.uniform(*FITTED) - speeds[offers] @ held * problem.per_instance
+        )
+        instances = held.sum(axis=0)
+        for position in chance.permutation(np.flatnonzero(offers >= 0)).tolist():
+            each = speeds[offers[position]] * problem.per_instance
+            spare = np.minimum(held[position], np.floor(-missing / np.maximum(each, NEARLY) + NEARLY)).astype(np.int64)
+            spare = np.where(self.fixed < 0, np.clip(spare, 0, np.maximum(instances - 1, 0)), 0)
+            held[position] -= spare
+            instances -= spare
+            missing += spare * each
+        used = chance.permutation(np.flatnonzero(offers >= 0)).tolist()
+        free = [position for position in range(self.positions) if offers[position] < 0]
+        types = [len(self.leased) + int(chance.integers(len(self.new)))] if self.new and chance.random() < 0.5 else []
+        for position in [*used, *free]:
+            open_for = self._open(missing, instances)
+            if open_for.any() and (self.new or position < len(self.leased)):
+                if offers[position] < 0:
+                    offers[position] = position if position < len(self.leased) else self._drawn_offer(types, chance)
+                held[position] = self._filled(int(offers[position]), open_for, missing, instances, chance, held[position])
+            content = self.content(int(offers[position]), held[position]) if held[position].any() else 0
+            found[self.operators + position] = content
+        return found
+
+    def _drawn_offer(self, types: Sequence[int], chance: np.random.Generator) -> int:
+        return types[0] if types else len(self.leased) + int(chance.integers(len(self.new)))
+
+    def _open(self, missing: Floats, instances: Integers) -> NDArray[np.bool_]:
+        """Operators that need more: all in need of cores where shared, else those that lack cores or an instance."""
+        if self.problem.shared:
+            return np.full(self.operators, bool(missing.sum() > NEARLY or not instances.any()))
+        found = np.where(self.fixed >= 0, instances < self.fixed, (missing > NEARLY) | (instances == 0))
+        return found & self.problem.placed
+
+    def _filled(
+        self,
+        offer: int,
+        open_for: NDArray[np.bool_],
+        missing: Floats,
+        instances: Integers,
+        chance: np.random.Generator,
+        begun: Integers | None = None,
+    ) -> Integers:
+        """Instances for one host, drawn among operators in need; `missing` and `instances` are counted on. begun: those
+        that it holds."""
+        held = np.zeros(self.operators, dtype=np.int64) if begun is None else begun.copy()
+        each, problem = self.every[offer], self.problem
+        if problem.shared:
+            missing -= missing / max(float(missing.sum()), NEARLY) * each.speed * each.type.cores
+            instances += 1
+            return held
+        while True:
+            row = self._drawn_operator(offer, held, np.where(open_for, np.maximum(missing, NEARLY), 0.0), chance)
+            if row is None or each.speed <= 0:
+                return held
+            held[row] += 1
+            instances[row] += 1
+            missing[row] -= each.speed * problem.per_instance[row]
+            open_for = self._open(missing, instances)
+
+    def _drawn_operator(
+        self, offer: int, held: Integers, weights: Floats | Integers, chance: np.random.Generator
+    ) -> int | None:
+        """An operator that has room beside `held`, drawn by `weights`; None without one."""
+        each, problem = self.every[offer], self.problem
+        cores = each.type.cores - float(held @ problem.cores)
+        memory = each.type.memory - float(held @ problem.memory)
+        room = problem.placed & (problem.cores <= cores + NEARLY) & (problem.memory <= memory + NEARLY)
+        return _drawn(weights * room, chance)
+
+    def mutate(self, chromosomes: Integers, chance: np.random.Generator) -> None:
+        """Change each row in place: the alternates of some operators, and what some hosts hold, independently."""
+        count = len(chromosomes)
+        dynamic = np.flatnonzero(self.options > 1)
+        if dynamic.size:
+            switch = chance.random((count, dynamic.size)) < SWITCHED / dynamic.size
+            drawn = chance.integers(0, self.options[dynamic], (count, dynamic.size))
+            chromosomes[:, dynamic] = np.where(switch, drawn, chromosomes[:, dynamic])
+        if not self.positions:
+            return
+        contents = chromosomes[:, self.operators :]
+        used = (contents > 0).sum(axis=1)
+        for row, number in enumerate(chance.poisson(np.maximum(CHANGED[0], CHANGED[1] * used)).tolist()):
+            held = np.flatnonzero(contents[row])
+            for _ in range(number):
+                # An unused gene is as likely to be drawn as one of the used: most are unused in most plans.
+                at = int(chance.integers(len(held) + max(1, len(held) // 8))) if len(held) else 0
+                position = int(held[at]) if at < len(held) else int(chance.integers(self.positions))
+                contents[row, position] = self._changed(position, contents[row], chance)
+
+    def _changed(self, position: int, contents: Integers, chance: np.random.Generator) -> int:
+        """Another content for one gene."""
+        number = int(contents[position])
+        own = position if position < len(self.leased) else None
+        if not number:
+            return self._opened(own, contents, chance)
+        offer, held = int(self._offer[number]), self._held[number].copy()
+        if not held.any() and not self.problem.shared:
+            return self._opened(own, contents, chance) if chance.random() < 0.5 else 0
+        kind = NAMES[_drawn(WEIGHTS, chance) or 0]
+        if self.problem.shared and kind in ("add", "remove", "swap"):
+            kind = "drop" if chance.random() < 0.5 else "type"
+        if kind == "drop":
+            return 0
+        if kind == "type":
+            return number if own is not None else self._retyped(position, held, contents, chance)
+        if kind in ("remove", "swap"):
+            held[_drawn(held, chance)] -= 1
+        if kind in ("add", "swap"):
+            row = self._drawn_operator(offer, held, np.ones(self.operators), chance)
+            if row is not None:
+                held[row] += 1
+        return self.content(offer, held) if held.any() else 0
+
+    def _opened(self, own: int | None, contents: Integers, chance: np.random.Generator) -> int:
+        """A content for a gene that has none: like that of another host, or of one random instance."""
+        others = contents[len(self.leased) :]
+        others = others[others > 0]
+        if own is None and len(others) and chance.random() < 0.5:
+            return int(others[chance.integers(len(others))])
+        if own is None and not self.new:
+            return 0
+        offer = self._drawn_offer([], chance) if own is None else own
+        held = np.zeros(self.operators, dtype=np.int64)
+        if not self.problem.shared:
+            row = self._drawn_operator(offer, held, np.ones(self.operators), chance)
+            if row is None:
+                return 0
+            held[row] = 1
+        return self.content(offer, held)
+
+    def _retyped(self, position: int, held: Integers, contents: Integers, chance: np.random.Generator) -> int:
+        """The same instances on a host of a random type, at times with those of another host that goes; those that have no
+        room there get new hosts, as long as there are genes for them."""
+        others = [n for n in np.flatnonzero(contents[len(self.leased) :]) + len(self.leased) if n != position]
+        if others and chance.random() < JOINED:
+            other = others[chance.integers(len(others))]
+            held = held + self._held[contents[other]]
+            contents[other] = 0
+        offer, fitting, left = self._with_room(held, chance)
+        free = (number for number in range(len(self.leased), self.positions) if not contents[number] and number != position)
+        while left.any() and (gene := next(free, None)) is not None:
+            another, its, left = self._with_room(left, chance)
+            if not its.any():
+                break
+            contents[gene] = self.content(another, its)
+        return self.content(offer, fitting) if self.problem.shared or fitting.any() else 0
+
+    def _with_room(self, held: Integers, chance: np.random.Generator) -> tuple[int, Integers, Integers]:
+        """A random type, the instances that a host of it has room for, and those that are left."""
+        offer = self._drawn_offer([], chance)
+        fitting, left = np.zeros(self.operators, dtype=np.int64), held.copy()
+        while (row := self._drawn_operator(offer, fitting, left, chance)) is not None:
+            fitting[row] += 1
+            left[row] -= 1
+        return offer, fitting, left
+
+
+def _drawn(weights: Floats | Integers, chance: np.random.Generator) -> int | None:
+    """A row, drawn by `weights`; None where all are 0."""
+    upto = weights.cumsum()
+    return int(np.searchsorted(upto, chance.random() * upto[-1], side="right")) if upto[-1] > 0 else None
+
+
+def _needs(problem: Problem, conditions: Conditions, least: float) -> Floats:
+    """Cores of speed 1 by operator and option for `least` of what can come at most; shape (operators, options)."""
+    width = max(len(each) for each in problem.options)
+    most = np.array([max(option.selectivity for option in each) for each in problem.options])
+    rates = possible_rates(problem, conditions, most[:, None])
+    counts = np.array([[len(each)] for each in problem.options])
+    choices = np.minimum(np.arange(width)[None, :], counts - 1)
+    costs, _ = selected(problem, choices)
+    found: Floats = rates * costs * least * (problem.placed[:, None] | problem.shared)
+    return found

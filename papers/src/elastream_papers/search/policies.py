@@ -1,0 +1,137 @@
+"""Policies that search whole plans: genetic, genetic first and greedy afterwards, and exhaustive.
+
+From "Adaptive and resilient stream processing on cloud infrastructure" (Kumbhare, 2016), 4.7, 4.9 and p. 99. They
+differ from the greedy ones in their search alone; `value_cost` has the round. What they find is better, and takes seconds.
+"""
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from elastream.errors import InputError
+from elastream.policies.value_cost.greedy import deployed, enduring
+from elastream.policies.value_cost.policy import Answer, Asked, Centralised, ValueCost, answered
+from elastream.policies.value_cost.problem import score
+from elastream_papers.search.exhaustive import exhausted
+from elastream_papers.search.genetic import GeneticSettings, evolved
+from elastream_papers.search.offers import NEARLY
+from elastream_papers.search.proven import optimum
+
+
+@dataclass(frozen=True)
+class _Breeding(ValueCost):
+    """What policies share that search genetically: for how long they do."""
+
+    population: int = 100
+    generations: int = 5000
+    patience: int = 300
+    seconds: float = 60.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _ = self.settings  # refuses what nothing can be found with
+
+    @property
+    def settings(self) -> GeneticSettings:
+        """How long a search takes."""
+        return GeneticSettings(self.population, self.generations, self.patience, self.seconds, self.seed)
+
+
+@dataclass(frozen=True)
+class Genetic(_Breeding):
+    """GA: a genetic search in every round (thesis, 4.7).
+
+    population, generations, patience, seconds, seed: see `scheduling.genetic.GeneticSettings`. The plan is the same every
+    time, unless `seconds` ends the search. Where nothing in force comes near the goal, it is deployed from nothing; else
+    the search starts from the plan in force and counts changes to it as a cost. Then a host costs what is not paid of it.
+    """
+
+    name: ClassVar[str] = "genetic"
+
+    def search(self, asked: Asked) -> Answer:
+        """The plan that was bred in this round; that in force where it is time for neither stage."""
+        return _bred(asked, self.settings) if _due(asked) else answered(asked, asked.read.deployment)
+
+
+@dataclass(frozen=True)
+class Hybrid(_Breeding, Centralised):
+    """Genetic first, CE afterwards (thesis, p. 99): the first deployment is searched, and then adapted greedily.
+
+    population, generations, patience, seconds, seed: as of `Genetic`.
+    """
+
+    name: ClassVar[str] = "hybrid"
+
+    def search(self, asked: Asked) -> Answer:
+        """The genetic search in the first round, Algorithm 4 in the others."""
+        return super().search(asked) if asked.round else _bred(asked, self.settings)
+
+
+@dataclass(frozen=True)
+class Exhaustive(ValueCost):
+    """BR: all plans are searched but those that cannot be better (thesis, p. 90); for small dataflows and low rates.
+
+    seconds: how long a round may search. Where they end, an exact model has as long again, and what it proves of the plan
+    is a remark. A plan is searched in the first round, and again where the throughput is below the goal by more than the
+    tolerance, or above it when paid time of a host ends.
+    """
+
+    seconds: float = 30.0
+
+    name: ClassVar[str] = "exhaustive"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.seconds > 0:
+            raise InputError(f"seconds is {self.seconds:g}; it must be above 0")
+
+    def search(self, asked: Asked) -> Answer:
+        """The best plan there is, or the best found with what is proven of it; CE's where none reaches the throughput."""
+        problem, conditions, now = asked.read.problem, asked.read.conditions, asked.read.deployment
+        reached = score(problem, now, conditions).mean
+        # Above the goal nothing is saved before paid time ends, and the next queue would lease again.
+        spare = reached > self.throughput + self.tolerance and bool(asked.due)
+        if not _due(asked) or (asked.round and reached >= problem.goal.lowest and not spare):
+            return answered(asked, now)
+        found = exhausted(problem, conditions, seconds=self.seconds, current=now)
+        if found.optimal and found.deployment is not None:
+            return answered(asked, found.deployment)
+        proven = optimum(problem, conditions, seconds=self.seconds, current=now)
+        plan = found.deployment if found.profit >= proven.profit else proven.deployment
+        if plan is None:
+            none = "reaches" if proven.optimal or found.optimal else "was found in time that reaches"
+            said = f"no plan on the hosts that may be leased {none} the relative throughput: the greedy plan is taken"
+            return _with(answered(asked, deployed(problem, conditions, now)), said)
+        gap = max(0.0, proven.bound - max(found.profit, proven.profit))
+        said = f"not all plans were searched in {self.seconds:g} s: none has a profit more than {gap:.2g} above this one's"
+        return answered(asked, plan) if proven.optimal else _with(answered(asked, plan), said)
+
+
+def _due(asked: Asked) -> bool:
+    """Whether it is time to search: a plan is of alternates and of hosts, so either will do."""
+    return asked.round == 0 or asked.alternates or asked.resources
+
+
+def _bred(asked: Asked, settings: GeneticSettings) -> Answer:
+    """The plan of a genetic search, from the plan in force where that comes near the goal.
+
+    As in Algorithm 4, that stays while its throughput is within the tolerance, but for hosts whose paid time ends. Above
+    the goal, and for these, plans must hold what it does under a load that lasts.
+    """
+    problem, conditions, now = asked.read.problem, asked.read.conditions, asked.read.deployment
+    goal, reached = problem.goal, score(problem, now, conditions).mean
+    adapting, least = asked.round > 0 or reached >= goal.lowest - NEARLY, goal.throughput
+    if asked.round and reached > goal.lowest:
+        if reached < goal.throughput + goal.tolerance and not asked.due:
+            return answered(asked, now)
+        conditions = enduring(problem, conditions)
+        least = min(least, score(problem, now, conditions).mean)
+    settings = replace(settings, seed=settings.seed + asked.round)
+    found = evolved(problem, conditions, settings, current=now, adapting=adapting, least=least)
+    answer = answered(asked, now if found.deployment is None else found.deployment)
+    cut = f"the search was ended by its {settings.seconds:g} s, after {found.generations} generations"
+    return _with(answer, cut) if found.cut else answer
+
+
+def _with(answer: Answer, remark: str) -> Answer:
+    return replace(answer, remarks=(remark, *answer.remarks))

@@ -1,0 +1,6 @@
+"""Simulated plant with a queue per instance and hosts whose cores and link are shared, as in Storm."""
+
+from elastream_papers.tasks.network import TaskNetwork
+from elastream_papers.tasks.settings import Background, TaskSettings
+
+__all__ = ["Background", "TaskNetwork", "TaskSettings"]

@@ -1,0 +1,1 @@
+"""Evaluations of Kumbhare's thesis (2016) on adaptive and resilient stream processing, a folder a chapter."""

@@ -1,0 +1,138 @@
+"""Synthetic electricity readings of customers, a value a minute: the stand-in for the campus meters of the thesis (3.6),
+which are not public.
+
+The premise of the selection (p. 52) is that the variance of the near past tells which method will forecast best. These data
+hold that premise by construction: each customer works in one of three ways at a time, which differ in how their minutes
+vary, and each of which another family of methods can foresee. What they test is whether selection makes use of it. Whether
+it holds of real customers they cannot say.
+"""
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+import numpy as np
+
+from elastream.core.frames import Floats, Integers
+from elastream_papers.harness.assumptions import assumed
+
+INTERVAL = 15
+"""Minutes that forecasts are for: what the meters of the thesis's campus report, and what utilities settle by."""
+DAY = 24 * 60 // INTERVAL
+"""Intervals of a day."""
+WEEK = 7 * DAY
+CUSTOMERS = 24
+"""Meters: as many as two cores forecast for eight weeks in a minute; a third of them starts in each way of working."""
+
+
+class Regime(IntEnum):
+    """The ways in which a customer works."""
+
+    SCHEDULED = 0
+    """By a timetable of machines that repeats day by day, in steps; all of it follows the weather."""
+    DRIFTING = 1
+    """By hand: power wanders smoothly over hours, whatever the timetable."""
+    CYCLING = 2
+    """Machines switch on and off by the hour."""
+
+
+@dataclass(frozen=True, slots=True)
+class Generator:
+    """Parameters of the data. They were fixed before any result was computed on them."""
+
+    level: float = assumed(100.0, "kW", "mean of a customer; percentages do not depend on it")
+    spread: float = assumed(0.5, "of its logarithm", "customers differ in size")
+    daily: float = assumed(0.35, "of the level", "amplitude of the daily cycle")
+    weekend: float = assumed(0.25, "of its logarithm", "how much less is used on Saturday and Sunday")
+    steps: float = assumed(0.15, "of its logarithm", "deviation of the timetable's quarter hours from the daily cycle")
+    weather: float = assumed(0.2, "of its logarithm", "deviation of what lasts for days: weather, occupancy")
+    weather_days: float = assumed(8.0, "days", "mean period of the weather; periods are within half of it")
+    drift: float = assumed(0.3, "of its logarithm", "deviation of the wandering by hand")
+    drift_hours: float = assumed(12.0, "h", "mean period of the wandering; periods are within a third of it")
+    cycle: float = assumed(0.3, "of the level", "amplitude of machines that switch by the hour", most=0.9)
+    cycle_minutes: float = assumed(60.0, "min", "period of the switching: half of it on, half off")
+    noise_scheduled: float = assumed(0.01, "of the power", "deviation of single minutes, by timetable")
+    noise_drifting: float = assumed(0.04, "of the power", "deviation of single minutes, by hand")
+    noise_cycling: float = assumed(0.02, "of the power", "deviation of single minutes, switching")
+    home_hours: float = assumed(120.0, "h", "mean time for which a customer works in its own way")
+    away_hours: float = assumed(12.0, "h", "mean time for which it then works in another")
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class PowerReadings:
+    """power: kW, shape (customers, minutes), from a Monday 0:00 on. regime: how the customer worked, for diagnosis only."""
+
+    power: Floats
+    regime: Integers
+
+    def first(self, weeks: int) -> "PowerReadings":
+        """Those of the first `weeks` weeks."""
+        minutes = weeks * WEEK * INTERVAL
+        return PowerReadings(self.power[:, :minutes], self.regime[:, :minutes])
+
+    @property
+    def loads(self) -> Floats:
+        """Mean power of each interval, kW, shape (customers, intervals)."""
+        found: Floats = self._by_interval.mean(axis=2)
+        return found
+
+    @property
+    def deviations(self) -> Floats:
+        """Standard deviation of the minutes within each interval over their mean, shape (customers, intervals)."""
+        found: Floats = self._by_interval.std(axis=2) / self.loads
+        return found
+
+    @property
+    def _by_interval(self) -> Floats:
+        return self.power.reshape(self.power.shape[0], -1, INTERVAL)
+
+
+def generate(given: Generator, weeks: int, seed: int, customers: int = CUSTOMERS) -> PowerReadings:
+    """`weeks` weeks of readings; equal for equal arguments."""
+    rng = np.random.default_rng(seed)
+    minutes = weeks * WEEK * INTERVAL
+    regime = np.array([_regimes(rng, given, Regime(c % len(Regime)), minutes) for c in range(customers)])
+    clock = np.arange(minutes)
+    interval, weekend = clock // INTERVAL % DAY, clock // INTERVAL // DAY % 7 >= 5
+    cycle = given.daily * -np.cos(2 * np.pi * (np.arange(DAY) + 0.5) / DAY)
+    power = np.empty((customers, minutes))
+    for customer in range(customers):
+        level = given.level * np.exp(given.spread * rng.standard_normal())
+        shape = np.stack([cycle, cycle - given.weekend])
+        timetable = shape + given.steps * rng.standard_normal((2, DAY))
+        usual = np.where(weekend, shape[1][interval], shape[0][interval])
+        weather = given.weather * _wander(rng, clock, given.weather_days * 24 * 60, 1 / 2)
+        drift = given.drift * _wander(rng, clock, given.drift_hours * 60, 1 / 3)
+        phase = rng.uniform(0, given.cycle_minutes)
+        on = np.where((clock + phase) % given.cycle_minutes < given.cycle_minutes / 2, 1.0, -1.0)
+        mean = np.choose(
+            regime[customer],
+            [
+                np.exp(np.where(weekend, timetable[1][interval], timetable[0][interval]) + weather),
+                np.exp(weather + drift),
+                np.exp(usual + weather) * (1 + given.cycle * on),
+            ],
+        )
+        noise = np.choose(regime[customer], [given.noise_scheduled, given.noise_drifting, given.noise_cycling])
+        power[customer] = level * mean * np.maximum(1 + noise * rng.standard_normal(minutes), 0.01)
+    return PowerReadings(power, regime)
+
+
+def _regimes(rng: np.random.Generator, given: Generator, home: Regime, minutes: int) -> Integers:
+    """The regime of each minute: at home and away in turn, both for times without memory."""
+    others = [regime for regime in Regime if regime is not home]
+    found: list[Integers] = []
+    at_home = True
+    while sum(map(len, found)) < minutes:
+        hours = rng.exponential(given.home_hours if at_home else given.away_hours)
+        now = home if at_home else others[rng.integers(len(others))]
+        found.append(np.full(max(1, min(round(hours * 60), minutes)), now, dtype=np.int64))
+        at_home = not at_home
+    return np.concatenate(found)[:minutes]
+
+
+def _wander(rng: np.random.Generator, clock: Integers, period: float, around: float) -> Floats:
+    """A smooth curve of deviation 1: three sines of random phase, their periods within `around` of `period`."""
+    periods = period * rng.uniform(1 - around, 1 + around, 3)
+    phases = rng.uniform(0, 2 * np.pi, 3)
+    found: Floats = np.sqrt(2 / 3) * np.sin(2 * np.pi * clock / periods[:, None] + phases[:, None]).sum(axis=0)
+    return found

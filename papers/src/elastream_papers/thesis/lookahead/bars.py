@@ -1,0 +1,177 @@
+"""What of chapter 5 is judged: its Figures 5.3 to 5.5, as bars on the runs of `experiment`."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from elastream.evaluation.findings import Check
+from elastream_papers.thesis.lookahead.experiment import FIGURE_5_5, POLICIES, REACTIVE, TARGET, TOLERANCE, LookaheadRun
+
+PLASTICC = "plasticc"
+GAIN = 0.20
+"""p. 100: "an improvement of up to 20% in the overall profit as compared to the reactive adaptation algorithm"."""
+SMALL = 0.05
+"""Errors up to this are small (Fig. 5.5: PLAStiCC leads at 0 and 5 %)."""
+CRITICAL: Mapping[int, float] = {3: 1.0, 4: 1.0, 5: 0.9, 6: 0.829}
+"""Spearman's rank correlation, from which on so many points rise by more than chance: one-sided, 5 %."""
+
+
+@dataclass(frozen=True)
+class LookaheadResults:
+    """All runs of one set of assumptions."""
+
+    runs: Sequence[LookaheadRun]
+
+    @cached_property
+    def horizons(self) -> tuple[int, ...]:
+        """Minutes ahead, of PLAStiCC under the perfect oracle."""
+        return tuple(
+            sorted({r.case.horizon for r in self.runs if r.case.policy == PLASTICC and r.case.forecast.by == "oracle"})
+        )
+
+    @cached_property
+    def errors(self) -> tuple[float, ...]:
+        """Errors of unbiased oracles."""
+        return tuple(sorted({r.case.forecast.error for r in self.runs if r.case.forecast.bias == 0.0}))
+
+    @cached_property
+    def biases(self) -> tuple[float, ...]:
+        """Biases of oracles, none first."""
+        return tuple(dict.fromkeys(run.case.forecast.bias for run in self.runs))
+
+    def of(
+        self, policy: str, horizon: int, error: float = 0.0, bias: float = 0.0, by: str = "oracle"
+    ) -> list[LookaheadRun]:
+        """Its runs, one a seed; of a policy that looks at what was, whatever the horizon."""
+        return [
+            run
+            for run in self.runs
+            if run.case.policy == policy
+            and (
+                policy in REACTIVE
+                or (run.case.horizon, run.case.forecast.error, run.case.forecast.bias, run.case.forecast.by)
+                == (horizon, error, bias, by)
+            )
+        ]
+
+    def mean(
+        self, figure: str, policy: str, horizon: int, error: float = 0.0, bias: float = 0.0, by: str = "oracle"
+    ) -> float:
+        """Mean of a figure over these runs; NaN without any."""
+        found = [getattr(run, figure) for run in self.of(policy, horizon, error, bias, by)]
+        return float(np.mean(found)) if found else float("nan")
+
+
+def bars(results: LookaheadResults) -> tuple[Check, ...]:
+    """The bars of the issue's second table, on means over the runs."""
+    parts: tuple[Callable[[LookaheadResults], Iterator[Check]], ...] = (_kept, _profits, _stability, _errors, _biases)
+    return tuple(check for part in parts for check in part(results))
+
+
+def ranked(x: Sequence[float], y: Sequence[float]) -> float:
+    """Spearman's rank correlation; 0 where all of one are equal."""
+    ranks = [
+        np.array([np.mean(np.flatnonzero(np.sort(each) == value)) for value in each]) for each in map(np.asarray, (x, y))
+    ]
+    spread = [float(np.std(each)) for each in ranks]
+    if min(spread) == 0:
+        return 0.0
+    return float(np.mean((ranks[0] - ranks[0].mean()) * (ranks[1] - ranks[1].mean())) / (spread[0] * spread[1]))
+
+
+def _kept(results: LookaheadResults) -> Iterator[Check]:
+    least = TARGET - TOLERANCE
+    worst = min(run.worst for h in results.horizons for run in results.of(PLASTICC, h))
+    yield Check.at_least("PLAStiCC: least throughput over a prediction interval", worst, least, "Fig. 5.3(a)")
+    found = {(p, h): results.mean("throughput", p, h) for p in POLICIES[1:] for h in results.horizons}
+    policy, horizon = min(found, key=found.__getitem__)
+    yield Check.at_least(
+        f"the others: least throughput over a run, {policy.upper()} at {horizon} min",
+        found[policy, horizon],
+        least,
+        "Fig. 5.3(a)",
+    )
+
+
+def _profits(results: LookaheadResults) -> Iterator[Check]:
+    source = "Fig. 5.3(b)"
+    lead = {
+        h: results.mean("profit", PLASTICC, h) - max(results.mean("profit", p, h) for p in POLICIES[1:])
+        for h in results.horizons
+    }
+    worst = min(lead, key=lead.__getitem__)
+    yield Check(
+        f"PLAStiCC: profit above the best of the others, the least, at {worst} min", round(lead[worst], 4), "> 0",
+        lead[worst] > 0, source,
+    )  # fmt: skip
+    last = results.horizons[-1]
+    caf, own = results.mean("profit", "caf", last), results.mean("profit", PLASTICC, last)
+    gain = (own - caf) / abs(caf) if caf else float("nan")
+    yield Check.at_least(f"PLAStiCC: profit above CAF's, part of it, at {last} min", gain, GAIN, "p. 100: up to 20 %")
+    profits = [results.mean("profit", PLASTICC, h) for h in results.horizons]
+    yield _rises("PLAStiCC: profit grows with the horizon, rank correlation", results.horizons, profits, source)
+
+
+def _rises(name: str, x: Sequence[float], y: Sequence[float], source: str) -> Check:
+    return Check.at_least(name, ranked(x, y), CRITICAL.get(len(x), 1.0), source, digits=3)
+
+
+def _stability(results: LookaheadResults) -> Iterator[Check]:
+    lead = {
+        h: results.mean("unstable", PLASTICC, h) - min(results.mean("unstable", p, h) for p in POLICIES[1:])
+        for h in results.horizons
+    }
+    worst = max(lead, key=lead.__getitem__)
+    yield Check(
+        f"PLAStiCC: chi below the lowest of the others, at {worst} min", round(lead[worst], 2), "< 0", lead[worst] < 0,
+        "Fig. 5.3(c): lowest at every horizon",
+    )  # fmt: skip
+
+
+def _errors(results: LookaheadResults) -> Iterator[Check]:
+    profits = [float(np.mean([results.mean("profit", PLASTICC, h, e) for h in results.horizons])) for e in results.errors]
+    falls = [-profit for profit in profits]
+    yield _rises(
+        "PLAStiCC: profit falls with the error, mean of the horizons, rank correlation", results.errors, falls, "Fig. 5.4"
+    )
+
+
+def _biases(results: LookaheadResults) -> Iterator[Check]:
+    source = f"Fig. 5.5, {FIGURE_5_5} min"
+
+    def profit(policy: str, error: float, bias: float) -> float:
+        return results.mean("profit", policy, FIGURE_5_5, error, bias)
+
+    others = ("wpa", "wpo", "wpp")
+    pairs = [(error, bias) for error in results.errors for bias in results.biases]
+    small = [each for each in pairs if each[0] <= SMALL]
+    lead = {each: profit(PLASTICC, *each) - max(profit(p, *each) for p in others) for each in small}
+    worst = min(lead, key=lead.__getitem__)
+    yield Check(
+        f"PLAStiCC above WPA, WPO and WPP at small errors, the least, {_said(worst)}", round(lead[worst], 4), "> 0",
+        lead[worst] > 0, source,
+    )  # fmt: skip
+    spread = {
+        p: max(np.ptp([profit(p, error, bias) for error in results.errors]) for bias in results.biases)
+        for p in (PLASTICC, "wpa")
+    }
+    yield Check(
+        "WPA is flat: its profit changes less with the error than PLAStiCC's",
+        f"{spread['wpa']:.4f} / {spread[PLASTICC]:.4f}",
+        "ascending",
+        bool(spread["wpa"] < spread[PLASTICC]),
+        source,
+    )
+    under = float(np.mean([profit("wpo", error, -0.05) - profit("wpa", error, -0.05) for error in results.errors]))
+    yield Check("WPO above WPA under a bias of -5 %, mean of the errors", round(under, 4), "> 0", under > 0, source)
+    behind = {each: min(profit(p, *each) for p in (PLASTICC, "wpa", "wpo")) - profit("wpp", *each) for each in pairs}
+    worst = min(behind, key=behind.__getitem__)
+    yield Check(
+        f"WPP below all others, the least, {_said(worst)}", round(behind[worst], 4), "> 0", behind[worst] > 0, source
+    )
+
+
+def _said(case: tuple[float, float]) -> str:
+    return f"error {case[0]:.0%}, bias {case[1]:+.0%}"

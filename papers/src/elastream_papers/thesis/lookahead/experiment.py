@@ -1,0 +1,173 @@
+"""Chapter 5 of the thesis, simulated: look-ahead scheduling against reactive scheduling on the synthetic dataflow.
+
+Every run begins with the same deployment for the rates of its first instant, and differs in who adapts it, how far that one
+looks ahead, and how wrong the forecast is. `contenders` has the policies, `page` shows what came of it, `bars` what is
+judged.
+"""
+
+import re
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from elastream.core.frames import Floats
+from elastream.core.plant import Policy
+from elastream.evaluation.prospects import prospect_of
+from elastream.policies.value_cost.problem import Goal
+from elastream.simulator import SimulatedPlant
+from elastream_papers.thesis.deployed import Site, at_best, deployed, problem_at, run_site, settings_of
+from elastream_papers.thesis.ec2 import INSTANT, RUN, CloudAssumptions, host_types
+from elastream_papers.thesis.lookahead.synthetic import SyntheticAssumptions, break_even, streams, synthetic
+from elastream_papers.thesis.reactive.algorithms import policy_of, searched
+
+FORECASTERS: Mapping[str, Mapping[str, Any]] = {"method chosen by back-test": {"forecast": "real"}}
+"""Real forecasters, by what tables call them, and the parameters that choose them."""
+IN_TURNS, INTERVAL = "caf, stages in turns", "plasticc, interval"
+"""Readings shown beside: CAF whose alternates and hosts are not planned in the same round (p. 84, which gives no numbers:
+every other round each), and PLAStiCC that holds the mean of the interval instead of each step."""
+READINGS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+    IN_TURNS: ("caf", {"alternates": 2, "resources": 2}),
+    INTERVAL: ("plasticc", {"hold": "interval"}),
+}
+"""Name of the policy, and parameters, of each reading."""
+UNDONE = re.compile(r"so far ([\d,]+) planned changes? retracted, ([\d,]+) enacted")
+"""How a policy says how many planned changes it took back, and how many enacted ones it undid."""
+
+
+def contender(policy: str, site: Site, plant: SimulatedPlant, horizon: float, by: str, error: float, bias: float) -> Policy:
+    """The policy called so, looking `horizon` seconds ahead; what only an oracle knows is given to it."""
+    name, more = READINGS.get(policy, (policy, {}))
+    own: dict[str, Any] = {"horizon": horizon, **more}
+    own |= {"forecast": "oracle", "error": error, "bias": bias, "seed": site.seed} if by == "oracle" else FORECASTERS[by]
+    prospect = prospect_of(plant.context.layout, site.types, site.loads, site.settings, seconds=RUN)
+    return policy_of(name, site.goal, **own).prepared(prospect)
+
+
+def undone(remarks: Iterable[str]) -> tuple[float, float]:
+    """(planned changes retracted, enacted ones reversed) by the end of a run, by what the policy remarked; 0 if nothing."""
+    said = [found for each in remarks if (found := UNDONE.search(each))]
+    if not said:
+        return 0.0, 0.0
+    retracted, undid = (float(number.replace(",", "")) for number in said[-1].groups())
+    return retracted, undid
+
+
+HORIZONS = (10, 20, 30, 40, 50, 60)
+"""Minutes of a prediction interval (Figs. 5.3 and 5.4; the text, p. 113, goes to 30, the axes to 70)."""
+ERRORS, BIASES = (0.0, 0.05, 0.10, 0.15, 0.20, 0.25), (0.0, -0.05, 0.05)
+"""Mean errors and biases of forecasts (Figs. 5.4 and 5.5)."""
+FIGURE_5_5 = 20
+"""Minutes ahead in Fig. 5.5."""
+REACTIVE = ("caf", "waaf", IN_TURNS)
+"""Policies that look at what was: one run for all horizons."""
+POLICIES = ("plasticc", "caf", "waaf", "wpa", "wpo", "wpp")
+SEEDS = (1, 2, 3)
+"""Three runs (p. 110), each with a dataflow, loads and hosts of its own."""
+TARGET, TOLERANCE = 0.8, 0.05
+
+
+@dataclass(frozen=True)
+class LookaheadAssumptions:
+    """All that is assumed: of the dataflow and its loads, and of the cloud."""
+
+    flow: SyntheticAssumptions = field(default_factory=SyntheticAssumptions)
+    cloud: CloudAssumptions = field(default_factory=CloudAssumptions)
+
+
+@dataclass(frozen=True, slots=True)
+class Foresight:
+    """Who looks ahead, and how wrong. by: `"oracle"`, or a real forecaster. error, bias: of the oracle (pp. 112-113)."""
+
+    by: str = "oracle"
+    error: float = 0.0
+    bias: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class LookaheadCase:
+    """A run. horizon: minutes."""
+
+    policy: str
+    horizon: int
+    seed: int
+    forecast: Foresight = field(default_factory=Foresight)
+    given: LookaheadAssumptions = field(default_factory=LookaheadAssumptions)
+
+
+@dataclass(frozen=True, slots=True)
+class LookaheadRun:
+    """What a case came to. throughput: of what came in; waited: with what waited; worst: least throughput over a prediction
+    interval; unstable: chi. retracted, reversed: planned changes that were taken back, and enacted ones that were
+    undone. most: of the profit, about (`at_best`).
+    series: rows of (hours, hosts, throughput, value)."""
+
+    case: LookaheadCase
+    throughput: float
+    waited: float
+    worst: float
+    value: float
+    cost: float
+    profit: float
+    unstable: int
+    hosts: float
+    retracted: float
+    reversed: float
+    seconds: float
+    refused: int
+    most: float
+    series: Floats
+
+
+def site_of(seed: int, given: LookaheadAssumptions) -> Site:
+    """The synthetic dataflow of a seed, its loads and its hosts."""
+    loads = streams(seed)
+    graph = synthetic(given.flow, loads, seed)
+    lowest, highest = break_even(given.flow, graph)
+    first = {name: load.count(INSTANT) / INSTANT for name, load in loads.items()}
+    return Site(
+        graph,
+        host_types(given.cloud),
+        loads,
+        first,
+        Goal(TARGET, TOLERANCE, highest, lowest, RUN),
+        settings_of(given.cloud, varies=True, seed=seed),
+        seed,
+    )
+
+
+@cache
+def _most(seed: int, given: LookaheadAssumptions) -> float:
+    return at_best(site_of(seed, given))[0]
+
+
+def run_case(case: LookaheadCase) -> LookaheadRun:
+    """Deploy by CE's first plan ("we retain our earlier initial deployment algorithm", p. 105), then adapt for 12 hours."""
+    began = time.process_time()
+    site = site_of(case.seed, case.given)
+    problem, conditions = problem_at(site)
+    found, _ = searched("ce", problem, conditions, 0.0)
+    plant = deployed(site, problem, found.deployment)
+    policy = contender(
+        case.policy, site, plant, case.horizon * 60.0, case.forecast.by, case.forecast.error, case.forecast.bias
+    )
+    worth, run = run_site(site, plant, policy)
+    return LookaheadRun(
+        case,
+        worth.mean_throughput,
+        worth.mean_waited,
+        worth.worst(round(case.horizon * 60.0 / INSTANT)),
+        worth.mean_value(),
+        worth.money,
+        worth.profit(problem.line),
+        worth.unstable(site.goal),
+        float(worth.hosts.mean()),
+        *undone(decision.note for decision in run.decisions),
+        time.process_time() - began,
+        run.refused,
+        _most(case.seed, case.given),
+        np.column_stack([worth.ends / 3600, worth.hosts, worth.throughput, worth.value]),
+    )

@@ -1,0 +1,127 @@
+"""The synthetic dataflow of the thesis's Figure 5.2: ten stages of three operators, some with alternates, three inputs.
+
+Page 111 gives its size, the number of alternates and the loads; what it leaves open is assumed here, once, and can be
+varied. All of it follows from a seed.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from elastream.core.qos import offered_rates
+from elastream.dataflow.endpoints import ArrivalPattern, Simulated
+from elastream.dataflow.graph import Graph
+from elastream.dataflow.operators import Alternate, Delivery, Edge, Kind, Operator
+from elastream.loads.pattern import Pattern
+from elastream_papers.harness.assumptions import assumed
+from elastream_papers.thesis.ec2 import PRICES, RUN, loads_between
+
+STAGES, WIDE = 10, 3
+"""Stages, and operators of each (Figure 5.2)."""
+NUMBERS = (1,) * 18 + (2,) * 9 + (3,) * 3
+"""Alternates of the thirty operators, in an order that is drawn: 45 in all (Figure 5.2: one to three each, about 45)."""
+LOW, HIGH, WAVE = 2.0, 75.0, 24 * 3600.0
+"""Messages/s at trough and peak, and seconds of a wave (p. 111)."""
+NOISE, EVERY = 0.2, 60.0
+"""Largest change by noise, as a part of the rate, and seconds between two (p. 111)."""
+
+
+@dataclass(frozen=True)
+class SyntheticAssumptions:
+    """Values that the thesis does not give, which can be halved and doubled."""
+
+    work: float = assumed(
+        0.1,
+        "core-seconds of speed 1 a message",
+        "about the mean of the eight operators of Linear Road as they are simulated",
+    )
+    spread: float = assumed(0.5, "of the work", "operators cost half to one and a half times as much as the mean", most=1.0)
+    least_value: float = assumed(0.5, "of the best", "the lowest of Figure 4.5", most=0.95)
+    least_cost: float = assumed(0.6, "of the best's", "the lowest of Figure 4.5: 0.3 of 0.5", most=0.95)
+    selectivity: float = assumed(
+        0.2, "around 1", "alternates emit 0.8 to 1.2 messages for each: rates stay alike over ten stages", most=0.9
+    )
+    crossing: float = assumed(
+        1 / 3,
+        "of the operators",
+        "one in each stage deals its messages to two of the next, so that the streams mix",
+        most=1.0,
+    )
+    worth: float = assumed(
+        2.0, "times what the work costs", "break-even at the highest value: twice the cost of its work, so that a profit "
+        "is possible; half of that at the lowest value, as on p. 90"
+    )  # fmt: skip
+    record: float = assumed(100.0, "bytes a message", "a reading with its name and time")
+
+
+def streams(seed: int, seconds: float = RUN) -> dict[str, Pattern]:
+    """The three loads: sines of independent phases, and noise that is drawn anew every minute (p. 111)."""
+    rng = np.random.default_rng([seed, 52])
+    minutes = (np.arange(math.ceil(seconds / EVERY)) + 0.5) * EVERY
+    found = {}
+    for number in range(WIDE):
+        wave = np.sin(2 * np.pi * (minutes / WAVE + rng.uniform()))
+        base = LOW + (HIGH - LOW) * (1 + wave) / 2
+        found[f"input_{number}"] = loads_between(base * (1 + rng.uniform(-NOISE, NOISE, base.size)), EVERY, seconds)
+    return found
+
+
+def synthetic(given: SyntheticAssumptions, loads: Mapping[str, ArrivalPattern], seed: int) -> Graph:
+    """The dataflow: operator `p<stage>_<row>` feeds that of its row in the next stage, and some another one as well.
+
+    The first alternate of each is the best, of value 1; the others cost less.
+    """
+    rng = np.random.default_rng([seed, 53])
+    numbers = iter(rng.permutation(NUMBERS).tolist())
+    operators = [
+        Operator(name, Kind.SOURCE, reads=Simulated(load), cores=0.0, record_bytes=given.record)
+        for name, load in loads.items()
+    ]
+    edges = [Edge(name, _name(0, row)) for row, name in enumerate(loads)]
+    for stage in range(STAGES):
+        for row in range(WIDE):
+            alternates = _alternates(given, next(numbers), rng)
+            operators.append(Operator(_name(stage, row), alternates=alternates, record_bytes=given.record))
+            crosses, aside = rng.uniform() < given.crossing, int(rng.integers(1, WIDE))
+            if stage == STAGES - 1:
+                edges.append(Edge(_name(stage, row), f"output_{row}"))
+            elif crosses:
+                edges += [
+                    Edge(_name(stage, row), _name(stage + 1, (row + more) % WIDE), Delivery.ROUND_ROBIN)
+                    for more in (0, aside)
+                ]
+            else:
+                edges.append(Edge(_name(stage, row), _name(stage + 1, row)))
+    operators += [Operator(f"output_{row}", Kind.SINK, cores=0.0) for row in range(WIDE)]
+    return Graph("synthetic", tuple(operators), tuple(edges))
+
+
+def _name(stage: int, row: int) -> str:
+    return f"p{stage}_{row}"
+
+
+def _alternates(given: SyntheticAssumptions, number: int, rng: np.random.Generator) -> tuple[Alternate, ...]:
+    """The best, and others of less value and less cost."""
+    best = given.work * (1 + rng.uniform(-given.spread, given.spread))
+    found = []
+    for rank in range(number):
+        value, part = (1.0, 1.0) if rank == 0 else (rng.uniform(given.least_value, 1.0), rng.uniform(given.least_cost, 1.0))
+        emitted = 1 + rng.uniform(-given.selectivity, given.selectivity)
+        found.append(Alternate(f"a{rank}", value=value, cost=max(1e-6, best * part), selectivity=emitted))
+    return tuple(found)
+
+
+def break_even(given: SyntheticAssumptions, graph: Graph) -> tuple[float, float]:
+    """Costs an hour at which the lowest and the highest value break even: of the best alternates' work at the mean rate."""
+    best = {each.name: each.alternates[0] for each in graph.operators if each.alternates}
+    rates = offered_rates(
+        graph,
+        {source.name: (LOW + HIGH) / 2 for source in graph.sources},
+        {name: alternate.selectivity or 1.0 for name, alternate in best.items()},
+    )
+    cores = math.fsum(rates[name] * (alternate.cost or 0.0) for name, alternate in best.items())
+    _, speed, _, price = PRICES["m1.small"]
+    highest = given.worth * cores * price / speed
+    return highest / 2, highest

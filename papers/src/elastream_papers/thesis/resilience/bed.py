@@ -1,0 +1,389 @@
+"""A query with state on hosts that are killed: what a fault costs, and whether anything was lost.
+
+The query is a `Job`, native Spark. One cluster runs many of them, one after the other.
+"""
+
+import math
+import statistics
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TypeAlias, cast
+
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from elastream.clouds.local.hosts import LocalHosts
+from elastream.clouds.local.local import Local
+from elastream.core.action import LeaseHost, MoveTask, ReleaseHost, SetTokens
+from elastream.core.hosts import HostType
+from elastream.core.observation import Observation
+from elastream.core.ring import Ring, in_zones
+from elastream.errors import EnvironmentProblem, first_line
+from elastream.recording.directory import RunDirectory
+from elastream.settings import RunSettings, StateStore
+from elastream.spark.jvm.copies import OpenedCopy
+from elastream.spark.jvm.stateful import StatefulStage
+from elastream.spark.plant import SparkPlant
+from elastream.spark.queries.query import Query
+from elastream.spark.queries.watched import WatchedQueries
+from elastream.spark.start import start_beside
+from elastream_papers.thesis.resilience.job import Job
+
+HOST = HostType("host", cores=1.0, slots=4, memory=1400.0)
+"""Four tasks at once, as the thesis's virtual machines (p. 145): there is room for a neighbour's state partitions."""
+NORMAL, BATCHES_BEFORE = 1.25, 50
+"""A batch is as before if it takes at most so many times the median of so many batches before (the project's bar)."""
+STEADY = 10
+"""Batches that are waited for after anything has changed, before anything is measured."""
+PATIENCE = 180.0
+"""Seconds without what is waited for after which the query counts as hung."""
+MENDING = 60.0
+"""Seconds within which a batch as before has to come after a fault, or it counts as not mended: forty times the bar."""
+
+
+Moments: TypeAlias = tuple[float, float]
+"""Begin and end, epoch seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mended:
+    """Cost of a fault. normal: median seconds of the batches before. recovered: seconds to the commit of the first batch
+    that began after the fault and took at most NORMAL times that; infinite beyond MENDING. committed: to the first
+    commit. longest: longest batch until then, in seconds. batches: ended until then.
+    """
+
+    normal: float
+    recovered: float
+    committed: float
+    longest: float
+    batches: int
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """Time after a kill. told, placed: seconds until the driver knew of the last loss, and until the state was on its
+    successors; NaN if unknown. opened: partitions opened from a copy. files: read for them. opening: seconds of the
+    longest.
+    """
+
+    told: float
+    placed: float
+    opened: int
+    files: int
+    opening: float
+
+
+class Bed:
+    """A running query with its state, on hosts that can be killed. steady: batches that are waited for after a change."""
+
+    def __init__(
+        self, plant: SparkPlant[WatchedQueries], query: StreamingQuery, job: Job, root: Path, steady: int = STEADY
+    ) -> None:
+        self.plant, self.query, self.job = plant, query, job
+        self._root, self.steady, self._jobs = root, steady, 0
+        self._run = query.runId
+
+    @property
+    def checkpoint(self) -> Path:
+        """Of the query that runs."""
+        return checkpoint_in(self._root, self._jobs)
+
+    @property
+    def operator(self) -> str:
+        """The query's stage with state, as its tasks call it. Waits until a batch of it has been planned and seen."""
+
+        if not self._named():
+            self.until(lambda seen: bool(self._named()))
+        (operator,) = self._named()
+        return operator
+
+    @property
+    def stage(self) -> StatefulStage:
+        """That stage."""
+        operator = self.operator
+        return next(each.stages[operator] for each in self._mine if each.stages)
+
+    @property
+    def _mine(self) -> list[Query]:
+        """The query, as the plant observes it; none before it has been seen."""
+        return [each for each in self.plant.queries.live if each.run_id == self._run]
+
+    def _named(self) -> list[str]:
+        return [name for each in self._mine for name in each.operators]
+
+    def batches(self) -> list[Moments]:
+        """The recent batches with records, as the plant has observed them, oldest first."""
+        return [(batch.start, batch.end) for each in self._mine for batch in each.batches if batch.rows]
+
+    def more(self, count: int) -> None:
+        """Wait until `count` batches more have ended, each within PATIENCE and its pace of the one before it."""
+        since = time.time()
+        for ended in range(count):
+            self._more_than(ended, since)
+
+    def rate(self, window: float) -> float:
+        """Records/s over whole batches of `window` seconds, or longer where none is whole by then."""
+        since = time.time()
+        self.until(lambda seen: time.time() > since + window, window + PATIENCE)
+        self._more_than(0, since, whole=True)
+        seen = [(began, end) for began, end in self.batches() if began > since]
+        return self.job.rows * len(seen) / (seen[-1][1] - seen[0][0])
+
+    def filled(self) -> None:
+        """Wait until the state has all of its keys."""
+        self.until(lambda seen: self.newest() >= self.job.filling, 3 * PATIENCE)
+
+    def normal(self, batches: int = BATCHES_BEFORE) -> float:
+        """Median seconds of the last so many batches."""
+        return statistics.median(end - began for began, end in self.batches()[-batches:])
+
+    def spread(self) -> None:
+        """Have every host hold as many state partitions as the others; wait until that is so, and copies are kept."""
+        hosts = self.ring().nodes
+        for number, task in enumerate(sorted(self.plant.placing.tasks)):
+            self.plant.apply(MoveTask(task, hosts[number * len(hosts) // len(self.plant.placing.tasks)]))
+        self.settled()
+
+    def ring(self) -> Ring:
+        """The hosts that work, at even tokens, neighbours in distinct fault zones."""
+        leases = self.plant.hosts.leases
+        return Ring.even(in_zones({host: leases[host].type.zone for host in self.plant.hosts.usable}))
+
+    def placed(self, ring: Ring) -> None:
+        """Have the state of the query lie as `ring` says, from some batch on."""
+        self.plant.apply(SetTokens(self.operator, tuple(ring.tokens.items())))
+
+    def shares(self) -> Mapping[str, float]:
+        """Part of the state partitions that each host has, by where they ran last."""
+        found = dict.fromkeys(self.plant.hosts.usable, 0.0)
+        for task, host in self.plant.reconciler.ran().items():
+            if task.operator == self.operator:
+                found[host] = found.get(host, 0.0) + 1 / self.job.partitions
+        return found
+
+    def worked(self) -> tuple[int, Mapping[str, float]]:
+        """(number of the newest batch whose tasks are known, core-seconds that those with state took of it by host)."""
+        host_of, found = self.plant.hosts.host_of(), dict.fromkeys(self.plant.hosts.usable, 0.0)
+        load = next((each.newest_load(self.operator) for each in self._mine), None)
+        if load is None:
+            return -1, found
+        for executor, seconds in zip(load.executor, load.busy.tolist(), strict=True):
+            if (host := host_of.get(executor)) is not None:
+                found[host] = found.get(host, 0.0) + seconds
+        return load.batch, found
+
+    def first_batch_on(self, hosts: Collection[str], since: float) -> float:
+        """Wait until a state partition that moved after `since` ran on one of `hosts`; when that batch ended."""
+        epoch = self.plant.clock.epoch
+
+        def landed() -> list[float]:
+            moves = [each for each in self.plant.placing.landed if each.host in hosts]
+            return [at for each in moves if (at := epoch + each.history[-1][0]) > since]
+
+        self.until(lambda seen: bool(landed()))
+        first = min(landed())
+        self._more_than(0, first)  # the batch that it landed with may have been observed later than that
+        return max(end for _, end in self.batches() if end <= first)
+
+    def settled(self) -> None:
+        """Wait until no state moves, copies are kept, and batches are steady."""
+        self.until(lambda seen: not self.plant.placing.wanted() and copied(seen))
+        self.more(self.steady)
+
+    def release(self, host: str) -> None:
+        """Give `host` back, and wait until it is gone."""
+        self.plant.apply(ReleaseHost(host))
+        self.until(lambda seen: host not in seen.leases)
+
+    def lease(self, types: Sequence[HostType]) -> tuple[str, ...]:
+        """Lease hosts of these types and wait until they work; their names."""
+        first = self.plant.observe().next_host
+        names = tuple(f"h{number}" for number in range(first, first + len(types)))
+        for name, kind in zip(names, types, strict=True):
+            self.plant.apply(LeaseHost(name, kind.name))
+        self.until(lambda seen: set(names) <= set(self.plant.hosts.usable))
+        return names
+
+    def whole(self, hosts: int) -> None:
+        """Lease what is missing of `hosts` hosts, as many of each type."""
+        types, leases = self.plant.context.host_types, self.plant.hosts.leases.values()
+        there = Counter(lease.type.name for lease in leases if lease.active)
+        if missing := [kind for name, kind in types.items() for _ in range(hosts // len(types) - there[name])]:
+            self.lease(missing)
+
+    def in_place_of(self, hosts: Sequence[str]) -> None:
+        """Lease hosts like those that were killed, and spread the state partitions over all."""
+        self.lease([self.plant.hosts.leases[host].type for host in hosts])
+        self.spread()
+
+    def restart(self) -> None:
+        """Stop the query and start it again from its checkpoint."""
+        self.query.stop()
+        self.query = self.job.start(self.plant.spark, self.checkpoint)
+        self._run = self.query.runId
+
+    def run(self, job: Job, start: "Start" = Job.start) -> None:
+        """End the query, and run `job` on the same hosts; returns when its state is filled and lies evenly."""
+        self.query.stop()
+        self.job, self._jobs = job, self._jobs + 1
+        self.plant.spark.conf.set("spark.sql.shuffle.partitions", str(job.partitions))
+        self.query = start(job, self.plant.spark, self.checkpoint)
+        self._run = self.query.runId
+        self.begin()
+
+    def begin(self) -> None:
+        """Wait until the query's state is filled, and lies evenly."""
+        self.filled()
+        if self.plant.placing.tasks:
+            self.spread()
+
+    def kill(self, *hosts: str) -> float:
+        """SIGKILL to all processes of `hosts`; epoch seconds of the first."""
+        provider = cast(LocalHosts, self.plant.hosts.provider)
+        at = time.time()
+        for host in hosts:
+            provider.cluster.kill(host)
+        return at
+
+    def apart(self, count: int, first: int = 0) -> tuple[str, ...]:
+        """So many hosts from place `first` of the ring on, no two of which are neighbours; of two zones in turn all are of
+        one."""
+        nodes = self.ring().nodes
+        return (*nodes[first:], *nodes[:first])[: 2 * count : 2]
+
+    def after(self, at: float, normal: float) -> Mended:
+        """Wait until a batch that began after the fault at `at` takes what batches took before, or for MENDING seconds."""
+
+        def first() -> tuple[list[Moments], int]:
+            seen = [(began, end) for began, end in self.batches() if end > at]
+            as_before = [n for n, (began, end) in enumerate(seen) if began > at and end - began <= NORMAL * normal]
+            return seen, as_before[0] if as_before else -1
+
+        self.until(lambda seen: first()[1] >= 0 or time.time() > at + MENDING)
+        seen, number = first()
+        until = seen if number < 0 else seen[: number + 1]
+        recovered = math.inf if number < 0 else seen[number][1] - at
+        longest = max((end - began for began, end in until), default=math.inf)
+        return Mended(normal, recovered, seen[0][1] - at if seen else math.inf, longest, len(until))
+
+    def opened(self) -> Sequence[OpenedCopy]:
+        """Copies of state that tasks have opened so far, as far as their executors have reported it."""
+        desk = self.plant.instruments.copies
+        return () if desk is None else desk.opened()
+
+    def steps(self, at: float, before: int) -> Steps:
+        """What followed from the kill at `at`. before: copies that had been opened until then."""
+        losses = [] if self.plant.succession is None else [each for each in self.plant.succession.losses if each.at > at]
+        opened = self.opened()[before:]
+        return Steps(
+            max((each.at - at for each in losses), default=math.nan),
+            max((each.at + each.took - at for each in losses), default=math.nan),
+            len(opened),
+            sum(each.files for each in opened),
+            max((each.seconds for each in opened), default=math.nan),
+        )
+
+    @property
+    def restarted(self) -> bool:
+        """Whether the query has ended or started anew without `restart` or `run`."""
+        live = self.plant.queries.live
+        return not self.query.isActive or not live or live[0].run_id != self._run
+
+    def wrong(self) -> int:
+        """Stop the query: keys whose count differs from a batch query's over the records of all committed batches."""
+        self.query.stop()
+        spark = self.plant.spark
+        committed = max(int(each.name) for each in (self.checkpoint / "commits").iterdir() if each.name.isdigit()) + 1
+        state = spark.read.format("statestore").load(str(self.checkpoint)).selectExpr("key.key", "value.count as n")
+        expected = self.job.counted(spark.range(committed * self.job.rows).withColumnRenamed("id", "value"))
+        both = state.join(expected.withColumnRenamed("count", "m"), "key", "full_outer")
+        return both.where("n is distinct from m").count()
+
+    def until(self, holds: Callable[[Observation], bool], limit: float = PATIENCE) -> Observation:
+        """Observe until `holds`. Raises EnvironmentProblem after `limit` seconds without, or where the query has failed."""
+        until = time.monotonic() + limit
+        while not holds(seen := self.plant.observe()):
+            if (error := self.query.exception()) is not None:
+                raise EnvironmentProblem(f"the query failed: {first_line(error)}")
+            if time.monotonic() > until:
+                raise EnvironmentProblem(f"what was waited for did not come within {limit:g} s")
+            time.sleep(LOOK)
+        return seen
+
+    def newest(self) -> int:
+        """Number of the newest batch that the plant has observed; -1 before the first."""
+        return max((each.newest for each in self._mine), default=-1)
+
+    def _more_than(self, ended: int, since: float, *, whole: bool = False) -> None:
+        """Wait until more than so many batches have ended after `since`; whole: have begun after it, too."""
+
+        def more(seen: Observation) -> bool:
+            return sum((began if whole else end) > since for began, end in self.batches()) > ended
+
+        self.until(more, PATIENCE + self.job.pace)
+
+
+LOOK = 0.5
+"""Seconds between two observations while something is waited for: times are read from batches, not from these. The loop of
+a run observes once a second; what a look costs the driver, batches wait for."""
+
+
+def copied(seen: Observation) -> bool:
+    """Whether every state partition has its copies, none of which is more than a batch behind."""
+    wanted = seen.context.replicas * len(seen.tasks)
+    return wanted == 0 or (len(seen.standby) >= wanted > 0 and bool((seen.standby.lag <= 1).all()))
+
+
+Start: TypeAlias = Callable[[Job, SparkSession, Path], StreamingQuery]
+"""Starts a query in place of the job's own, with its checkpoint in the folder."""
+
+
+def checkpoint_in(root: Path, number: int) -> Path:
+    """Of the query of that number."""
+    return root / f"checkpoint-{number}"
+
+
+@contextmanager
+def bed(
+    job: Job,
+    hosts: int,
+    *,
+    replicas: int = 0,
+    zones: int = 1,
+    state_store: StateStore = "memory",
+    settings: Mapping[str, str] | None = None,
+    steady: int = STEADY,
+    cores: float = HOST.cores,
+) -> Iterator[Bed]:
+    """`job` on `hosts` hosts with equally many state partitions, its state filled.
+
+    zones: fault zones, each with as many hosts. cores: that each host is held to.
+    """
+    types = [
+        replace(HOST, cores=cores, name=f"{HOST.name}-{number}", zone=f"zone {number}") for number in range(1, zones + 1)
+    ]
+    with tempfile.TemporaryDirectory(prefix="recovery-", ignore_cleanup_errors=True) as folder:
+        root, started = Path(folder), list[StreamingQuery]()
+        plant = start_beside(
+            lambda spark: started.append(job.start(spark, checkpoint_in(root, 0))),
+            RunDirectory.create(root / "runs", "recovery"),
+            RunSettings(
+                cloud=Local(host_types=types, max_hosts=2 * hosts, min_hosts=hosts // zones),
+                state_partitions=job.partitions,
+                state_store=state_store,
+                replicas=replicas,
+                settings=settings,
+            ),
+        )
+        try:
+            made = Bed(plant, started[0], job, root, steady)
+            made.whole(hosts)
+            made.begin()
+            yield made
+        finally:
+            plant.close()

@@ -1,0 +1,127 @@
+"""Incremental checkpoints, asynchronous and without acknowledgement (thesis, 6.4.3 and 6.4.4, Fig. 6.5).
+
+A reducer writes to the active fragment. A checkpoint swaps and stamps it, sends it to the secondaries and merges it into
+the master state meanwhile; secondaries evict tuples stamped below T_s - 2 L_n. Fragments are bytes here: of the keys
+updated since the last swap.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from elastream.core.frames import Floats, Integers
+from elastream_papers.thesis.resilience.reducers.nodes import Bools, Node
+
+if TYPE_CHECKING:
+    from elastream_papers.thesis.resilience.reducers.cluster import Reducers
+
+RECENT = 1_000_000
+"""Most checkpoints whose sizes are kept for figures."""
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """What was sent. delta, full: bytes of the fragment and of the whole state at `time`."""
+
+    host: str
+    time: float
+    delta: float
+    full: float
+
+
+@dataclass(frozen=True, slots=True)
+class Fragment:
+    """An inactive fragment on its way: what the state of `owned` had taken in when it was swapped, and its stamps."""
+
+    owner: Node
+    owned: Bools
+    covered: Integers
+    twice: Integers
+    gone: Integers
+    stamps: Floats
+
+
+class Checkpoints:
+    """Checkpoints of all nodes. landed: called when a node may have received copies that it lacked. made: sizes of every
+    checkpoint. cut: time at which the link from a host to another failed.
+    """
+
+    def __init__(self, reducers: "Reducers") -> None:
+        self.reducers = reducers
+        self.made: list[Checkpoint] = []
+        self.cut: dict[tuple[str, str], float] = {}
+        self.landed: Callable[[float], None] = lambda now: None
+
+    def targets(self, node: Node) -> list[tuple[Node, Bools]]:
+        """Who keeps, or is to keep, copies of what `node` owns, and of which partitions the state is there."""
+        found = []
+        for other in self.reducers.living:
+            kept = other.fed & node.own & (other.has | other.seeded)
+            if other is not node and (node.name, other.name) not in self.cut and kept.any():
+                found.append((other, kept))
+        return found
+
+    def swap(self, node: Node, now: float) -> None:
+        """Begin a checkpoint; one that is under way ends first, and the next begins then."""
+        if not node.alive:
+            return
+        if node.sending:
+            node.again = True
+            return
+        targets = self.targets(node)
+        if not targets:
+            return
+        reducers, given = self.reducers, self.reducers.settings
+        stamps = reducers.stamps(node)
+        emitted = reducers.streams.emitted_by(stamps)
+        delta = float(reducers.keys.updated(emitted - reducers.streams.emitted_by(node.marked), node.own).sum())
+        if len(self.made) < RECENT:
+            self.made.append(Checkpoint(node.name, now, delta, float(reducers.keys.held(emitted, node.own).sum())))
+        node.marked[node.own] = stamps[node.own]
+        fragment = Fragment(node, node.own.copy(), reducers.processed(node), node.twice.copy(), node.gone.copy(), stamps)
+        node.sending = True
+        node.checkpoints += 1
+        node.debt += delta * given.serialise
+        ready = now + delta * given.serialise / node.core + delta / node.bandwidth
+        reducers.agenda.at(ready, lambda at: self._sent(fragment, targets, delta, at))
+
+    def _sent(self, fragment: Fragment, targets: list[tuple[Node, Bools]], delta: float, now: float) -> None:
+        node, given = fragment.owner, self.reducers.settings
+        node.sending = False
+        if not node.alive:
+            return  # it failed in the middle of it: nobody can use a part
+        node.debt += delta * given.merge
+        for other, kept in targets:
+            arrival = now + self.reducers.delay(node.row, other.row)
+            part = delta * float(kept.sum()) / max(1, int(fragment.owned.sum()))
+            self.reducers.agenda.at(arrival, partial(self._arrive, fragment, other, kept, part))
+        if node.again:
+            node.again = False
+            self.swap(node, now)
+
+    def _arrive(self, fragment: Fragment, node: Node, kept: Bools, delta: float, now: float) -> None:
+        """A secondary takes a checkpoint in, and evicts the tuples that it stands for."""
+        reducers = self.reducers
+        if not node.alive:
+            return
+        same = np.array([owner is fragment.owner for owner in reducers.owner])
+        kept = kept & node.fed & same & (node.has | node.seeded)
+        # What it owned until lately is newer than a checkpoint that the new owner makes while it replays: it keeps none of
+        # the tuples that it has processed, so it takes in only what has surely seen all of them.
+        kept &= fragment.stamps - 2 * reducers.settings.bound >= node.former
+        if not kept.any():
+            return
+        fresh = bool((kept & ~node.has).any())
+        node.debt += delta * reducers.settings.merge
+        for mine, sent in ((node.covered, fragment.covered), (node.twice, fragment.twice), (node.gone, fragment.gone)):
+            mine[:, kept] = sent[:, kept]
+        node.stamp[kept] = fragment.stamps[kept]
+        node.former[kept] = -np.inf
+        node.low[:, kept] = np.maximum(node.low[:, kept], reducers.kept_from(fragment.stamps)[:, kept])
+        node.has |= kept
+        node.seeded &= ~kept
+        if fresh:
+            self.landed(now)

@@ -1,0 +1,310 @@
+"""The ring at work: owners and secondaries of partitions, processing, and takeovers.
+
+Tuples are counted, not held: of each partition a state has an interval of each mapper's tuples, with counts of lacking and
+repeated ones. Other modules change the ring through `enact` alone.
+"""
+
+import heapq
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+
+from elastream.core.frames import Floats, Integers
+from elastream.core.ring import Ring
+from elastream.simulator.draws import uniform
+from elastream_papers.thesis.resilience.reducers.keys import KeySpace
+from elastream_papers.thesis.resilience.reducers.nodes import Bools, Node, Replay, Waiting
+from elastream_papers.thesis.resilience.reducers.settings import Protection, ReducerSettings
+from elastream_papers.thesis.resilience.reducers.streams import Streams
+
+Event: TypeAlias = Callable[[float], None]
+"""Called with the moment."""
+
+
+class Agenda:
+    """Events by time."""
+
+    def __init__(self) -> None:
+        self._events: list[tuple[float, int, Event]] = []
+        self._entered = 0
+
+    def at(self, time: float, event: Event) -> None:
+        """Have `event` happen at `time`, seconds."""
+        heapq.heappush(self._events, (time, self._entered, event))
+        self._entered += 1
+
+    @property
+    def next(self) -> float:
+        """When the next event is due; inf without one."""
+        return self._events[0][0] if self._events else math.inf
+
+    def happen(self, now: float) -> None:
+        """Let everything happen that is due by `now`, what comes to be due meanwhile included."""
+        while self._events and self._events[0][0] <= now:
+            time, _, event = heapq.heappop(self._events)
+            event(time)
+
+
+LINKS, MAPPERS = 3_000_001, 2_000_000
+"""Random-number stream of links, and the number of the first mapper in it; hosts have the numbers of their rows."""
+
+
+@dataclass(slots=True)
+class Takeover:
+    """A takeover of partitions. why: "recovery", "tokens" or "start". since: time of the failure or request. decided:
+    time at which the ring changed. owners: of these before. restored: time at which the backup was replayed, or NaN.
+    tuples: replayed. repeated: processed again. twice: of those, counted twice. lost: lacking for want of a copy or of
+    tuples.
+    """
+
+    host: str
+    why: str
+    since: float
+    decided: float
+    partitions: int
+    owners: tuple[str, ...] = ()
+    restored: float = float("nan")
+    tuples: float = 0.0
+    repeated: int = 0
+    twice: int = 0
+    lost: int = 0
+
+    @property
+    def seconds(self) -> float:
+        """From `since` until it was restored."""
+        return self.restored - self.since
+
+
+class Reducers:
+    """Nodes on a ring that process `streams`. cost: core-seconds a tuple. lost: called with the tuples that a takeover
+    lacks.
+    """
+
+    def __init__(self, streams: Streams, keys: KeySpace, settings: ReducerSettings, cost: float, seed: int) -> None:
+        self.streams, self.keys, self.settings = streams, keys, settings
+        self.cost, self.seed = cost, seed
+        self.agenda = Agenda()
+        self.places: Floats = np.arange(settings.partitions) / settings.partitions
+        self.nodes: dict[str, Node] = {}
+        self.ring: Ring | None = None
+        self.owner: list[Node | None] = [None] * settings.partitions
+        self.takeovers: list[Takeover] = []
+        self.wanted: dict[str, Bools] = {}
+        self.changed: list[Callable[[float], None]] = []
+        self.lost: Callable[[int, float], None] = lambda tuples, now: None
+        self.mean_delay = sum(settings.latency) / 2
+        self.skew = settings.skew * np.array(
+            [2 * uniform(seed, LINKS, MAPPERS + mapper) - 1 for mapper in range(settings.mappers)]
+        )
+
+    # What there is
+
+    @property
+    def copying(self) -> bool:
+        """Whether neighbours keep copies."""
+        return self.settings.protection is Protection.PEERS and self.settings.replicas > 0
+
+    @property
+    def on_ring(self) -> list[Node]:
+        """Nodes of the ring, clockwise, those included whose loss nobody has noticed yet."""
+        return [] if self.ring is None else [self.nodes[name] for name in self.ring.nodes]
+
+    @property
+    def living(self) -> list[Node]:
+        """Nodes that run, on the ring or not."""
+        return [node for node in self.nodes.values() if node.alive]
+
+    def delay(self, source: int, target: int) -> float:
+        """Seconds one way between two nodes by row, or from a mapper to one."""
+        least, most = self.settings.latency
+        return least + (most - least) * uniform(self.seed, LINKS + 1 + source, target)
+
+    def join(self, name: str, row: int, cores: float, speed: float, bandwidth: float, now: float) -> Node:
+        """A host that runs from now on; it is not on the ring yet."""
+        delays = np.array([self.delay(MAPPERS + mapper, row) for mapper in range(self.settings.mappers)])
+        shape = (self.settings.mappers, self.settings.partitions)
+        node = Node(name, row, cores * speed, speed, bandwidth, delays, shape, len(self.keys.sources))
+        node.queue[0].since = now
+        self.nodes[name] = node
+        return node
+
+    def arrived(self, node: Node, now: float) -> Integers:
+        """Numbers up to which tuples of each mapper and partition have arrived at `node`."""
+        return self.streams.numbers(np.minimum(now - node.delay, node.cut)[:, None])
+
+    def processed(self, node: Node) -> Integers:
+        """Numbers up to which the state at `node` has taken in tuples; of copies, as of their checkpoints."""
+        live = self.streams.numbers(np.minimum(node.reached - node.delay, node.cut)[:, None])
+        found = np.where(node.own, np.maximum(node.covered, live), node.covered)
+        for replay in node.replays:
+            found[:, replay.partitions] = replay.reached
+        return found
+
+    def acknowledged(self, node: Node) -> Integers:
+        """Numbers up to which senders know that `node` has processed their tuples: a round trip late."""
+        earlier = node.reached - 2 * self.settings.latency[1] - node.delay
+        found: Integers = np.minimum(self.streams.numbers(np.minimum(earlier, node.cut)[:, None]), self.processed(node))
+        return found
+
+    def stamps(self, node: Node) -> Floats:
+        """By partition, the latest time stamp of a tuple that its state has taken in: T_s of a checkpoint made now."""
+        newest = node.reached + float(np.max(self.skew - node.delay))
+        found = np.where(node.own, np.maximum(node.stamp, newest), node.stamp)
+        for replay in node.replays:
+            found[replay.partitions] = replay.stamp
+        return found
+
+    def kept_from(self, stamp: Floats) -> Integers:
+        """Number of the oldest tuple that a secondary keeps, by mapper and partition: those stamped below T_s - 2 L_n
+        go."""
+        return self.streams.numbers(stamp[None, :] - 2 * self.settings.bound - self.skew[:, None])
+
+    # What happens
+
+    def restored(self, node: Node, replay: Replay, when: float) -> None:
+        """`node` has come to the end of a replay."""
+        about = self.takeovers[replay.takeover]
+        node.covered[:, replay.partitions] = replay.last
+        # Whatever was emitted a latency before it took over had arrived and is replayed.
+        node.stamp[replay.partitions] = about.decided - self.settings.latency[1]
+        about.restored = when if about.restored != about.restored else max(about.restored, when)
+
+    def enact(self, ring: Ring, why: str, since: float, now: float) -> list[Takeover]:
+        """Let `ring` be in force: each partition goes to its owner on it, who replays what it keeps of it."""
+        nodes = [self.nodes[name] for name in ring.nodes]
+        owners = ring.owners(self.places)
+        begun = []
+        for number, node in enumerate(nodes):
+            gained = (owners == number) & ~node.own
+            if gained.any():
+                begun.append(self._take_over(node, gained, why, since, now))
+        self.ring = ring
+        self.owner = [nodes[number] for number in owners.tolist()]
+        self.share_out(now)
+        for each in self.changed:
+            each(now)
+        return begun
+
+    def _take_over(self, node: Node, gained: Bools, why: str, since: float, now: float) -> Takeover:
+        about = Takeover(node.name, why, since, now, int(gained.sum()))
+        before = np.zeros((4, *node.shape), dtype=np.int64)  # processed by the old owners, twice, lacking, acknowledged
+        for old in {id(each): each for each in self.owner if each is not None and each is not node}.values():
+            mine = gained & old.own
+            if mine.any():
+                about.owners = (*about.owners, old.name)
+                of_old = np.stack([self.processed(old), old.twice, old.gone, self.acknowledged(old)])
+                before[:, :, mine] = of_old[:, :, mine]
+                self._give_up(old, mine, before[0], now)
+        arrived = self.arrived(node, now)
+        if self.settings.protection is not Protection.PEERS:
+            about.lost += from_sender(node, gained, before, self.settings.protection)
+        without = gained & ~node.has
+        # Without a copy all that came before is lost; nothing came before the start.
+        node.covered[:, without] = node.low[:, without] = node.gone[:, without] = arrived[:, without]
+        node.twice[:, without] = 0
+        about.lost += int(arrived[:, without].sum())
+        kept = gained & node.has
+        if kept.any():
+            self._from_copy(node, kept, before, arrived, about)
+        node.drop(gained)
+        node.own |= gained
+        node.marked[gained] = np.where(kept, node.stamp, now)[gained]
+        self.weigh(node, now)
+        self.takeovers.append(about)
+        if not any(replay.takeover == len(self.takeovers) - 1 for replay in node.replays):
+            about.restored = now
+        if about.lost:
+            self.lost(about.lost, now)
+        return about
+
+    def _from_copy(self, node: Node, kept: Bools, before: Integers, arrived: Integers, about: Takeover) -> None:
+        """Go on from the copies of `kept`: count what they lack and what is taken in twice, and have the rest replayed."""
+        low, covered = node.low[:, kept], node.covered[:, kept]
+        lacking, again = np.maximum(low - covered, 0), np.maximum(covered - low, 0)
+        node.gone[:, kept] += lacking
+        node.twice[:, kept] += again
+        about.lost += int(lacking.sum())
+        about.twice += int(again.sum())
+        about.repeated += int(np.maximum(before[0][:, kept] - low, 0).sum())
+        last = np.maximum(arrived[:, kept], low)
+        node.covered[:, kept] = low
+        replay = Replay(np.flatnonzero(kept), low, last, node.stamp[kept], len(self.takeovers))
+        about.tuples = replay.tuples
+        if replay.tuples:
+            node.replays.append(replay)
+
+    def _give_up(self, old: Node, given: Bools, before: Integers, now: float) -> None:
+        """Let `old` own `given` no more. What it has of them becomes a copy, which stays where the ring makes it one."""
+        stamps = self.stamps(old)
+        for segment in old.queue:
+            segment.owned &= ~given
+            segment.weights = self.streams.part_of(segment.owned)
+        for replay in list(old.replays):
+            replay.without(given)
+            if not replay.tuples:
+                old.replays.remove(replay)
+        old.own &= ~given
+        if not old.alive:
+            return
+        old.covered[:, given] = old.low[:, given] = before[:, given]
+        old.stamp[given] = old.former[given] = stamps[given]
+        old.fed |= given
+        old.has |= given
+        self.weigh(old, now)
+
+    def weigh(self, node: Node, now: float) -> None:
+        """Count from now on what `node` gets for the partitions that it owns and keeps now."""
+        node.own_weights, node.fed_weights = self.streams.part_of(node.own), self.streams.part_of(node.fed)
+        if node.queue[-1].since >= now:
+            node.queue.pop()
+        node.queue.append(Waiting(now, node.own.copy(), node.own_weights))
+
+    # Who keeps copies
+
+    def share_out(self, now: float) -> None:
+        """Have each living node get the tuples of what it is to keep a copy of, and forget what it is not."""
+        wanted = self.secondaries()
+        for node in self.living:
+            want = wanted.get(node.name, np.zeros(self.settings.partitions, dtype=np.bool_))
+            if node.name in self.wanted:
+                want = want | self.wanted[node.name]
+            want &= ~node.own
+            node.drop(node.fed & ~want)
+            fresh = want & ~node.fed
+            if fresh.any():
+                # Mappers hear of the ring a moment later, and send to it what they emit from then on.
+                node.low[:, fresh] = self.streams.numbers((now + node.delay)[:, None])[:, fresh]
+                node.fed |= fresh
+                node.feeds += fresh
+            self.weigh(node, now)
+
+    def secondaries(self) -> dict[str, Bools]:
+        """By node of the ring, the partitions that it is to keep copies of: those of the r nodes before it."""
+        if self.ring is None or not self.copying:
+            return {}
+        owners, size = self.ring.owners(self.places), len(self.ring)
+        behind = (np.arange(size)[:, None] - owners[None, :]) % size  # how far clockwise of the owner
+        kept = (behind >= 1) & (behind <= min(self.settings.replicas, size - 1))
+        return dict(zip(self.ring.nodes, kept, strict=True))
+
+    def lacking(self, node: Node) -> Bools:
+        """Partitions that `node` gets tuples of and has no state of."""
+        return node.fed & ~node.has
+
+
+def from_sender(node: Node, gained: Bools, before: Integers, protection: Protection) -> int:
+    """Let `node` continue with `gained` from the senders' tuples; return how many tuples its state lacks.
+
+    before: of the old owners, tuples processed, repeated, lacking, and acknowledged, (4, mappers, partitions).
+    """
+    processed, twice, gone, known = before[:, :, gained]
+    node.has[gained] = True
+    node.covered[:, gained] = processed
+    if protection is Protection.EXTERNAL:
+        node.low[:, gained], node.twice[:, gained], node.gone[:, gained] = known, twice, gone
+        return 0
+    node.low[:, gained], node.twice[:, gained], node.gone[:, gained] = processed, 0, processed
+    return int((processed - gone).sum())

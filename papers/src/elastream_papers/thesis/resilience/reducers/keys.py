@@ -1,0 +1,138 @@
+"""Keys of a reducer: place on the ring, size of state, frequency of updates.
+
+Keys are kept in classes of one partition and similar frequency (within 2^(1/2)), so that a run may have a million of them.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from elastream.core.frames import Floats, Integers
+from elastream.errors import InputError
+from elastream_papers.thesis.resilience.reducers.nodes import Bools
+
+FINENESS = 2.0
+"""Classes an octave of a key's part of the tuples: keys of a class differ by less than 42 %."""
+NEVER, CLASSES = -500, 512
+"""Class of keys that a source never emits, and how many classes there may be: down to parts of 2^-125."""
+WORD_STATE = 64.0
+"""Bytes. Assumed of a key's state where nothing is said: a word of eight letters, its total, a count for each of three
+windows, and the entry of a hash table."""
+
+
+@dataclass(frozen=True, eq=False)
+class KeySpace:
+    """Keys by partition. sources: names. shares: part of each source's tuples that a partition gets, shape (sources,
+    partitions). The rest is by class: its partition, the part of each source's tuples that one key of it gets, (sources,
+    classes), and the bytes of state of all of its keys, whole and as far as an update writes them."""
+
+    sources: tuple[str, ...]
+    shares: Floats
+    partition: Integers
+    part: Floats
+    size: Floats
+    written: Floats
+
+    @classmethod
+    def of(
+        cls,
+        at: ArrayLike,
+        weights: Mapping[str, ArrayLike],
+        partitions: int,
+        *,
+        sizes: ArrayLike = WORD_STATE,
+        written: ArrayLike | None = None,
+    ) -> "KeySpace":
+        """Keys that lie `at` [0, 1). weights: by source, how frequent each is there, relative to the others. sizes: bytes
+        of state of each key; written: bytes of it that an update writes, by default all. Raises InputError for what makes
+        none."""
+        at = np.asarray(at, dtype=np.float64)
+        if at.ndim != 1 or not at.size or not (at.min() >= 0 and at.max() < 1):
+            raise InputError("keys of a ring lie in [0, 1), and there is at least one")
+        if not weights:
+            raise InputError("keys need weights for at least one source")
+        table = np.empty((len(weights), at.size))
+        for row, (source, given) in enumerate(weights.items()):
+            column = np.broadcast_to(np.asarray(given, dtype=np.float64), at.shape)
+            if not (np.isfinite(column).all() and (column >= 0).all() and column.any()):
+                raise InputError(f"the weights of keys at source {source!r} must be 0 or more, and one of them above 0")
+            table[row] = column / column.sum()
+        whole = np.broadcast_to(np.asarray(sizes, dtype=np.float64), at.shape)
+        changed = whole if written is None else np.broadcast_to(np.asarray(written, dtype=np.float64), at.shape)
+        if not ((changed >= 0) & (changed <= whole)).all():
+            raise InputError("an update writes at least 0 bytes of a key's state, and at most all of it")
+        partition = (at * partitions).astype(np.int64)
+        shares = np.stack([np.bincount(partition, row, partitions) for row in table]).astype(np.float64)
+        octave, positive = np.full(table.shape, NEVER, dtype=np.int64), table > 0
+        octave[positive] = np.floor(FINENESS * np.log2(table[positive])).astype(np.int64)
+        code = partition.copy()
+        for row in np.maximum(octave, NEVER) - NEVER:
+            code = code * CLASSES + row
+        _, group, count = np.unique(code, return_inverse=True, return_counts=True)
+        classes = count.size
+        first = np.zeros(classes, dtype=np.int64)
+        first[group] = partition
+        return cls(
+            tuple(weights),
+            shares,
+            first,
+            np.stack([np.bincount(group, row, classes) / count for row in table]).astype(np.float64),
+            np.bincount(group, whole, classes).astype(np.float64),
+            np.bincount(group, changed, classes).astype(np.float64),
+        )
+
+    def of_sources(self, rows: Sequence[int]) -> "KeySpace":
+        """The same keys, of these sources in this order."""
+        order = list(rows)
+        return replace(
+            self, sources=tuple(self.sources[row] for row in order), shares=self.shares[order], part=self.part[order]
+        )
+
+    @property
+    def partitions(self) -> int:
+        """Number of partitions."""
+        return int(self.shares.shape[1])
+
+    def updated(self, tuples: Floats, of: Bools | None = None) -> Floats:
+        """Return the expected bytes by partition of an update of each key met in `tuples`.
+
+        tuples: emitted by each source for all partitions, (sources, partitions). of: partitions asked for; the others are
+        0.
+        """
+        return self._met(tuples, self.written, of)
+
+    def held(self, tuples: Floats, of: Bools | None = None) -> Floats:
+        """Bytes of state by partition, expected: of keys that were met at least once in `tuples` of each source."""
+        return self._met(tuples, self.size, of)
+
+    def _met(self, tuples: Floats, bytes_of: Floats, of: Bools | None) -> Floats:
+        rows: slice | NDArray[np.int64] = slice(None) if of is None else np.flatnonzero(of[self.partition])
+        where = self.partition[rows]
+        mean = np.zeros(where.size)
+        for part, emitted in zip(self.part, tuples, strict=True):
+            mean += part[rows] * emitted[where]
+        return np.bincount(where, bytes_of[rows] * -np.expm1(-mean), self.partitions).astype(np.float64)
+
+
+def hashed(count: int, seed: int) -> Floats:
+    """Where `count` keys lie under a hash function that spreads well: uniform in [0, 1)."""
+    return np.random.default_rng(seed).random(count)
+
+
+KERNEL, EXPONENTS = 6_000, (1.01, 1.92)
+"""Rank up to which words of a text are common, and exponents of the power laws up to there and behind it: Ferrer i Cancho
+and Sole, "Two regimes in the frequency of words and the origins of complex lexicons: Zipf's law revisited", 2001; they meet
+between ranks 5,000 and 6,000 of the British National Corpus."""
+
+
+def two_regimes(count: int, kernel: int = KERNEL, exponents: tuple[float, float] = EXPONENTS) -> Floats:
+    """Frequencies of the words of large collections of text, most frequent first: a power law up to rank `kernel`, a
+    steeper one behind it.
+    """
+    rank = np.arange(1, count + 1, dtype=np.float64)
+    near, far = exponents
+    weights = np.where(rank <= kernel, rank**-near, kernel ** (far - near) * rank**-far)
+    found: Floats = weights / weights.sum()
+    return found

@@ -1,0 +1,14 @@
+"""The name of a task, which observations, actions and placements share."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class TaskId:
+    """One instance of an operator: on Spark a state partition of its stage, in the simulator an operator instance."""
+
+    operator: str
+    index: int
+
+    def __str__(self) -> str:
+        return f"{self.operator}#{self.index}"

@@ -1,0 +1,172 @@
+"""Compares policies in simulation, on one dataflow, load and price list. What comes of it is `comparison`'s."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TypeVar
+
+from elastream.core.composition import consistency_of
+from elastream.core.fitting import refuse_unreachable
+from elastream.core.plant import Policy
+from elastream.dataflow.endpoints import ArrivalPattern
+from elastream.dataflow.graph import Graph
+from elastream.dataflow.key_table import selection_of
+from elastream.dataflow.stages import lay_out
+from elastream.documents.machines import links_from, speeds_from
+from elastream.errors import ElastreamError, InputError
+from elastream.evaluation.cases import cores, run_beside
+from elastream.evaluation.comparison import Comparison, Peak
+from elastream.evaluation.trials import Scene, tried
+from elastream.evaluation.worth import goal_of
+from elastream.guards.document import load_guards
+from elastream.loads import LinkTrace, SpeedTrace, load_from
+from elastream.policies.common.provision import declared_cores, for_cores, rates_of
+from elastream.policies.common.reach import beyond_partitions
+from elastream.settings import SimulateSettings
+from elastream.simulator import Settings, Travel
+from elastream.units import format_duration
+
+Trace = TypeVar("Trace", SpeedTrace, LinkTrace)
+
+FUSED = (1.0, 2.0)
+"""Seconds between observations and between plans where stages are fused: those of a run on Spark."""
+APART = (15.0, 60.0)
+"""The same where every operator is a stage of its own: VISP's."""
+SINGLE_UP_TO = 2_000_000
+"""Most records of a load that are simulated as single items; larger loads are simulated as cohorts."""
+
+BEYOND_PEAK = 2
+"""Times the hosts that the load's peak fills: state partitions for these suffice whatever a policy leases."""
+
+
+def compare(
+    graph: Graph,
+    policies: Mapping[str, Policy],
+    settings: SimulateSettings,
+    *,
+    constants: Settings | None = None,
+    progress: Callable[[str, int, int], None] = lambda *_: None,
+) -> Comparison:
+    """Run every policy on the same load and seed, on hosts of `settings.types`.
+
+    Args:
+        constants: Those of the simulator, such as calibrated ones.
+
+    Raises:
+        InputError: The load never ends and has no limit, or the simulated plant refuses something.
+    """
+    if not policies:
+        raise InputError("there is no policy to compare")
+    load = load_from(settings.load) if isinstance(settings.load, str | Path) else settings.load
+    patterns = {source.name: load or source.load for source in graph.sources}
+    loads = {name: pattern for name, pattern in patterns.items() if pattern is not None}
+    whole = max((pattern.seconds for pattern in loads.values()), default=0.0)
+    length = whole if settings.limit is None else float(settings.limit)
+    if not 0 < length < math.inf:
+        raise _no_length(graph, patterns, load, length)
+    records = sum(pattern.count(length) for pattern in loads.values())
+    if not records:
+        raise InputError(f"the load has no record in {format_duration(length)}: give another load, or a longer limit")
+    fused = bool(settings.fused)
+    monitor, period = FUSED if fused else APART
+    period = period if settings.period is None else float(settings.period)
+    base = constants or Settings(monitor=monitor, travel=Travel.COHORTS if records > SINGLE_UP_TO else Travel.SINGLE)
+    base = replace(
+        base,
+        consistency=consistency_of(settings.consistency, simulated=True),
+        replicas=settings.replicas,
+        state_partitions=settings.state_partitions or base.state_partitions,
+    )
+    if settings.speeds is not None:
+        speeds = speeds_from(settings.speeds)
+        base = replace(base, speed_trace=_a(SpeedTrace, speeds.over(length), speeds))
+    if settings.links is not None:
+        links = links_from(settings.links)
+        base = replace(base, link_trace=_a(LinkTrace, links.over(length), links))
+    for table in settings.tables:
+        table.check(selection_of(graph, table.operator))
+    guards = None if settings.guards is None else load_guards(Path(settings.guards), graph)
+    layout = lay_out(graph, fused=fused)
+    refuse_unreachable(layout, settings.types, settings.latency)
+    goal = goal_of(graph, policies.values(), length)
+    scene = Scene(layout, loads, length, records, base, settings, period, guards, goal)
+    fixed = None if constants is None and settings.state_partitions is None else base.state_partitions
+    peak = _static_peak(scene, fixed)
+    if fixed is None:
+        widest = scene.max_hosts if isinstance(peak, str) else min(scene.max_hosts, BEYOND_PEAK * peak.hosts)
+        scene = replace(scene, partitions_for=widest)
+    trials = run_beside(
+        lambda named, tell: tried(scene, *named, tell),
+        _checked(scene, policies),
+        cores(),
+        lambda told, done: progress(_how_far(tuple(policies), told, done, length), sum(done), len(done)),
+    )
+    return Comparison(graph, length, records, settings.target, tuple(trials), peak, settings.latency)
+
+
+def _a(kind: type[Trace], found: object, source: object) -> Trace:
+    """`found`, which `source` gave for a run, maybe a class of the user's; raises InputError where it is no such trace."""
+    if isinstance(found, kind):
+        return found
+    raise InputError(f"{type(source).__name__}.over returned a {type(found).__name__}, not a {kind.__name__}")
+
+
+def _checked(scene: Scene, policies: Mapping[str, Policy]) -> list[tuple[str, Policy]]:
+    """The policies by name, each of which the plant takes: what is refused is refused before anything is simulated."""
+    for number, policy in enumerate(policies.values()):
+        plant, _ = scene.set_up(policy)
+        if number == 0:
+            plant.advance(scene.constants.monitor)  # loads the compiled loops, which workers inherit
+    return list(policies.items())
+
+
+def _how_far(names: Sequence[str], told: Sequence[float], done: Sequence[bool], length: float) -> str:
+    """A text such as "threshold 1 h, btu 30 min of 3 h, 2 to begin"; policies that are done are left out."""
+    left = [(name, far) for name, far, over in zip(names, told, done, strict=True) if not over]
+    going = [f"{name} {format_duration(far)}" for name, far in left if far > 0]
+    waiting = len(left) - len(going)
+    said = [f"{', '.join(going)} of {format_duration(length)}"] if going else []
+    return ", ".join([*said, *([f"{waiting} to begin"] if waiting else [])]) or "done"
+
+
+def _no_length(
+    graph: Graph, patterns: Mapping[str, ArrivalPattern | None], load: ArrivalPattern | None, length: float
+) -> InputError:
+    """Why there is no length to simulate: a load without an end, or no load."""
+    bare = [name for name, pattern in patterns.items() if pattern is None]
+    if not length:
+        lacking = f": source {', '.join(map(repr, bare))} declares none" if bare else ""
+        at = ("operators", bare[0], "load") if bare else ()
+        return InputError(
+            f"there is no load to simulate{lacking}; give one with --load, such as --load 50/s --limit 1h", at
+        )
+    how = "say how long to simulate with --limit, such as --limit 1h, or give the load an end (`lasting`)"
+    if load is not None:
+        return InputError(f"--load: the load never ends: {how}")
+    name = next(source.name for source in graph.sources if source.load is not None and math.isinf(source.load.seconds))
+    return InputError(f"the load of source {name!r} never ends: {how}", ("operators", name, "load"))
+
+
+def _static_peak(scene: Scene, partitions: int | None) -> Peak | str:
+    """Return the cheapest provision that the load's peak fills, leased for all of it; if unknown, the reason.
+
+    Args:
+        partitions: State partitions of each keyed operator; None: enough.
+    """
+    layout, costs, latency = scene.layout, scene.costs, scene.settings.latency
+    try:
+        rates = rates_of(layout.graph, scene.loads, "peak", seconds=scene.seconds, window=latency, costs=costs)
+        work = declared_cores(layout.graph, rates, costs)
+    except ElastreamError as error:
+        return str(error)
+    found, why = [], ""
+    for type in scene.settings.types:
+        try:
+            provision = for_cores(layout, type, work)
+        except ElastreamError as error:
+            why = str(error)
+        else:
+            bound = "" if partitions is None else beyond_partitions(layout, work, type.slot, partitions)
+            found.append(Peak(provision.hosts, type.name, provision.cost(type, scene.seconds), bound))
+    return min(found, key=lambda peak: peak.cost) if found else why

@@ -1,0 +1,341 @@
+"""Policies that were simulated on one load: figures, table, verdict and page.
+
+What a policy costs is only worth saying beside what it keeps of the service level: `Comparison.verdict` never calls a
+policy cheaper that misses the target without saying so.
+"""
+
+import html
+import math
+from dataclasses import dataclass
+from itertools import zip_longest
+from typing import TYPE_CHECKING, Any
+
+from elastream.core.decision import Unknown
+from elastream.core.wording import UNKNOWN, counted, money, percent, percent_off
+from elastream.dataflow.graph import Graph
+from elastream.documents.user_code import near
+from elastream.evaluation.findings import Check, Findings, environment
+from elastream.evaluation.page import Block, Heading, Page, Plot, Prose, Table, hosts_plot, line, load_line, table_html
+from elastream.evaluation.worth import Merits
+from elastream.simulator import Drift, Result
+from elastream.units import format_duration, format_rate
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+PLOTTED = 2_000
+"""Most points of a curve on the page; longer runs are subsampled."""
+MERITS = ("throughput", "value", "profit", "chi")
+"""Columns where policies are judged by value against cost: relative throughput of what came in, mean value, profit, and
+instants off the target by more than the tolerance."""
+STATIC_PEAK = "static peak (not simulated)"
+"""Row of the provision that the load's peak fills."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """Results of one policy. compliance: fraction of records in time, None without a service level.
+
+    waiting: records still queued at the end, at any operator; overdue: fraction of the load that is late among them.
+    series: rows as in `simulation.Result`. lacked: metrics that the policy lacked for rounds, each with the longest time
+    for which it did. merits: throughput, value, profit and stability, where policies are judged by these.
+    remarked: what was said in most rounds.
+    """
+
+    name: str
+    cost: float
+    compliance: float | None
+    result: Result
+    waiting: float
+    refused: int
+    lacked: tuple[Unknown, ...] = ()
+    overdue: float = 0.0
+    merits: Merits | None = None
+    remarked: str = ""
+
+    @property
+    def mean_hosts(self) -> float:
+        return float(self.result.series[:, 2].mean()) if len(self.result.series) else math.nan
+
+    @property
+    def peak_hosts(self) -> float:
+        return float(self.result.series[:, 2].max()) if len(self.result.series) else math.nan
+
+    @property
+    def frame(self) -> "pd.DataFrame":
+        """What happened, as pandas: a row per observation (index `time`, seconds)."""
+        import pandas as pd
+
+        columns = ["time", "arrival_rate", "hosts", "instances", "backlog", "in_time", "finished"]
+        return pd.DataFrame(self.result.series, columns=columns).set_index("time")
+
+
+@dataclass(frozen=True, slots=True)
+class Peak:
+    """The static provision for the load's peak, sized from declared costs and not simulated. type: of its hosts. bound:
+    why neither it nor more hosts hold that load; empty where they do."""
+
+    hosts: int
+    type: str
+    cost: float
+    bound: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ExpectedError:
+    """How far the simulator is off the recorded run that its constants are from, under that run's decisions.
+
+    Whatever else it predicts by these constants, nobody should expect it to be nearer. run: where the recording is.
+    figures: measured and simulated. told: whether its batches tell what a batch costs from what its records do
+    (`Calibration.told`).
+    """
+
+    run: str
+    figures: tuple[Drift, ...]
+    told: bool
+
+    def __str__(self) -> str:
+        off = ", ".join(f"{each.metric} {percent_off(each.relative)}" for each in self.figures)
+        said = f"By its own constants {self.run} itself comes out with {off}: expect no better of another load."
+        if self.told:
+            return said
+        return (
+            f"{said} Its batches were all of about one size, so they do not tell what a batch costs from what its records "
+            "do: of a load much higher or lower these constants say little."
+        )
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Comparison:
+    """Trials of one load. target: fraction of records that must be in time.
+
+    peak: what people compare with, the static provision for the load's peak; why it is not known where it is not.
+    error: what to expect of the simulator, where its constants are from a recorded run.
+    """
+
+    graph: Graph
+    seconds: float
+    records: int
+    target: float
+    trials: tuple[Trial, ...]
+    peak: Peak | str = ""
+    target_latency: float | None = None
+    error: ExpectedError | None = None
+
+    def meets(self, trial: Trial) -> bool:
+        """Whether a trial keeps the target; where nothing was promised, nothing can be missed."""
+        return trial.compliance is None or bool(trial.compliance >= self.target)
+
+    @property
+    def winner(self) -> Trial | None:
+        """The cheapest of those that meet the target; the more compliant one on a tie; None where none does."""
+        meeting = [trial for trial in self.trials if self.meets(trial)]
+        return min(meeting, key=lambda trial: (trial.cost, -(trial.compliance or 0.0)), default=None)
+
+    @property
+    def promised(self) -> bool:
+        """Whether a target latency, or an operator's `max_duration`, says what in time means."""
+        return self.target_latency is not None or any(each.max_duration is not None for each in self.graph.operators)
+
+    @property
+    def verdict(self) -> str:
+        """The best policy and the reason, what cheaper policies miss, the cost of the static peak provision, and how far
+        the simulator is known to be off."""
+        error = [] if self.error is None else [str(self.error)]
+        return " ".join(filter(None, (*self._judged(), *self._left(), self._peak_said(), *error)))
+
+    def _judged(self) -> list[str]:
+        winner = self.winner
+        if winner is None:
+            best = max(self.trials, key=lambda trial: trial.compliance or 0.0)
+            closest = f"{best.name} with {_share(best.compliance)} at a cost of {money(best.cost)}"
+            return [f"No policy meets the target of {_share(self.target)} in time; the closest is {closest}."]
+        if not self.promised:
+            return [
+                f"{winner.name} is the cheapest: {money(winner.cost)}.",
+                "No operator promises a duration and no target latency is given, so compliance is unknown.",
+            ]
+        kept = f"({_share(winner.compliance)} in time, target {_share(self.target)})"
+        said = [f"{winner.name} is the cheapest of those that meet the target: {money(winner.cost)} {kept}."]
+        return said + [
+            f"{trial.name} costs less ({money(trial.cost)}) but MISSES the target: only {_share(trial.compliance)} in time."
+            for trial in self.trials
+            if trial.cost < winner.cost and not self.meets(trial)
+        ]
+
+    def _left(self) -> list[str]:
+        """What did not come through."""
+        said = []
+        for trial in self.trials:
+            if trial.result.committed <= 0:
+                said.append(f"{trial.name}: no record reached a sink.")
+            elif trial.overdue > 0.01:
+                said.append(f"{trial.name}: {percent(trial.overdue)} of the records still wait at the end, and are late.")
+            elif trial.waiting > 0.01 * self.records:
+                said.append(f"{trial.name} leaves {counted(round(trial.waiting), 'record')} waiting at the end.")
+            if trial.remarked and not self.meets(trial):
+                said.append(f"{trial.name} remarks: {trial.remarked}.")
+        return said
+
+    def _peak_said(self) -> str:
+        if isinstance(self.peak, str):
+            return f"The cost of the static peak provision is unknown: {self.peak}." if self.peak else ""
+        hosts = counted(self.peak.hosts, "host")
+        return (
+            f"The static peak provision, {hosts} of {self.peak.type} for all of the load, costs {money(self.peak.cost)}"
+            + (f", but at the peak {self.peak.bound}." if self.peak.bound else ".")
+        )
+
+    @property
+    def frame(self) -> "pd.DataFrame":
+        """The figures as pandas: a row per policy."""
+        import pandas as pd
+
+        return pd.DataFrame([_figures(trial) | {"policy": trial.name} for trial in self.trials]).set_index("policy")
+
+    def __getitem__(self, policy: str) -> Trial:
+        """The trial of the policy called so. Raises KeyError, with those that there are."""
+        found = {trial.name: trial for trial in self.trials}
+        if policy not in found:
+            raise KeyError(f"there is no policy {policy!r}{near(policy, found)}")
+        return found[policy]
+
+    def __repr__(self) -> str:
+        return f"<Comparison of {', '.join(trial.name for trial in self.trials)}: {self.verdict}>"
+
+    def _repr_html_(self) -> str:
+        return f"{table_html(self.table())}<p>{html.escape(self.verdict)}</p>"
+
+    def outcome(self) -> Findings:
+        """Table, page and JSON of the comparison; its one check is that some policy meets the target."""
+        winner = self.winner
+        check = Check(
+            "a policy meets the target",
+            winner.name if winner else "none",
+            f">= {self.target:.1%} of records in time",
+            winner is not None,
+            "the command line",
+        )
+        figures: dict[str, Any] = {
+            "dataflow": self.graph.name,
+            "seconds": self.seconds,
+            "records": self.records,
+            "target": self.target,
+            "winner": winner.name if winner else None,
+            "verdict": self.verdict,
+            "static peak": None
+            if isinstance(self.peak, str)
+            else {"hosts": self.peak.hosts, "type": self.peak.type, "cost": self.peak.cost},
+            "policies": {trial.name: _figures(trial) | {"meets target": self.meets(trial)} for trial in self.trials},
+        }
+        if self.error is not None:
+            figures["expected error"] = {
+                each.metric: None if math.isnan(each.relative) else each.relative for each in self.error.figures
+            }
+        return Findings(figures, {}, (check,), self._page(), environment(plant="simulated"))
+
+    def table(self) -> Table:
+        """A table with a row per policy; a missed target is marked in its compliance."""
+        rows: list[tuple[str, ...]] = []
+        judged_by = MERITS if any(trial.merits for trial in self.trials) else ()
+        for trial in self.trials:
+            kept = "unknown" if trial.compliance is None else f"{trial.compliance:.2%}"
+            actions = trial.result.upscalings + trial.result.downscalings
+            rows.append(
+                (
+                    trial.name,
+                    money(trial.cost),
+                    kept if self.meets(trial) else f"{kept} MISSED",
+                    *_merits(trial.merits),
+                    f"{trial.mean_hosts:.2f}",
+                    f"{trial.peak_hosts:.0f}",
+                    f"{trial.result.leases}",
+                    f"{trial.result.early_releases}",
+                    f"{actions}",
+                    f"{trial.result.migrations}",
+                    f"{trial.waiting:,.0f}",
+                )
+            )
+        if isinstance(self.peak, Peak):
+            hosts = f"{self.peak.hosts}"
+            judged = (UNKNOWN,) * len(judged_by)
+            rows.append((STATIC_PEAK, money(self.peak.cost), UNKNOWN, *judged, hosts, hosts, hosts, *("0",) * 3, UNKNOWN))
+        header: tuple[str, ...] = (
+            "policy", "cost", "in time", *judged_by, "hosts (mean)", "hosts (peak)", "leases", "early releases", "scalings",
+            "migrations", "left waiting",
+        )  # fmt: skip
+        if any(trial.lacked for trial in self.trials):
+            header = (*header, "remarks")
+            remarks = ["; ".join(map(str, trial.lacked)) for trial in self.trials]
+            rows = [(*row, remark) for row, remark in zip_longest(rows, remarks, fillvalue="")]
+        within = "" if self.target_latency is None else f" (within {format_duration(self.target_latency)})"
+        caption = (
+            f"{self.graph.name}, simulated: {counted(self.records, 'record')} in {format_duration(self.seconds)} "
+            f"({format_rate(self.records / self.seconds)} on average), target {_share(self.target)} in time{within}"
+        )
+        good = tuple(True if trial is self.winner else None if self.meets(trial) else False for trial in self.trials)
+        return Table(caption, header, tuple(rows), (*good, *(None,) * (len(rows) - len(good))))
+
+    def _page(self) -> Page:
+        blocks: list[Block] = [Prose("All figures are simulated."), Prose(self.verdict), self.table()]
+        for trial in self.trials:
+            blocks += [Heading(trial.name), *_plots(trial)]
+        return Page(f"{self.graph.name}: policies compared (simulated)", tuple(blocks))
+
+
+def _merits(merits: Merits | None) -> tuple[str, ...]:
+    """Cells of the columns `MERITS`."""
+    if merits is None:
+        return ()
+    numbers = [UNKNOWN if math.isnan(n) else f"{n:.3f}" for n in (merits.throughput, merits.value, merits.profit)]
+    return (*numbers, f"{merits.unstable} of {merits.instants}")
+
+
+def _share(fraction: float | None) -> str:
+    """A fraction to a tenth of a percent, never rounded up to all of it, or past a target just missed."""
+    return UNKNOWN if fraction is None else f"{math.floor(fraction * 1000 + 1e-9) / 1000:.1%}"
+
+
+def _figures(trial: Trial) -> dict[str, Any]:
+    result = trial.result
+    return {
+        "cost": trial.cost,
+        "compliance": trial.compliance,
+        "hosts mean": trial.mean_hosts,
+        "hosts peak": trial.peak_hosts,
+        "host hours": result.host_seconds / 3600,
+        "leases": result.leases,
+        "early releases": result.early_releases,
+        "upscalings": result.upscalings,
+        "downscalings": result.downscalings,
+        "migrations": result.migrations,
+        "refused actions": trial.refused,
+        "left waiting": trial.waiting,
+        "overdue": trial.overdue,
+        "lacked": [str(each) for each in trial.lacked],
+        **({} if trial.merits is None else _known(trial.merits)),
+    }
+
+
+def _known(merits: Merits) -> dict[str, Any]:
+    """The merits by name, None where unknown."""
+    found = {"throughput": merits.throughput, "value": merits.value, "profit": merits.profit}
+    numbers = {name: None if math.isnan(number) else number for name, number in found.items()}
+    return {**numbers, "chi": merits.unstable, "instants": merits.instants}
+
+
+def _plots(trial: Trial) -> tuple[Plot, Plot]:
+    series = trial.result.series[:: max(1, len(trial.result.series) // PLOTTED)]
+    seconds, offered, hosts, instances, waiting, kept, _ = series.T.tolist()
+    minutes = [time / 60 for time in seconds]
+    load = load_line("offered load", minutes, offered, steps=True)
+    return (
+        hosts_plot(f"{trial.name} (simulated)", "minutes", minutes, load, "records/s", instances, hosts, "instances"),
+        Plot(
+            f"{trial.name}: waiting and in time (simulated)",
+            "minutes",
+            "records waiting",
+            (line("waiting", minutes, waiting, colour=4), line("in time", minutes, kept, colour=2, axis=2)),
+            "fraction in time",
+        ),
+    )

@@ -1,0 +1,136 @@
+"""`simulate(...)`: tries policies on a dataflow in simulated time, from a program or a notebook.
+
+`elastream simulate` is the same call. What is given says what is simulated: on a cloud, micro-batches of fused stages
+as Spark runs them; on a list of host types, a queue and instances for every operator.
+"""
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+
+from rich.console import Console
+
+from elastream.clouds.provider import as_cloud
+from elastream.core.fitting import doubts, refuse_replicas, refuse_rules
+from elastream.core.hosts import HostType
+from elastream.core.plant import Policy, as_policy
+from elastream.dashboard.progress import progress_bar
+from elastream.dataflow.builder import Dataflow
+from elastream.dataflow.graph import Graph
+from elastream.dataflow.operators import Kind
+from elastream.documents.registry import POLICY
+from elastream.errors import CloudError, InputError
+from elastream.evaluation.calibrated import calibration_of
+from elastream.evaluation.compare import compare
+from elastream.evaluation.comparison import Comparison, ExpectedError
+from elastream.evaluation.drift import replayed
+from elastream.evaluation.trials import MOST_HOSTS
+from elastream.recording.recorder import Recording
+from elastream.settings import SimulateSettings, keywords_of
+from elastream.simulator import Settings
+
+EXPECTED = ("latency p50", "latency p99", "backlog, mean", "host time")
+"""Figures of a recorded run that say how far the simulator is off."""
+REPLAYS = 3
+"""Simulations of it, of which the median counts."""
+
+log = logging.getLogger(__name__)
+
+
+@keywords_of(SimulateSettings)
+def simulate(
+    flow: Dataflow | Graph, policies: Policy | Iterable[Policy] | Mapping[str, Policy], settings: SimulateSettings
+) -> Comparison:
+    """Simulate `flow` under each of `policies` on the same load, and compare cost and records in time.
+
+    `policies` is one, several, or several by the names that the comparison is to use. Simulated time begins on Thursday,
+    1 January 1970, 00:00 UTC.
+
+    Raises:
+        InputError: The load has no end and no `limit`.
+        CloudError: There are no hosts.
+        ElastreamError: Something that cannot be simulated.
+    """
+    graph = flow.graph if isinstance(flow, Dataflow) else flow
+    cloud = None if settings.cloud is None else as_cloud(settings.cloud)
+    types, calibrate = settings.types, settings.calibrate
+    as_spark = (calibrate is not None or not types) if settings.fused is None else settings.fused
+    constants: Settings | None = None
+    recording: Recording | None = None
+    of_cloud = None if types else cloud
+    if calibrate is not None:
+        recording = Recording.read(Path(calibrate))
+        constants, own = _taken(recording, str(calibrate), graph)
+        types = types or own
+    elif of_cloud is not None:
+        types = tuple(of_cloud.types)
+    if not types:
+        raise CloudError("no host types to simulate: give a cloud, host types, or a recorded run to calibrate with")
+    stated = settings.max_hosts or (0 if of_cloud is None else of_cloud.max_hosts)
+    least = settings.min_hosts or (1 if of_cloud is None else of_cloud.min_hosts)
+    most = stated or MOST_HOSTS
+    if not 1 <= least <= most:
+        raise CloudError(f"min_hosts is {least}: at least 1, and at most {most} (max_hosts)")
+    refuse_replicas(settings.replicas, most)
+    refuse_rules(settings.scaling, most, types)
+    keyed = any(each.kind is Kind.KEYED for each in graph.operators)
+    for said in doubts(settings.replicas, types, settings.state_partitions if keyed else None, stated):
+        log.warning("%s", said)
+    settings = replace(settings, host_types=types, max_hosts=most, min_hosts=least, fused=as_spark)
+    with progress_bar(Console()) if settings.show else nullcontext(_unseen) as progress:
+        found = compare(graph, _named(policies), settings, constants=constants, progress=progress)
+        if recording is None:
+            return found
+        return replace(found, error=expected_error(recording, str(calibrate), settings.seed, progress))
+
+
+def expected_error(
+    recording: Recording, place: str, seed: int = 1, progress: Callable[[str, int, int], None] = lambda *_: None
+) -> ExpectedError:
+    """Simulate a recorded run by its own constants and under its own decisions: how far is the simulator off?
+
+    Raises InputError as `calibration_of` does.
+    """
+    again = replayed(recording, {}, place=place, seed=seed, runs=REPLAYS, progress=progress)
+    figures = [again.ways[0].figure(number) for number in range(len(again.ways[0].drifts[0]))]
+    return ExpectedError(place, tuple(each for each in figures if each.metric in EXPECTED), again.calibration.told)
+
+
+def _unseen(what: str, done: int, total: int) -> None:
+    """Progress that nobody is shown."""
+
+
+def _named(policies: Policy | Iterable[Policy] | Mapping[str, Policy]) -> dict[str, Policy]:
+    """Policies by name; of several with one name the second is called "threshold 2". Raises InputError for what is none."""
+    if isinstance(policies, Mapping):
+        several = list(policies.values())
+    else:
+        several = list(policies) if isinstance(policies, Iterable) and not isinstance(policies, str) else [policies]
+    for policy in several:
+        if wrong := POLICY.unfit(policy):
+            raise InputError(f"{policy!r} is no policy, such as Threshold(): {wrong}", ("policies",))
+    several = list(map(as_policy, several))
+    if isinstance(policies, Mapping):
+        return dict(zip(policies, several, strict=True))
+    found: dict[str, Policy] = {}
+    for policy in several:
+        name, number = policy.name, 2
+        while name in found:
+            name, number = f"{policy.name} {number}", number + 1
+        found[name] = policy
+    return found
+
+
+def measured(run: Path, graph: Graph) -> tuple[Settings, tuple[HostType, ...]]:
+    """Settings and host types calibrated with a recorded run. Raises InputError if it lacks an operator of `graph`."""
+    return _taken(Recording.read(run), str(run), graph)
+
+
+def _taken(recording: Recording, place: str, graph: Graph) -> tuple[Settings, tuple[HostType, ...]]:
+    found, _ = calibration_of(recording, place)
+    for operator in graph.operators:
+        if operator.kind in (Kind.TRANSFORM, Kind.KEYED) and operator.name not in found.settings.services:
+            raise InputError(f"{place} is of another dataflow: it has no operator {operator.name!r}")
+    return found.settings, found.host_types

@@ -1,0 +1,169 @@
+"""Runs a policy on a simulated plant in the control loop of live runs, and returns the result.
+
+It depends on `simulation` and `control`, which are independent of each other. Unlike in live runs a fault is raised:
+figures of a policy that failed in some rounds would be meaningless.
+"""
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Protocol
+
+from elastream.control.extension import LoopExtension
+from elastream.control.guarding import Guarding
+from elastream.control.key_tables import KeyTabling
+from elastream.control.loop import Loop
+from elastream.core.decision import Decision, Unknown, longest_lacked
+from elastream.core.observation import Observation
+from elastream.core.plant import Plant, Policy
+from elastream.core.scaling import NO_RULES, ScalingRules, rule_of
+from elastream.core.wording import gist
+from elastream.errors import ElastreamError
+from elastream.guards.document import GuardDocument
+from elastream.guards.pollers import ReadOnce
+from elastream.recording.guard_log import GuardLog
+from elastream.recording.observer import Ending, Header
+from elastream.simulator import Result, SimulatedPlant
+from elastream.simulator.plant import Advancing
+
+OFTEN = 0.1
+"""Part of the rounds from which on what is said in them says something of a run."""
+
+
+@dataclass(frozen=True)
+class SimulatedRun:
+    """What a run came to. decisions: of every planning round. refused: actions of the policy that were not carried out."""
+
+    result: Result
+    decisions: tuple[Decision, ...]
+
+    @property
+    def refused(self) -> int:
+        """Actions of the policy that arbitration or back-off refused, and those that the plant refused or failed at."""
+        return sum(
+            sum(bool(proposal.refused) and proposal.by == decision.policy for proposal in decision.proposals)
+            + sum(not outcome.succeeded for outcome in decision.outcomes)
+            for decision in self.decisions
+        )
+
+    @property
+    def lacked(self) -> tuple[Unknown, ...]:
+        """Metrics that the policy lacked for rounds in a row, each with the longest time for which it did."""
+        return longest_lacked(self.decisions)
+
+    @property
+    def remarked(self) -> str:
+        """What was remarked in most rounds, or refused by a rule for the number of hosts, if in `OFTEN` of them at least,
+        whatever the figures in it; as it was said last. Else empty."""
+        counts, last = Counter[str](), dict[str, str]()
+        for decision in self.decisions:
+            refused = (each.refused for each in decision.proposals if rule_of(each.refused))
+            said = {gist(each): each for each in (*decision.note.split("; "), *refused) if each}
+            counts.update(said.keys())
+            last |= said
+        most = counts.most_common(1)
+        return last[most[0][0]] if most and most[0][1] >= OFTEN * len(self.decisions) else ""
+
+
+def simulated(
+    plant: SimulatedPlant,
+    policy: Policy,
+    *,
+    period: float,
+    until: float,
+    look: Callable[[Observation], None] = lambda _: None,
+    guards: GuardDocument | None = None,
+    scaling: ScalingRules = NO_RULES,
+) -> SimulatedRun:
+    """Let `policy` plan every `period` seconds, first when a whole period has passed, and close the plant at `until`.
+
+    look: receives every observation, one a period, that at `until` included. guards: in force all the time, as are the
+    key tables of the plant; external signals stay as they are at the start. scaling: rules for the number of hosts.
+    Raises ElastreamError where the plant or the policy fails, and whatever `look` raises.
+    """
+    plant.advance(plant.time + period)
+    versions, outside = GuardLog(), ReadOnce(plant.clock.now)
+    if guards is not None:
+        outside.follow(guards.signals)
+        versions.append(guards.text, guards.path, "simulate")
+    decisions = steered(
+        plant, policy, period=period, until=until, look=look,
+        extensions=(Guarding(versions, outside), KeyTabling(plant.network.tables)),
+        scaling=scaling,
+    )  # fmt: skip
+    return SimulatedRun(plant.result(), decisions)
+
+
+class SteeredPlant(Plant, Advancing, Protocol):
+    """A plant whose time passes when it is told to."""
+
+
+def steered(
+    plant: SteeredPlant,
+    policy: Policy,
+    *,
+    period: float,
+    until: float,
+    look: Callable[[Observation], None] = lambda _: None,
+    extensions: Sequence[LoopExtension] = (),
+    scaling: ScalingRules = NO_RULES,
+) -> tuple[Decision, ...]:
+    """The same of any plant in simulated time, from now on; the decisions of every planning round."""
+    watch = _Watch(look)
+    limit = until - plant.time
+    loop = Loop(
+        plant, policy, monitor=period, period=period, observers=[watch], limit=limit, to_the_limit=True,
+        extensions=extensions, scaling=scaling,
+    )  # fmt: skip
+    watch.stop = loop.stop
+    with _unlogged():
+        ending = loop.run()
+    if watch.broken is not None:
+        raise watch.broken
+    if ending.status == "failed":
+        raise ElastreamError(ending.reason)
+    for decision in watch.decisions.values():
+        for fault in decision.faults:
+            error = ElastreamError(f"at {decision.time:g} s of the simulated run: {fault.said}{fault.place}")
+            error.add_note(fault.traceback)
+            raise error
+    return tuple(watch.decisions.values())
+
+
+@contextmanager
+def _unlogged() -> Iterator[None]:
+    """Keep the loop from logging its faults: the error that ends a simulated run says it, once."""
+    of_loop = logging.getLogger(Loop.__module__)
+    before, of_loop.disabled = of_loop.disabled, True
+    try:
+        yield
+    finally:
+        of_loop.disabled = before
+
+
+class _Watch:
+    """Keeps decisions, hands observations on, and stops the run at its first fault."""
+
+    def __init__(self, look: Callable[[Observation], None]) -> None:
+        self._look = look
+        self.stop: Callable[[], None] = lambda: None
+        self.decisions: dict[int, Decision] = {}
+        self.broken: Exception | None = None
+
+    def started(self, header: Header) -> None: ...
+
+    def observed(self, observation: Observation) -> None:
+        try:
+            self._look(observation)
+        except Exception as error:
+            self.broken = error
+            raise
+
+    def decided(self, decision: Decision) -> None:
+        self.decisions[decision.round] = decision
+        if decision.faults:
+            self.stop()
+
+    def ended(self, ending: Ending) -> None: ...

@@ -1,0 +1,42 @@
+"""Assumptions as they are multiplied and listed."""
+
+from dataclasses import dataclass
+
+from elastream_papers.harness.assumptions import assumed, assumption_table, drawn, scaled, values, variations
+
+
+@dataclass(frozen=True)
+class Given:
+    """Two, one of which is a share."""
+
+    work: float = assumed(3.0, "s", "a guess")
+    share: float = assumed(0.6, "of all", "another", most=1.0)
+
+
+def test_one_is_multiplied_and_the_others_stay():
+    assert scaled(Given(), "work", 2.0) == Given(work=6.0)
+
+
+def test_what_means_nothing_beyond_its_most_stops_there():
+    assert scaled(Given(), "share", 2.0) == Given(share=1.0)
+
+
+def test_each_is_halved_and_doubled_in_turn():
+    assert variations(Given()) == {
+        ("work", 0.5): Given(work=1.5),
+        ("work", 2.0): Given(work=6.0),
+        ("share", 0.5): Given(share=0.3),
+        ("share", 2.0): Given(share=1.0),
+    }
+
+
+def test_they_are_listed_with_unit_and_reason():
+    assert values(Given()) == {"work": 3.0, "share": 0.6}
+    assert assumption_table(Given()).rows[0] == ("work", "3", "s", "a guess")
+
+
+def test_all_are_drawn_at_once_within_half_of_their_values():
+    draws = [drawn(Given(), seed) for seed in range(200)]
+    assert drawn(Given(), 3) == draws[3]
+    assert all(1.5 <= each.work <= 4.5 and 0.3 <= each.share <= 0.9 for each in draws)
+    assert max(each.work for each in draws) > 4.4 > 1.6 > min(each.work for each in draws)

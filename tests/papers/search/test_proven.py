@@ -1,0 +1,167 @@
+"""The exact model and the exhaustive search: what each finds, and that both find the same."""
+
+import math
+from dataclasses import replace
+from itertools import product
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+
+from elastream.core.hosts import HostType
+from elastream.policies.value_cost.greedy import deployed
+from elastream.policies.value_cost.problem import Goal, score
+from elastream_papers.search import proven as proven_module
+from elastream_papers.search.exhaustive import exhausted
+from elastream_papers.search.genetic import GeneticSettings, evolved
+from elastream_papers.search.offers import laid_out, offers
+from elastream_papers.search.proven import optimum
+from support.property_examples import examples
+from support.search_problems import HOURLY, LARGE, SMALL, at, leased, on, problem, small_cases
+
+CHOICE = problem([[(1.0, 0.2, 1.0), (0.5, 0.1, 1.0)], [(1.0, 0.1, 1.0)]])
+FEW = GeneticSettings(population=20, generations=15)
+
+
+def tried(case, conditions, most):
+    """The highest profit of all plans with up to `most` hosts of each offer: none is left out."""
+    best = -math.inf
+    every = offers(case, conditions)
+    rows = np.flatnonzero(case.placed)
+    for active in product(*(range(len(options)) for options in case.options)):
+        for counts in product(*(range(min(most, offer.most) + 1) for offer in every)):
+            if not case.min_hosts <= sum(counts) <= case.max_hosts:
+                continue
+            room = [int(offer.fits.max()) * count for offer, count in zip(every, counts, strict=True)]
+            for held in product(*(range(each + 1) for each in room), repeat=len(rows)):
+                instances = np.zeros((len(every), len(case.operators)), dtype=np.int64)
+                instances[:, rows] = np.array(held).reshape(len(rows), len(every)).T
+                if (instances.sum(axis=1) > room).any() or not instances[:, rows].sum(axis=0).all():
+                    continue
+                chosen = [each for each in zip(every, counts, instances, strict=True) if each[1]]
+                plan = laid_out(case, active, chosen)
+                scored = score(case, plan, conditions)
+                if scored.mean >= case.goal.throughput - 1e-9:
+                    best = max(best, scored.profit)
+    return best
+
+
+@pytest.mark.parametrize("rate", [2.0, 9.0])
+@pytest.mark.parametrize("search", [optimum, exhausted])
+def test_no_plan_of_all_is_better(search, rate):
+    case = replace(CHOICE, types=(SMALL, HostType("two", cores=2.0, speed=1.5, price=2.5, billing=HOURLY)))
+    found = search(case, at(case, rate))
+    assert found.profit == pytest.approx(tried(case, at(case, rate), 2), abs=1e-6)
+    assert found.score.mean >= 0.8 - 1e-9
+
+
+@given(small_cases())
+@settings(max_examples=examples(40))
+def test_both_find_the_same_and_neither_greedy_nor_genetic_plans_have_a_higher_profit(case):
+    found, conditions = case
+    proven, searched = optimum(found, conditions, seconds=20.0), exhausted(found, conditions, seconds=20.0)
+    assert proven.optimal
+    assert searched.optimal
+    assert searched.profit == pytest.approx(proven.profit, abs=1e-5)
+    greedy = score(found, plan := deployed(found, conditions), conditions)
+    assert plan.hosts
+    if greedy.mean >= found.goal.throughput - 1e-9:
+        assert greedy.profit <= proven.bound + 1e-6
+    bred = evolved(found, conditions, FEW)
+    assert bred.profit <= proven.bound + 1e-6
+
+
+def test_values_that_are_worth_their_cores_run_and_others_do_not():
+    rich, poor = (replace(CHOICE, goal=Goal(break_even_best=best, break_even_worst=1.0)) for best in (60.0, 3.0))
+    assert optimum(rich, at(rich, 40.0)).deployment.active == (0, 0, 0)
+    assert optimum(poor, at(poor, 40.0)).deployment.active == (0, 1, 0)
+
+
+def test_a_model_that_the_solver_ends_with_an_error_of_its_own_is_solved_by_another(monkeypatch):
+    mathopt = pytest.importorskip("ortools.math_opt.python.mathopt")
+    usual, solve = optimum(CHOICE, at(CHOICE, 40.0)), mathopt.solve
+
+    def failing(model, solver, **more):
+        if solver is mathopt.SolverType.HIGHS:  # as its library ends where it cannot raise the error
+            raise AttributeError("'StatusNotOk' object has no attribute 'canonical_code'")
+        return solve(model, solver, **more)
+
+    monkeypatch.setattr(mathopt, "solve", failing)
+    found = optimum(CHOICE, at(CHOICE, 40.0))
+    assert found.optimal
+    assert found.profit == pytest.approx(usual.profit)
+
+
+def test_where_nothing_reaches_the_throughput_that_is_proven():
+    case = replace(CHOICE, max_hosts=1)
+    proven, searched = optimum(case, at(case, 1000.0)), exhausted(case, at(case, 1000.0))
+    assert (proven.deployment, proven.bound, proven.optimal) == (None, -math.inf, True)
+    assert (searched.deployment, searched.bound, searched.optimal) == (None, -math.inf, True)
+
+
+def test_an_operator_that_fits_no_host_has_no_plan():
+    case = replace(CHOICE, cores=np.array([0.0, 8.0, 1.0]))
+    assert optimum(case, at(case, 1.0)).deployment is None
+    assert exhausted(case, at(case, 1.0), seconds=1.0).deployment is None
+
+
+def test_without_records_the_fewest_hosts_and_the_highest_value_run():
+    found = optimum(CHOICE, at(CHOICE, 0.0))
+    assert found.deployment.active == (0, 0, 0)
+    assert [host.type for host in found.deployment.hosts] == [SMALL, SMALL]  # an instance of each holds a core
+
+
+def test_a_host_that_is_paid_already_is_kept_rather_than_another_leased():
+    host = leased("h0", LARGE, since=0.0)
+    case = replace(CHOICE, goal=replace(CHOICE.goal, period=3600.0))
+    conditions = at(case, 10.0, time=1800.0, leased=(host,))
+    for search in (optimum, exhausted):
+        assert [each.name for each in search(case, conditions).deployment.hosts] == ["h0"]
+
+
+def test_a_fixed_number_of_instances_stays():
+    case = replace(CHOICE, fixed=np.array([False, True, False]))
+    now = on(case, (0, 0), [(leased("h0", LARGE), (3, 1))])
+    conditions = at(case, 2.0, leased=now.hosts, time=60.0)
+    for search in (optimum, exhausted):
+        assert search(case, conditions, current=now).deployment.instances[:, 1].sum() == 3
+
+
+@pytest.mark.parametrize("equal", [False, True])
+def test_on_shared_cores_both_lease_for_the_work_of_all(equal):
+    case = problem([[(1.0, 0.2, 1.0), (0.5, 0.1, 1.0)], [(1.0, 0.1, 1.0)]], equal=equal, shared=True)
+    conditions = at(case, 20.0)
+    proven, searched = optimum(case, conditions), exhausted(case, conditions)
+    assert proven.optimal
+    assert proven.profit == pytest.approx(searched.profit, abs=1e-6)
+    assert proven.score.mean >= 0.8 - 1e-9
+    if equal:  # a slow host would hold the fast ones up
+        assert len({host.type for host in proven.deployment.hosts}) == 1
+
+
+def test_the_bound_of_many_selectivities_is_brought_to_the_best_plan(monkeypatch):
+    case = problem(
+        [[(1.0, 0.2, 1.0), (0.9, 0.1, 0.8), (0.7, 0.1, 0.5)], [(1.0, 0.1, 1.2), (0.8, 0.05, 0.7)], [(1.0, 0.1, 1.0)]]
+    )
+    conditions = at(case, 12.0)
+    one_by_one = optimum(case, conditions)
+    monkeypatch.setattr(proven_module, "COMBINATIONS", 2)
+    divided = optimum(case, conditions)
+    assert divided.optimal
+    assert divided.profit == pytest.approx(one_by_one.profit, abs=1e-5)
+    assert divided.bound <= divided.profit + 1e-5
+
+
+def test_instances_of_unlike_sizes_have_room_on_their_hosts():
+    case = replace(CHOICE, cores=np.array([0.0, 3.0, 2.0]), types=(LARGE,))
+    found = optimum(case, at(case, 20.0))
+    assert found.deployment is not None
+    assert (found.deployment.instances @ case.cores <= LARGE.cores + 1e-9).all()
+    assert found.bound >= found.profit
+
+
+def test_a_search_that_time_ends_says_so():
+    case = problem([[(1.0, 0.2, 1.0), (0.5, 0.1, 1.0)]] * 6, types=(SMALL, LARGE), max_hosts=5000)
+    found = exhausted(case, at(case, 500.0), seconds=0.05)
+    assert not found.optimal
+    assert found.bound == math.inf

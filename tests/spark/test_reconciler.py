@@ -1,0 +1,308 @@
+"""Hosts that leave and partitions that wait, in the hands of the reconciler; driver, session and provider are fakes."""
+
+import logging
+import threading
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+
+import pytest
+
+from elastream.core.action import Outcome, ReleaseHost, Status
+from elastream.core.alarm import Alarms
+from elastream.core.hosts import HostState
+from elastream.core.ring import Ring
+from elastream.core.task_id import TaskId
+from elastream.spark.hosts.hosts import Hosts
+from elastream.spark.jvm.executors import Executors, Location
+from elastream.spark.placement.allocation import VolatilePlan
+from elastream.spark.placement.placing import Limits, Placing
+from elastream.spark.placement.ring import Rings
+from elastream.spark.reconciler import CALM, FAULTS, HOST_STEP, STEP, ObservedLoad, Reconciler
+from support.fake_clock import FakeClock
+from support.fake_provider import SMALL, FakeProvider
+from support.fake_session import FakeSession
+from support.sessions_without_jvm import without_jvm
+
+FIRST, SECOND, THIRD = (TaskId("q/count", number) for number in range(3))
+
+
+@dataclass
+class Driver(FakeSession):
+    """What the driver says of queries too: (id, run, newest batch, idle, name)."""
+
+    queries: list = field(default_factory=list)
+    cost: float = 0.0
+    spent: float = 0.0
+    fault: type[Exception] | None = None
+
+    def ask(self, method, *arguments):
+        if self.fault is not None:
+            raise self.fault("as meant")
+        if method == "queries":
+            return [[query, run, str(batch), str(int(idle)), "0", name] for query, run, batch, idle, name in self.queries]
+        return super().ask(method, *arguments)
+
+    def cpu_seconds(self):
+        self.spent += self.cost
+        return self.spent
+
+
+@dataclass
+class States:
+    """Three partitions, which are where they were told to be."""
+
+    partitions: int = 3
+    places: dict = field(default_factory=dict)
+
+    def where(self):
+        return self.places
+
+    def move(self, partition, to):
+        self.places[partition] = to
+
+    def planned(self):
+        return 0
+
+    def idle(self):
+        return False
+
+    def load(self, places, *, keep):
+        return None
+
+
+class World:
+    """A reconciler over one query and hosts h1, h2, ... that run, tasks where they are said to be."""
+
+    def __init__(self, *hosts, tasks=()):
+        self.clock = FakeClock()
+        self.driver, self.provider = Driver(), FakeProvider()
+        self.hosts = Hosts(Executors(self.driver), self.provider, self.clock.now, fence=self.driver.fence)
+        for number, name in enumerate(hosts):
+            self.driver.there[str(number)] = (f"at {name}", 1, 0, False)
+            self.hosts.lease(name, SMALL)
+        self.hosts.look()
+        self.executor = {name: str(number) for number, name in enumerate(hosts)}
+        self.placing = Placing({}, self.clock.now, VolatilePlan(), limits=Limits(lazy=False))
+        self.states = States(places={n: Location("", self.executor[host]) for n, host in enumerate(tasks)})
+        self.placing.attach("q/count", self.states)
+        self.placing.ran("q/count", 0, [self.executor[host] for host in tasks])
+        self.driver.queries = [("id", "run", 0, False, "q")]
+        live = (SimpleNamespace(id="id", operators=("q/count",)),)
+        context = SimpleNamespace(isStopped=lambda: False)
+        self.spark = without_jvm(sparkContext=SimpleNamespace(_jsc=SimpleNamespace(sc=lambda: context)))
+        self.alarms = Alarms(self.clock.now)
+        self.draining, self.load = False, ObservedLoad()
+        queries = SimpleNamespace(live=live, settle=lambda: self.draining)
+        self.rings = Rings(self.placing, lambda: self.hosts.usable, lambda host: self.hosts.leases[host].type.zone)
+        self.reconciler = Reconciler(
+            self.spark,
+            self.driver,
+            queries,
+            self.hosts,
+            self.placing,
+            self.rings,
+            self.clock.now,
+            self.alarms,
+            load=lambda: self.load,
+        )
+        self.reconciler._release, self.reconciler._acts = self.release, True
+
+    def release(self, action: ReleaseHost) -> Outcome:
+        if self.hosts.usable in ((action.host,), ()):
+            return Outcome(action, Status.REFUSED, "it is the only one")
+        self.hosts.release(action.host)
+        return Outcome(action, Status.ACCEPTED)
+
+    def end_batch(self, number):
+        self.driver.queries = [("id", "run", number, False, "q")]
+
+    def look(self):
+        """A pass in which it is time for everything."""
+        self.clock.sleep_until(self.reconciler._next_look)
+        return self.reconciler.step()
+
+    def state(self, host):
+        return self.hosts.state(host)
+
+
+def test_where_nothing_moves_and_no_host_comes_or_goes_it_looks_once_a_second():
+    world = World("h1", "h2", tasks=("h1", "h1", "h2"))
+    assert world.look() == pytest.approx(CALM)
+    assert world.reconciler.ran() == {FIRST: "h1", SECOND: "h1", THIRD: "h2"}
+
+
+def test_where_looking_is_dear_it_looks_less_often():
+    world = World("h1")
+    world.driver.cost = 0.2
+    assert world.look() == pytest.approx(20.0)
+
+
+def test_while_a_host_comes_it_looks_more_often():
+    world = World("h1")
+    world.hosts.lease("h2", SMALL)
+    assert world.look() == pytest.approx(HOST_STEP)
+
+
+def test_while_records_drain_so_that_the_composition_can_change_it_looks_often():
+    world = World("h1")
+    world.draining = True
+    assert world.look() == STEP
+    assert world.reconciler.step() == STEP
+    world.draining = False
+    assert world.reconciler.step() > STEP
+
+
+def test_a_wish_is_sent_at_the_end_of_a_batch_and_lands_with_the_next():
+    world = World("h1", "h2", tasks=("h1", "h1", "h2"))
+    world.placing.want(FIRST, "h2")
+    assert world.reconciler.held()[FIRST] == "h2"
+    world.look()
+    assert world.states.places[0].executor == "1"
+    world.end_batch(1)
+    assert world.reconciler.step() > STEP
+    assert [each.task for each in world.placing.landed] == [FIRST]
+    assert world.reconciler.ran()[FIRST] == "h2"
+
+
+def test_while_a_wish_waits_the_end_of_a_batch_is_looked_for_often():
+    world = World("h1", "h2", tasks=("h1", "h1", "h2"))
+    world.placing.want(FIRST, "h2")
+    assert world.look() == STEP
+
+
+def test_a_task_that_spark_ran_elsewhere_than_planned_is_moved_back():
+    world = World("h1", "h2", tasks=("h1", "h1", "h2"))
+    world.placing.keep({FIRST: "h1"})
+    world.look()
+    assert not world.placing.wanted()
+    world.placing.ran("q/count", 1, ["1", "0", "1"])
+    world.look()
+    assert world.placing.wanted() == {FIRST: "h1"}
+
+
+def test_tasks_of_a_host_that_leaves_go_where_they_leave_the_least_load_the_heaviest_first():
+    world = World("h1", "h2", "h3", tasks=("h1", "h1", "h2"))
+    world.load = ObservedLoad({FIRST: 0.1, SECOND: 0.3, THIRD: 0.2}, {})
+    world.hosts.drain("h1")
+    world.reconciler.empty("h1")
+    assert world.placing.wanted() == {SECOND: "h3", FIRST: "h2"}
+
+
+def test_a_host_that_is_slower_than_its_type_says_gets_less_of_what_a_host_leaves():
+    world = World("h1", "h2", "h3", tasks=("h1", "h1", "h2"))
+    world.load = ObservedLoad({FIRST: 0.1, SECOND: 0.3, THIRD: 0.2}, {"h2": 1.0, "h3": 0.25})
+    world.hosts.drain("h1")
+    world.reconciler.empty("h1")
+    assert world.placing.wanted() == {SECOND: "h2", FIRST: "h3"}
+
+
+def test_what_a_draining_host_still_holds_is_wanted_elsewhere_again_and_again():
+    world = World("h1", "h2", tasks=("h1", "h1", "h2"))
+    world.hosts.drain("h2")
+    world.look()
+    assert world.placing.wanted() == {THIRD: "h1"}
+
+
+def test_a_host_that_is_wanted_back_gives_its_tasks_to_the_others_and_goes_whatever_the_policy():
+    world = World("h1", "h2", tasks=("h1", "h1", "h2"))
+    world.provider.recalled = {"h2"}
+    world.look()
+    world.look()
+    assert world.state("h2") is HostState.RELEASING
+    assert world.placing.wanted() == {THIRD: "h1"}
+    assert not world.provider.reports[-1].kept
+
+
+def test_the_only_host_that_takes_tasks_is_kept():
+    world = World("h1", tasks=("h1", "h1", "h1"))
+    world.provider.recalled = {"h1"}
+    world.look()
+    world.look()
+    assert world.state("h1") is HostState.RUNNING
+    assert world.provider.reports[-1].kept == {"h1"}
+
+
+def test_a_host_keeps_its_executor_until_its_tasks_have_landed_elsewhere():
+    world = World("h1", "h2", tasks=("h1", "h1", "h2"))
+    world.release(ReleaseHost("h2"))
+    world.look()
+    assert not world.driver.fenced, "the move has not landed"
+    world.end_batch(1)
+    world.look()
+    world.end_batch(2)
+    world.look()
+    assert world.driver.fenced == ["1"]
+
+
+def test_where_it_only_observes_it_looks_and_does_nothing():
+    world = World("h1", "h2", tasks=("h1", "h1", "h2"))
+    world.reconciler._acts = False
+    world.provider.recalled = {"h2"}
+    world.hosts.drain("h1")
+    world.look()
+    assert world.state("h2") is HostState.RUNNING
+    assert not world.placing.wanted()
+
+
+def test_passes_that_fail_in_a_row_are_logged_and_sound_an_alarm_which_one_that_succeeds_clears(caplog):
+    world = World("h1")
+    failures = [OSError("as meant")] * FAULTS
+    for failure in failures:
+        assert not world.alarms.standing
+        world.reconciler._failed(failure)
+    (alarm,) = world.alarms.standing
+    assert "stuck" in alarm.said
+    assert "as meant" in alarm.traceback
+    assert any(record.exc_info for record in caplog.records if record.levelno == logging.WARNING)
+
+
+def run_until_it_ends(world):
+    world.reconciler.start(world.release)
+    world.reconciler._thread.join(30)
+    assert not world.reconciler._thread.is_alive()
+
+
+def test_a_fault_of_an_unknown_kind_sounds_an_alarm_at_once_and_the_next_pass_is_made_all_the_same():
+    world = World("h1")
+    world.driver.fault = ZeroDivisionError
+    assert world.reconciler.once() == CALM
+    (alarm,) = world.alarms.standing
+    assert "ZeroDivisionError" in alarm.said
+    world.driver.fault = None
+    assert world.reconciler.once() is not None
+    assert not world.alarms.standing
+
+
+def test_a_session_that_is_stopped_ends_the_thread_without_a_word():
+    world = World("h1")
+    world.driver.fault = ConnectionError
+    world.spark.sparkContext._jsc = None
+    run_until_it_ends(world)
+    assert not world.alarms.standing
+
+
+def test_a_closed_mover_has_no_thread_left():
+    world = World("h1")
+    world.reconciler.start(world.release)
+    world.reconciler.close()
+    assert "elastream-reconciler" not in {thread.name for thread in threading.enumerate()}
+
+
+def test_a_host_of_a_ring_that_drains_hands_its_interval_to_its_neighbour_clockwise_whatever_the_load():
+    world = World("h1", "h2", "h3", tasks=("h1", "h2", "h3"))
+    world.rings.follow("q/count", Ring.even(("h1", "h2", "h3")), world.reconciler.ran(), "")
+    world.load = ObservedLoad({FIRST: 0.1, SECOND: 5.0}, {"h1": 1.0, "h2": 1.0, "h3": 1.0})
+    world.hosts.drain("h1")
+    world.look()
+    assert world.placing.wanted() == {FIRST: "h2"}
+    assert world.rings.standing["q/count"].tokens == {"h2": 0.0, "h3": 2 / 3}
+
+
+def test_what_a_lost_host_of_a_ring_had_is_planned_on_its_neighbour_at_once():
+    world = World("h1", "h2", "h3", tasks=("h1", "h2", "h3"))
+    world.rings.follow("q/count", Ring.even(("h1", "h2", "h3")), world.reconciler.ran(), "")
+    world.provider.die("h2")
+    world.look()
+    assert world.state("h2") is HostState.LOST
+    assert world.placing.wanted() == {SECOND: "h3"}
+    assert world.placing.plan.latest.hosts[SECOND] == "h3"
