@@ -39,7 +39,7 @@ def panels_only(shot: Image.Image, layout: dict[str, Any]) -> Image.Image:
     inner = height - margin["t"] - margin["b"]
 
     def pixel(part: float) -> int:
-        return BODY_MARGIN + margin["t"] + round((1 - part) * inner)
+        return int(BODY_MARGIN + margin["t"] + round((1 - part) * inner))
 
     titles = [each["y"] for each in layout["annotations"] if each["text"].startswith(tuple(f"<b>{p}" for p in PANELS))]
     domains = [axis["domain"] for name, axis in layout.items() if name.startswith("yaxis")]

@@ -91,6 +91,10 @@ def test_python_and_yaml_of_a_page_work(page, folder):
             assert flow.graph.operators
 
 
+def test_readme_has_at_most_500_words():
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").split()) <= 500
+
+
 @pytest.mark.parametrize("page", FIRST_PAGES, ids=ids)
 def test_program_of_a_first_page_checks_in_an_empty_folder(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
