@@ -23,7 +23,7 @@ from road_check import check, relative_throughput, story
 from traffic import BALANCE, BEGINS, EAST, EXIT, MILE, MINUTE, PERIOD, REPORT, TRAVEL, WEATHER, Road, parsed, send
 
 from elastream import Alternate, Dataflow, HostType, run
-from elastream.core.action import MoveTask, SetParallelism, describe
+from elastream.core.action import MoveTask, SetParallelism
 from elastream.core.hosts import Billing
 from elastream.core.wording import clock
 from elastream.dataflow.endpoints import parquet, records
@@ -429,7 +429,7 @@ def page(result, checked, told) -> Iterator[str]:
     for decision in result.recording.decisions:
         for outcome in decision.outcomes:
             if not isinstance(outcome.action, SetParallelism | MoveTask):
-                yield f"{clock(decision.time)}  {describe(outcome.action)}: {outcome.action.why}"
+                yield f"{clock(decision.time)}  {outcome.action.describe()}: {outcome.action.why}"
     for name, (waits, _) in checked.responses.items():
         if len(waits):
             yield f"{name}: {np.mean(waits <= LIMIT):.1%} within {LIMIT:g} s of the line (median {np.median(waits):.1f} s)"

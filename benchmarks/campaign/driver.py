@@ -255,7 +255,7 @@ class Driver(Process):
         try:
             pause = self.plant.reconciler.once()
         except Exception as error:
-            self.history.note("control", self.now(), f"the mover of {self.name} died: {type(error).__name__}: {error}")
+            self.history.note("control", self.now(), f"the reconciler of {self.name} died: {type(error).__name__}: {error}")
             return math.inf
         self._see_landed()
         return math.inf if pause is None else min(max(pause, 0.25), 1.0)

@@ -187,8 +187,8 @@ class World:
     def _let_driver(self, driver: Driver) -> None:
         if driver.engine is not None:
             driver.engine.tick()
-        if driver.plant is not None and self.time >= driver.mover_at:
-            driver.mover_at = self.time + self.of(driver, driver.once, 1.0)
+        if driver.plant is not None and self.time >= driver.reconciler_at:
+            driver.reconciler_at = self.time + self.of(driver, driver.once, 1.0)
         if driver.membership is not None and self.time >= driver.beat_at:
             driver.beat_at = self.time + BEAT
             self.of(driver, driver.membership.once, None)

@@ -104,9 +104,9 @@ def test_hosts_that_cannot_be_are_named(cloud: str, named: tuple[str, ...]) -> N
 @pytest.mark.parametrize(
     ("change", "named"),
     [
-        (("str.split, returns", "nowhere, returns"), ("nowhere", "job.py:6")),
+        (("str.split, returns", "nowhere, returns"), ("nowhere", "job.py:10")),
         (('name="split"', 'name="lines"'), ("two operators", "'lines'")),
-        (('.sink(collect("out"))', '.sink(collect("out")); flow.tap("split", "count")'), ("job.py:6",)),
+        (('.sink(collect("out"))', '.sink(collect("out")); flow.tap("split", "count")'), ("job.py:10",)),
     ],
     ids=["a missing function", "two operators of one name", "no such method"],
 )

@@ -3,7 +3,7 @@
 import math
 
 import pytest
-from planning.algorithms.test_placement import observe
+from policies.common.test_placement import observe
 
 from elastream.control.loop import Loop
 from elastream.core.action import LeaseHost, MoveTask

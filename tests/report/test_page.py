@@ -17,7 +17,7 @@ from elastream.core.wording import amount, duration_text
 from elastream.errors import EnvironmentProblem
 from elastream.recording.observer import Ending, Header
 from elastream.recording.recorder import Collector, Recorder, Recording
-from elastream.report import write_report
+from elastream.report.page import write_report
 from elastream.report.page import SHOWN, cards, render, report_problem
 from elastream.report.summary import summarise
 from elastream.report.timeline import timeline
