@@ -109,11 +109,7 @@ def fixed(hosts: int, load: ArrivalPattern, way: str) -> Result:
 
 
 def dynamic(
-    most: int,
-    load: ArrivalPattern,
-    way: str,
-    settings: Mapping[str, str] = DYNAMIC,
-    batch_seconds: float | None = None,
+    most: int, load: ArrivalPattern, way: str, settings: Mapping[str, str] = DYNAMIC, batch_seconds: float | None = None
 ) -> Result:
     """Plain PySpark with Spark's dynamic allocation; a host is held while an executor of the job occupies it.
 

@@ -5,7 +5,6 @@ round by round, so that what slows one round down slows both sides of it. What i
 """
 
 import argparse
-import html
 import json
 import math
 import os
@@ -22,7 +21,9 @@ from pyspark.sql import SparkSession
 
 from elastream.errors import InputError
 from elastream.evaluation import findings
-from elastream.evaluation.findings import Check, as_json
+from elastream.evaluation.experiments import Progress
+from elastream.evaluation.findings import Check, Findings, check_table
+from elastream.evaluation.page import Page, Prose, render
 from elastream.spark.jvm.session import session_settings
 from elastream_papers.harness.checks import median_at_least, median_at_most
 
@@ -128,6 +129,16 @@ def progress(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
+def counting(every: int, what: str) -> Progress:
+    """Return a callback that prints how many cases are done, after every so many of them."""
+
+    def show(case: str, done: int, total: int) -> None:
+        if done % every == 0 or done == total:
+            progress(f"{done} of {total} {what}" + (f": {case}" if every == 1 else ""))
+
+    return show
+
+
 def environment(**more: object) -> dict[str, Any]:
     """Where the figures come from."""
     import pyarrow
@@ -184,17 +195,21 @@ def main(
         print(error, file=sys.stderr)
         sys.exit(2)
     about["minutes"] = round((time.monotonic() - began) / 60, 1)
-    report.environment = {**about, **report.environment}
-    found = as_json(report.figures, report.paper, report.checks, report.environment, line(report))
+    page = (Prose(description), Prose(line(report)), check_table(report.checks, "measured"))
+    about |= report.environment
+    found = Findings(report.figures, report.paper, tuple(report.checks), Page(name, page), about, line(report))
     if arguments.json:
-        arguments.json.parent.mkdir(parents=True, exist_ok=True)
-        arguments.json.write_text(json.dumps(_known(found), indent=1, allow_nan=False) + "\n")
+        write(arguments.json, json.dumps(_known(found.to_json()), indent=1, allow_nan=False) + "\n")
     if arguments.html:
-        arguments.html.parent.mkdir(parents=True, exist_ok=True)
-        arguments.html.write_text(_page(name, description, report))
+        write(arguments.html, render(found.page))
     told = [f"{c.verdict}: {c.name} {c.value:.3g} ({c.bound})" for c in report.checks if c.verdict != "held"]
     print(f"{name}: {line(report)} - {', '.join(told) or 'every bar is held'}")
-    sys.exit(1 if any(check.missed for check in report.checks) else 0)
+    sys.exit(0 if found.holds else 1)
+
+
+def write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
 
 
 def _known(value: Any) -> Any:
@@ -213,18 +228,3 @@ def _without_files(words: Sequence[str]) -> list[str]:
         if not word.startswith(FILES) and before not in FILES:
             kept.append(word)
     return kept
-
-
-def _page(name: str, description: str, report: Report) -> str:
-    rows = "".join(
-        f"<tr><td>{html.escape(c.name)}</td><td>{c.value:.4g}</td><td>{html.escape(c.bound)}</td>"
-        f"<td>{c.verdict}</td><td>{html.escape(c.source)}</td></tr>"
-        for c in report.checks
-    )
-    details = html.escape(json.dumps({"figures": report.figures, "environment": report.environment}, indent=2))
-    return (
-        f"<!doctype html><meta charset='utf-8'><title>{html.escape(name)}</title>"
-        "<style>body{font:16px system-ui;max-width:60rem;margin:2rem auto}td,th{padding:.3rem .8rem}</style>"
-        f"<h1>{html.escape(name)}</h1><p>{html.escape(description)}</p><table><tr><th>check</th><th>value</th><th>bar</th>"
-        f"<th></th><th>from</th></tr>{rows}</table><pre>{details}</pre>\n"
-    )

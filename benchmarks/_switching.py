@@ -33,9 +33,9 @@ from elastream.dataflow.key_table import KeyTable, selections_of
 from elastream.dataflow.stages import lay_out
 from elastream.loads import constant
 from elastream.recording.directory import RunDirectory
-from elastream.recording.key_tables import KeyTableLog
+from elastream.recording.key_table_log import KeyTableLog
 from elastream.spark.dataflow.edge_log import EdgeLog
-from elastream.spark.dataflow.key_tables import bringing_into_use
+from elastream.spark.dataflow.table_activation import bringing_into_use
 from elastream.spark.jvm.driver_side import DriverSide
 from elastream.spark.placement.allocation import VolatilePlan
 from elastream.spark.placement.placing import Placing

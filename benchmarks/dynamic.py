@@ -36,17 +36,15 @@ from elastream.dataflow.chains import region
 from elastream.dataflow.graph import Graph
 from elastream.dataflow.key_table import KeyTable
 from elastream.dataflow.signals import Signal, SignalReading
-from elastream.guards.elements import Element, GuardSet, guard_of
-from elastream.guards.evaluator import Evaluator
+from elastream.guards.evaluator import Element, Evaluator, Guard
 from elastream.guards.language import Language
-from elastream.guards.program import program_of
-from elastream.recording.key_tables import written_rows
+from elastream.recording.key_table_log import written_rows
 from elastream.spark.dataflow.fusing import wire
 from elastream.spark.dataflow.shipping import pickled
 from elastream.spark.worker.composition import CompositionCodec, CompositionLog
 from elastream.spark.worker.fused import Carrier, stage_function
-from elastream.spark.worker.key_table import put_in_use
 from elastream.spark.worker.meter import Meter
+from elastream.spark.worker.table_lookup import put_in_use
 
 BAR, TABLE_BAR, SOURCE = 1.03, 1.1, "the project's bar"
 KEYS, ALTERNATES = 10_000, 4
@@ -275,10 +273,10 @@ class Guards:
             "way": ["arrivals > 100.0", "arrivals <= 100.0 || peak > 0.5"],
         }
         elements = tuple(
-            Element(name, tuple(guard_of(f"g{n}", when=language.condition(text)) for n, text in enumerate(each)))
+            Element(name, tuple(Guard(f"g{n}", language.condition(text)) for n, text in enumerate(each)))
             for name, each in texts.items()
         )
-        self._evaluator = Evaluator(program_of(GuardSet(elements), signals))
+        self._evaluator = Evaluator(elements, signals)
         self._chance = random.Random(2)
 
     def next(self, now: float) -> None:

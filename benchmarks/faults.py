@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-from _common import Report, main, progress
+from _common import Report, counting, main, progress
 from campaign.history import Violation
 from campaign.mutants import MUTANTS, Mutant
 from campaign.schedule import Schedule, drawn, shortened, to_json
@@ -100,11 +100,8 @@ def simulated(arguments: argparse.Namespace) -> Report:
     seeds = arguments.seeds or (QUICK if arguments.quick else SEEDS)
     cases = [Case(seed, arguments.faults or FAULTS) for seed in range(arguments.first, arguments.first + seeds)]
 
-    def done(case: Case, count: int, all_of_them: int) -> None:
-        if count % 50 == 0 or count == all_of_them:
-            progress(f"{count} of {all_of_them} seeds")
-
-    found, seconds = run_all(tried, cases, ExperimentOptions(workers=arguments.workers), done)
+    options = ExperimentOptions(workers=arguments.workers, progress=counting(50, "seeds"))
+    found, seconds = run_all(tried, cases, options, str)
     for each in [each for each in found if each.broken][:20]:
         progress(f"seed {each.case.seed} ({each.world}): {'; '.join(map(str, each.broken[:3]))}")
     faults = Counter(kind for each in found for kind in each.kinds)
@@ -139,7 +136,7 @@ def mutants(arguments: argparse.Namespace, report: Report) -> Report:
         progress(f"{name} (undoes: {mutant.undoes}): {said(outcome)}")
         return outcome
 
-    found, seconds = run_all(tried_mutant, wanted, ExperimentOptions(workers=arguments.workers), lambda *_: None)
+    found, seconds = run_all(tried_mutant, wanted, ExperimentOptions(workers=arguments.workers), str)
     shown = {
         name: "missed" if each is None else f"seed {each.case.seed}: {each.broken[0].rule}"
         for name, each in zip(wanted, found, strict=True)

@@ -88,11 +88,7 @@ def make(
     n = regions * HOSTS
     names = tuple(f"app{a}" for a in range(applications))
     operator_names = [f"{name}/op{k}" for name in names for k in range(OPERATORS)]
-    operators = Operators(
-        tuple(operator_names),
-        np.repeat(np.arange(applications), OPERATORS),
-        identities(operator_names),
-    )
+    operators = Operators(tuple(operator_names), np.repeat(np.arange(applications), OPERATORS), identities(operator_names))
     owner = np.arange(n) % applications
     slots = np.repeat(np.arange(n), SLOTS)
     filled = np.repeat(random.uniform(*FILLED, regions), HOSTS * SLOTS)

@@ -2,28 +2,23 @@
 
 python benchmarks/liveness.py [--quick] [--cases N] [--first SEED] [--policy NAME] [--kept FILE] [--workers N] [--json FILE]
 
-5,000 cases take about 40 minutes of CPU, --quick (200) under two. With --kept each case is written to FILE when it has
-ended, and those that the same code has tried before are taken from there: a run can be interrupted, or done in parts.
+5,000 cases take about 40 minutes of CPU, --quick (200) under two. With --kept each result is written to FILE as it
+comes, and reused by the same code: a run can be interrupted, or done in parts.
 The first that fail are printed with their seeds; `elastream_papers.liveness.runs.tried(scenarios.LivenessCase(SEED,
 POLICY, FUSED))` replays one.
 """
 
 import argparse
-import hashlib
-import json
 from collections import Counter
-from collections.abc import Callable, Iterator
-from dataclasses import asdict
 from pathlib import Path
 
-from _common import Report, main, progress
+from _common import Report, counting, main, progress
 
-import elastream
 from elastream.evaluation.cases import cores
 from elastream.evaluation.experiments import ExperimentOptions
 from elastream_papers.harness.cases import run_all
 from elastream_papers.liveness.runs import Found, tried
-from elastream_papers.liveness.scenarios import POLICIES, LivenessCase, cases
+from elastream_papers.liveness.scenarios import POLICIES, cases
 
 CASES, QUICK = 5000, 200
 KINDS = ("still acts", "records wait", "latency is", "hosts at the end", "which is known", "fault at")
@@ -33,20 +28,9 @@ KINDS = ("still acts", "records wait", "latency is", "hosts at the end", "which 
 def measure(arguments: argparse.Namespace) -> Report:
     number = arguments.cases or (QUICK if arguments.quick else CASES)
     chosen = cases(number, arguments.first, arguments.policy or tuple(POLICIES))
-    code = version()
-    known = {found.case: found for found in earlier(arguments.kept, code)} if arguments.kept else {}
-    left = [case for case in chosen if case not in known]
-
-    def done(case: LivenessCase, count: int, all_of_them: int) -> None:
-        if count % 100 == 0 or count == all_of_them:
-            progress(f"{count} of {all_of_them} cases")
-
-    if left:
-        new, _ = run_all(keeping(arguments.kept, code), left, ExperimentOptions(workers=arguments.workers), done, tried)
-        known |= {found.case: found for found in new}
-    report = told([known[case] for case in chosen])
-    report.environment["code"] = code
-    return report
+    options = ExperimentOptions(workers=arguments.workers, progress=counting(100, "cases"), resume=arguments.kept)
+    results, _ = run_all(tried, chosen, options, str, tried)
+    return told(results)
 
 
 def told(found: list[Found]) -> Report:
@@ -81,36 +65,6 @@ def told(found: list[Found]) -> Report:
 def kind_of(sentence: str) -> str:
     """Which property a sentence says is broken."""
     return next((kind for kind in KINDS if kind in sentence), sentence)
-
-
-def version() -> str:
-    """A digest of the package's code: what another code did says nothing of this one."""
-    root = Path(elastream.__file__).parent
-    texts = b"".join(file.read_bytes() for file in sorted(root.rglob("*.py")))
-    return hashlib.sha256(texts).hexdigest()[:12]
-
-
-def keeping(file: Path | None, code: str) -> Callable[[LivenessCase], Found]:
-    """`tried`, with what came of it appended to `file`."""
-
-    def run(case: LivenessCase) -> Found:
-        found = tried(case)
-        if file is not None:
-            line = json.dumps({"code": code, **asdict(found)}) + "\n"
-            with file.open("a") as out:  # one write: several processes append
-                out.write(line)
-        return found
-
-    return run
-
-
-def earlier(file: Path, code: str) -> Iterator[Found]:
-    """What is kept in `file` of cases that this code has tried."""
-    for line in file.read_text().splitlines() if file.exists() else ():
-        found = json.loads(line)
-        if found.pop("code") == code:
-            case, broken, unpromised = LivenessCase(**found["case"]), tuple(found["broken"]), tuple(found["unpromised"])
-            yield Found(case, found["silent"], broken, unpromised, found["refused"])
 
 
 def line(report: Report) -> str:

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from _common import Report, main, progress
+from _common import Report, counting, main, progress
 
 from elastream.core.hosts import Billing, HostType
 from elastream.dataflow.endpoints import ArrivalPattern
@@ -238,12 +238,9 @@ def measure(arguments: argparse.Namespace) -> Report:
     report = Report()
     wanted = [each for each in cases(arguments) if arguments.only in each.title]
     wanted += [unseen(seed) for seed in range(1, arguments.seeds + 1)]
-    workers = os.cpu_count() or 1
-
-    def told(case: Case, done: int, all: int) -> None:
-        progress(f"{done} of {all}: {case.title}")
-
-    results, _ = run_all(run_case, wanted, ExperimentOptions(workers=min(workers, len(wanted))), told)
+    workers = min(os.cpu_count() or 1, len(wanted))
+    options = ExperimentOptions(workers=workers, progress=counting(1, "cases"))
+    results, _ = run_all(run_case, wanted, options, lambda case: case.title)
     for case, result in zip(wanted, results, strict=True):
         progress(
             f"{case.title}: {result['in time']:.2%} in time, {result['hosts over work']:.2f} times the hosts that the work "

@@ -152,7 +152,7 @@ def measure(arguments: argparse.Namespace) -> Report:
     report.at_most("two hours of VISP's busiest load, s", min(paper), 1.0, SOURCE)
     wanted = cases(("stepwise",) if arguments.quick else PATTERNS, (1,) if arguments.quick else (1, 2, 3), policies=RULES)
     runs, seconds = run_all(
-        run_case, wanted, ExperimentOptions(workers=2), lambda *_: None, warm=lambda case: make(case).advance(MONITORING)
+        run_case, wanted, ExperimentOptions(workers=2), str, warm=lambda case: make(case).advance(MONITORING)
     )
     progress(f"{len(runs)} runs on two cores: {seconds:.1f} s")
     bound = 10.0 if arguments.quick else 60.0

@@ -28,7 +28,7 @@ from elastream.policies import Static
 from elastream.policies.forecasting.choosing import Choosing
 from elastream.policies.forecasting.selection import Selector
 from elastream.recording.directory import RunDirectory
-from elastream.recording.key_tables import KeyTableLog
+from elastream.recording.key_table_log import KeyTableLog
 from elastream.spark.worker.composition import CompositionCodec, code_in_offsets
 from elastream_papers.thesis.dynamic_dataflow.experiment import TRAINED, WARM, forecasts_of, selector_of
 from elastream_papers.thesis.dynamic_dataflow.methods import HISTORY, HORIZON, METHODS, Fitted, fit, forecast

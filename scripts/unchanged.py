@@ -2,10 +2,9 @@
 
 python scripts/unchanged.py COMMIT [--cases N] [--first SEED] [--workers N]
 
-Random cases (`elastream_papers.liveness`), policies and plants in turn; of three, one has hosts whose speed varies.
-What each
-round saw, planned and did goes into a digest, by the code of either commit; the first cases that differ are printed, with
-the round in which they begin to. Exit status 1 if one differs.
+Random cases (`elastream_papers.liveness`), policies and plants in turn; of three, one has hosts whose speed varies. What
+each round saw, planned and did goes into a digest, by the code of either commit; the first cases that differ are printed,
+with the round in which they begin to. Exit status 1 if one differs.
 """
 
 import argparse

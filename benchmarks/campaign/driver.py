@@ -37,7 +37,7 @@ from elastream.spark.placement.allocation import AllocationStore
 from elastream.spark.placement.placing import Limits, Placing
 from elastream.spark.plant import Scope, SparkPlant
 from elastream.spark.queries.query import Instruments
-from elastream.spark.queries.watched import WatchedQueries
+from elastream.spark.queries.watched import SessionQueries
 from elastream.spark.reconciler import Reconciler
 
 MAX_HOSTS, TARGET = 6, 8.0
@@ -144,7 +144,7 @@ class Driver(Process):
         self._opened, self._machines = opened, machines
         self.durable = Durable()
         self.engine: Engine | None = None
-        self.plant: SparkPlant[WatchedQueries] | None = None
+        self.plant: SparkPlant[SessionQueries] | None = None
         self.loop: Loop | None = None
         self.journal: Journal | None = None
         self.membership: Any = None
@@ -197,7 +197,7 @@ class Driver(Process):
 
     def _plant(
         self, provider: FaultyProvider, clock: Clock, alarms: Alarms, resumed: Resumed | None, strand: Strand
-    ) -> SparkPlant[WatchedQueries]:
+    ) -> SparkPlant[SessionQueries]:
         leases = LeaseLog(self.directory.leases)
         first = begun(leases, provider, resumed, clock.now())
         self.engine = engine = Engine(
@@ -222,14 +222,14 @@ class Driver(Process):
         instruments = Instruments(
             engine.spark, driver, placing, driver, caught_up=3, wall=self.wall, steady=self.now
         )  # fmt: skip
-        queries = WatchedQueries(instruments, target_latency=TARGET)
+        queries = SessionQueries(instruments, target_latency=TARGET)
         scope = Scope(provider.terms, TARGET)
         engine_began = self.now()
         engine._next = engine_began
         clock_any: Any = clock
         return SparkPlant(instruments, queries, hosts, scope, clock_any, alarms, reconciler=Stepped, end=self._end)
 
-    def _end(self, plant: SparkPlant[WatchedQueries]) -> None:
+    def _end(self, plant: SparkPlant[SessionQueries]) -> None:
         """In order, as `spark.start` ends a run; nothing where the process is dead."""
         self.works()
         plant.stop_acting()

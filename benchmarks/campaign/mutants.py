@@ -30,9 +30,9 @@ from elastream.spark.hosts.book import HostBook
 from elastream.spark.hosts.hosts import Hosts
 from elastream.spark.placement.placing import Placing
 from elastream.spark.queries.query import Query
-from elastream.spark.queries.watched import WatchedQueries
+from elastream.spark.queries.watched import SessionQueries
 from elastream.spark.reconciler import Reconciler
-from elastream.spark.telemetry.frames import HostWatch
+from elastream.spark.telemetry.frames import HostCpuUsage
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +184,7 @@ def _across_believed() -> Sequence[tuple[Any, str, Any]]:
 
 
 def _odd_counters() -> Sequence[tuple[Any, str, Any]]:
-    def cpu(self: HostWatch, lease: Any, known: Any, use: Any, now: float, share: float) -> float:
+    def cpu(self: HostCpuUsage, lease: Any, known: Any, use: Any, now: float, share: float) -> float:
         if known.cpu_seconds is None:
             return use(lease.host)
         samples = self._cpu.setdefault(lease.host, deque())
@@ -194,14 +194,14 @@ def _odd_counters() -> Sequence[tuple[Any, str, Any]]:
         then, before = samples[0]
         return (known.cpu_seconds - before) / (now - then) / lease.type.cores / share if now > then else float("nan")
 
-    return [(HostWatch, "_cpu_of", cpu)]
+    return [(HostCpuUsage, "_cpu_of", cpu)]
 
 
 def _unseen_is_over() -> Sequence[tuple[Any, str, Any]]:
-    def finished(self: WatchedQueries, now: float) -> bool:
+    def finished(self: SessionQueries, now: float) -> bool:
         return not self.live and now - max(self._gone_since.values(), default=0.0) > 15.0
 
-    return [(WatchedQueries, "finished", finished)]
+    return [(SessionQueries, "finished", finished)]
 
 
 def _given_up() -> Sequence[tuple[Any, str, Any]]:

@@ -382,8 +382,7 @@ class Engine:
         coordinator = SimpleNamespace(reportActiveInstance=self._reported)
         streams = SimpleNamespace(stateStoreCoordinator=lambda: coordinator)
         state = SimpleNamespace(
-            StateStoreId=lambda root, operator, partition, store: partition,
-            StateStoreProviderId=lambda store, run: store,
+            StateStoreId=lambda root, operator, partition, store: partition, StateStoreProviderId=lambda store, run: store
         )
         streaming = SimpleNamespace(state=state)
         execution_package = SimpleNamespace(streaming=streaming)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from elastream import loads as loads
     from elastream import policies as policies
     from elastream.api.autopilot import Autopilot as Autopilot
-    from elastream.api.key_tables import key_tables as key_tables
+    from elastream.recording.key_table_log import key_tables as key_tables
     from elastream.api.result import RunResult as RunResult
     from elastream.api.run import run as run
     from elastream.clouds.local.local import Local as Local
@@ -46,7 +46,7 @@ _public, __dir__, __all__ = lazy_names(
         "elastream.loads": (),
         "elastream.policies": (),
         "elastream.api.autopilot": ("Autopilot",),
-        "elastream.api.key_tables": ("key_tables",),
+        "elastream.recording.key_table_log": ("key_tables",),
         "elastream.api.result": ("RunResult",),
         "elastream.api.run": ("run",),
         "elastream.clouds.local.local": ("Local",),

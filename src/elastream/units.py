@@ -15,6 +15,9 @@ LEAST_PAUSE = 0.01
 LONGEST = 1e9
 """Seconds that a finite duration has at most, 31 years: a longer one is a slip of the pen, or of the clock."""
 
+ROUNDING = 1e-9
+"""Largest error of a sum of decimal fractions (cores, shares, seconds): a smaller difference must decide nothing."""
+
 _NUMBER = re.compile(r"\s*([-+]?(?:\d[\d_,]*)?(?:\.\d+)?(?:[eE][-+]?\d+)?)\s*(.*?)\s*$", re.DOTALL)
 _SECONDS = {
     "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "sec": 1.0, "second": 1.0, "seconds": 1.0, "m": 60.0, "min": 60.0,

@@ -30,7 +30,7 @@ def test_a_schedule_repeats_by_its_seed_and_has_events_of_every_kind() -> None:
     ],
     ids=["few", "all"],
 )
-def test_random_events_and_a_false_alarm_leave_every_count_exact_and_the_query_running(events, options) -> None:
+def test_random_faults_leave_counts_exact_and_the_query_running(events, options) -> None:
     found = churn(events, **options)
     assert found.events == Counter(events)
     assert found.lost > 0

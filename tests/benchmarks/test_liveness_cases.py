@@ -24,6 +24,3 @@ def test_what_the_same_code_has_tried_is_not_tried_again(tmp_path, monkeypatch):
     assert report.figures["seeds"] == "7 to 11"
     assert report.figures["silent rounds"] == 3
     assert report.figures["cases broken by property"] == {"records wait": 5}
-    monkeypatch.setattr(liveness, "version", lambda: "another")
-    liveness.measure(Namespace(cases=5, **asked))
-    assert set(ran) == {7, 8, 9, 10, 11}

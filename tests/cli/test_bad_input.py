@@ -167,6 +167,13 @@ def test_an_experiment_that_cannot_be_run_is_named_with_those_that_can(
         assert name in result.output
 
 
+def test_without_the_package_of_experiments_the_command_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("elastream.evaluation.experiments.installed", dict)
+    result = CliRunner().invoke(app, ["experiment", "visp"])
+    assert result.exit_code == 2
+    assert "pip install elastream-papers" in result.output
+
+
 def test_a_run_that_could_not_be_started_keeps_a_recording_that_says_why() -> None:
     burning = "def open(self, folder, **more): raise CloudError('the rack is on fire')"
     cloudy = f"from elastream.errors import CloudError\nclass Rack(Local):\n    {burning}\n"

@@ -32,7 +32,7 @@ def started(folder, *words, **environment):
 
 @pytest.mark.slow
 @pytest.mark.spark
-def test_what_executors_read_and_write_is_elsewhere_and_every_count_is_exact(tmp_path):
+def test_executors_with_remote_files_count_exactly(tmp_path):
     there = tmp_path / "there"
     there.mkdir()
     settings = {"spark.hadoop.fs.viewfs.mounttable.t.link./runs": there.as_uri()}
@@ -52,7 +52,7 @@ def test_what_executors_read_and_write_is_elsewhere_and_every_count_is_exact(tmp
 @pytest.mark.hdfs
 @pytest.mark.spark
 @pytest.mark.slow
-def test_a_killed_run_on_hdfs_goes_on_in_another_folder_as_on_another_machine(tmp_path):
+def test_a_killed_run_on_hdfs_resumes_in_another_folder(tmp_path):
     with hdfs(tmp_path / "hdfs") as address:
         process = started(tmp_path / "first", PROGRAM, RUNS=f"{address}/runs", LASTS="30s")
         files = wait_until(lambda: begun(RemotePath(f"{address}/runs")))

@@ -32,7 +32,7 @@ CLOUD = HostType("there", cores=0.5, memory=1000, region="cloud")
 
 
 class TestLocal:
-    def test_regions_are_those_of_the_types_and_the_first_is_where_the_driver_stands(self):
+    def test_regions_come_from_host_types_and_the_driver_is_in_the_first(self):
         assert Local(host_types=[EDGE, CLOUD]).regions == ("edge", "cloud")
         assert Local(host_types=[EDGE, CLOUD], driver_region="office").regions == ("office", "edge", "cloud")
 
@@ -234,7 +234,7 @@ class TestLocalCluster:
         assert "NoSuchOption" in cluster.failure("c")
         wait_until(lambda: "c" not in tagged(cluster.run).values())
 
-    def test_a_decommissioned_host_without_executors_ends_by_itself_and_leaves_the_master(self, cluster):
+    def test_a_decommissioned_host_without_executors_leaves_the_master(self, cluster):
         cluster.decommission("a")
         wait_until(lambda: not cluster.alive("a"))
         wait_until(lambda: cluster.address("a") not in registered(cluster))
@@ -285,9 +285,15 @@ assert spark.range(0, 8, 1, 2).mapInArrow(lambda batches: batches, "id long").co
 @pytest.mark.parametrize(
     ("ending", "then", "hosts"),
     [
-        pytest.param(signal.SIGTERM, "", {"master", "a"}, id="SIGTERM while a worker starts", marks=pytest.mark.slow),
+        pytest.param(signal.SIGTERM, "", {"master", "a"}, id="SIGTERM while a worker starts"),
         pytest.param(signal.SIGINT, "", {"master", "a"}, id="SIGINT while a worker starts", marks=pytest.mark.slow),
-        pytest.param(signal.SIGKILL, WITH_A_SESSION, {"master", "a"}, id="SIGKILL while executors and Python workers live"),
+        pytest.param(
+            signal.SIGKILL,
+            WITH_A_SESSION,
+            {"master", "a"},
+            id="SIGKILL while executors and Python workers live",
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_nothing_is_left_of_a_driver_that_is_ended(tmp_path, ending, then, hosts):
@@ -326,7 +332,7 @@ def test_a_worker_in_a_network_namespace_of_its_own_reaches_the_master(tmp_path)
     assert f"elastream{cluster.address('a').split('.')[2]}:" not in links
 
 
-def test_temporary_files_are_where_sockets_of_python_workers_have_paths_that_linux_takes(monkeypatch, tmp_path):
+def test_temporary_folders_leave_socket_paths_short_enough_for_linux(monkeypatch, tmp_path):
     name = "elastream-01234567-199"
     short = Path("/tmp")
     monkeypatch.setattr(tempfile, "tempdir", str(short))

@@ -163,7 +163,7 @@ def test_a_machine_is_not_used_any_more_once_it_is_being_given_back(world):
     assert app.place() == [], "it was said to be given back, and the pool may have heard that"
 
 
-def test_machines_go_from_one_application_to_another_and_no_machine_ever_has_two(world):
+def test_machines_change_applications_and_never_have_two(world):
     a, b = world.join("a", priority=2.0), world.join("b")
     a.wants("h1", "h2", "h3")
     world.beats(6)
@@ -224,7 +224,7 @@ def test_a_pool_that_starts_again_knows_who_holds_what(world):
     assert world.node.state.leases == before.leases
 
 
-def test_even_a_pool_that_lost_its_journal_takes_nothing_from_those_who_run(world):
+def test_a_pool_without_its_journal_takes_no_machine_in_use(world):
     a, b = world.join("a"), world.join("b")
     a.wants("h1", "h2")
     b.wants("h1")
@@ -248,7 +248,7 @@ def test_an_application_that_dies_gives_its_machines_to_those_who_wait(world):
     assert b.running == {"h1", "h2", "h3"}
 
 
-def test_a_machine_whose_user_only_seems_dead_is_not_used_by_another_before_it_is_left(world):
+def test_a_machine_is_reused_only_once_its_silent_user_has_left_it(world):
     a = world.join("a")
     a.wants("h1", "h2", "h3")
     world.beats()
@@ -319,7 +319,7 @@ def test_the_bill_is_shared_and_every_member_hears_its_part(world):
     assert world.node.bill() == pytest.approx({"a": 2.0})
 
 
-def test_a_journal_that_has_every_lease_that_ended_is_read_once_and_written_as_now(world):
+def test_an_old_journal_with_all_ended_leases_is_converted_once(world):
     lease = {"host": "m1", "kind": "small", "since": 100.0, "until": 150.0, "spells": [["a", 100.0, 150.0]]}
     world.log.commit({"ended": {"0": lease}, "settled": {"a": 3.0}})
     for _ in range(2):

@@ -16,7 +16,7 @@ from elastream.core.frames import Frame
 from elastream.core.hosts import HostState, HostType, Lease
 from elastream.core.metrics import Metric
 from elastream.errors import CloudError
-from elastream.spark.telemetry.links import LinkWatch, opened_in
+from elastream.spark.telemetry.links import LinkProbes, opened_in
 from support.waiting import wait_until
 
 
@@ -133,7 +133,7 @@ class TestRegions:
             served.communicate()
 
     def test_measured_latency_and_rate_between_hosts_are_as_configured(self, network):
-        watch = LinkWatch(lambda host: status_of(network, host))
+        watch = LinkProbes(lambda host: status_of(network, host))
         leases = {f"h{number}": Lease(f"h{number}", HostType("x", 1), 0.0, HostState.RUNNING) for number in (10, 11, 12)}
         pairs = Frame([f"{a}>{b}" for a in leases for b in leases if a != b], {Metric.TRAFFIC: range(6)}, 3.0)
         assert watch.onto(pairs, leases, 0.0) is pairs

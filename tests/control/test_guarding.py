@@ -422,9 +422,10 @@ def test_a_recorded_subject_is_that_of_the_graph() -> None:
 
 
 def test_an_evaluator_takes_over_only_what_both_versions_have() -> None:
-    old = Evaluator(parse_guards(BY_ERROR, Path("g.yaml")).program)
+    document = parse_guards(BY_ERROR, Path("g.yaml"))
+    old = Evaluator(document.elements, document.signals)
     old.update(1.0, {"error": SignalReading(0.5, 1.0)})
-    new = Evaluator(parse_guards(BY_ERROR, Path("g.yaml")).program, old)
+    new = Evaluator(document.elements, document.signals, old)
     new.update(2.0, {})
     assert new.standings["words"].allowed == ("split_fast",), "active guards stay so while their signal is unknown"
     with pytest.raises(InputError):

@@ -18,14 +18,13 @@ def test_an_alarm_keeps_its_time_until_it_is_cleared() -> None:
     assert alarms.standing == ()
 
 
-def test_a_thread_that_dies_sounds_an_alarm_of_one_line_with_its_traceback(monkeypatch) -> None:
-    monkeypatch.setattr("elastream.core.alarm.PAUSES", ())
+def test_a_dead_thread_raises_an_alarm_of_one_line_with_its_traceback() -> None:
     alarms = Alarms(lambda: 0.0)
 
     def work() -> None:
         raise RuntimeError("line one\nline two")
 
-    thread = AlarmedThread(alarms, "mover", work)
+    thread = AlarmedThread(alarms, "mover", work, pauses=())
     thread.start()
     thread.join()
     (alarm,) = alarms.standing
@@ -33,9 +32,7 @@ def test_a_thread_that_dies_sounds_an_alarm_of_one_line_with_its_traceback(monke
     assert "line two" in alarm.traceback
 
 
-def test_a_thread_that_died_begins_again_and_its_alarm_is_cleared_once_it_went_on_for_long_enough(monkeypatch) -> None:
-    monkeypatch.setattr("elastream.core.alarm.PAUSES", (0.0, 0.0))
-    monkeypatch.setattr("elastream.core.alarm.CALM", 0.01)
+def test_a_dead_thread_restarts_and_its_alarm_clears_after_a_while() -> None:
     alarms, goes_on, began = Alarms(lambda: 0.0), threading.Event(), []
 
     def work() -> None:
@@ -44,7 +41,7 @@ def test_a_thread_that_died_begins_again_and_its_alarm_is_cleared_once_it_went_o
             raise RuntimeError("passes")
         goes_on.wait()
 
-    thread = AlarmedThread(alarms, "mover", work)
+    thread = AlarmedThread(alarms, "mover", work, pauses=(0.0, 0.0), calm=0.01)
     thread.start()
     wait_until(lambda: len(began) == 3 and not alarms.standing)
     assert [len(standing) for standing in began] == [0, 1, 1]

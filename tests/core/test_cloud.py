@@ -113,7 +113,7 @@ def test_first_hosts_are_of_types_that_differ_in_their_zone_alone_in_turn():
     assert [each.name for each in by_zones([first, larger], 2, larger)] == ["c", "c"]
 
 
-def test_hosts_come_where_there_are_fewest_and_in_other_regions_only_for_copies_of_state():
+def test_hosts_come_where_there_are_fewest_elsewhere_only_for_replicas():
     near = [HostType(zone, cores=1, zone=zone) for zone in "ab"]
     far = HostType("c", cores=1, region="abroad")
     assert [each.name for each in by_zones(near, 3, there="aab")] == ["b", "a", "b"]

@@ -46,7 +46,7 @@ switches = st.lists(
 
 
 @given(before=switches, plan=switches)
-def test_all_switches_of_a_plan_are_one_version_and_the_same_plan_again_is_none(before, plan):
+def test_a_plans_switches_are_one_version_and_repeating_it_adds_none(before, plan):
     now = switched(Composition.default(by_customer()), before)
     after = switched(now, plan)
     assert after.version - now.version in (0, 1)
@@ -85,7 +85,7 @@ def test_what_a_dataflow_cannot_choose_is_refused_in_one_sentence(switch, senten
     assert switch.refusal(by_customer()) == sentence
 
 
-def test_a_switch_shows_in_the_query_that_runs_the_operator_or_emits_to_the_choice():
+def test_a_switch_shows_in_the_query_of_its_operator_or_choice():
     layout = lay_out(by_customer())
     assert SwitchAlternate("forecast", "b").segment(layout) == "source"
     assert SwitchEdge("way", "right").segment(layout) == "source"
@@ -139,7 +139,7 @@ def test_a_dataflow_that_cannot_keep_to_a_mode_is_refused_with_the_way_out(layou
     assert refused.value.at == ("consistency",)
 
 
-def test_operators_change_with_their_alternate_their_table_and_the_choice_behind_them():
+def test_operators_change_with_alternate_table_and_choice():
     graph = by_customer()
     before = Composition.default(graph)
     for switch in (SwitchAlternate("forecast", "b"), SetKeyTable("forecast", 1), SwitchEdge("way", "right")):

@@ -8,7 +8,7 @@ def test_the_first_line_of_an_error_that_says_nothing_is_its_type():
     assert first_line(ValueError()) == first_line(ValueError("\n")) == "ValueError"
 
 
-def test_an_error_that_a_user_can_act_on_is_its_sentence_and_another_comes_with_its_type():
+def test_an_error_for_users_is_its_sentence_and_others_show_their_type():
     assert in_one_line(InputError("there is no such file")) == "there is no such file"
     assert in_one_line(KeyError("h1")) == "KeyError: 'h1'"
     assert in_one_line(KeyError()) == "KeyError"

@@ -98,7 +98,7 @@ def test_a_condition_is_decided_by_what_the_dataflow_declares(given: Given, oper
     assert tuple(o.name for o in layout.graph.operators if given.holds(layout, None, o)) == operators
 
 
-def test_a_condition_that_only_a_running_plant_can_tell_is_neither_met_nor_not() -> None:
+def test_a_condition_that_needs_a_running_plant_is_undecided() -> None:
     layout = lay_out(graph())
     assert Given.SHUFFLES.holds(layout, None, layout.graph.operator("count")) is None
 
@@ -109,7 +109,7 @@ def test_a_target_latency_decides_what_needs_one() -> None:
     assert (Given.TARGET.holds(layout, None), Given.LEVELS.holds(layout, None)) == (False, True)
 
 
-def test_what_comes_to_an_operator_is_known_behind_sources_functions_and_columns_that_give_one_record_for_each() -> None:
+def test_arrivals_are_known_behind_operators_that_emit_one_per_record() -> None:
     flow = Dataflow("f")
     lines = flow.source(records([{"value": "a"}], "value string"), load=constant("1/s"), name="lines")
     lines.select({"w": "explode(split(value, ' '))"}, name="words").key_by("w").count(name="many").sink(collect("a"))
@@ -121,7 +121,7 @@ def test_what_comes_to_an_operator_is_known_behind_sources_functions_and_columns
     assert [o.name for o in flow.graph.operators if Given.WIDTH.holds(layout, None, o)] == ["lines", "upper"]
 
 
-def test_the_backlog_of_an_application_is_promised_where_every_source_can_tell_its_own() -> None:
+def test_backlog_is_promised_if_every_source_can_report_its_own() -> None:
     for reads, known in ((text_files("in/"), True), (text_files("s3a://in/"), None), (kafka("t"), None)):
         flow = Dataflow("f")
         flow.source(reads, name="in").sink(collect("out"))

@@ -109,7 +109,7 @@ def test_an_exchange_that_makes_no_sense_is_refused(columns):
 
 @pytest.mark.parametrize("value", [1e18, np.inf, -np.inf, -1.0])
 @pytest.mark.parametrize("kind", ["frame", "table", "tasks"])
-def test_what_cannot_be_is_unknown_for_whoever_reads_it_and_the_frame_says_what_it_was(kind, value):
+def test_an_impossible_value_reads_as_unknown_and_the_frame_names_it(kind, value):
     column = [3.0, value, np.nan]
     if kind == "tasks":
         frame = TaskFrame([0, 0, 0], [0, 1, 2], [0, 0, 0], ("count",), {Metric.BUSY_CORES: column})
@@ -138,7 +138,7 @@ def test_columns_of_what_can_be_are_not_copied():
     assert frame.implausible == ()
 
 
-def test_an_exchange_that_cannot_be_is_unknown_and_of_a_batch_that_cannot_be_nothing_is_known():
+def test_an_impossible_exchange_or_batch_is_unknown():
     assert not Exchange([0], [1], [np.inf]).known
     assert not Exchange([0, 1], [1, 0], [1.0, 1e18]).known
     good = MicroBatch("source", 0.0, 1.0, 10.0)

@@ -202,7 +202,7 @@ def test_the_profit_so_far_is_the_profit_at_the_end_of_the_period():
     assert found[0] == pytest.approx(line.profit(1.0, 40.0))  # as if it went on like this
 
 
-def test_each_interval_is_to_reach_the_target_and_stability_counts_the_instants_off_it():
+def test_stability_counts_the_instants_off_target_in_each_interval():
     throughput = [0.8, 0.9, 0.6, 0.7, 0.8]
     assert worst_interval(throughput, 2) == pytest.approx(0.65)
     assert worst_interval(throughput, 5) == pytest.approx(0.76)

@@ -51,7 +51,7 @@ def test_a_host_that_comes_takes_keys_of_its_neighbour_only(ring, token):
 
 @settings(max_examples=examples(100), deadline=None)
 @given(rings(2, 8), st.data())
-def test_the_keys_of_a_host_that_goes_are_its_clockwise_neighbours_and_no_other_key_moves(ring, data):
+def test_a_leaving_hosts_keys_go_to_its_neighbour_and_no_others_move(ring, data):
     gone = data.draw(st.sampled_from(ring.nodes))
     (heir,) = ring.successors(gone, 1)
     after = ring.without(gone)
@@ -62,7 +62,7 @@ def test_the_keys_of_a_host_that_goes_are_its_clockwise_neighbours_and_no_other_
 
 @settings(max_examples=examples(60), deadline=None)
 @given(st.integers(2, 40), st.integers(0, 2**32))
-def test_on_average_a_host_that_comes_or_goes_moves_one_key_in_as_many_as_there_are_hosts(hosts, seed):
+def test_one_of_n_hosts_moves_a_share_of_one_in_n_keys_on_average(hosts, seed):
     draws = np.random.default_rng(seed)
     tokens = dict(zip([f"h{n}" for n in range(hosts)], draws.permutation(hosts) / hosts, strict=True))
     ring = Ring(tokens)
@@ -75,7 +75,7 @@ def test_on_average_a_host_that_comes_or_goes_moves_one_key_in_as_many_as_there_
 
 @settings(max_examples=examples(150), deadline=None)
 @given(rings(), st.integers(1, 70))
-def test_what_a_host_owns_of_state_partitions_is_a_contiguous_range_and_all_are_owned_once(ring, count):
+def test_each_host_owns_a_contiguous_range_and_all_partitions_once(ring, count):
     hosts = ring.hosts_of(count)
     assert hosts == tuple(ring.owner(number / count) for number in range(count))
     owned = [number for node in ring.nodes for number in ring.partitions(node, count)]
@@ -125,7 +125,7 @@ def test_the_examples_of_the_thesis():
 
 @settings(max_examples=examples(200), deadline=None)
 @given(st.lists(st.sampled_from("abc"), min_size=1, max_size=12))
-def test_neighbours_are_of_distinct_zones_wherever_no_zone_has_more_than_half_of_the_hosts(zones):
+def test_neighbours_are_in_distinct_zones_if_no_zone_has_a_majority(zones):
     named = {f"h{number}": zone for number, zone in enumerate(zones)}
     order = in_zones(named)
     assert sorted(order) == sorted(named)

@@ -59,6 +59,6 @@ def test_several_quantities_stand_on_one_line() -> None:
     assert quantities(seen) == "arrival rate 250/s, hosts 3, latency p99 –"
 
 
-def test_the_gist_of_a_sentence_is_the_same_whatever_its_figures_but_names_of_hosts_are_none() -> None:
+def test_the_gist_of_a_sentence_ignores_figures_but_not_host_names() -> None:
     assert gist("h1 waits 10s, at 22.3k/s of 1,000 and 75%") == gist("h1 waits 500s, at 980/s of 3 and 9%")
     assert gist("h1 waits") != gist("h2 waits")

@@ -177,7 +177,7 @@ def test_without_a_terminal_the_same_refusal_is_reported_once() -> None:
     assert sum("lease h7 (small): refused" in line for line in lines_of_a_run()) == 1
 
 
-def test_without_a_terminal_an_unknown_latency_is_a_dash_and_the_end_is_reported() -> None:
+def test_without_a_terminal_an_unknown_latency_is_a_dash() -> None:
     lines = lines_of_a_run()
     assert "p99 –  in time –" in lines[1]
     assert lines[0] == "word_count (simulated): started with policy threshold"
@@ -206,7 +206,7 @@ def test_what_a_round_noted_is_reported_beside_what_it_did() -> None:
     ) == ("lease h2 (small); all full")
 
 
-def test_rounds_that_only_noted_something_take_one_line_and_push_no_decision_out() -> None:
+def test_rounds_with_only_a_note_take_one_line_and_keep_decisions() -> None:
     kept: deque[Decision] = deque(maxlen=DECISIONS)
     remember(kept, Decision(1, 1.0, "p", outcomes=(Outcome(LeaseHost("h2", "small"), Status.DONE),)))
     for number in range(2, 20):
@@ -226,7 +226,7 @@ def test_a_note_that_says_the_same_of_other_figures_is_one_line() -> None:
     ]
 
 
-def test_remarks_that_come_and_go_in_turns_are_said_once_and_again_after_a_minute_without() -> None:
+def test_alternating_remarks_are_shown_once_a_minute() -> None:
     plain = io.StringIO()
     lines = PlainView(Console(file=plain, width=100))
     notes = {
@@ -245,7 +245,7 @@ def test_remarks_that_come_and_go_in_turns_are_said_once_and_again_after_a_minut
     ]
 
 
-def test_a_metric_that_a_policy_lacks_is_shown_from_the_third_round_on_and_for_how_long(view: Screen) -> None:
+def test_a_lacking_metric_is_shown_from_the_third_round_on(view: Screen) -> None:
     plain = io.StringIO()
     lines = PlainView(Console(file=plain, width=100))
     for seen in (view, lines):
@@ -307,7 +307,7 @@ def test_standing_alarms_are_shown_first_and_the_screen_still_fits(width: int, h
         assert "and 3 more alarms" in screen
 
 
-def test_where_there_is_no_terminal_an_alarm_is_a_line_when_it_sounds_and_when_it_is_cleared() -> None:
+def test_without_a_terminal_an_alarm_is_one_line_and_its_end_another() -> None:
     console = terminal()
     view = PlainView(console)
     first = next(event for event in example_events() if isinstance(event, Observation))
@@ -317,7 +317,7 @@ def test_where_there_is_no_terminal_an_alarm_is_a_line_when_it_sounds_and_when_i
     assert lines[1:] == ["0:01 ALARM thread 0: thread died: KeyError: 'x'", "0:03 alarm cleared thread 0"]
 
 
-def test_the_length_of_a_run_counts_from_the_first_observation_not_from_the_start_of_its_hosts():
+def test_a_runs_length_counts_from_its_first_observation():
     screen = Screen(terminal(), length=50.0)
     screen.started(replace(example_header(), plant="spark"))
     screen.observed(replace(next(each for each in example_events() if isinstance(each, Observation)), time=30.0))

@@ -146,7 +146,7 @@ def test_unfused_every_operator_is_a_stage():
     assert [stage.operators for stage in lay_out(built, fused=False).stages] == [(name,) for name in built.order]
 
 
-def test_only_a_layout_asked_for_apart_is_apart_though_durable_edges_leave_each_operator_alone():
+def test_only_a_layout_requested_unchained_is_unchained():
     built = Graph(
         "alone",
         (Operator("source", Kind.SOURCE), Operator("sink", Kind.SINK)),

@@ -540,7 +540,7 @@ LENGTHS = st.one_of(st.none(), st.floats(), st.integers(-5, 5000))
     st.sampled_from(["", "t"]),
     st.one_of(st.just(0.0), st.floats()),
 )
-def test_a_window_that_can_be_made_holds_every_record_a_bounded_number_of_times(
+def test_a_valid_window_holds_each_record_a_bounded_number_of_times(
     seconds: float | None, count: float | None, landmark: str | None, every: float | None, by: str, late: float
 ) -> None:
     try:

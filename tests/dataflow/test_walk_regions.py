@@ -26,7 +26,7 @@ def rows_of(_: tuple[Any, ...], rows: Any) -> Any:
     return rows
 
 
-def test_a_signal_is_folded_in_the_walk_and_needs_no_query_of_its_own_beside_a_keyed_operator():
+def test_a_signal_beside_a_keyed_operator_needs_no_query_of_its_own():
     flow, stream = started()
     stream.signal("seen", "count()")
     stream.key_by("k").count().sink(collect("counts"))
@@ -46,7 +46,7 @@ def test_a_sink_alone_needs_no_walk_and_a_signal_alone_does():
     assert not plan_segment(flow.graph, told).before.plain
 
 
-def test_column_expressions_between_a_function_and_a_signal_are_refused_with_the_way_out():
+def test_column_expressions_before_a_signal_are_refused_with_advice():
     flow, stream = started()
     mapped = stream.map(dict, returns="k string, n long, end boolean", name="same")
     mapped.select({"m": "n * 2"}).signal("twice", "max(m)")

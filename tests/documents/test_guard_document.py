@@ -229,8 +229,8 @@ def test_the_value_of_an_alternate_is_its_declared_one_unless_its_guard_has_anot
     operators = tuple(forecast if each.name == "forecast" else each for each in GRAPH.operators)
     file = tmp_path / "guards.yaml"
     file.write_text("guards: {forecast: {arima: {value: 1.0}, tree: {when: 'backlog > 1.0 || backlog <= 1.0'}}}")
-    (rules,) = load_guards(file, Graph("grid", operators, GRAPH.edges)).program.rules
-    assert [rule.fixed for rule in rules] == [1.0, 0.8]
+    (element,) = load_guards(file, Graph("grid", operators, GRAPH.edges)).elements
+    assert [guard.value for guard in element.guards] == [1.0, 0.8]
 
 
 def test_a_file_that_writes_more_guards_than_it_may_by_aliases_is_refused_before_they_are_read(tmp_path: Path) -> None:

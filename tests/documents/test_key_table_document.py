@@ -9,7 +9,7 @@ import pytest
 
 from elastream.dataflow.key_table import Selection
 from elastream.documents.dataflow import load_document
-from elastream.documents.key_tables import load_key_table
+from elastream.documents.key_table_files import load_key_table
 from elastream.errors import DataflowError, InputError
 
 SELECTION = Selection("forecasting", "predict", {"customer": "bigint", "since": "date"}, ("mean", "arima"))

@@ -98,7 +98,7 @@ def test_the_fewest_customers_bring_the_hour_down_to_the_capacity():
 def test_its_guards_fit_it(given, tmp_path):
     graph = demand_response.dataflow(given, tmp_path).graph
     document = load_guards(Path(demand_response.__file__).with_name("guards.yaml"), graph)
-    assert {element.name for element in document.guards.elements} == {"forecast", "demand_response"}
+    assert {element.name for element in document.elements} == {"forecast", "demand_response"}
 
 
 def test_what_is_simulated_expects_what_came(given):

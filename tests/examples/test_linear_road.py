@@ -90,7 +90,7 @@ def test_recorded_reports_of_the_benchmark_and_ours_have_one_form():
 
 @given(st.integers(0, 1000), st.integers(8, 20), st.integers(1, 4))
 @settings(max_examples=examples(8))
-def test_vehicles_report_every_30_seconds_from_ramp_to_ramp_and_never_faster_than_they_may(seed, rate, step):
+def test_vehicles_report_every_30_seconds_within_the_speed_limit(seed, rate, step):
     due = [rate] * 90 + [rate * step] * 120 + [rate] * 60
     lines = send(due, seed=seed)
     items = list(map(parsed, lines))
@@ -127,7 +127,7 @@ def test_traffic_that_cannot_be_is_refused():
         send([20] * 30 + [2])
 
 
-def test_two_vehicles_that_stand_in_one_place_are_an_accident_and_one_alone_is_none():
+def test_two_vehicles_stopped_in_one_place_are_an_accident():
     lines = send([20] * 600, seed=2)
     day = Day(lines)
     places = Counter(place for way in day.reports for place, _, _ in stops(day.reports[way]))
@@ -149,12 +149,12 @@ def test_a_regression_finds_a_line_and_the_span_that_suits_it():
     assert regression((far,), bent, ((0.2,), (5.0,))) == pytest.approx(20, abs=0.5)
 
 
-def test_of_a_road_of_which_nothing_is_known_it_is_expected_that_it_is_free():
+def test_an_unknown_road_is_expected_to_be_free():
     for method in CONGESTION:
         assert expected_speed(method, np.zeros((4, 0), int), 60, 240_000, 90) == 54.0
 
 
-def test_neighbours_know_where_a_jam_is_and_the_trend_only_that_there_is_one():
+def test_neighbours_locate_a_jam_and_the_trend_only_detects_it():
     jam = 47 * MILE
     places = range(240_000, 256_000, 600)
     past = np.array([(time, pos, 15 if pos > jam else 60, 100) for time in range(60) for pos in places]).T
@@ -164,7 +164,7 @@ def test_neighbours_know_where_a_jam_is_and_the_trend_only_that_there_is_one():
     assert 25 < expected_speed("trend", past, 60, jam - MILE, 100) < 50
 
 
-def test_history_says_that_traffic_slows_before_the_rush_hour_of_a_working_day():
+def test_history_forecasts_slow_traffic_before_a_rush_hour():
     trip = [40.0] * 4
     assert seconds_for("recent", HISTORY, trip, 480, 1) == 360.0
     rush, sunday = (seconds_for("historical", HISTORY, trip, 480, day) for day in (2, 7))
@@ -237,7 +237,7 @@ def tuples(rows, schema):
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-def test_however_lines_are_divided_into_batches_all_rows_are_those_of_plain_loops(seed):
+def test_rows_equal_those_of_plain_loops_for_any_batches(seed):
     lines = send([4] * 330, Road(expressways=1, first=50, last=53, queries=0.1, accident_every=90), seed)
     rows, estimated, travelled = through(lines, seed)
     expected = expect(lines, HISTORY, estimated, travelled)
@@ -268,7 +268,7 @@ def without_accidents(minute):
     return reported(60 * minute, -1, kind=1, vid=-1, accidents="[]")
 
 
-def test_a_vehicle_pays_for_a_crowded_segment_as_it_comes_to_the_next_and_not_where_it_leaves_the_road():
+def test_a_toll_is_paid_on_entering_the_next_segment_not_on_exit():
     told = [without_accidents(minute) for minute in range(-1, 4)]
     on = [reported(0, 50, ENTRANCE), reported(30, 50), reported(60, 51, cars=55), reported(90, 51, EXIT)]
     asked = [reported(time, 50, kind=BALANCE, qid=time) for time in (30, 60)]
@@ -308,7 +308,7 @@ def test_a_lost_a_doubled_and_a_changed_row_are_differences():
     ]
 
 
-def test_the_relative_throughput_of_an_instant_is_what_left_in_it_over_what_came():
+def test_relative_throughput_is_departures_over_arrivals():
     prompt = np.array([[0.1] * 20, np.arange(20) / 2])
     late = np.array([[5.0] * 20, np.arange(20) / 2])
     assert relative_throughput({"a": prompt}, (0, 5, 10)).tolist() == [1.0, 1.0]
@@ -329,7 +329,7 @@ def test_the_example_and_the_simulated_model_are_one_dataflow(tmp_path):
         ]
 
 
-def test_a_neighbour_takes_half_of_a_host_once_some_seconds_after_the_first_observation():
+def test_a_neighbour_takes_half_of_a_host_once_after_some_seconds():
     taken = []
     cloud = SimpleNamespace(hosts=[SimpleNamespace(cluster=SimpleNamespace(confine=lambda *given: taken.append(given)))])
     neighbour = Once(cloud, 40.0, half_of_its_cores)

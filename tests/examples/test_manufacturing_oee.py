@@ -86,7 +86,7 @@ def text_of(pdf: bytes) -> str:
     return "\n".join(part.decode("latin-1") for part in re.findall(rb"\((.*?)\) Tj", pages))
 
 
-def test_a_report_is_a_pdf_with_its_figures_in_it_and_a_dash_for_what_is_unknown(tmp_path):
+def test_a_report_is_a_pdf_with_figures_and_dashes_for_unknowns(tmp_path):
     path = tmp_path / "reports" / "report.pdf"
     oee.write_report(path, "OEE of line 1, report 7", ROWS)
     pdf = path.read_bytes()

@@ -84,7 +84,7 @@ def parts_of(reading):
 
 
 @given(order=st.permutations(range(12)), data=st.data())
-def test_an_oee_is_reported_once_all_its_parts_are_there_in_whatever_order_they_come(order, data):
+def test_an_oee_is_reported_once_all_its_parts_came_in_any_order(order, data):
     readings = [each for each in LINE.emitted if each.machine == "M1"][:4]
     parts = [part for each in readings for part in parts_of(each)]
     rows = [parts[position] for position in order]
@@ -95,7 +95,7 @@ def test_an_oee_is_reported_once_all_its_parts_are_there_in_whatever_order_they_
         assert row["oee"] == factory.figure_of(json.loads(row["used"]))
 
 
-def test_what_was_not_read_is_unknown_in_what_rests_on_it_and_the_reading_still_arrives():
+def test_an_unread_field_is_unknown_and_the_reading_still_arrives():
     rows = parts_of(replace(LINE.emitted[0], produced=None))
     ((row,), _) = in_batches(factory.calculate_oee, ("M1",), rows, [])
     assert row["performance"] is None

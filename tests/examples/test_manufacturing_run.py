@@ -16,7 +16,7 @@ from elastream.recording.recorder import Recording
 @pytest.mark.spark
 @pytest.mark.slow
 @pytest.mark.skipif(manufacturing.needs_tesseract() != "", reason=manufacturing.needs_tesseract())
-def test_every_display_is_read_and_reported_exactly_once_and_every_warning_is_reported(tmp_path, monkeypatch, capsys):
+def test_every_display_is_reported_once_and_every_warning_too(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     with commanded(runs=tmp_path / "runs"):
         manufacturing.main(steps(2, 4, every=4 * manufacturing.TICK))

@@ -82,7 +82,7 @@ def test_results_are_the_same_however_words_come_in_batches(stream, sizes):
     assert ranks == wanted.ranks
 
 
-def test_as_many_lines_are_read_as_mappers_are_at_work_and_some_repeat_a_few_words():
+def test_one_line_is_read_per_mapper_and_some_repeat_a_few_words():
     plan = Plan((Step(4, 2), Step(6, 4, repeating=1)), each=5.0)
     assert len(plan.rows) == plan.load.count(plan.load.seconds) == 4 * 2 * 5 + 6 * 4 * 5
     before, after = plan.rows[:40], plan.rows[40:]
@@ -100,7 +100,7 @@ def test_the_same_seed_reads_the_same_lines():
     assert Plan(few).rows == Plan(few).rows != Plan(few, seed=8).rows
 
 
-def test_what_is_expected_counts_each_word_in_every_window_that_holds_it_and_has_ended():
+def test_the_reference_counts_each_word_in_every_ended_window():
     rows = Plan((Step(12, 2),), each=2.0, faster=900).rows
     wanted = expected(rows)
     newest = max(int(row["second"] // SLOT) for row in rows)
@@ -152,7 +152,7 @@ def test_one_host_is_killed_once_some_seconds_after_the_first_observation():
 
 @pytest.mark.spark
 @pytest.mark.slow
-def test_a_host_killed_in_the_run_changes_no_count_and_no_query_starts_again(tmp_path, monkeypatch, capsys):
+def test_a_killed_host_changes_no_count_and_restarts_no_query(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     with commanded(runs=tmp_path / "runs"):
         trending.main(Plan((Step(45, 3), Step(15, 4, repeating=1))), killed=25.0)

@@ -6,7 +6,7 @@ import two_applications
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 
-def test_two_word_counts_share_machines_and_neither_starves_restarts_or_miscounts(tmp_path):
+def test_two_word_counts_share_machines_and_count_exactly(tmp_path):
     told = two_applications.main(tmp_path)
     assert set(told["results"]) == {"clicks", "orders"}
     for result in told["results"].values():

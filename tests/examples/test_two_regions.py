@@ -6,7 +6,7 @@ import two_regions
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 
-def test_applications_on_hosts_of_two_regions_survive_a_manager_that_is_killed_and_comes_back(tmp_path):
+def test_applications_in_two_regions_survive_a_killed_manager(tmp_path):
     told = two_regions.main(tmp_path)
     assert set(told["results"]) == {"clicks", "orders"}
     for result in told["results"].values():

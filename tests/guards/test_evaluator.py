@@ -1,4 +1,4 @@
-"""What guards come to, round by round."""
+"""Decisions of guards, round by round."""
 
 import math
 from typing import Any
@@ -9,25 +9,25 @@ from hypothesis import strategies as st
 
 from elastream.core.guarding import Standing
 from elastream.dataflow.signals import Signal, SignalKind, SignalReading
-from elastream.guards.elements import Element, Guard, GuardSet, guard_of
-from elastream.guards.evaluator import Evaluator
+from elastream.guards.evaluator import Element, Evaluator, Guard, held_for
 from elastream.guards.language import Language
-from elastream.guards.program import program_of
+from elastream.guards.tree import Node
+from elastream.guards.windows import SampleWindow
 from support.guards_by_hand import SIGNALS, Row, by_hand, texts
 
 LANGUAGE = Language(SIGNALS)
 
 
 def evaluator(*guards: Guard, signals: tuple[Signal, ...] = SIGNALS, before: Evaluator | None = None) -> Evaluator:
-    return Evaluator(program_of(GuardSet((Element("forecast", guards),)), signals), before)
+    return Evaluator([Element("forecast", guards)], signals, before)
 
 
-def told(found: Evaluator, now: float, **values: Any) -> Standing:
-    found.update(now, {name: SignalReading(value, now) for name, value in values.items()})
-    return found.standings["forecast"]
+def decision(guards: Evaluator, now: float, **values: Any) -> Standing:
+    guards.update(now, {name: SignalReading(value, now) for name, value in values.items()})
+    return guards.standings["forecast"]
 
 
-def condition(text: str) -> Any:
+def condition(text: str) -> Node:
     return LANGUAGE.condition(text)
 
 
@@ -44,15 +44,15 @@ _ROUNDS = st.lists(
 
 @given(st.lists(texts(), min_size=1, max_size=3), _ROUNDS)
 @settings(deadline=None)
-def test_what_changed_is_enough_to_answer_as_from_all_readings(written: list[str], rounds: list[tuple[float, Any]]) -> None:
+def test_rounds_decide_as_all_readings_together_do(written: list[str], rounds: list[tuple[float, Any]]) -> None:
     trees = [condition(text) for text in written]
-    found = evaluator(*(guard_of(str(n), when=tree) for n, tree in enumerate(trees)))
+    guards = evaluator(*(Guard(str(n), tree) for n, tree in enumerate(trees)))
     rows: list[Row] = []
     now = 0.0
     for gap, values in rounds:
         now += gap
         rows.append((now, values))
-        standing = told(found, now, **values)
+        standing = decision(guards, now, **values)
         for number, tree in enumerate(trees):
             expected = by_hand(tree, rows)
             assert expected is None or (str(number) in standing.allowed) is expected
@@ -79,135 +79,127 @@ def test_what_changed_is_enough_to_answer_as_from_all_readings(written: list[str
         (True, None, True, False, True),
     ],
 )
-def test_a_guard_with_two_patterns_is_a_latch_that_deactivation_wins(
+def test_guard_with_two_conditions_is_a_latch(
     state: bool, activate: bool | None, deactivate: bool | None, after: bool, known: bool
 ) -> None:
     signals = (Signal("begins", SignalKind.TRUTH), Signal("ends", SignalKind.TRUTH))
     language = Language(signals)
-    guard = guard_of("tree", on=language.condition("begins"), off=language.condition("ends"))
-    found = evaluator(guard, signals=signals)
-    assert told(found, 0.0, begins=state, ends=False).allowed == (("tree",) if state else ())
-    standing = told(found, 1.0, begins=activate, ends=deactivate)
+    guard = Guard("tree", language.condition("begins"), language.condition("ends"))
+    guards = evaluator(guard, signals=signals)
+    assert decision(guards, 0.0, begins=state, ends=False).allowed == (("tree",) if state else ())
+    standing = decision(guards, 1.0, begins=activate, ends=deactivate)
     assert (standing.allowed == ("tree",), "tree" not in standing.unknown) == (after, known)
 
 
 def test_separate_bounds_keep_a_guard_active_in_between() -> None:
-    found = evaluator(guard_of("tree", on=condition("error >= 0.3"), off=condition("error < 0.25")))
-    seen = [bool(told(found, float(n), error=error).allowed) for n, error in enumerate([0.28, 0.3, 0.28, 0.25, 0.2, 0.28])]
-    assert seen == [False, True, True, True, False, False]
+    guards = evaluator(Guard("tree", condition("error >= 0.3"), condition("error < 0.25")))
+    active = [
+        bool(decision(guards, float(n), error=error).allowed) for n, error in enumerate([0.28, 0.3, 0.28, 0.25, 0.2, 0.28])
+    ]
+    assert active == [False, True, True, True, False, False]
 
 
-def test_for_wants_a_condition_without_a_break_and_ends_at_once() -> None:
-    found = evaluator(guard_of("tree", when=condition("error > 0.3"), for_=2.0))
-    seen = [bool(told(found, n / 2, error=error).allowed) for n, error in enumerate([1, 1, 0, 1, 1, 1, 1, 1, 0])]
-    assert seen == [False] * 7 + [True, False]
+def test_persistence_needs_no_break_and_ends_at_once() -> None:
+    guards = evaluator(Guard("tree", held_for(condition("error > 0.3"), 2.0)))
+    active = [bool(decision(guards, n / 2, error=error).allowed) for n, error in enumerate([1, 1, 0, 1, 1, 1, 1, 1, 0])]
+    assert active == [False] * 7 + [True, False]
 
 
-def test_time_alone_activates_what_was_held_long_enough() -> None:
-    found = evaluator(guard_of("tree", when=condition("error > 0.3"), for_=2.0))
-    assert not told(found, 0.0, error=1.0).allowed
-    assert found.update(1.0, {}).formulas == 0
-    assert told(found, 2.0).allowed == ("tree",)
+def test_time_alone_activates_a_persistent_condition() -> None:
+    guards = evaluator(Guard("tree", held_for(condition("error > 0.3"), 2.0)))
+    assert not decision(guards, 0.0, error=1.0).allowed
+    assert not decision(guards, 1.9).allowed
+    assert decision(guards, 2.0).allowed == ("tree",)
 
 
-def test_order_wants_the_first_before_the_second() -> None:
+def test_order_needs_the_first_condition_before_the_second() -> None:
     text = "then(alert, error > 0.3, '30s')"
-    together, apart, late = (evaluator(guard_of("tree", when=condition(text))) for _ in range(3))
-    assert not told(together, 0.0, alert=True, error=1.0).allowed
-    told(apart, 0.0, alert=True, error=0.0)
-    told(apart, 1.0, alert=False)
-    assert told(apart, 31.0, error=1.0).allowed
-    assert told(apart, 90.0).allowed
-    assert not told(apart, 91.0, error=0.0).allowed
-    told(late, 0.0, alert=True, error=0.0)
-    told(late, 1.0, alert=False)
-    assert not told(late, 31.5, error=1.0).allowed
+    together, apart, late = (evaluator(Guard("tree", condition(text))) for _ in range(3))
+    assert not decision(together, 0.0, alert=True, error=1.0).allowed
+    decision(apart, 0.0, alert=True, error=0.0)
+    decision(apart, 1.0, alert=False)
+    assert decision(apart, 31.0, error=1.0).allowed
+    assert decision(apart, 90.0).allowed
+    assert not decision(apart, 91.0, error=0.0).allowed
+    decision(late, 0.0, alert=True, error=0.0)
+    decision(late, 1.0, alert=False)
+    assert not decision(late, 31.5, error=1.0).allowed
 
 
-def test_a_value_that_is_too_old_is_unknown_and_what_runs_stays() -> None:
+def test_stale_value_is_unknown_and_leaves_the_decision() -> None:
     signals = (Signal("error", stale=10.0),)
-    found = evaluator(guard_of("tree", when=Language(signals).condition("error < 0.3")), signals=signals)
-    assert told(found, 0.0, error=0.1).allowed == ("tree",)
-    standing = told(found, 10.0)
+    guards = evaluator(Guard("tree", Language(signals).condition("error < 0.3")), signals=signals)
+    assert decision(guards, 0.0, error=0.1).allowed == ("tree",)
+    standing = decision(guards, 10.0)
     assert (standing.allowed, standing.unknown) == (("tree",), {"tree": ("error",)})
     assert standing.why == "the guard of tree is unknown (error)"
 
 
 def test_values_of_another_type_are_unknown() -> None:
-    found = evaluator(guard_of("tree", when=condition("error < 0.3")))
+    guards = evaluator(Guard("tree", condition("error < 0.3")))
     for value in ("low", True, math.nan, math.inf):
-        assert told(found, 0.0, error=value).unknown == {"tree": ("error",)}
+        assert decision(guards, 0.0, error=value).unknown == {"tree": ("error",)}
 
 
 def test_no_active_guard_allows_nothing_and_says_why() -> None:
-    standing = told(evaluator(guard_of("tree", when=condition("error < 0.3"))), 0.0, error=1.0)
+    standing = decision(evaluator(Guard("tree", condition("error < 0.3"))), 0.0, error=1.0)
     assert (standing.allowed, standing.why) == ((), "no guard of forecast is active: what runs stays")
 
 
 def test_values_are_relative_to_the_best() -> None:
-    found = evaluator(guard_of("arima", value=LANGUAGE.number("1.0 - error")), guard_of("tree", value=0.5))
-    assert told(found, 0.0, error=0.2).values == {"arima": 1.0, "tree": 0.625}
-    assert told(found, 1.0, error=1.5).values == {"arima": 0.0, "tree": 1.0}
-    standing = told(found, 2.0, error=None)
+    guards = evaluator(Guard("arima", value=LANGUAGE.number("1.0 - error")), Guard("tree", value=0.5))
+    assert decision(guards, 0.0, error=0.2).values == {"arima": 1.0, "tree": 0.625}
+    assert decision(guards, 1.0, error=1.5).values == {"arima": 0.0, "tree": 1.0}
+    standing = decision(guards, 2.0, error=None)
     assert math.isnan(standing.values["arima"])
     assert (standing.allowed, standing.best("arima")) == (("arima", "tree"), "tree")
 
 
-def test_of_equal_values_what_runs_stays() -> None:
+def test_running_alternate_stays_among_equal_values() -> None:
     standing = Standing("forecast", ("a", "b"), {"a": 1.0, "b": 1.0})
     assert (standing.best("b"), standing.best("c")) == ("b", "a")
     assert Standing("forecast", (), {"a": 1.0}).best("b") == "b"
 
 
-def test_only_what_a_changed_signal_touches_is_evaluated() -> None:
-    found = evaluator(
-        *(guard_of(str(n), when=condition(f"{name} > {n}.0")) for n, name in enumerate(["error", "rate_in"] * 9))
-    )
-    assert found.update(0.0, {"error": SignalReading(1.0, 0.0), "rate_in": SignalReading(1.0, 0.0)}).formulas == 18
-    assert found.update(1.0, {"error": SignalReading(2.0, 1.0), "rate_in": SignalReading(1.0, 1.0)}).formulas == 1, (
-        "of nine that read it, one compares it with a constant between both values"
-    )
-    assert found.update(2.0, {"error": SignalReading(2.0, 2.0)}).formulas == 0
-
-
-def test_a_mean_is_left_alone_for_as_long_as_it_cannot_reach_what_it_is_compared_with() -> None:
-    found = evaluator(guard_of("tree", when=condition("avg(error, '10s') > 5.0 || avg(error, '10s') < 0.5")))
-    for now in range(10):
-        found.update(float(now), {"error": SignalReading(1.0, float(now))})
-    found.update(10.0, {})  # when the first sample was to leave
-    assert [found.update(now, {}).parts for now in (12.0, 15.0, 18.9)] == [0, 0, 0]
-    assert found.update(19.0, {}).parts == 1
-    assert found.standings["forecast"].unknown, "the last sample has left"
-
-
-def test_least_and_greatest_are_left_alone_until_the_sample_that_they_are_leaves() -> None:
-    found = evaluator(guard_of("tree", when=condition("max(error, '10s') > 5.0")))
+def test_greatest_value_counts_until_its_sample_leaves() -> None:
+    guards = evaluator(Guard("tree", condition("max(error, '10s') > 5.0")))
     for now, value in enumerate([1.0, 2.0, 9.0, 1.0, 1.0]):
-        found.update(float(now), {"error": SignalReading(value, float(now))})
-    found.update(10.0, {})
-    assert found.update(11.5, {}).parts == 0
-    assert found.standings["forecast"].allowed == ("tree",)
-    assert found.update(12.0, {}).parts == 1
-    assert found.standings["forecast"].allowed == ()
+        decision(guards, float(now), error=value)
+    assert decision(guards, 11.5).allowed == ("tree",)
+    assert decision(guards, 12.0).allowed == ()
 
 
-def test_a_reading_ahead_of_its_round_is_one_sample() -> None:
-    guard = guard_of("tree", when=condition("count(error, '1 min') > 1.0"))
-    found = evaluator(guard)
+def test_mean_is_unknown_once_the_last_sample_left() -> None:
+    guards = evaluator(Guard("tree", condition("avg(error, '10s') > 5.0")))
+    for now in range(10):
+        decision(guards, float(now), error=6.0)
+    assert not decision(guards, 18.9).unknown
+    assert decision(guards, 19.0).unknown == {"tree": ("error",)}
+
+
+def test_window_merges_samples_nearer_than_its_resolution() -> None:
+    window = SampleWindow("sum", 5_000.0)
+    for number in range(20_000):
+        window.add(number / 2, 1.0)
+    assert window.advance(9_999.5) == pytest.approx(10_000, abs=2)
+    assert len(window._buckets) <= 5_001
+
+
+def test_reading_ahead_of_its_round_is_one_sample() -> None:
+    guard = Guard("tree", condition("count(error, '1 min') > 1.0"))
+    guards = evaluator(guard)
     for now in (1.0, 2.0, 3.0):
-        found = found if now < 2.0 else evaluator(guard, before=found)
-        found.update(now, {"error": SignalReading(0.5, 1.5)})
-        assert found.standings["forecast"].allowed == (), "polled while the round was observed"
-    found.update(4.0, {"error": SignalReading(0.5, 3.5)})
-    assert found.standings["forecast"].allowed == ("tree",)
+        guards = guards if now < 2.0 else evaluator(guard, before=guards)
+        guards.update(now, {"error": SignalReading(0.5, 1.5)})
+        assert guards.standings["forecast"].allowed == (), "polled while the round was observed"
+    guards.update(4.0, {"error": SignalReading(0.5, 3.5)})
+    assert guards.standings["forecast"].allowed == ("tree",)
 
 
-def test_a_new_version_keeps_the_memory_of_what_stays() -> None:
+def test_new_version_keeps_the_memory_of_equal_functions() -> None:
     text = "avg(error, '1 min') > 0.3"
-    old = evaluator(guard_of("tree", when=condition(text), for_=2.0))
+    old = evaluator(Guard("tree", held_for(condition(text), 2.0)))
     for n in range(4):
-        told(old, float(n), error=1.0)
-    new = evaluator(
-        guard_of("tree", when=condition(text), for_=2.0), guard_of("arima", when=condition("!(" + text + ")")), before=old
-    )
-    assert told(new, 4.0).allowed == ("tree",)
+        decision(old, float(n), error=1.0)
+    new = evaluator(Guard("tree", held_for(condition(text), 2.0)), Guard("arima", condition("!(" + text + ")")), before=old)
+    assert decision(new, 4.0).allowed == ("tree",)

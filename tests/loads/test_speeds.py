@@ -18,7 +18,7 @@ MANY = 2_000
 
 @settings(max_examples=examples(50), deadline=None)
 @given(st.floats(0.55, 0.95), st.floats(0.01, 1.0), st.integers(0, 2**32))
-def test_a_walk_stays_between_its_bounds_and_takes_no_step_that_is_too_long(mean, part, seed):
+def test_a_random_walk_keeps_its_bounds_and_its_longest_step(mean, part, seed):
     step = part * 2 * (1 - mean)
     factors = SpeedWalk(mean=mean, step=step, hosts=5, seed=seed).over(2 * HOURS).factors
     assert factors.shape == (5, 60)
@@ -26,7 +26,7 @@ def test_a_walk_stays_between_its_bounds_and_takes_no_step_that_is_too_long(mean
     assert ((factors >= 2 * mean - 1 - 1e-12) & (factors <= 1 + 1e-12)).all()
 
 
-def test_the_documented_walk_has_a_mean_of_0_85_and_a_step_of_at_most_0_1_every_two_minutes():
+def test_the_documented_walk_has_its_mean_and_its_steps():
     trace = SpeedWalk(hosts=MANY).over(12 * HOURS)
     assert trace.interval == 120
     assert trace.factors.mean() == pytest.approx(0.85, abs=0.005)
@@ -54,7 +54,7 @@ def test_lists_make_a_trace():
     assert SpeedTrace([[1, 0.5]]).at(np.array([0]), 130.0).tolist() == [0.5]
 
 
-def test_a_run_reads_the_row_of_a_host_by_its_name_and_begins_again_behind_the_last():
+def test_a_host_reads_its_row_by_name_and_wraps_around():
     trace = SpeedTrace(np.array([[1.0, 0.9, 0.8], [0.5, 0.4, 0.3]]), 60.0)
     numbers = np.array([number_of(name, 7) for name in ("h1", "h2", "h3", "spare", "h0")])
     assert numbers.tolist() == [0, 1, 2, 7, 7]

@@ -83,7 +83,7 @@ def test_a_decision_with_its_effect_is_not_counted_again():
 @pytest.mark.parametrize(
     "why", ["9 are needed for 900/s", "h1, h2 overloaded", "7 are wanted", "throughput is below the goal"]
 )
-def test_that_a_policy_needs_more_hosts_than_may_be_leased_is_a_warning_about_that_rule(why):
+def test_a_policy_that_needs_more_than_max_hosts_is_a_warning(why):
     note = f"{at_most(4)}, and {why}"
     (event,) = EventBook().decided(decision(note=note))
     assert (event.reason, event.about, event.type, event.message) == (Reason.SCALING_LIMITED, "max_hosts", "Warning", note)
@@ -95,7 +95,7 @@ def test_hosts_that_did_not_help_are_ineffective_scaling(note):
     assert (event.reason, event.message) == (Reason.INEFFECTIVE_SCALING, f"{note}: 2 cores processed 10/s")
 
 
-def test_metrics_that_the_policy_lacks_are_missing_once_it_has_lacked_them_for_rounds():
+def test_metrics_unknown_for_several_rounds_count_as_missing():
     lacked = Unknown(Metric.BUSY_CORES, Rows.OPERATOR, "count", rounds=2)
     book = EventBook()
     assert book.decided(decision(60.0, unknown=(lacked,))) == []

@@ -27,7 +27,7 @@ run(flow, policy=Static(hosts=1), cloud=Local(tiny, max_hosts=1), target_latency
 """
 
 
-def test_histograms_of_batches_and_latencies_and_counters_of_records_and_cost_are_scraped(tmp_path):
+def test_prometheus_scrapes_batches_latencies_records_and_cost(tmp_path):
     (tmp_path / "counted.py").write_text(PROGRAM)
     command = [sys.executable, "-c", "from elastream.cli.app import app; app()", "run", "counted.py", "--no-live"]
     run = subprocess.Popen(

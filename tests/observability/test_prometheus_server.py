@@ -68,7 +68,7 @@ def test_prometheus_has_what_the_run_came_to(server):
     assert query(server, "elastream_build_info")[0]["metric"]["policy"] == "threshold"
 
 
-def test_every_rule_is_loaded_and_evaluated_and_the_one_for_too_few_hosts_is_pending(server):
+def test_every_alert_rule_loads_and_too_few_hosts_is_pending(server):
     def groups():
         return json.load(urllib.request.urlopen(f"{server}/api/v1/rules"))["data"]["groups"]
 
@@ -91,7 +91,7 @@ def expressions(node):
             yield from expressions(each)
 
 
-def test_every_expression_of_the_dashboard_is_one_and_names_metrics_that_are_served(server, page, tmp_path):
+def test_every_dashboard_expression_names_metrics_that_are_served(server, page, tmp_path):
     written(tmp_path)
     dashboard = json.loads((tmp_path / FILES[0]).read_text())
     found = sorted(set(expressions(dashboard)))

@@ -36,7 +36,7 @@ def named(received):
     return {span.name: span for span in received.get_finished_spans()}
 
 
-def test_a_round_is_what_planning_took_with_what_it_rests_on_and_what_was_refused(spans, received):
+def test_a_round_shows_planning_time_inputs_and_refusals(spans, received):
     refused = Proposal(LeaseHost("h9", "small"), "threshold", "max_hosts: at most 4 hosts may be leased")
     spans.decided(decision(seen={"backlog": 7.0, "latency": float("nan")}, proposals=(refused,), hosts=4.0))
     (span,) = received.get_finished_spans()

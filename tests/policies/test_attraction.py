@@ -9,7 +9,7 @@ TRIANGLE = pairs((0, 1, 5.0), (1, 0, 1.0), (0, 2, 4.0), (1, 2, 2.0), (-1, 0, 100
 """Task 0 exchanges 6 with task 1 and 4 with task 2; these two exchange 2."""
 
 
-def test_the_allocation_score_is_what_stays_on_the_node_less_what_leaves_it():
+def test_the_allocation_score_is_local_less_remote_traffic():
     # Equation 4, by hand: with task 1 on node 0 and task 2 on node 1, task 0 has 6 - 4 on node 0 and 4 - 6 on node 1.
     place = np.array([0, 0, 1])
     assert allocation_score(TRIANGLE, place, 0, 0) == 2.0

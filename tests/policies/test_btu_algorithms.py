@@ -58,7 +58,7 @@ def test_the_trend_agrees_with_numpys_fit(durations):
         (1.2, [1.2, 1.2], NAN, False),
     ],
 )
-def test_an_operator_is_scaled_up_when_late_or_about_to_be_and_its_queue_is_long(duration, durations, queue, upscales):
+def test_a_late_operator_with_a_long_queue_is_scaled_up(duration, durations, queue, upscales):
     assert needs_upscaling(duration, 1.0, durations, queue, 50) is upscales
 
 

@@ -43,7 +43,7 @@ def plan(
     return list(policy.plan(observation).actions)
 
 
-def test_a_fifth_is_given_up_with_the_host_and_the_rest_floats_on_the_others():
+def test_a_fifth_goes_with_its_host_and_the_rest_floats_on_the_others():
     assert plan(Btu(), afloat(8)) == [SetParallelism("in", 7), DrainHost("h1"), ReleaseHost("h1")]
 
 
@@ -52,7 +52,7 @@ def test_no_more_is_given_up_than_the_share_of_the_host():
     assert plan(Btu(), afloat(20, duration=0.1), leases=hosts)[0] == SetParallelism("in", 18)
 
 
-def test_of_a_few_instances_one_is_given_up_where_the_others_carry_the_work():
+def test_one_of_few_instances_goes_if_the_others_carry_the_work():
     single = replace(BTU10, name="single", cores=1, slots=1)
     hosts = [lease("h1", type=single), *(lease(f"h{n}", since=300.0, type=single) for n in range(2, 5))]
     few = afloat(4)
@@ -78,7 +78,7 @@ def test_a_host_is_leased_when_what_floats_has_filled_those_there_are():
     ]
 
 
-def test_a_host_is_full_of_what_floats_when_its_slots_are_however_little_is_declared():
+def test_a_host_is_full_when_its_slots_are_at_any_declared_cores():
     late = afloat(8, duration=2.0, queue=80.0)
     assert plan(Btu(), late, cores=0.1, leases=[lease("h1")], time=60.0)[0] == LeaseHost("h2", "docker")
 
@@ -93,7 +93,7 @@ def test_what_floats_fills_large_and_small_hosts_together(policy, instances, lea
     assert SetParallelism("in", instances + 1) in [replace(a, on=()) for a in found if isinstance(a, SetParallelism)]
 
 
-def test_a_stage_has_the_sum_of_its_levels_and_without_any_its_part_of_the_target_latency():
+def test_a_stages_level_is_the_sum_of_its_operators_or_a_default_part():
     observation = observe([operator("a", level=2.0), operator("b", level=3.0)], {"h1": []}, fused=True, scalable=["in"])
     assert service_levels(observation.context) == {"a": 2.0, "b": 3.0, "in": 5.0}
     bare = observe([operator("a", level=None), operator("b", level=4.0), operator("c", level=None)], {"h1": []})

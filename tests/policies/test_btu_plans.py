@@ -90,7 +90,7 @@ def test_a_host_is_not_questioned_before_the_end_of_its_paid_time():
     assert plan([operator("a", cores=0.5)], SPREAD, metrics={"a": IDLE}, time=500.0) == []
 
 
-def test_an_idle_operator_gives_up_a_fifth_and_the_rest_migrates_before_the_host_goes():
+def test_an_idle_operator_loses_a_fifth_and_the_rest_migrates():
     assert plan([operator("a", cores=0.5)], SPREAD, metrics={"a": IDLE}, time=540.0, leases=[
         lease("h1"), lease("h2", since=300.0)
     ]) == [
@@ -113,7 +113,7 @@ def test_a_busy_operator_gives_up_nothing_but_migrates():
     ]  # fmt: skip
 
 
-def test_a_host_whose_instances_fit_nowhere_else_is_renewed_and_nothing_is_touched():
+def test_a_host_whose_instances_fit_nowhere_else_is_renewed():
     operators = [operator("a", cores=2), operator("b", cores=0.5)]
     leases = [lease("h1"), lease("h2", since=300.0)]
     found = plan(operators, {"h1": ["b", "a"], "h2": ["a", "a"]}, metrics={"a": IN_TIME, "b": IN_TIME}, time=540.0,
@@ -143,7 +143,7 @@ def test_a_release_that_was_not_carried_out_is_asked_for_again():
     assert Btu().plan(observation, first.memory).actions == first.actions
 
 
-def test_partial_release_gives_up_what_may_go_and_renews_a_host_that_cannot_be_emptied():
+def test_partial_release_renews_a_host_that_cannot_be_emptied():
     crowded = {"h1": ["a"] * 5, "h2": ["a"] * 5}
     leases = [lease("h1"), lease("h2", since=300.0)]
     given = {"metrics": {"a": IDLE}, "time": 540.0, "leases": leases}
@@ -154,7 +154,7 @@ def test_partial_release_gives_up_what_may_go_and_renews_a_host_that_cannot_be_e
     ]
 
 
-def test_partial_release_lets_the_last_host_lose_instances_but_never_goes_below_one():
+def test_partial_release_never_leaves_less_than_one_instance():
     found = plan([operator("a", cores=0.5)], {"h1": ["a"] * 5}, policy=Btu(partial_release=True), metrics={"a": IDLE},
                  time=540.0)  # fmt: skip
     assert found == [SetParallelism("a", 4, without=(TaskId("a", 0),)), RenewHost("h1")]
@@ -183,7 +183,7 @@ def test_of_two_hosts_that_end_together_one_stays():
     assert found == [MoveTask(TaskId("a", 0), "h2"), DrainHost("h1"), ReleaseHost("h1"), RenewHost("h2")]
 
 
-def test_a_host_that_is_given_an_instance_is_not_released_in_the_same_round():
+def test_a_host_is_not_released_in_the_round_that_gives_it_an_instance():
     leases = [lease("h1"), lease("h2", since=300.0)]
     found = plan([operator("a", cores=1)], {"h1": ["a"], "h2": ["a"] * 4}, metrics={"a": LATE}, time=540.0, leases=leases)
     assert found == [SetParallelism("a", 6, on=("h1",)), RenewHost("h1")]
@@ -196,7 +196,7 @@ def test_migrations_do_not_go_to_a_host_that_is_still_booting():
     assert found == [RenewHost("h1")]
 
 
-def test_a_drained_host_is_released_when_empty_and_kept_when_its_migrations_failed():
+def test_a_drained_host_goes_when_empty_and_stays_if_migrations_failed():
     draining = lease("h1", state=HostState.DRAINING)
     assert plan([operator("a")], {"h1": [], "h2": ["a"]}, leases=[draining, lease("h2")]) == [ReleaseHost("h1")]
     assert plan([operator("a")], {"h1": ["a"], "h2": ["a"]}, leases=[draining, lease("h2")]) == [
@@ -205,7 +205,7 @@ def test_a_drained_host_is_released_when_empty_and_kept_when_its_migrations_fail
     ]
 
 
-def test_the_window_is_five_percent_of_a_long_unit_and_one_period_of_a_short_one():
+def test_the_window_is_5_percent_of_a_long_unit_or_one_period():
 
     hour = HostType("hour", cores=4, memory=7000, billing=Billing(3600), stop=10)
     policy = Btu(period=60)
@@ -224,7 +224,7 @@ def test_a_host_is_kept_once_its_shutdown_would_run_into_the_next_unit():
     assert not Btu(period=60).ends_soon(running, 600)
 
 
-def test_billed_by_the_second_a_host_is_questioned_in_every_round_after_its_minimum():
+def test_billed_by_the_second_a_host_is_reviewed_in_every_round():
     second = HostType("second", cores=4, memory=7000, billing=Billing(1, 300), stop=10)
     running = Lease("h", second, 0.0, HostState.RUNNING)
     assert not Btu(period=60).ends_soon(running, 100)

@@ -3,12 +3,12 @@
 import math
 
 import pytest
-from policies.common.test_placement import observe
 
 from elastream.control.loop import Loop
 from elastream.core.action import LeaseHost, MoveTask
 from elastream.policies.by_load import ByLoad
 from elastream.policies.threshold import Threshold
+from policies.common.test_placement import observe
 from support.fake_plant import FakePlant
 
 

@@ -86,7 +86,7 @@ def observed(
     )
 
 
-def test_an_overloaded_replica_gets_a_companion_on_an_idle_host_and_the_host_is_made_good() -> None:
+def test_an_overloaded_instance_gets_another_and_its_host_is_replaced() -> None:
     seen = observed({"h1": 0.9, "h2": 0.2, "h3": 0.0}, [("split", "h1", 0.9), ("count", "h2", 0.2)])
     plan = E2df(spare=1, initial=2).plan(seen).actions
     assert SetParallelism("split", 2, on=("h3",)) in plan
@@ -108,7 +108,7 @@ def test_asked_twice_about_one_moment_it_says_the_same() -> None:
     assert policy.plan(seen).actions == policy.plan(seen).actions != ()
 
 
-def test_between_rounds_it_says_nothing_and_hosts_have_their_own_slower_period() -> None:
+def test_between_rounds_nothing_is_planned_and_hosts_have_their_period() -> None:
     policy = OneRun(E2df(spare=1, initial=1))
     full = [("split", "h1", 0.5)]
     assert policy.plan(observed({"h1": 0.5}, full, time=5.0)).actions == (LeaseHost("h2", "small"),)
@@ -171,7 +171,7 @@ def test_a_host_that_is_leased_and_on_no_order_is_released() -> None:
     assert ReleaseHost("h9") in policy.plan(observed(stray, [("split", "h1", 0.5)], time=60.0)).actions
 
 
-def test_no_more_hosts_are_requested_than_the_plant_allows_those_shutting_down_included() -> None:
+def test_requests_stay_within_max_hosts_including_leaving_ones() -> None:
     states = {"h2": HostState.RELEASING}
     seen = observed({"h1": 0.5, "h2": 0.0}, [("split", "h1", 0.5)], states=states, max_hosts=3)
     leases = [a for a in E2df(spare=5, initial=1).plan(seen).actions if isinstance(a, LeaseHost)]
@@ -209,7 +209,7 @@ def refusals(policy: E2df | OneRun, seen: Observation) -> list[tuple[str, str, s
     return [(p.action.describe(), p.by, p.refused) for p in policy.plan(seen).refused]
 
 
-def test_what_the_application_manager_refuses_its_operators_is_reported_by_name_and_reason() -> None:
+def test_refusals_of_the_application_manager_are_reported_with_reasons() -> None:
     crowded = observed({"h1": 0.9, "h2": 0.9, "h3": 0.0}, [("split", "h1", 0.9), ("count", "h2", 0.95)])
     taken = "application manager: the host was just given to another replica"
     assert refusals(E2df(infrastructure=False), crowded) == [("split x 2", "operator manager of split", taken)]
@@ -285,7 +285,7 @@ def test_a_host_to_be_left_without_room_elsewhere_is_remarked() -> None:
     assert plan.remarks == ("h2 is to be left, and there is no room elsewhere for what it holds",)
 
 
-def test_a_region_hardly_used_on_average_is_consolidated_where_that_is_wanted() -> None:
+def test_a_hardly_used_region_is_consolidated_if_enabled() -> None:
     hosts = {"h1": 0.2, "h2": 0.15, "h3": 0.2}
     tasks = [("split", "h1", 0.4), ("count", "h2", 0.3), ("count", "h3", 0.4)]
     for below, moved in ((None, 0), (0.25, 1)):
@@ -319,7 +319,7 @@ def test_a_scale_out_moves_an_even_share_of_the_tasks_to_the_new_host() -> None:
     assert len({action.task for action in plan}) == 4
 
 
-def test_where_each_host_holds_one_task_only_that_of_a_slower_host_moves_to_another() -> None:
+def test_with_one_task_a_host_only_that_of_a_slower_host_moves() -> None:
     idle = replace(SMALL, name="quick", speed=4.0)
     seen = spark_like({"h1": 1, "h2": 1, "h3": 0}, 1.8)
     assert E2df(infrastructure=False, initial=2).plan(seen).actions == ()
@@ -329,7 +329,7 @@ def test_where_each_host_holds_one_task_only_that_of_a_slower_host_moves_to_anot
     assert action == MoveTask(TaskId("count", 0), "h3")
 
 
-def test_what_a_slow_host_is_busy_is_told_in_cores_as_quick_as_the_slots_that_it_fills() -> None:
+def test_a_slow_hosts_busy_cores_count_at_the_speed_of_its_slots() -> None:
     slow = replace(SMALL, speed=0.5)
     seen = observed({"h1": 0.6}, [], kind=slow, scalable=FIXED, busy={"lines": 0.6}, parallelism={"lines": 1})
     assert snapshot_of(seen).replicas.utilisation.tolist() == pytest.approx([0.6])
@@ -351,7 +351,7 @@ def test_a_scale_in_moves_all_tasks_of_the_replica_to_the_others() -> None:
     assert len({action.task for action in plan}) == 4
 
 
-def test_a_replica_of_whole_tasks_stays_where_another_would_have_to_grow_again_without_it() -> None:
+def test_an_instance_stays_if_another_would_have_to_grow_without_it() -> None:
     policy, held = E2df(infrastructure=False, initial=8), dict.fromkeys([f"h{n}" for n in range(8)], 1)
     assert policy.plan(spark_like(held, 8 * 0.34)).actions != ()  # one of the others is then used at 68 %
     assert policy.plan(spark_like(held, 8 * 0.40)).actions == ()
@@ -370,14 +370,14 @@ def test_instances_that_are_placed_nowhere_are_never_more_than_slots(now: int, p
     assert E2df(infrastructure=False).plan(seen).actions == plan
 
 
-def test_a_host_without_a_declared_number_of_slots_holds_what_fits_into_its_cores() -> None:
+def test_a_host_without_declared_slots_holds_what_fits_its_cores() -> None:
     # As a price list gives them: without this no slot was ever lacking, and no host was ever leased.
     wide = replace(SMALL, cores=2.0, slots=10_000)
     seen = observed({"h1": 0.9}, [("split", "h1", 0.9)], kind=wide)
     assert snapshot_of(seen).hosts.slots.tolist() == [2]
 
 
-def test_instances_that_are_placed_nowhere_leave_no_slot_spare_and_keep_no_task_with_state_away() -> None:
+def test_instances_without_a_host_keep_no_stateful_task_away() -> None:
     found = snapshot_of(spark_like({"h1": 8, "h2": 0}, 0.9))
     assert found.spare.tolist() == [0, 0]
     assert found.free.tolist() == [0, 1]
@@ -391,7 +391,7 @@ def test_what_an_operator_lacks_to_be_sized_is_named() -> None:
     )
 
 
-def test_stages_that_take_turns_on_the_same_slots_are_as_used_as_all_turns_together() -> None:
+def test_stages_that_share_slots_in_turns_have_their_summed_use() -> None:
     tasks = [("count", "h1", math.nan), ("count", "h2", math.nan)]
     busy = {"lines": 0.2, "split": 0.2, "count": 1.0}  # two instances at 0.2 of a core, two hosts at 0.5
     seen = observed({"h1": 0.5, "h2": 0.5}, tasks, scalable=FIXED, busy=busy, parallelism={"lines": 2})
@@ -416,21 +416,21 @@ def noted(seen: Observation, host: str, note: str) -> Observation:
     return replace(seen, leases={**seen.leases, host: replace(seen.leases[host], note=note)})
 
 
-def test_an_operator_without_a_free_slot_requests_one_host_and_not_another_while_that_is_on_its_way() -> None:
+def test_an_operator_without_a_slot_requests_one_host_at_a_time() -> None:
     seen = replace(observed({"h1": 0.9, "h2": 0.1}, FULL), next_host=3)
     assert [action.describe() for action in SHARED.plan(seen).actions] == ["lease h3 (small)"]
     waiting = observed({"h1": 0.9, "h2": 0.1, "h3": 0.0}, FULL, states={"h3": HostState.REQUESTED})
     assert SHARED.plan(waiting).actions == ()
 
 
-def test_what_the_arbiter_refuses_is_in_the_decision_record_with_its_reason() -> None:
+def test_the_arbiters_refusals_are_in_the_decision_record() -> None:
     seen = observed({"h1": 0.9, "h2": 0.1, "h3": 0.0}, FULL, states={"h3": HostState.REQUESTED})
     (refused,) = SHARED.plan(noted(seen, "h3", "it waits until 'demo' grants a machine: east has all 2 hosts")).refused
     assert (refused.action, refused.by) == (LeaseHost("h3", "small", "local"), "application manager")
     assert refused.refused == "infrastructure manager: it waits until 'demo' grants a machine: east has all 2 hosts"
 
 
-def test_a_request_that_waits_for_room_is_not_repeated_in_another_region_and_one_that_is_refused_is() -> None:
+def test_only_a_refused_request_is_repeated_in_another_region() -> None:
     far = replace(SMALL, name="far", region="far")
     seen = observed({"h1": 0.9, "h2": 0.1, "h3": 0.0}, FULL, states={"h3": HostState.REQUESTED})
     seen = replace(seen, context=replace(seen.context, host_types={SMALL.name: SMALL, far.name: far}))
@@ -458,7 +458,7 @@ def test_empty_hosts_are_given_back_once_they_had_time_to_get_something() -> Non
     assert [action.describe() for action in SHARED.plan(old).actions] == ["release h3"]
 
 
-def test_where_hosts_are_shared_nothing_is_drained_and_no_spare_hosts_are_leased() -> None:
+def test_with_shared_hosts_nothing_drains_and_no_spare_is_leased() -> None:
     calm = [("split", "h1", 0.05), ("count", "h2", 0.05)]
     seen = observed({"h1": 0.05, "h2": 0.05}, calm, time=600.0)
     assert SHARED.plan(seen).actions == ()

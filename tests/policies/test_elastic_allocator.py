@@ -20,7 +20,7 @@ from support.placement_observations import HOST, pairs, seen
 from support.property_examples import examples
 
 
-def test_an_operator_that_falls_behind_needs_more_than_it_has_and_one_that_is_faster_than_its_input_no_less():
+def test_an_operator_that_falls_behind_needs_more_than_it_has():
     # Section IV-A by hand: one operator keeps up, of the second only half is done, the third waits for input.
     assert overload(np.array([100.0, 200.0, 50.0]), np.array([100.0, 100.0, 100.0])).tolist() == [1.0, 2.0, 1.0]
 
@@ -42,21 +42,21 @@ def test_what_others_use_of_a_host_counts_as_its_load_before():
     assert len(ElasticAllocator().plan(seen(busy["place"], [0.6, 0.0], busy=busy["busy"])).actions) == 1
 
 
-def test_background_is_what_no_task_explains_and_nothing_where_it_is_unknown():
+def test_background_is_the_use_that_no_task_explains():
     observation = seen([0, 1], [0.9, math.nan], busy=[0.3, 0.2], exchange=pairs((0, 1, 40.0), (-1, 0, 10.0)))
     hosts = Frame(observation.hosts.ids, {Metric.CPU: [0.9, math.nan], Metric.BANDWIDTH: [150.0, 40.0]})
     found = background_of(replace(observation, hosts=hosts))
     assert found == pytest.approx(np.array([[0.6, 100.0], [0.0, 0.0]]))
 
 
-def test_what_fast_cores_do_is_counted_in_cores_of_speed_1_of_tasks_as_of_hosts():
+def test_use_of_fast_cores_is_counted_in_cores_of_speed_1():
     fast = replace(HOST, speed=2.0)
     observation = seen([0, 1], [0.3, 0.2], busy=[0.3, 0.2], types=[fast, HOST])
     assert needs_of(observation)[:, 0] == pytest.approx([0.6, 0.2])
     assert background_of(observation) == pytest.approx(np.zeros((2, 2))), "all of it is the tasks'"
 
 
-def test_after_moves_none_follow_until_what_is_measured_is_of_the_new_places():
+def test_no_moves_follow_until_the_new_places_are_measured():
     policy = ElasticAllocator(period=2.0)
     first = policy.plan(seen([0, 0], [0.6, 0.0], busy=[0.3, 0.3], time=20.0))
     assert len(first.actions) == 1
@@ -74,7 +74,7 @@ def test_after_moves_none_follow_until_what_is_measured_is_of_the_new_places():
     assert plan.actions == (MoveTask(TaskId("a", 1), "h2", why=plan.actions[0].why),)
 
 
-def test_a_round_that_falls_into_the_time_of_settling_is_held_as_soon_as_that_is_over():
+def test_a_round_due_while_settling_is_held_right_afterwards():
     policy = ElasticAllocator(period=60.0)
     memory = policy.plan(seen([0, 0], [0.0, 0.0], busy=[0.0, 0.0], time=0.0)).memory
     for time in (30.0, 58.0):  # a host comes
@@ -99,7 +99,7 @@ def test_places_have_settled_once_a_batch_that_began_in_them_was_committed():
     assert plan.actions, "the same measurements, of a batch in these places, ask for the same moves"
 
 
-def test_a_host_whose_use_is_unknown_counts_as_known_before_and_not_as_idle():
+def test_a_host_of_unknown_use_counts_as_before_and_not_as_idle():
     policy, memory = ElasticAllocator(period=2.0), None
     for number, use in enumerate((0.5, math.nan, 0.5)):
         memory = policy.plan(seen([0, 1], [use, 0.5], busy=[0.1, 0.1], time=20.0 + 2 * number), memory).memory

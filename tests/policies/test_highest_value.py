@@ -136,7 +136,7 @@ def test_guards_say_what_may_run_and_what_it_is_worth(guards: dict[str, Standing
     assert found == ([] if to is None else [to])
 
 
-def test_what_may_not_run_is_left_for_what_is_carried_else_for_what_works_least() -> None:
+def test_a_forbidden_alternate_is_left_for_a_carried_or_the_lightest_one() -> None:
     guards = {**ASLEEP, **standing("tree", "mean")}
     assert switched(observed(200, standings=guards)) == ["tree"]
     assert switched(observed(1000, standings={**ASLEEP, **standing("tree", "mean", tree=1.0, mean=0.3)})) == ["mean"]
@@ -169,7 +169,7 @@ def test_measured_costs_come_before_declared_ones_and_are_remembered() -> None:
     assert run.plan(seen(40, 4.0)).actions == (SwitchAlternate("forecast", "arima"),)
 
 
-def test_an_alternate_of_unknown_cost_is_tried_once_and_given_up_where_it_is_not_carried() -> None:
+def test_an_alternate_of_unknown_cost_is_tried_once() -> None:
     of = graph({"cheap": (0.5, 0.001), "best": (1.0, None)})
     run = OneRun(HighestValue())
     (tried,) = run.plan(observed(100, 0.0, of=of, standings=ASLEEP)).actions
@@ -184,7 +184,7 @@ def test_an_alternate_of_unknown_cost_is_tried_once_and_given_up_where_it_is_not
         assert run.plan(observed(100, float(second), **after)).actions == ()
 
 
-def test_a_rate_that_is_unknown_is_named_and_what_may_not_run_is_left_all_the_same() -> None:
+def test_an_unknown_rate_is_named_and_a_forbidden_alternate_still_left() -> None:
     plan = HighestValue().plan(observed(math.nan, runs={"forecast": "tree"}, standings=ASLEEP))
     assert plan.actions == ()
     assert [str(each) for each in plan.unknown] == ["cannot choose: arrival rate of 'meters' unknown"]
@@ -224,7 +224,7 @@ def test_nothing_is_switched_for_value_alone_while_records_are_late(latency: flo
     assert switched(late) == to
 
 
-def test_while_its_last_switch_is_under_way_an_element_is_not_switched_for_value() -> None:
+def test_an_element_under_switch_is_not_switched_for_value() -> None:
     under_way = {"meters": Composition(0, {"forecast": "mean"}, {"split": "asleep"})}
     assert switched(observed(10, runs={"forecast": "tree"}, standings=ASLEEP, effective=under_way)) == []
     there = {"meters": Composition(1, {"forecast": "tree"}, {"split": "asleep"})}
@@ -255,7 +255,7 @@ def test_it_does_not_flap_where_rates_and_values_are_noise(rounds: list[tuple[fl
     )
 )
 @settings(deadline=None, max_examples=examples(100))
-def test_it_never_leaves_the_allowed_set_and_never_moves_what_may_stay_for_nothing(rounds: list[Any]) -> None:
+def test_choices_stay_in_the_allowed_set_and_move_only_for_gain(rounds: list[Any]) -> None:
     run, runs = OneRun(HighestValue(settle=4.0)), {"forecast": "arima", "split": "asleep"}
     for number, (rate, allowed, hosts) in enumerate(rounds):
         guards = standing(*sorted(allowed))
@@ -320,7 +320,7 @@ def test_what_is_wrong_with_its_parameters_is_one_sentence(parameters: dict[str,
     assert not said or str(raised.value) == said
 
 
-def test_a_dataflow_without_anything_to_choose_is_refused_and_so_is_what_the_sizing_refuses() -> None:
+def test_a_dataflow_without_a_choice_or_a_sizing_is_refused() -> None:
     plain = graph({"arima": (1.0, 0.02)})
     bare = Graph("bare", plain.operators[:2] + plain.operators[3:4], (Edge("meters", "forecast"), Edge("forecast", "out")))
     context = Context(lay_out(bare), {"vm": VM})
@@ -363,7 +363,7 @@ def test_in_a_burst_a_cheaper_alternate_runs_and_the_best_one_comes_back(fused: 
     assert element.switches == 3
 
 
-def test_what_a_stage_works_counts_once_where_its_source_has_the_figure_of_all() -> None:
+def test_a_stages_work_counts_once_if_its_source_has_the_total() -> None:
     """Simulated queries are measured stage by stage, and the first operator of one has its figure."""
     plant = make_plant(
         lay_out(graph()),

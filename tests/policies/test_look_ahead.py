@@ -79,7 +79,7 @@ def backlog(observation):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_on_a_dataflow_with_two_inputs_and_hosts_that_vary_the_load_is_carried_through_a_rise_and_a_fall(name):
+def test_a_rise_and_a_fall_are_carried_with_two_inputs_on_varying_hosts(name):
     seen = []
     forecast = "" if name in ("caf", "waaf") else ":forecast=oracle"
     _, found = run(named(name + forecast), look=seen.append, speeds=SpeedWalk().over(LONG))
@@ -92,7 +92,7 @@ def test_on_a_dataflow_with_two_inputs_and_hosts_that_vary_the_load_is_carried_t
     assert any("retracted" in decision.note or decision.outcomes for decision in found.decisions)
 
 
-def test_plasticc_has_its_hosts_up_when_a_foreseen_step_comes_and_caf_does_not():
+def test_plasticc_has_hosts_up_at_a_forecast_step_and_caf_does_not():
     def met(policy):
         seen = []
         run(policy, look=seen.append, graph=PLAIN)
@@ -142,7 +142,7 @@ class Blind:
 
 @pytest.mark.parametrize("known", [0, 2])
 @pytest.mark.parametrize("kind", [Plasticc, Pessimistic])
-def test_where_a_forecast_is_unknown_the_present_is_taken_to_last_and_that_is_said(kind, known):
+def test_without_a_forecast_the_present_lasts_and_this_is_reported(kind, known):
     seen = []
     _, found = run(kind(forecast=Blind(known)), look=seen.append)
     assert backlog(seen[-1]) < 300 * 45
@@ -155,7 +155,7 @@ def test_a_goal_that_no_plan_reaches_is_said_with_by_how_much_and_why():
     assert any("below the goal" in note and "at most 3 hosts may be leased" in note for note in notes)
 
 
-def test_plans_that_were_given_up_and_actions_that_were_reversed_are_counted_apart_and_shown():
+def test_dropped_plans_and_reversed_actions_are_counted_separately():
     _, found = run(Plasticc(forecast="oracle", error=0.3, horizon=HOUR))
     said = [decision.note for decision in found.decisions if "so far" in decision.note]
     assert said
@@ -170,7 +170,7 @@ def test_an_oracle_is_refused_where_nothing_is_known_of_the_run():
     refuse_unsupported(Latest(forecast="oracle"), plant.context)
 
 
-def test_without_the_library_a_policy_that_forecasts_is_refused_in_one_sentence(monkeypatch):
+def test_a_forecasting_policy_without_its_library_is_refused(monkeypatch):
     plant, _ = run(Latest(), seconds=300.0)
     monkeypatch.setattr("elastream.policies.forecasting.seasonal.find_spec", lambda _: None)
     with pytest.raises(DataflowError, match=r"pip install 'elastream\[forecast\]'"):
@@ -178,7 +178,7 @@ def test_without_the_library_a_policy_that_forecasts_is_refused_in_one_sentence(
     refuse_unsupported(Latest(), plant.context)
 
 
-def test_settings_are_taken_from_the_command_line_and_wrong_ones_are_refused():
+def test_settings_come_from_the_command_line_and_wrong_ones_are_refused():
     policy = named("plasticc:horizon=1h,step=10m,season=2h,forecast=real")
     assert (policy.horizon, policy.step) == (HOUR, 600.0)
     assert policy.forecaster == BackTested((2 * HOUR,))

@@ -45,7 +45,7 @@ def test_load_classes_go_by_cpu_and_by_queue():
 
 
 @pytest.mark.parametrize("rate", [100.0, 100_000.0])
-def test_a_queue_is_long_by_the_seconds_that_its_worker_takes_for_it_at_any_rate(rate):
+def test_a_queue_is_long_by_the_seconds_its_worker_needs(rate):
     three = replace(
         workers([0.5] * 4, queue=[2 * rate, 20 * rate, 500.0, 2000.0]), processed=np.array([rate, rate, 0.0, math.nan])
     )
@@ -102,7 +102,7 @@ def test_of_a_node_the_least_loaded_worker_is_the_one():
     assert decide([0.95, 0.5, 0.3], [0, 0, 0], node=[0, 1, 1]).worker == 2
 
 
-def test_where_exchanges_are_unknown_a_full_worker_is_relieved_all_the_same():
+def test_a_full_worker_is_relieved_even_without_exchanges():
     pair = decide([1.0, 0.2], [0, 0, 0], exchange=UNMEASURED, load=[0.1, 0.4, 0.5])
     assert (pair.case, pair.task, pair.worker) == (Case.BALANCE, 1, 1)
     assert math.isnan(pair.change)
@@ -112,7 +112,7 @@ def test_where_exchanges_are_unknown_nothing_is_brought_together():
     assert decide([0.2, 0.2], [0, 1, 1], exchange=UNMEASURED).task == -1
 
 
-def test_as_published_a_task_that_does_nothing_may_be_moved_off_a_full_worker():
+def test_as_published_an_idle_task_may_move_off_a_full_worker():
     load = [0.5, 0.0, 0.5]
     exchange = pairs((1, 3, 5.0))
     published = decide([1.0, 0.1], [0, 0, 0, 1], exchange, [*load, 0.1])
@@ -121,7 +121,7 @@ def test_as_published_a_task_that_does_nothing_may_be_moved_off_a_full_worker():
     assert relieving.task in (0, 2)
 
 
-def test_with_relief_a_lone_heavy_task_is_not_pushed_around_and_the_next_worker_is_asked():
+def test_with_relief_a_lone_heavy_task_stays_and_the_next_worker_tries():
     pair = decide([1.0, 0.95, 0.1], [0, 1, 1], UNMEASURED, [1.0, 0.5, 0.45], rules=OtdRules())
     assert pair.task in (1, 2)
     assert decide([1.0, 0.1], [0], UNMEASURED, [1.0], rules=OtdRules()).task == -1
@@ -154,7 +154,7 @@ def test_the_policy_moves_one_task_a_round_and_waits_between_rounds():
 
 
 @pytest.mark.parametrize("times", [(5.0, 10.0), (5.0, 7.0, 9.0, 11.0)], ids=["its own period", "a shorter period"])
-def test_a_move_that_did_not_come_about_is_not_requested_again_until_something_moved(times):
+def test_a_failed_move_is_not_repeated_until_something_moved(times):
     policy = OneRun(Otd())
     actions = [action for time in times for action in policy.plan(together(time)).actions]
     assert actions[0] == MoveTask(TaskId("a", 0), "h2")

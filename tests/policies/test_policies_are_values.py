@@ -27,7 +27,7 @@ def test_a_policy_holds_settings_only_and_none_of_them_can_be_set(name: str) -> 
 
 
 @pytest.mark.parametrize("name", EVERY)
-def test_a_policy_decides_something_here_so_that_the_property_below_says_something(name: str) -> None:
+def test_a_policy_acts_on_the_load_of_the_property_below(name: str) -> None:
     if name == "even":
         pytest.skip("tasks are placed evenly from the start")
     seen = looped(EVERY[name](), plant(name, RISING), 19)
@@ -37,7 +37,7 @@ def test_a_policy_decides_something_here_so_that_the_property_below_says_somethi
 @pytest.mark.parametrize("name", EVERY)
 @given(loads=st.lists(st.sampled_from([0, 50, 300, 900]), min_size=4, max_size=16))
 @settings(max_examples=examples(20))
-def test_one_object_answers_two_loops_alike_one_after_the_other_and_in_turns(name: str, loads: list[int]) -> None:
+def test_one_object_answers_two_loops_alike_in_any_order(name: str, loads: list[int]) -> None:
     policy, rounds = EVERY[name](), len(loads) - 1
     first = looped(policy, plant(name, loads), rounds)
     assert answers(looped(policy, plant(name, loads), rounds)) == answers(first)

@@ -103,13 +103,13 @@ def test_a_step_of_the_load_is_answered_at_once_with_all_hosts_it_needs():
     assert plan[0].why.startswith("280/s needs 2.8 cores, to be filled to 77% at most")
 
 
-def test_hosts_that_are_coming_count_so_the_same_need_is_not_answered_twice():
+def test_starting_hosts_count_so_a_need_is_not_answered_twice():
     coming = [host(f"h{n}", HostState.STARTING, 998.0) for n in (2, 3, 4, 5, 6)]
     assert Threshold().plan(observe([host("h1"), *coming], 280.0, before=50.0, processed=90.0)).actions == ()
 
 
 @pytest.mark.parametrize("processed", [50.0, 20.0])
-def test_what_the_first_batches_of_a_run_work_leases_no_host_as_long_as_nothing_is_late(processed):
+def test_the_first_batches_lease_no_host_while_nothing_is_late(processed):
     def seen(seconds):
         early = observe([host("h1")], 50.0, seen_for=seconds)
         dear = [replace(sample, operators=frame(50.0, processed, work=0.05)) for sample in early.history]
@@ -119,7 +119,7 @@ def test_what_the_first_batches_of_a_run_work_leases_no_host_as_long_as_nothing_
     assert LeaseHost in kinds(Threshold().plan(seen(30)).actions)
 
 
-def test_that_state_partitions_are_too_few_is_said_once_it_was_so_for_three_rounds_of_a_warm_run():
+def test_too_few_state_partitions_are_reported_after_three_warm_rounds():
     """The first batches of a run, small ones at a jump of the load and those of hosts that come work more a record."""
 
     def seen(seconds, at):
@@ -153,12 +153,12 @@ def test_no_host_goes_while_the_rate_rises_so_that_it_would_soon_be_missed():
     assert DrainHost not in kinds(Threshold(settle=10.0).plan(rising).actions)
 
 
-def test_a_queue_that_is_worked_off_within_the_target_is_not_late_though_nothing_arrives():
+def test_a_queue_served_within_the_target_is_not_late():
     ending = observe([host("h1"), host("h2")], 0.0, before=100.0, processed=100.0, backlog=50.0, parallelism=1)
     assert not any(isinstance(action, SetParallelism) for action in Threshold().plan(ending).actions)
 
 
-def test_no_more_hosts_are_leased_than_allowed_and_that_these_are_too_few_is_said():
+def test_no_more_than_max_hosts_are_leased_and_a_shortage_is_reported():
     plan = Threshold().plan(observe([host("h1")], 900.0, max_hosts=3))
     assert kinds(plan.actions) == [LeaseHost, LeaseHost]
     # (900/s x 0.01 core-seconds, and 5.75 cores for what waits until hosts work) at 77 % of a core a host.
@@ -168,11 +168,11 @@ def test_no_more_hosts_are_leased_than_allowed_and_that_these_are_too_few_is_sai
 
 
 @pytest.mark.parametrize("arriving", [120.0, 75.0, 0.0])
-def test_nothing_is_said_of_how_many_hosts_may_be_leased_where_they_suffice(arriving):
+def test_max_hosts_is_not_mentioned_if_it_suffices(arriving):
     assert Threshold().plan(observe([host("h1")], arriving, max_hosts=3)).remarks == ()
 
 
-def test_late_backlog_is_worked_off_within_the_time_that_a_host_takes_to_start():
+def test_late_backlog_is_to_be_served_within_a_hosts_start_time():
     # 70/s fill one host; 540 records, 140 of them within the target latency: 400 x 0.01 / 4 s is one core more.
     plan = Threshold().plan(observe([host("h1")], 70.0, processed=70.0, backlog=540.0)).actions
     assert kinds(plan) == [LeaseHost, LeaseHost]
@@ -180,7 +180,7 @@ def test_late_backlog_is_worked_off_within_the_time_that_a_host_takes_to_start()
 
 
 @pytest.mark.parametrize("arriving", [1.0, 0.2])
-def test_what_is_left_of_a_burst_is_no_dearer_for_a_load_that_has_fallen_to_a_trickle(arriving):
+def test_the_rest_of_a_burst_costs_no_more_after_the_load_has_fallen(arriving):
     """Batches work 0.3 cores whatever they hold: shared by a record a second that is 0.3 core-seconds, and not 0.01."""
     rates = [20.0 + 2.0 * n for n in range(30)]
     seen = observe([host("h1")], arriving, processed=80.0, backlog=950.0, max_hosts=99)
@@ -208,7 +208,7 @@ def test_late_hosts_are_waited_for_after_one_has_just_come():
     assert LeaseHost not in kinds(Threshold().plan(observe(leases, 30.0, processed=25.0, before=25.0, p99=9.0)).actions)
 
 
-def test_fewer_hosts_than_the_minimum_are_filled_up_though_nothing_is_known():
+def test_min_hosts_is_restored_even_without_metrics():
     observation = replace(observe([host("h1")], math.nan, min_hosts=3), history=())
     assert kinds(Threshold().plan(observation).actions) == [LeaseHost, LeaseHost]
 
@@ -218,7 +218,7 @@ def test_spare_hosts_are_kept_above_need():
     assert Threshold(spare=1).plan(observe([host("h1"), host("h2")], 10.0)).actions == ()
 
 
-def test_at_most_half_of_the_hosts_are_drained_those_with_fewest_tasks_first():
+def test_at_most_half_of_the_hosts_drain_those_with_fewest_tasks_first():
     plan = Threshold().plan(observe([host("h1"), host("h2"), host("h3")], 20.0, tasks=(0, 0, 1, 2, 2))).actions
     assert plan == (DrainHost("h2"),)
 
@@ -254,7 +254,7 @@ def test_no_host_is_drained_while(leases):
 
 
 @pytest.mark.parametrize(("cool_down", "goes"), [(20.0, []), (5.0, [DrainHost])])
-def test_no_host_goes_before_it_shows_whether_the_last_one_that_went_is_missed(cool_down, goes):
+def test_no_host_goes_before_the_last_release_has_shown_its_effect(cool_down, goes):
     policy = Threshold(settle=10.0, cool_down=cool_down)
     draining = [host("h1"), host("h2"), host("h3", HostState.DRAINING, changed=998.0)]
     memory = policy.plan(observe(draining, 20.0, tasks=(0, 1))).memory
@@ -268,7 +268,7 @@ def test_a_drained_host_is_released_once_it_holds_no_task():
     assert Threshold().plan(observe(leases, 20.0, tasks=(0, 0))).actions == (ReleaseHost("h2"),)
 
 
-def test_a_drain_is_cancelled_before_a_host_is_leased_when_the_load_returns():
+def test_a_returning_load_cancels_a_drain_before_leasing():
     leases = [host("h1"), host("h2", HostState.DRAINING, changed=990.0)]
     assert Threshold().plan(observe(leases, 200.0, tasks=(0, 1))).actions == (
         CancelDrain("h2"),
@@ -287,7 +287,7 @@ def test_tasks_are_moved_onto_a_host_that_has_come():
     assert {action.host for action in plan} == {"h2"}
 
 
-def test_a_source_stage_gets_as_many_instances_as_the_load_fills_slots_and_loses_them_with_the_hosts():
+def test_a_source_stages_instances_follow_the_load_and_the_hosts():
     three = [host("h1"), host("h2"), host("h3", changed=999.0)]
     # 130/s x 0.01 core-seconds at 70 % of a core a slot: two slots.
     assert SetParallelism("source", 2) in Threshold().plan(observe(three, 130.0, parallelism=1)).actions
@@ -303,7 +303,7 @@ def test_a_source_stage_keeps_the_slots_of_a_host_that_is_being_drained():
     assert SetParallelism("source", 1) in Threshold().plan(gone).actions
 
 
-def test_what_batches_cost_without_records_is_not_multiplied_by_a_step_of_the_load():
+def test_the_fixed_cost_of_batches_does_not_grow_with_the_load():
     def seen(rate):
         # Half a core for having batches, and 0.01 core-seconds a record.
         busy = frame(rate)
@@ -321,7 +321,7 @@ def test_what_batches_cost_without_records_is_not_multiplied_by_a_step_of_the_lo
     assert kinds(plan) == [LeaseHost] * 5
 
 
-def test_far_beyond_the_rates_seen_a_scattered_line_counts_with_its_error_but_no_more_than_in_proportion():
+def test_far_extrapolation_adds_the_error_but_at_most_proportion():
     rates = np.linspace(5_000.0, 15_000.0, 30)
     scattered = Line.through(rates, 0.15 + 5e-6 * rates + 0.05 * (-1.0) ** np.arange(30))
     exact = Line.through(rates, 0.15 + 5e-6 * rates)
@@ -331,7 +331,7 @@ def test_far_beyond_the_rates_seen_a_scattered_line_counts_with_its_error_but_no
     assert scattered.cores(54_000.0, 0.5) == 0.5
 
 
-def test_a_stage_whose_tasks_take_any_slot_gets_no_more_of_them_than_slots_however_high_the_load():
+def test_a_stage_gets_no_more_instances_than_slots():
     plan = Threshold().plan(observe([host("h1")], 280.0, parallelism=1)).actions
     assert SetParallelism not in kinds(plan)
 
@@ -370,7 +370,7 @@ def test_a_trend_is_followed_one_host_start_ahead():
     assert "expected in 6.0 s" in Threshold().plan(faster).actions[0].why
 
 
-def test_the_first_batches_with_records_are_no_measure_however_long_the_run_waited_for_them():
+def test_the_first_batches_with_records_are_no_measure():
     heavy = frame(50.0, work=0.05)
     first = replace(observe([host("h1")], 50.0, before=0.0), operators=heavy)
     assert Threshold().plan(first).actions == ()
@@ -379,7 +379,7 @@ def test_the_first_batches_with_records_are_no_measure_however_long_the_run_wait
 
 
 @pytest.mark.parametrize(("target", "leases"), [(2.0, 1), (20.0, 0)])
-def test_room_for_another_jump_is_what_keeps_its_records_in_time_and_no_more(target, leases):
+def test_reserve_for_a_jump_keeps_its_records_in_time_and_no_more(target, leases):
     now = observe([host("h1"), host("h2")], 100.0)
     now = replace(now, context=replace(now.context, target_latency=target))
     jumped = Surprises(np.array([[900.0], [250.0], [100.0]]), ((300.0, (150.0,) * 9), (900.0, (150.0,) * 9)))
@@ -430,7 +430,7 @@ def test_hosts_rise_and_fall_with_the_load_and_then_stand_still():
 
 
 @pytest.mark.parametrize(("rate", "before"), [(5e-324, 1.0), (5e-324, 5e-324), (1.0, 5e-324)])
-def test_a_rate_too_small_to_tell_the_work_of_a_record_asks_for_no_endless_number_of_hosts(rate, before):
+def test_a_tiny_rate_asks_for_no_endless_number_of_hosts(rate, before):
     leases = [host("h1", HostState.REQUESTED)]
     plan = Threshold().plan(observe(leases, rate, before=before, backlog=256.0, max_hosts=8)).actions
     assert kinds(plan).count(LeaseHost) <= 1
@@ -460,7 +460,7 @@ def test_a_plan_stays_within_bounds_and_never_grows_and_shrinks_at_once(rate, be
 class TestWithdrawn:
     """Hosts that wait for their provider while the need for them goes."""
 
-    def test_a_host_that_still_waits_is_withdrawn_once_the_others_have_sufficed_for_a_while(self):
+    def test_a_waiting_host_is_withdrawn_once_the_others_suffice(self):
         leases = [host("h1"), host("h2", HostState.REQUESTED, 960.0), host("h3", HostState.REQUESTED, 970.0)]
         plan = Threshold(settle=10.0).plan(observe(leases, 20.0)).actions
         assert plan == (ReleaseHost("h3"), ReleaseHost("h2"))

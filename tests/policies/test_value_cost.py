@@ -182,7 +182,7 @@ def actions(run: SimulatedRun, kind: type) -> list[tuple[float, object]]:
     return [(d.time, o.action) for d in run.decisions for o in d.done if isinstance(o.action, kind)]
 
 
-def test_a_jump_is_met_by_an_alternate_first_and_by_hosts_where_that_does_not_do() -> None:
+def test_a_jump_is_met_by_an_alternate_first_and_then_by_hosts() -> None:
     of = replace(
         CASES["grid, hours"], loads={"meters": steps((10, 1800), (40, 1800)), "weather": constant(1, 3600)}, seconds=3600.0
     )
@@ -195,7 +195,7 @@ def test_a_jump_is_met_by_an_alternate_first_and_by_hosts_where_that_does_not_do
     assert all(action.why for _, action in actions(run, SetParallelism))  # type: ignore[attr-defined]
 
 
-def test_hosts_go_when_the_load_has_gone_and_only_at_the_end_of_what_is_paid() -> None:
+def test_hosts_go_after_the_load_at_the_end_of_their_paid_time() -> None:
     of = replace(
         CASES["grid, hours"], loads={"meters": steps((60, 1800), (1, 6000)), "weather": constant(1, 7800)}, seconds=7800.0
     )
@@ -213,7 +213,7 @@ def test_a_goal_of_everything_leaves_nothing_waiting() -> None:
     assert processed(run, of) > 0.99
 
 
-def test_with_too_few_hosts_the_plan_says_what_is_missing_and_the_run_goes_on() -> None:
+def test_with_too_few_hosts_the_shortfall_is_reported_and_the_run_goes_on() -> None:
     of = replace(CASES["line, seconds"], max_hosts=4, types=BY_SECOND[:1])
     run, seen = of.run(Centralised())
     assert max(len(each.leases) for each in seen) == 4
@@ -221,7 +221,7 @@ def test_with_too_few_hosts_the_plan_says_what_is_missing_and_the_run_goes_on() 
     assert any("below the goal, for want of" in note and "at most 4 hosts may be leased" in note for note in notes)
 
 
-def test_a_policy_that_knows_no_rates_and_no_costs_does_nothing_and_says_so() -> None:
+def test_a_policy_without_rates_and_costs_does_nothing_and_reports_it() -> None:
     of = CASES["line, seconds"]
     plant = of.plant()
     plant.advance(60.0)
@@ -246,7 +246,7 @@ def hidden(observation: Observation, but: str) -> Observation:
     )
 
 
-def test_a_scheduler_of_the_sharded_policy_decides_the_same_where_all_other_operators_are_hidden() -> None:
+def test_a_sharded_scheduler_decides_without_the_other_operators() -> None:
     of = replace(CASES["grid, hours"], types=PRICES[1:2])
     policy = Sharded(instant=120.0)
     run, seen = of.run(policy)
@@ -271,7 +271,7 @@ def test_a_scheduler_of_the_sharded_policy_decides_the_same_where_all_other_oper
 @pytest.mark.parametrize(
     "text", ["ce:throughput=0", "ce:throughput=1.2", "sh:tolerance=0.9", "ce:alternates=0", "ce:instant=0"]
 )
-def test_settings_with_which_nothing_can_be_reached_are_refused_in_one_sentence(text: str) -> None:
+def test_settings_that_reach_nothing_are_refused_in_one_sentence(text: str) -> None:
     with pytest.raises(ElastreamError, match=r"must be|above 0"):
         made(POLICY, *named_in(text, POLICY), References(Path()))
 

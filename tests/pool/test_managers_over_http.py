@@ -243,7 +243,7 @@ def test_messages_that_come_twice_late_or_unanswered_change_nothing(mode: str, t
         assert sorted(history[1::2]) == sorted(region.state.region.hosts), "leased once, nothing released"
 
 
-def test_a_region_with_a_wrong_token_ends_and_one_that_met_its_manager_before_goes_on(server, tmp_path, caplog) -> None:
+def test_a_new_region_with_a_wrong_token_ends_and_a_known_one_goes_on(server, tmp_path, caplog) -> None:
     _, url = server
     kind = HostType("small", cores=1.0, slots=1, region="east")
 

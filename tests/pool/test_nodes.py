@@ -432,11 +432,11 @@ def order(term: int, *hosts: str, kind: str = "small", **about) -> RegionOrder:
     return RegionOrder("east", term, tuple((host, kind) for host in hosts), **about)
 
 
-def test_a_region_asks_for_the_smallest_hosts_that_make_its_spare_capacity_good():
+def test_a_region_requests_the_smallest_hosts_that_restore_its_spare():
     assert region(Cloud()).report(0.0).add == ("small", "small")
 
 
-def test_hosts_on_order_count_as_spare_before_they_are_leased_and_hosts_to_be_left_do_not():
+def test_ordered_hosts_count_as_spare_and_leaving_hosts_do_not():
     node = region(Cloud())
     node.hear(order(1, "h1", "h2"), 0.0)
     assert node.report(1.0).add == ()
@@ -455,7 +455,7 @@ def test_a_region_would_release_empty_hosts_and_drain_hardly_used_ones():
     assert (said.up, said.release, said.drain, said.idlest) == (("h1", "h2", "h3"), ("h3",), (), "h2")
 
 
-def test_a_region_that_starts_again_takes_no_host_for_empty_before_it_has_heard_how_used_they_are(tmp_path):
+def test_a_restarted_region_takes_no_host_for_empty_without_reports(tmp_path):
     cloud = Cloud()
     rules = RegionRules(spare=0)
     node = region(cloud, StateLog(tmp_path / "j", "east"), rules)
@@ -509,7 +509,7 @@ def test_an_unknown_type_is_reported():
     assert node.act() == ["h1 cannot be leased: there is no host type 'huge' here"]
 
 
-def test_a_lease_that_a_crash_cut_short_is_not_tried_again_and_counts_as_lost_after_a_while(tmp_path):
+def test_an_interrupted_lease_is_not_repeated_and_counts_as_lost_later(tmp_path):
     cloud = Cloud()
     cloud.fate = "before"
     node = region(cloud, StateLog(tmp_path / "j", "east"))
@@ -523,7 +523,7 @@ def test_a_lease_that_a_crash_cut_short_is_not_tried_again_and_counts_as_lost_af
     assert node.report(20.0).coming == ()
 
 
-def test_a_region_that_lost_its_journal_is_heard_again_and_leases_nothing_twice():
+def test_a_region_without_its_journal_rejoins_and_leases_nothing_twice():
     manager = arbiter()
     cloud = Cloud()
     node = region(cloud)
@@ -649,7 +649,7 @@ class Full:
         return getattr(self.file, name)
 
 
-def test_nothing_is_placed_on_a_host_that_is_to_be_left_and_a_placement_keeps_its_host():
+def test_nothing_is_placed_on_a_leaving_host():
     mine = holder.hear(Application("a", granted={"h1": 0.0}), View("a", 1, (("h1", "small", 1), ("h2", "small", 1))))
     two = (("h1", "small", 2), ("h2", "small", 2))
     mine = holder.hear(mine, View("a", 2, two, (("h1", "hardly used"), ("h2", "hardly used"))))
@@ -680,7 +680,7 @@ def test_a_request_that_no_region_may_meet_is_refused_with_the_reason():
     assert "there is no host type 'huge'" in node.claim(Claim("a", 3, 1, (), asks=("huge",)), key).refused
 
 
-def test_a_clock_that_is_set_makes_no_member_silent_and_a_recall_of_before_ends_in_time(tmp_path):
+def test_setting_the_clock_silences_no_member_and_recalls_end_in_time(tmp_path):
     """The process goes by a clock of its own; the next one by the machine's, which was set back by an hour meanwhile."""
     wall, passed = [1e6], [0.0]
     clock = steady(lambda: wall[0], lambda: passed[0])

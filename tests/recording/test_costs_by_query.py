@@ -15,7 +15,7 @@ from elastream.core.metrics import Metric
 from elastream.core.observation import MicroBatch
 from elastream.errors import CloudError
 from elastream.policies.threshold import Threshold
-from elastream.recording.costs import CostSplit, queries_of, split
+from elastream.recording.costs import CostSplit, queries_of, records_from_sources, split
 from elastream.recording.observer import describe_run
 from elastream.recording.recorder import Collector
 from elastream.report.page import costs_text
@@ -112,3 +112,11 @@ def test_records_are_counted_by_micro_batches_of_queries_with_sources_where_ther
     assert going.records == pytest.approx(4.0 * seen.overall(Metric.THROUGHPUT))
     going.observed(replace(seen, batches=(MicroBatch(first, 0.0, 1.0, 70.0), MicroBatch("another", 0.0, 1.0, 70.0))))
     assert going.records == 70.0
+
+
+def test_records_of_a_query_that_reads_a_source_and_an_edge_are_not_counted():
+    batches = [MicroBatch("first", 0.0, 1.0, 10.0), MicroBatch("second", 0.0, 1.0, 7.0)]
+    queries = {"first": ("source", "map"), "second": ("join", "sink")}
+    assert records_from_sources(batches, queries, ["source"], ["join"]) == 10.0
+    mixed = {**queries, "second": ("other", "join", "sink")}
+    assert records_from_sources(batches, mixed, ["source", "other"], ["join"]) == 0.0

@@ -6,8 +6,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from elastream.control.loop import Loop
 from elastream.core.alarm import Alarm
@@ -24,7 +22,7 @@ from elastream.errors import EnvironmentProblem, InputError
 from elastream.policies.threshold import Threshold
 from elastream.recording.observer import Ending, describe_run
 from elastream.recording.recorder import Collector, Recorder, Recording
-from elastream.report.summary import mixture_quantile, summarise
+from elastream.report.summary import summarise
 from support.example_run import example_events, example_header, example_recording, lacking_decisions
 from support.fake_plant import BIG, SMALL, FakePlant
 
@@ -165,22 +163,6 @@ def test_figures_that_the_plant_counted_itself_are_taken_from_its_ending():
     assert math.isnan(summary.within_target)
 
 
-def test_quantiles_of_equal_periods_are_those_of_one():
-    ones = np.ones(20)
-    assert mixture_quantile(0.5, ones, 0.2 * ones, 0.9 * ones) == pytest.approx(0.2)
-    assert mixture_quantile(0.99, ones, 0.2 * ones, 0.9 * ones) == pytest.approx(0.9)
-
-
-@given(st.lists(st.tuples(*[st.floats(0, 9)] * 3), min_size=1, max_size=20), st.floats(0.01, 0.99))
-def test_a_quantile_of_a_mixture_is_where_its_distributions_add_up_to_it(several, q):
-    weights, p50, width = (np.array(column) + 0.01 for column in zip(*several, strict=True))
-    p99 = p50 + width
-    knots = np.unique(np.concatenate([[0.0], p50, p99]))
-    curves = [np.interp(knots, [0.0, m, h], [0.0, 0.5, 0.99], right=1.0) for m, h in zip(p50, p99, strict=True)]
-    expected = np.interp(q, np.average(curves, axis=0, weights=weights), knots)
-    assert mixture_quantile(q, weights, p50, p99) == pytest.approx(expected, rel=1e-6)
-
-
 def test_the_longest_batch_is_that_of_all_queries_and_of_the_whole_run():
     collector = Collector()
     collector.started(example_header())
@@ -195,15 +177,6 @@ def test_the_static_provision_of_the_peak_stands_beside_the_cost():
     summary, (kind,) = summarise(recording), recording.host_types
     assert summary.static_hosts > summary.peak_hosts, "at a target utilisation of 0.7"
     assert summary.static_cost == summary.static_hosts * kind.billing.units(summary.seconds) * kind.price
-
-
-def test_a_bad_period_weighs_as_much_as_its_records():
-    p50, p99 = np.array([0.2, 10.0]), np.array([1.0, 20.0])
-    assert mixture_quantile(0.5, np.array([99.0, 1.0]), p50, p99) < 0.3
-    assert mixture_quantile(0.99, np.array([99.0, 1.0]), p50, p99) <= 1.0 + 9.5
-    assert mixture_quantile(0.5, np.array([1.0, 99.0]), p50, p99) > 9.0
-    assert mixture_quantile(0.5, np.array([1.0, 0.0]), p50, p99) == pytest.approx(0.2)
-    assert math.isnan(mixture_quantile(0.5, np.zeros(2), p50, p99))
 
 
 def test_a_header_describes_the_dataflow_and_what_can_be_leased():

@@ -17,8 +17,7 @@ from elastream.core.wording import amount, duration_text
 from elastream.errors import EnvironmentProblem
 from elastream.recording.observer import Ending, Header
 from elastream.recording.recorder import Collector, Recorder, Recording
-from elastream.report.page import write_report
-from elastream.report.page import SHOWN, cards, render, report_problem
+from elastream.report.page import SHOWN, cards, render, report_problem, write_report
 from elastream.report.summary import summarise
 from elastream.report.timeline import timeline
 from support.example_run import example_events, example_header, example_recording, lacking_decisions, play

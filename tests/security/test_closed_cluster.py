@@ -66,7 +66,7 @@ def knock(closed: Closed, settings: dict[str, str]) -> None:
         env.shutdown()
 
 
-def test_an_application_that_does_not_know_the_secret_is_refused_and_one_that_does_is_not(closed):
+def test_only_an_application_that_knows_the_secret_is_accepted(closed):
     knock(closed, closed.cluster.secrets.session_settings)
     with pytest.raises(Py4JError):
         knock(closed, {})

@@ -45,7 +45,7 @@ def refusals(told) -> dict[str, str]:
     return {m.region: m.refused for m in told if isinstance(m, RegionOrder) and m.refused}
 
 
-def test_a_host_that_is_requested_is_ordered_comes_up_and_goes_to_an_application() -> None:
+def test_a_requested_host_is_ordered_comes_up_and_is_assigned() -> None:
     state, told = decide(RULES, start(), 0.0, [asks(add=("small",))])
     assert (orders(told), views(told)) == ({"east": ("h10",)}, {})
     state, told = decide(RULES, state, 60.0, [asks(up=("h10",), number=2, seen=2)])
@@ -59,7 +59,7 @@ def test_no_two_hosts_have_one_name() -> None:
     assert state.next_number == 13
 
 
-def test_an_unacknowledged_order_is_sent_again_and_its_region_may_request_nothing_until_then() -> None:
+def test_an_unacknowledged_order_is_repeated_and_blocks_its_region() -> None:
     state, first = decide(RULES, start(), 0.0, [asks(add=("small",))])
     state, second = decide(RULES, state, 60.0, [asks(add=("small",), number=2)])
     assert orders(first) == orders(second)
@@ -112,7 +112,7 @@ def test_the_preferred_region_itself_may_grow() -> None:
     assert orders(decide(rules, start(), 0.0, [asks(add=("small",))])[1]) == {"east": ("h10",)}
 
 
-def test_a_host_to_be_drained_is_withheld_and_struck_off_when_its_application_lets_go() -> None:
+def test_a_draining_host_is_withheld_and_removed_once_released() -> None:
     state, told = decide(RULES, start(h1=viewed(), h2=viewed()), 0.0, [asks(up=("h1", "h2"), drain=("h1",))])
     assert views(told) == {"a": (("h1", "h2"), ("h1",))}
     assert orders(told) == {}
@@ -144,7 +144,7 @@ def test_a_drain_is_cancelled_when_the_application_refuses() -> None:
     assert state.hosts["h1"].tenure is Tenure.HELD
 
 
-def test_letting_go_of_a_host_whose_drain_was_cancelled_meanwhile_does_not_free_it() -> None:
+def test_releasing_a_host_after_its_drain_was_cancelled_frees_nothing() -> None:
     """The application that let go will read that the host is its own again; nobody else may get it."""
     state, _ = decide(RULES, start(h1=viewed(), h2=viewed()), 0.0, [asks(up=("h1", "h2"), drain=("h1",))])
     state, _ = decide(RULES, state, 100.0, [])
@@ -152,7 +152,7 @@ def test_letting_go_of_a_host_whose_drain_was_cancelled_meanwhile_does_not_free_
     assert state.hosts["h1"].owner == "a"
 
 
-def test_a_report_that_comes_again_after_its_drain_was_cancelled_drains_nothing() -> None:
+def test_a_repeated_report_after_a_cancelled_drain_drains_nothing() -> None:
     report = asks(up=("h1", "h2"), drain=("h1",))
     state, _ = decide(RULES, start(h1=viewed(), h2=viewed()), 0.0, [report])
     state, _ = decide(RULES, state, 100.0, [])
@@ -171,7 +171,7 @@ def test_a_host_that_its_region_lost_leaves_every_view() -> None:
     assert views(told) == {"a": (("h2",), ())}
 
 
-def test_a_free_host_goes_to_the_application_with_the_least_spare_for_its_priority() -> None:
+def test_a_free_host_goes_to_the_least_spare_per_priority() -> None:
     said = [Claim("a", 1, 1, (), spare=(("east", 3),)), Claim("b", 1, 1, (), spare=(("east", 2),))]
     for priority, owner in ((1.0, "b"), (2.0, "a")):
         state = start(priority, h1=HostRecord("east", "small", Tenure.FREE))
@@ -235,7 +235,7 @@ def test_no_host_is_left_where_that_would_not_be_fair(a: int, b: int, priority: 
     assert views(beside(a, b, priority)[1]) == {}
 
 
-def test_who_holds_nothing_at_all_gets_the_last_empty_host_whatever_the_priorities() -> None:
+def test_an_application_without_hosts_gets_the_last_empty_one() -> None:
     said = [Claim("a", 1, 1, THREE, spare=(("east", 1),)), Claim("b", 1, 1, ())]
     _, told = decide(RULES, start(9.0, **dict.fromkeys(THREE, viewed())), 0.0, [asks(up=THREE, empty=("h3",)), *said])
     assert views(told) == {"a": (THREE, ("h3",))}
@@ -252,7 +252,7 @@ def test_one_host_at_a_time_is_left_and_one_that_is_coming_is_waited_for() -> No
     assert views(decide(RULES, coming, 0.0, [asks(up=THREE, coming=("h4",), empty=("h2",)), *said])[1]) == {}
 
 
-def test_a_host_that_is_not_left_for_its_heir_in_time_stays_and_no_region_is_notified() -> None:
+def test_a_host_not_left_in_time_stays_and_no_region_is_notified() -> None:
     state, _ = beside(2, 0)
     state, told = decide(RULES, state, 100.0, [])
     assert (state.hosts["h3"].tenure, state.hosts["h3"].owner, state.hosts["h3"].heir) == (Tenure.HELD, "a", "")
@@ -314,7 +314,7 @@ def demand(**hosts: HostRecord) -> Arbiter:
     return replace(start(**records), kinds={kind.name: kind for kind in (EAST, WEST)})
 
 
-def test_a_request_that_no_free_host_meets_is_ordered_of_its_region_and_granted_when_that_is_up() -> None:
+def test_an_unmet_request_is_ordered_and_granted_once_its_host_is_up() -> None:
     state, told = decide(DEMAND, demand(), 0.0, [asks(), requested("a", 1)])
     assert orders(told) == {"east": ("h10",)}
     state, told = decide(DEMAND, state, 0.5, [requested("a", 2)])
@@ -328,7 +328,7 @@ def test_no_host_is_ordered_of_a_region_that_is_not_heard() -> None:
     assert (dict(state.hosts), state.applications["a"].refused) == ({}, "the manager of east is not heard")
 
 
-def test_where_no_region_may_grow_a_host_is_recalled_for_who_is_entitled_with_the_reason() -> None:
+def test_without_growth_a_host_is_recalled_for_the_entitled_application() -> None:
     state = demand(h1=viewed(), h2=viewed())
     state, _ = decide(DEMAND, state, 0.0, [asks(up=("h1", "h2")), requested("b", 1)])
     (recalled,) = view_for(state, "a").recalled
@@ -361,7 +361,7 @@ def test_how_used_hosts_are_reaches_their_region_only() -> None:
     assert order_for(state, "west").used == (("h2", 0, None),)
 
 
-def test_a_host_that_comes_up_goes_to_who_requested_it_though_its_region_would_give_it_back() -> None:
+def test_a_new_host_goes_to_its_requester_before_its_region_drops_it() -> None:
     state, _ = decide(DEMAND, demand(), 0.0, [asks(), requested("a", 1)])
     report = asks(number=2, seen=2, up=("h10",), release=("h10",), empty=("h10",))
     state, _ = decide(replace(DEMAND, settle=15.0), state, 1.0, [report, requested("a", 2)])
@@ -373,7 +373,7 @@ def test_a_host_that_comes_up_goes_to_who_requested_it_though_its_region_would_g
     assert not nobody.hosts, "nobody requests it: it goes"
 
 
-def test_a_host_that_its_region_is_rid_of_is_part_of_no_share_and_a_doubled_message_changes_nothing() -> None:
+def test_a_host_without_a_region_is_part_of_no_share() -> None:
     kinds = {"small": HostType("small", cores=1.0, region="east")}
     begun = replace(start(h0=viewed(), h1=viewed(owner="b"), h3=viewed("west", "b")), kinds=kinds)
     rules = replace(RULES, by_spare=False)

@@ -271,9 +271,7 @@ def test_a_drain_that_is_cancelled_leaves_no_trace(
 
 
 @given(st.lists(st.lists(st.booleans(), min_size=8, max_size=8), max_size=8), st.integers(1, 4), st.integers(1, 4))
-def test_lost_messages_delay_what_the_managers_agree_on_and_change_nothing_of_it(
-    arrives: list[list[bool]], east: int, west: int
-) -> None:
+def test_lost_messages_only_delay_what_managers_agree_on(arrives: list[list[bool]], east: int, west: int) -> None:
     """Regions that want a number of hosts have it, and applications hold them, once messages come through again."""
     wanted = {"east": east, "west": west}
     rules = ArbiterRules(by_spare=True)

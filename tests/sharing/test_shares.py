@@ -85,7 +85,7 @@ def test_of_two_that_differ_in_priority_alone_the_higher_has_no_fewer(capacity, 
 
 
 @given(st.integers(1, 20), NEEDS)
-def test_a_machine_more_takes_none_from_anybody_who_is_not_critical_of_a_pool_without_emergency(capacity, needs):
+def test_another_machine_takes_none_from_an_uncritical_application(capacity, needs):
     calm = {name: replace(need, critical=False) for name, need in needs.items()}
     before, after = shares(capacity, calm), shares(capacity + 1, calm)
     if sum(need.minimum for need in calm.values()) <= capacity:

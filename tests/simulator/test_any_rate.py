@@ -137,7 +137,7 @@ def test_cpu_of_a_host_is_the_part_of_its_own_cores_whatever_their_speed(speed):
     assert seen.operators.value("in", Metric.BUSY_CORES) == pytest.approx(0.5 * 4, rel=0.1)
 
 
-def test_the_queue_of_an_overloaded_operator_stays_short_and_keeps_its_records():
+def test_an_overloaded_operator_keeps_a_short_queue_and_its_records():
     graph = Graph(
         "late",
         three(0.002),
@@ -157,7 +157,7 @@ def test_the_queue_of_an_overloaded_operator_stays_short_and_keeps_its_records()
     assert plant.observe().application.value("late", Metric.LATENCY_P50) == pytest.approx(3600, rel=0.01)
 
 
-def test_the_queue_of_an_overloaded_query_stays_short_and_keeps_its_records():
+def test_an_overloaded_query_keeps_a_short_queue_and_its_records():
     plant = fused(1000, 2.0, 1, seconds=7200)
     plant.advance(7200.0)
     assert plant.network.segments["in"].queue.times.size <= 4 * MOST_FUSED_ROWS

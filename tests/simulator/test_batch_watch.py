@@ -4,25 +4,10 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from test_microbatches import plant
 
 from elastream.core.metrics import Metric
-from elastream.core.observation import MicroBatch
 from elastream.simulator import Settings
-from elastream.simulator.batch_watch import latency_quantile, latency_share
-
-batches = st.lists(
-    st.builds(
-        lambda records, newest, spread: MicroBatch("s", 0.0, 1.0, records, newest + spread, newest),
-        st.integers(1, 10_000).map(float),
-        st.floats(0, 50),
-        st.floats(0, 20),
-    ),
-    min_size=1,
-    max_size=12,
-)
 
 
 def test_before_the_first_batch_nothing_is_known_of_the_load():
@@ -56,25 +41,3 @@ def test_two_observations_at_one_time_are_of_the_same_batches():
     first = busy.observe()
     assert first.batches
     assert busy.observe().batches == first.batches
-
-
-@given(batches)
-def test_quantiles_of_latency_rise_and_stay_between_the_newest_and_the_oldest(given_batches):
-    found = [latency_quantile(given_batches, q) for q in (0.0, 0.25, 0.5, 0.99, 1.0)]
-    assert found == sorted(found)
-    assert found[0] >= min(batch.newest for batch in given_batches) - 1e-6
-    assert found[-1] <= max(batch.oldest for batch in given_batches) + 1e-5
-
-
-@given(batches, st.floats(0, 80))
-def test_so_many_records_are_within_a_limit_as_are_within_its_quantile(given_batches, limit):
-    share = latency_share(given_batches, limit)
-    assert 0 <= share <= 1
-    assert latency_share(given_batches, latency_quantile(given_batches, share)) == pytest.approx(share, abs=1e-6)
-
-
-def test_the_latencies_of_a_batch_lie_evenly_between_newest_and_oldest():
-    one = [MicroBatch("s", 0.0, 1.0, 100.0, 3.0, 1.0)]
-    assert latency_quantile(one, 0.5) == pytest.approx(2.0)
-    assert latency_share(one, 1.5) == pytest.approx(0.25)
-    assert math.isnan(latency_quantile([MicroBatch("s", 0.0, 1.0, 100.0)], 0.5))

@@ -126,7 +126,7 @@ def test_what_starting_hosts_cost_batches_is_found():
     assert calibrate(recorded(changing(), leases=(60,)), reality.context.layout, [ONE]).settings.start_delay < 0.02
 
 
-def test_hosts_that_start_beside_others_take_longer_and_by_how_much_is_found():
+def test_calibration_measures_how_much_longer_concurrent_starts_take():
     reality = changing(host_start_queue=3.0)
     recording = recorded(reality, leases=(100, 101, 102, 180))
     took = [lease.ready_at() - lease.since for lease in recording.hosts[-4:]]
@@ -136,7 +136,7 @@ def test_hosts_that_start_beside_others_take_longer_and_by_how_much_is_found():
     assert found.host_types[0].start == pytest.approx(ONE.start)
 
 
-def test_a_governor_learns_how_long_batches_take_and_not_how_long_it_is_to_the_next():
+def test_a_governor_learns_the_duration_of_batches_not_their_interval():
     flow = Dataflow("quiet, then busy")
     flow.source(None).map([Alternate("parse", str.lower, cost=0.002)], returns="word string", name="parse").sink(None)
     reality = make_plant(
@@ -225,7 +225,7 @@ def test_the_constants_of_a_real_run_are_what_its_batches_show(measured):
     assert found.told
 
 
-def test_a_run_whose_batches_are_all_of_one_size_does_not_tell_a_batch_from_its_records():
+def test_batches_of_one_size_do_not_separate_fixed_and_record_cost():
     reality = plant(hosts=2, settings=Settings(monitor=1.0, batch_interval=1.0, state_partitions=8))
     reality.network.sources["source"].load = Emissions.every(1.0, [60] * 120, spread=True)
     found = calibrate(recorded(reality, 120.0), reality.context.layout, [ONE])
@@ -235,7 +235,7 @@ def test_a_run_whose_batches_are_all_of_one_size_does_not_tell_a_batch_from_its_
     assert calibrate(recorded(changing()), changing().context.layout, [ONE]).told
 
 
-def test_latency_backlog_and_host_time_of_a_real_run_are_simulated_to_the_order_that_chance_allows(measured):
+def test_a_real_run_is_simulated_within_chance(measured):
     from elastream.evaluation.calibrated import calibration_of
 
     found, layout = calibration_of(measured, "the run")

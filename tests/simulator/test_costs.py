@@ -60,7 +60,7 @@ def test_a_key_table_weighs_costs_by_the_shares_of_its_keys(rows, otherwise):
 @given(
     rows=keys, weights=st.dictionaries(st.text("xyz", min_size=1, max_size=3), st.floats(0.1, 9.0), min_size=1, max_size=8)
 )
-def test_declared_weights_say_how_frequent_keys_are_and_those_without_a_row_run_what_all_others_do(rows, weights):
+def test_keys_without_a_row_run_the_alternate_of_all_others(rows, weights):
     settings = Settings(key_weights={"forecast": {(name,): weight for name, weight in weights.items()}})
     work, _ = cost(under(1, "c"), KeyTableBook(table(rows)), settings)
     total = sum(weights.values())
@@ -71,7 +71,7 @@ def test_an_empty_table_changes_nothing():
     assert cost(under(1, "b"), KeyTableBook(table({}))) == COSTS["b"]
 
 
-def test_what_was_measured_of_an_alternate_is_its_own_and_overrides_what_was_measured_of_the_operator():
+def test_measurements_of_an_alternate_override_those_of_its_operator():
     service = Settings().service("forecast").costing(0.5, 0.25, {"b": (0.7, None)})
     settings = Settings(services={"forecast": service})
     operator = GRAPH.by_name["forecast"]
@@ -82,7 +82,7 @@ def test_what_was_measured_of_an_alternate_is_its_own_and_overrides_what_was_mea
 
 
 @pytest.mark.parametrize("fused", [True, False])
-def test_a_key_table_is_set_on_a_running_plant_and_another_dataflow_s_is_refused(fused):
+def test_a_running_plant_takes_its_key_table_and_refuses_a_foreign_one(fused):
     book = KeyTableBook(table({"x": "a", "y": "c"}))
     plant = make_plant(
         lay_out(GRAPH, fused=fused),

@@ -29,7 +29,7 @@ def test_the_normal_quantile_is_the_known_one(level):
 @pytest.mark.parametrize(
     ("kind", "shape", "deviation"), [(DETERMINISTIC, 0, 0), (LOGNORMAL, 0.2, 0.202), (EXPONENTIAL, 0, 1)]
 )
-def test_service_times_are_1_on_average_and_vary_as_their_distribution_says(kind, shape, deviation):
+def test_service_times_average_1_and_vary_as_their_distribution(kind, shape, deviation):
     start = sequence(1, 2)
     drawn = np.array([factor(kind, shape, NONE, start, number) for number in range(40_000)])
     # 40,000 draws: the standard error of the mean is at most 0.005.
@@ -65,7 +65,7 @@ def test_flows_put_together_are_sorted_and_whole(parts):
 
 
 @given(st.lists(st.tuples(st.integers(0, 20), st.integers(1, 9)), min_size=1, max_size=60), st.floats(0.01, 0.99))
-def test_a_weighted_quantile_is_that_of_items_repeated_as_often_as_they_weigh(pairs, share):
+def test_a_weighted_quantile_equals_that_of_repeated_items(pairs, share):
     values, weights = np.array(pairs, dtype=np.float64).T
     repeated = np.sort(np.repeat(values, weights.astype(int)))
     expected = repeated[max(0, math.ceil(share * repeated.size - 1e-9) - 1)]

@@ -44,7 +44,7 @@ def test_traffic_is_spread_evenly_over_the_instances(travel):
     ]  # fmt: skip
 
 
-def test_half_of_the_traffic_of_an_even_spread_over_two_hosts_crosses_between_them():
+def test_half_of_evenly_spread_traffic_crosses_between_two_hosts():
     plant = two_operators(settings=Settings(monitor=10.0, record_bytes=SIZES))
     plant.advance(20.0)
     seen = plant.observe()
@@ -66,7 +66,7 @@ def test_before_the_first_period_is_over_the_exchange_is_unknown():
     assert not plant.observe().exchange.known
 
 
-def test_the_size_that_an_operator_declares_is_used_where_settings_give_none():
+def test_an_operators_declared_record_size_is_the_default():
     first = Operator("first", alternates=(Alternate("first", cost=0.001),), record_bytes=100.0)
     layout = chain(first, operator("second", 0.001))
     plant = make_plant(
@@ -79,7 +79,7 @@ def test_the_size_that_an_operator_declares_is_used_where_settings_give_none():
     assert plant.observe().exchange.rate == pytest.approx([1000.0], rel=0.02)
 
 
-def test_in_micro_batches_state_partitions_get_their_records_from_a_sender_that_stands_nowhere():
+def test_state_partitions_of_micro_batches_have_a_sender_without_a_host():
     graph = Graph(
         "words",
         (

@@ -31,7 +31,7 @@ def two_operators(hosts=1, queues=Queues.ITEMS, faults=(), count=2000, max_hosts
     )
 
 
-def test_a_host_that_was_leased_takes_tasks_after_its_start_and_is_paid_from_the_request():
+def test_a_leased_host_costs_from_the_request_and_takes_tasks_later():
     plant = one_queue([0.0], 1.0, settings=PLAIN)
     plant.advance(5.0)
     assert plant.apply(LeaseHost("h2", "big")).status is Status.ACCEPTED
@@ -62,7 +62,7 @@ def test_an_instance_requested_on_a_host_that_is_starting_waits_for_it():
     assert plant.network.stations[0].crew.free.tolist() == [0.0, 35.0]
 
 
-def test_what_does_not_fit_is_refused_with_the_reason_and_leaves_nothing_behind():
+def test_a_placement_that_does_not_fit_is_refused_with_its_reason():
     plant = two_operators()
     before = plant.observe()
     outcome = plant.apply(SetParallelism("first", 4))
@@ -112,7 +112,7 @@ def test_a_lost_host_loses_no_item_and_its_instances_start_elsewhere():
     assert plant.result().committed == 300
 
 
-def test_a_fault_without_a_name_takes_the_host_running_longest_and_instances_wait_for_room():
+def test_an_unnamed_fault_takes_the_oldest_host_and_its_instances_wait():
     plant = two_operators(hosts=1, faults=(HostFailure(20.0),), count=300)
     plant.advance(25.0)
     assert not plant.observe().leases
@@ -161,7 +161,7 @@ def test_bad_input_is_reported_in_one_sentence(build, error, words):
     st.sampled_from(Queues),
 )
 @example([(1.0, 0), (3.0, 0), (3.0, 0), (0.25, 0)], Queues.ITEMS)
-def test_a_run_that_chooses_its_first_hosts_places_one_instance_of_every_operator_on_them(needs, queues):
+def test_chosen_first_hosts_get_one_instance_of_every_operator(needs, queues):
     operators = [operator(f"o{number}", 0.1, cores, memory=memory) for number, (cores, memory) in enumerate(needs)]
     plant = make_plant(
         chain(*operators),

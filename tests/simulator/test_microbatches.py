@@ -74,7 +74,7 @@ def test_a_batch_lasts_for_an_overhead_a_stage_and_for_its_work():
     assert observation.application.value("fused", Metric.THROUGHPUT) == pytest.approx(100, rel=0.05)
 
 
-def test_what_exceeds_the_hosts_queues_at_the_source_and_more_hosts_work_it_off():
+def test_excess_load_queues_at_the_source_and_more_hosts_serve_it():
     slow = plant(rate=500, seconds=120)
     slow.advance(60.0)
     # At most about 1 / 3 ms = 333 records/s; the rest is due and not taken.
@@ -106,7 +106,7 @@ def test_a_batch_whose_host_is_lost_is_done_again_and_counted_once():
     assert faulty.result().committed == pytest.approx(6000)
 
 
-def test_a_batch_begins_when_the_trigger_is_due_and_a_missed_one_is_made_up_for():
+def test_a_batch_begins_at_its_trigger_and_a_missed_one_follows():
     settings = Settings(monitor=1.0, batch_overhead=0.05, batch_interval=1.2, batch_seconds=1.2, state_partitions=8)
     steady = plant(settings=settings)
     steady.advance(30.0)
@@ -118,7 +118,7 @@ def test_a_batch_begins_when_the_trigger_is_due_and_a_missed_one_is_made_up_for(
     assert [b.start for b in batches[1:]] == pytest.approx([b.end for b in batches[:-1]])
 
 
-def test_a_governor_that_learns_while_batches_are_rare_lets_them_take_what_comes():
+def test_a_governor_with_rare_batches_lets_them_take_all_records():
     """Two fifths of what a host can do, in batches every four seconds: once a stop had made the governor measure, its aim
     of batches of a second let less in than came.
     """
@@ -158,7 +158,7 @@ def test_each_host_takes_one_moved_partition_a_batch_and_loads_its_state():
     st.dictionaries(st.integers(0, 9), st.sampled_from("abc")),
     st.dictionaries(st.integers(0, 9), st.sampled_from("abc"), min_size=1),
 )
-def test_moved_tasks_land_one_a_host_and_batch_until_all_are_where_they_are_wanted(where, wanted):
+def test_moved_tasks_land_one_per_host_and_batch(where, wanted):
     known, rounds = where, 0
     while True:
         before, known = known, landed(known, wanted)
@@ -189,7 +189,7 @@ def test_a_run_is_the_same_however_time_is_cut():
 
 
 @given(speed=st.sampled_from([0.25, 0.5, 1.0, 2.0, 4.0]), apart=st.booleans())
-def test_what_is_busy_are_cores_of_the_hosts_whatever_their_speed_and_however_operators_run(speed, apart):
+def test_busy_cores_are_cores_of_hosts_at_any_speed(speed, apart):
     flow = Dataflow("speed")
     flow.source(None).map([Alternate("work", str.lower, cost=0.002)], returns="word string", name="work").sink(None)
     plant = make_plant(

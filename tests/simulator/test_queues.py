@@ -87,7 +87,7 @@ def test_a_faster_host_serves_faster(queues):
     assert plant.result().operators["work"].mean_duration == pytest.approx(0.25, rel=0.01)
 
 
-def test_a_host_whose_speed_drops_halfway_serves_at_that_speed_from_then_on():
+def test_a_host_that_slows_down_serves_at_its_new_speed():
     trace = SpeedTrace(np.array([[1.0, 0.5]]), 60.0)
     settings = Settings(services={"work": Service(Distribution.DETERMINISTIC)}, speed_trace=trace)
     plant = one_queue(np.arange(0.0, 120.0, 5.0), 1.0, settings=settings, limit=1.5)
@@ -182,7 +182,7 @@ def test_a_round_robin_edge_deals_items_and_a_duplicating_one_copies_them():
     assert counts(Delivery.DUPLICATE) == [101, 101]
 
 
-def test_an_alternate_brings_its_cost_and_selectivity_from_the_next_item_on():
+def test_an_alternates_cost_and_selectivity_apply_from_the_next_item():
     work = Operator("work", Kind.TRANSFORM, (Alternate("good", cost=0.5), Alternate("quick", cost=0.1, selectivity=0.0)))
     plant = make_plant(
         chain(work), host_types=[HostType("one", cores=1)], loads={"source": Emissions.every(1.0, [1] * 20)},

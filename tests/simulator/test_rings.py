@@ -48,7 +48,7 @@ def cpu(simulated, host):
     return simulated.observe().hosts.value(host, Metric.CPU)
 
 
-def test_a_host_with_the_heavy_partitions_is_the_busy_one_and_its_tasks_say_which():
+def test_the_host_of_heavy_partitions_is_busy_and_its_tasks_show_it():
     weights = np.ones(P)
     weights[2] = 17.0
     skewed = plant(shares={"count": weights})
@@ -60,7 +60,7 @@ def test_a_host_with_the_heavy_partitions_is_the_busy_one_and_its_tasks_say_whic
     assert busy[2] == pytest.approx(17 * busy[3])
 
 
-def test_a_task_is_one_thread_so_a_hot_partition_holds_up_a_host_of_many_cores():
+def test_a_hot_partition_holds_up_a_host_of_many_cores():
     weights = np.ones(P) * 1e-6
     weights[0] = 1.0
     hot, even = plant(hosts=1, rate=400, shares={"count": weights}), plant(hosts=1, rate=400)
@@ -127,7 +127,7 @@ def test_copies_cost_their_hosts_work():
     assert np.diff(uses) == pytest.approx([counted] * 2, rel=0.2)
 
 
-def test_operators_apart_keep_no_copies_and_more_than_other_hosts_are_refused():
+def test_unchained_operators_keep_no_replicas_and_too_many_are_refused():
     with pytest.raises(InputError, match="simulate it fused"):
         plant(fused=False, replicas=1)
     with pytest.raises(InputError, match="at most 10 may be leased"):

@@ -101,7 +101,7 @@ def test_no_record_is_lost_or_doubled_by_switches(build, mode):
     assert plant.result().committed == pytest.approx((200 if build is fused else 100) * 60)
 
 
-def test_batches_in_work_end_under_their_own_composition_and_the_next_ones_begin_under_the_new():
+def test_running_batches_end_under_their_composition_and_new_ones_switch():
     graph = queries(between=0)
     plant = fused(graph, rate=100)
     plant.advance(20.5)
@@ -159,7 +159,7 @@ def test_in_waves_and_drained_every_record_meets_one_composition(mode, times, co
     assert [update.mixed for update in plant.updates] == [0.0] * len(times)
 
 
-def test_what_is_rewired_mixes_what_is_under_way_and_batches_mix_only_between_queries():
+def test_rewiring_mixes_items_under_way_and_batches_only_across_queries():
     mixed = {}
     for mode in Consistency:
         plant = fused(queries(between=2), mode)
@@ -201,7 +201,7 @@ def test_the_more_consistent_an_update_is_the_longer_it_takes(build):
     assert latency[Consistency.WAVE][0] > 0
 
 
-def test_while_a_dataflow_is_drained_its_sources_wait_and_nothing_else_does():
+def test_draining_a_dataflow_holds_only_its_sources():
     plant = fused(queries(between=2), Consistency.DRAIN)
     plant.advance(20.5)
     plant.switch(TWO)
@@ -213,7 +213,7 @@ def test_while_a_dataflow_is_drained_its_sources_wait_and_nothing_else_does():
     assert plant.result().committed == pytest.approx(200 * 60)
 
 
-def test_a_query_that_gets_no_records_keeps_a_switch_accepted_until_it_does():
+def test_a_query_without_records_keeps_a_switch_accepted():
     graph = Graph(
         "sleeps",
         (
@@ -360,7 +360,7 @@ def test_each_alternate_has_its_own_cost_and_selectivity(build):
 
 
 @BOTH
-def test_a_signal_has_its_trace_s_value_whenever_records_reached_its_branch(build):
+def test_a_signal_follows_its_trace_when_records_reach_its_branch(build):
     trace = Trace((0.0, 15.0), (1.0, 2.0))
     graph = Graph(
         "signal",
@@ -462,7 +462,7 @@ def test_on_any_dataflow_switches_end_in_effect_and_no_record_stays_behind(graph
 
 
 @pytest.mark.parametrize("build", ["fused", "apart"])
-def test_while_a_branch_sleeps_its_hosts_go_and_when_it_wakes_hosts_come_back(build):
+def test_hosts_leave_while_a_branch_sleeps_and_return_when_it_wakes(build):
     graph = Graph(
         "sleeps",
         (
@@ -510,7 +510,7 @@ def test_while_a_branch_sleeps_its_hosts_go_and_when_it_wakes_hosts_come_back(bu
 @pytest.mark.parametrize(
     ("build", "said"), [("fused", "# are needed for #/s"), ("apart", "there is no room for # instances of work")]
 )
-def test_that_too_few_hosts_may_be_leased_is_said_once_the_load_needs_more_and_not_before(build, said):
+def test_a_limit_of_hosts_is_reported_once_the_load_needs_more(build, said):
     work = Operator("work", Kind.TRANSFORM, (Alternate("a", cost=0.02),), cores=0.5)
     graph = Graph(
         "few",

@@ -28,7 +28,7 @@ SECONDS = 300.0
     instances=st.integers(1, 4),
     kinds=st.permutations([SLOW, SLOW, QUICK]),
 )
-def test_the_simulator_agrees_with_the_throughput_of_each_operator_and_of_all(rate, costs, emits, instances, kinds):
+def test_the_simulator_agrees_with_the_throughput_model(rate, costs, emits, instances, kinds):
     operators = [operator(f"o{n}", cost, selectivity=emits) for n, cost in enumerate(costs)]
     plant = make_plant(
         chain(*operators),

@@ -22,7 +22,7 @@ from elastream.spark.placement.allocation import VolatilePlan
 from elastream.spark.placement.placing import Placing
 from elastream.spark.plant import Scope, SparkPlant, is_critical
 from elastream.spark.queries.query import Instruments
-from elastream.spark.queries.watched import WatchedQueries
+from elastream.spark.queries.watched import SessionQueries
 from elastream.spark.reconciler import Reconciler
 from support.fake_clock import FakeClock
 from support.fake_provider import SMALL, FakeProvider
@@ -80,7 +80,7 @@ def test_what_is_owed_is_what_the_provider_says(spark, driver):
         plant.close()
 
 
-def test_a_leased_host_is_warmed_before_it_takes_tasks_and_those_found_are_not(spark, driver, monkeypatch):
+def test_a_leased_host_is_warmed_up_and_one_already_there_is_not(spark, driver, monkeypatch):
     warmed = []
     monkeypatch.setattr(module, "warm_up", lambda session, driver, executor, scratch: warmed.append((executor.id, scratch)))
     plant = attach(spark, Capabilities(driver), AutopilotSettings(max_hosts=4), Leasing(FakeProvider()))
@@ -105,7 +105,7 @@ def test_observing_changes_no_host(spark, driver):
         plant.close()
 
 
-def test_a_look_that_takes_cpu_is_not_repeated_until_it_is_a_twentieth_of_the_time(plant, driver):
+def test_looks_take_at_most_a_twentieth_of_the_time(plant, driver):
     driver.cost = 3600.0
     first = plant.observe()
     again = plant.observe()
@@ -138,7 +138,7 @@ def test_what_cannot_be_done_to_a_strangers_session_is_refused(plant, action, re
 REAL_TIME = ["id-1", "run-1", "7", "0", "1", "fraud"]
 
 
-def test_while_a_query_in_real_time_mode_runs_no_executor_is_drained_or_given_back(spark, driver, caplog):
+def test_a_real_time_query_keeps_every_executor(spark, driver, caplog):
     driver.queries = [REAL_TIME]
     plant = attach(spark, Capabilities(driver), AutopilotSettings(max_hosts=4), Leasing(asks=True, kinds=[SMALL]))
     try:
@@ -164,7 +164,7 @@ def test_while_a_query_in_real_time_mode_runs_no_executor_is_drained_or_given_ba
     [(2.1, 2.0, True), (2.0, 2.0, False), (math.nan, 2.0, False), (9.0, None, False)],
     ids=["above", "at it", "unknown", "no target"],
 )
-def test_an_application_is_critical_while_its_mean_latency_is_above_the_target(latency, target, critical):
+def test_an_application_is_critical_above_its_target_latency(latency, target, critical):
     seen = Frame(("queries",), {Metric.LATENCY: [latency], Metric.LATENCY_P99: [99.0]})
     assert is_critical(seen, target) is critical
 
@@ -198,7 +198,7 @@ def test_where_all_hosts_are_gone_for_good_the_run_ends_and_says_so(spark, drive
     clock, placing = FakeClock(), Placing({}, lambda: 0.0, VolatilePlan())
     instruments = Instruments(spark, driver, placing)
     hosts = Hosts(Executors(driver), Gone(), clock.now, fence=lambda executor: None, session=session)
-    queries = WatchedQueries(instruments)
+    queries = SessionQueries(instruments)
     scope = Scope(Gone().terms)
     plant = SparkPlant(
         instruments, queries, hosts, scope, clock, Alarms(clock.now), reconciler=Still, end=lambda plant: None

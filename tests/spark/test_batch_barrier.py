@@ -34,7 +34,7 @@ def test_nothing_ends_while_all_are_idle():
 
 
 @given(st.lists(st.lists(st.sampled_from(["begin", "end", "wait"]), min_size=2, max_size=2), min_size=1, max_size=60))
-def test_after_two_rounds_no_batch_is_under_way_that_was_when_the_first_began(story):
+def test_two_rounds_outlast_every_batch_under_way_at_their_start(story):
     barrier, ended, under_way = BatchBarrier(), [-1, -1], [False, False]
     fence = None
     for step in story:
@@ -50,7 +50,7 @@ def test_after_two_rounds_no_batch_is_under_way_that_was_when_the_first_began(st
             assert all(batch is None or ended[query] >= batch for query, batch in enumerate(fence[1]))
 
 
-def test_a_query_that_comes_later_counts_from_its_first_batch_and_one_that_ended_holds_nothing_up():
+def test_a_late_query_counts_from_its_first_batch_and_an_ended_one_never():
     barrier = BatchBarrier()
     barrier.look({"a": 0}, ())
     barrier.look({"a": 1, "b": -1}, ())

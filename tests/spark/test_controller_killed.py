@@ -79,7 +79,7 @@ def begin(root: Path, hosts: int, how: str) -> subprocess.Popen[str]:
 
 
 @pytest.mark.parametrize("hosts", [2, 1], ids=["finished", "dropped"])
-def test_the_next_controller_finishes_a_move_or_drops_it_and_every_record_is_counted_once(tmp_path, hosts):
+def test_the_next_controller_ends_a_move_and_counts_stay_exact(tmp_path, hosts):
     def progress():
         return sorted(each.name for each in (tmp_path / "checkpoint").glob("*/commits/*"))
 
@@ -104,14 +104,14 @@ def workers(folder: Path) -> int:
     return sum("deploy.worker.Worker" in line and str(folder) in line for line in lines)
 
 
-def test_a_driver_that_is_killed_while_ten_requests_wait_on_this_machine_leaves_nothing_behind(tmp_path):
+def test_a_driver_killed_with_ten_local_requests_leaves_nothing(tmp_path):
     """Beside the first so many hosts start at a time here, and the others wait for them."""
     cloud = {"is": "Local", "cores_each": 0.3, "max_hosts": 11}
     room = min(11, 1 + STARTS_PER_CORE * len(os.sched_getaffinity(0)))
     killed_while_pending(tmp_path, cloud, room=room, granted=lambda: workers(tmp_path))
 
 
-def test_a_driver_that_is_killed_while_ten_requests_wait_for_a_pool_leaves_nothing_behind(tmp_path):
+def test_a_driver_killed_with_ten_pool_requests_leaves_nothing(tmp_path):
     """Its machines are still this application's, by what the arbiter knows, when the next one comes."""
     kind = HostType("tiny", cores=0.3, slots=1, memory=1000.0)
     with machines_at_a_port(tmp_path, kind, machines=3, most=11) as (arbiter, cloud):

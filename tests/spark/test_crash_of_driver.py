@@ -98,7 +98,7 @@ def counted(root: Path) -> bool:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("store", "snapshot"), [("memory", "*.snapshot"), ("disk", "*.zip")])
-def test_state_is_snapshotted_so_that_a_partition_that_moves_reads_few_changes(tmp_path, store, snapshot):
+def test_state_snapshots_keep_the_changes_to_read_few(tmp_path, store, snapshot):
     # That there is one of each partition ends the program: it waits for the store's maintenance.
     process = start(tmp_path, store, [f"checkpoint/source/state/0/{partition}/{snapshot}" for partition in range(3)])
     _, err = ended(process, progress=lambda: numbers(tmp_path / "checkpoint" / "source" / "commits"))

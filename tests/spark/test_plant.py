@@ -240,7 +240,7 @@ def test_an_executor_killed_in_mid_batch_is_replaced(plant):
     assert state(plant, "h2") is HostState.RUNNING
 
 
-def test_a_stage_that_is_submitted_to_a_lost_executor_runs_where_its_state_partitions_are_to_go(plant):
+def test_a_stage_of_a_lost_executor_runs_where_its_partitions_go(plant):
     """As one is whose tasks were placed before the loss was known. It waits for nobody else, wherever slots are free."""
     lost = next(loss.executor for loss in plant.succession.losses if loss.moved)
     executors = {host: plant.hosts.executor(host).id for host in ("h1", "h2")}
@@ -329,7 +329,7 @@ def test_a_drained_host_gives_up_its_state_and_is_released(plant):
     batches_more(plant, 2)
 
 
-def test_a_host_that_the_provider_has_no_room_for_waits_and_may_be_given_back(plant, monkeypatch):
+def test_a_host_without_room_waits_and_can_be_released(plant, monkeypatch):
     monkeypatch.setattr("elastream.clouds.local.hosts.STARTS_PER_CORE", 0)  # one host starts at a time
     plant.apply(LeaseHost("h4", "tiny"))
     plant.apply(LeaseHost("h5", "tiny"))

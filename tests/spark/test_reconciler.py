@@ -125,7 +125,7 @@ class World:
         return self.hosts.state(host)
 
 
-def test_where_nothing_moves_and_no_host_comes_or_goes_it_looks_once_a_second():
+def test_without_moves_it_looks_once_a_second():
     world = World("h1", "h2", tasks=("h1", "h1", "h2"))
     assert world.look() == pytest.approx(CALM)
     assert world.reconciler.ran() == {FIRST: "h1", SECOND: "h1", THIRD: "h2"}
@@ -143,7 +143,7 @@ def test_while_a_host_comes_it_looks_more_often():
     assert world.look() == pytest.approx(HOST_STEP)
 
 
-def test_while_records_drain_so_that_the_composition_can_change_it_looks_often():
+def test_while_records_drain_for_a_switch_it_looks_often():
     world = World("h1")
     world.draining = True
     assert world.look() == STEP
@@ -180,7 +180,7 @@ def test_a_task_that_spark_ran_elsewhere_than_planned_is_moved_back():
     assert world.placing.wanted() == {FIRST: "h1"}
 
 
-def test_tasks_of_a_host_that_leaves_go_where_they_leave_the_least_load_the_heaviest_first():
+def test_a_leaving_hosts_tasks_go_where_load_is_least_heaviest_first():
     world = World("h1", "h2", "h3", tasks=("h1", "h1", "h2"))
     world.load = ObservedLoad({FIRST: 0.1, SECOND: 0.3, THIRD: 0.2}, {})
     world.hosts.drain("h1")
@@ -188,7 +188,7 @@ def test_tasks_of_a_host_that_leaves_go_where_they_leave_the_least_load_the_heav
     assert world.placing.wanted() == {SECOND: "h3", FIRST: "h2"}
 
 
-def test_a_host_that_is_slower_than_its_type_says_gets_less_of_what_a_host_leaves():
+def test_a_slow_host_gets_less_of_a_leaving_hosts_tasks():
     world = World("h1", "h2", "h3", tasks=("h1", "h1", "h2"))
     world.load = ObservedLoad({FIRST: 0.1, SECOND: 0.3, THIRD: 0.2}, {"h2": 1.0, "h3": 0.25})
     world.hosts.drain("h1")
@@ -196,14 +196,14 @@ def test_a_host_that_is_slower_than_its_type_says_gets_less_of_what_a_host_leave
     assert world.placing.wanted() == {SECOND: "h2", FIRST: "h3"}
 
 
-def test_what_a_draining_host_still_holds_is_wanted_elsewhere_again_and_again():
+def test_tasks_on_a_draining_host_are_moved_again_until_gone():
     world = World("h1", "h2", tasks=("h1", "h1", "h2"))
     world.hosts.drain("h2")
     world.look()
     assert world.placing.wanted() == {THIRD: "h1"}
 
 
-def test_a_host_that_is_wanted_back_gives_its_tasks_to_the_others_and_goes_whatever_the_policy():
+def test_a_recalled_host_gives_its_tasks_away_under_any_policy():
     world = World("h1", "h2", tasks=("h1", "h1", "h2"))
     world.provider.recalled = {"h2"}
     world.look()
@@ -244,7 +244,7 @@ def test_where_it_only_observes_it_looks_and_does_nothing():
     assert not world.placing.wanted()
 
 
-def test_passes_that_fail_in_a_row_are_logged_and_sound_an_alarm_which_one_that_succeeds_clears(caplog):
+def test_failing_passes_raise_an_alarm_that_a_good_one_clears(caplog):
     world = World("h1")
     failures = [OSError("as meant")] * FAULTS
     for failure in failures:
@@ -262,7 +262,7 @@ def run_until_it_ends(world):
     assert not world.reconciler._thread.is_alive()
 
 
-def test_a_fault_of_an_unknown_kind_sounds_an_alarm_at_once_and_the_next_pass_is_made_all_the_same():
+def test_an_unknown_fault_raises_an_alarm_and_the_next_pass_runs():
     world = World("h1")
     world.driver.fault = ZeroDivisionError
     assert world.reconciler.once() == CALM
@@ -288,7 +288,7 @@ def test_a_closed_mover_has_no_thread_left():
     assert "elastream-reconciler" not in {thread.name for thread in threading.enumerate()}
 
 
-def test_a_host_of_a_ring_that_drains_hands_its_interval_to_its_neighbour_clockwise_whatever_the_load():
+def test_a_draining_ring_host_hands_its_interval_to_its_neighbour():
     world = World("h1", "h2", "h3", tasks=("h1", "h2", "h3"))
     world.rings.follow("q/count", Ring.even(("h1", "h2", "h3")), world.reconciler.ran(), "")
     world.load = ObservedLoad({FIRST: 0.1, SECOND: 5.0}, {"h1": 1.0, "h2": 1.0, "h3": 1.0})
@@ -298,7 +298,7 @@ def test_a_host_of_a_ring_that_drains_hands_its_interval_to_its_neighbour_clockw
     assert world.rings.standing["q/count"].tokens == {"h2": 0.0, "h3": 2 / 3}
 
 
-def test_what_a_lost_host_of_a_ring_had_is_planned_on_its_neighbour_at_once():
+def test_a_lost_ring_hosts_tasks_are_planned_on_its_neighbour_at_once():
     world = World("h1", "h2", "h3", tasks=("h1", "h2", "h3"))
     world.rings.follow("q/count", Ring.even(("h1", "h2", "h3")), world.reconciler.ran(), "")
     world.provider.die("h2")

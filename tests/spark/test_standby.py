@@ -134,7 +134,7 @@ def test_a_host_without_an_executor_is_passed_over():
     assert keepers(java)[0] == ["c"]
 
 
-def test_a_host_that_took_a_partition_over_keeps_its_copy_until_a_task_has_opened_it():
+def test_a_successor_keeps_its_copy_until_a_task_has_opened_it():
     java, hosts = Java(), Hosts()
     java.keeps("b", 0)
     warm = standby(java, hosts=hosts)
@@ -149,7 +149,7 @@ def test_a_host_that_took_a_partition_over_keeps_its_copy_until_a_task_has_opene
     assert keepers(java)[0] == ["c"]
 
 
-def test_copies_of_what_a_lost_host_had_are_kept_until_it_is_known_where_that_is_now():
+def test_copies_of_a_lost_hosts_state_stay_until_its_new_place_is_known():
     java, hosts = Java(), Hosts()
     warm = standby(java, hosts=hosts, replicas=2)
     warm.look()
@@ -189,7 +189,7 @@ def test_a_query_that_runs_anew_has_the_copies_of_its_last_run_dropped():
     assert java.tables == {}
 
 
-def test_an_operator_that_cannot_be_copied_is_named_and_nothing_of_its_task_is(caplog):
+def test_an_operator_without_copies_is_named_and_its_task_has_none(caplog):
     java = Java()
     warm = standby(java, States((COUNT, JOIN)))
     warm.look()
@@ -233,7 +233,7 @@ def test_a_copy_that_is_too_far_behind_saves_a_move_nothing():
     assert set(warm.copies(most=5)) == {TaskId("count", 0)}
 
 
-def test_a_copy_is_behind_the_batch_that_runs_before_its_executor_has_seen_the_last_one_end():
+def test_a_copy_lags_until_its_executor_has_seen_the_last_batch_end():
     java = Java()
     java.keeps("b", 0, version=7, committed=7)
     warm = standby(java, States(batch=8))
@@ -249,7 +249,7 @@ def test_a_copy_without_room_says_so():
     assert warm.observed([], []).why == "1 copy not there yet: no room: 300 of 300 MB are taken, it would take 40"
 
 
-def test_a_follower_that_fails_is_warned_of_once_and_one_that_works_keeps_nothing(caplog):
+def test_a_failing_follower_warns_once(caplog):
     java = Java()
     java.rows = ["a\t100\t300\tthis Spark lacks internals", "b\t100\t300\t"]
     warm = standby(java)

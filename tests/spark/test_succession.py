@@ -84,7 +84,7 @@ class World:
         return {task.index: at.executor for task, at in self.placing.where().items()}
 
 
-def test_what_an_executor_holds_is_its_neighbours_clockwise_the_nearest_first():
+def test_an_executor_holds_its_clockwise_neighbours_nearest_first():
     world = World("h1", "h2", "h3", tasks=("h1", "h2", "h3"))
     ring = world.rings.of("q/count")
     assert world.successors() == [[name[1:] for name in ring.successors(host, 2)] for host in ("h1", "h2", "h3")]
@@ -114,7 +114,7 @@ def test_a_partition_that_is_nowhere_has_no_successor():
     assert world.successors() == [["2"], [], ["1"]]
 
 
-def test_that_an_executor_was_lost_whose_host_stays_is_told_once_and_with_its_host():
+def test_a_lost_executor_of_a_present_host_is_reported_once():
     world = World("h1", "h2", tasks=("h1", "h2", "h2"))
     world.successors()
     assert world.succession.told() == []
@@ -124,7 +124,7 @@ def test_that_an_executor_was_lost_whose_host_stays_is_told_once_and_with_its_ho
     assert world.succession.told() == []
 
 
-def test_who_follows_a_host_that_is_gone_stays_until_the_driver_has_heard_of_it():
+def test_successors_of_a_lost_host_stay_until_the_driver_knows():
     world = World("h1", "h2", "h3", tasks=("h1", "h2", "h2"))
     world.copies = {SECOND: ["h3"], THIRD: ["h1"]}
     before = world.successors()
@@ -177,7 +177,7 @@ def test_where_only_the_executor_was_lost_the_plan_still_names_its_host():
     assert dict(world.placing.plan.latest.hosts) == {SECOND: "h2", THIRD: "h2"}
 
 
-def test_what_was_put_elsewhere_for_a_query_that_ended_meanwhile_is_nobodys():
+def test_successors_for_an_ended_query_are_dropped():
     world = World("h1", "h2", tasks=("h1", "h2", "h2"))
     world.lose("2", p1="1")  # nobody has looked before: the run is not known
     world.hosts.look()
@@ -192,7 +192,7 @@ def test_it_listens_until_it_is_closed():
     assert not world.driver.listening
 
 
-def test_partitions_that_come_to_a_host_without_a_copy_are_said_to_be_read_from_the_checkpoint(caplog):
+def test_partitions_without_a_copy_are_reported_as_checkpoint_reads(caplog):
     world = World("h1", "h2", "h3", tasks=("h1", "h2", "h2"))
     world.copies = {SECOND: ["h3"], THIRD: ["h2"]}
     world.succession.look()
@@ -203,7 +203,7 @@ def test_partitions_that_come_to_a_host_without_a_copy_are_said_to_be_read_from_
     assert "2 state partitions put on its successors (1 of which have no copy there and are read from the" in said
 
 
-def test_a_loss_before_any_copy_was_there_is_read_from_the_checkpoint_whole_and_that_is_said_where_copies_are_wanted(
+def test_a_loss_before_any_copy_reads_the_whole_checkpoint(
     caplog,
 ):
     for replicas, said in (

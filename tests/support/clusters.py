@@ -339,7 +339,7 @@ SPARK_JARS = spark_home() / "jars"
 def minicluster() -> list[Path]:
     """Jars of Hadoop's own servers, of the version of Spark's Hadoop."""
     hadoop = next(SPARK_JARS.glob("hadoop-client-api-*.jar")).stem.removeprefix("hadoop-client-api-")
-    return java_dependencies(HERE / "clouds" / "yarn" / "minicluster.xml", hadoop=hadoop)
+    return java_dependencies(HERE / "support" / "yarn" / "minicluster.xml", hadoop=hadoop)
 
 
 @contextlib.contextmanager
@@ -350,7 +350,7 @@ def yarn(folder: Path, memory: int = 2048, cores: int = 2) -> Iterator[YarnClust
         configuration = folder / "conf"
         configuration.mkdir()
         path = os.pathsep.join(map(str, [*fetched, SPARK_JARS / "*"]))
-        source = HERE / "clouds" / "yarn" / "MiniYarn.java"
+        source = HERE / "support" / "yarn" / "MiniYarn.java"
         command = ["java", "-Xmx512m", "-cp", path, str(source), str(configuration), str(memory), str(cores)]
         process = started.start("yarn", command, cwd=folder)
         log = folder / "yarn.log"

@@ -49,7 +49,7 @@ def api_server() -> Path:
         if shutil.which(needed) is None and not (needed == "go" and kept.exists()):
             pytest.skip(what)
     if not kept.exists():
-        build = ["bash", str(HERE / "clouds" / "kubernetes" / "build.sh"), str(kept), RELEASE]
+        build = ["bash", str(HERE / "support" / "kubernetes" / "build.sh"), str(kept), RELEASE]
         done = subprocess.run(build, capture_output=True, text=True)
         if done.returncode:
             pytest.skip(f"kube-apiserver could not be built: {done.stderr.strip()[-300:]}")

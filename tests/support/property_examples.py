@@ -3,7 +3,7 @@
 from hypothesis import settings
 
 USUAL = 100  # examples of the profile "full", in which every test gets as many as it asks for
-FEWEST = 5
+FEWEST = 3
 
 
 def examples(full: int) -> int:

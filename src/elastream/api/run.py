@@ -42,7 +42,7 @@ from elastream.policies.threshold import Threshold
 from elastream.recording.directory import RunDirectory
 from elastream.recording.file_systems import FILES_REACHED_BY, reached_by
 from elastream.recording.guard_log import GuardLog
-from elastream.recording.key_tables import KeyTableLog
+from elastream.recording.key_table_log import KeyTableLog
 from elastream.recording.observer import Ending, Observer, describe_run
 from elastream.recording.places import place_of
 from elastream.recording.recorder import Recorder

@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from elastream.guards.program import Program
     from elastream.recording.recorder import Recording
 
 guards = typer.Typer(
@@ -43,17 +42,18 @@ def check(
 
     from elastream.cli.program import declared
     from elastream.guards.document import load_guards
+    from elastream.guards.tree import signals_of
 
-    program = load_guards(file, None if dataflow is None else declared(dataflow).graph).program
+    document = load_guards(file, None if dataflow is None else declared(dataflow).graph)
     console, table = Console(), _table("element", "alternate", "active by", "value", "signals")
-    for name, rules in zip(program.elements, program.rules, strict=True):
-        for rule in rules:
-            formulas = [number for number in (rule.activate, rule.deactivate, rule.value) if number >= 0]
-            read = dict.fromkeys(signal for number in formulas for signal in program.signals_of[number])
-            by = "always" if rule.activate < 0 else "when" if rule.deactivate < 0 else "on, off"
-            table.add_row(name, rule.alternate, by, "signals" if rule.value >= 0 else f"{rule.fixed:g}", ", ".join(read))
+    for element in document.elements:
+        for guard in element.guards:
+            by = "always" if guard.activate is None else "when" if guard.deactivate is None else "on, off"
+            value = f"{guard.value:g}" if isinstance(guard.value, float | int) else "signals"
+            read = signals_of(guard.activate, guard.deactivate, guard.value)
+            table.add_row(element.name, guard.alternate, by, value, ", ".join(read))
     console.print(table)
-    console.print(f"{file}: the guards are valid: {_size(program)}", markup=False, highlight=False, soft_wrap=True)
+    console.print(f"{file}: the guards are valid: {document.size}", markup=False, highlight=False, soft_wrap=True)
 
 
 @guards.command("set")
@@ -79,7 +79,7 @@ def give(run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of 
     document = load_guards(file, subject)
     version = GuardLog(RunDirectory(run).guards).append(document.text, file, "elastream guards set")
     typer.echo(f"{file}: version {version.number} of the guards of {run}, in force from its next round on: "
-               f"{_size(document.program)}")  # fmt: skip
+               f"{document.size}")  # fmt: skip
 
 
 @guards.command()
@@ -146,12 +146,6 @@ def _table(*columns: str) -> "Table":
     for column in columns:
         table.add_column(column, overflow="fold")
     return table
-
-
-def _size(program: "Program") -> str:
-    from elastream.core.wording import counted
-
-    return f"{counted(sum(map(len, program.rules)), 'guard')} of {counted(len(program.elements), 'element')}"
 
 
 def _clock(seconds: float) -> str:

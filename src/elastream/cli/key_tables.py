@@ -29,9 +29,9 @@ def give(
 
     Exit status 2, with one sentence, for what is wrong, and for a run that has ended: the run is not touched.
     """
-    from elastream.api.key_tables import key_tables
     from elastream.core.wording import counted
-    from elastream.documents.key_tables import load_key_table
+    from elastream.documents.key_table_files import load_key_table
+    from elastream.recording.key_table_log import key_tables
 
     log = key_tables(run)
     if operator not in log.selections:
@@ -49,7 +49,7 @@ def show(run: Recorded) -> None:
     from rich.table import Table
 
     from elastream.recording.directory import RunDirectory
-    from elastream.recording.key_tables import KeyTableLog, selections_recorded
+    from elastream.recording.key_table_log import KeyTableLog, selections_recorded
     from elastream.recording.recorder import Recording
 
     recording = Recording.read(run)

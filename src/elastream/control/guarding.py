@@ -1,7 +1,7 @@
-"""Guards in the control loop: signals in, standings out, every round; and each new version of the guards as it is given.
+"""Guards in the control loop: signals in, decisions out, every round; new versions come into force between rounds.
 
-It stands between monitor and policy (thesis, 3.3 and 3.5): policies see what is allowed, the data plane knows compositions
-only. What it answers follows from the observations and the versions alone, so that a recording gives the same again.
+They stand between monitor and policy (thesis, 3.3 and 3.5): policies see the allowed sets, the data plane knows
+compositions only. Decisions depend on observations and versions alone, so that a recording gives the same ones again.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,8 +19,7 @@ from elastream.dataflow.signals import Signals
 from elastream.errors import ElastreamError, in_one_line
 from elastream.guards.document import GuardDocument, parse_guards
 from elastream.guards.evaluator import Evaluator
-from elastream.guards.subject import Subject
-from elastream.guards.system import system_readings
+from elastream.guards.subject import Subject, system_readings
 from elastream.recording.guard_log import GuardLog
 
 VERSIONS, EVALUATION, SIGNALS = "guards", "evaluation of guards", "external signals"
@@ -28,9 +27,12 @@ VERSIONS, EVALUATION, SIGNALS = "guards", "evaluation of guards", "external sign
 
 
 class Guarding(LoopExtension):
-    """The guards of one run. versions: where they are given; source: of external signals, followed as versions name them.
+    """The guards of one run.
 
-    about: what they are checked against, where it is not the graph of the plant. The caller closes `source`.
+    Args:
+        versions: log of their versions.
+        source: of external signals, which follows those that a version names; the caller closes it.
+        about: dataflow to check them against; None: the graph of the plant.
     """
 
     def __init__(self, versions: GuardLog, source: SignalSource | None = None, about: Subject | None = None) -> None:
@@ -43,12 +45,12 @@ class Guarding(LoopExtension):
         self._planned_under: Mapping[str, Standing] = {}
 
     def observed(self, observation: Observation, alarms: Alarms) -> Observation:
-        """`observation` with all signals, and with what the guards say of them; new versions are in force from here on.
+        """Return `observation` with all signals and the guards' decisions; new versions come into force first.
 
-        A version that does not fit changes nothing: an alarm says why, and stands until a version fits. Where the guards
-        fail, what they said last stays in force, so that nothing is let through.
+        An invalid version changes nothing, and an alarm stands until a valid one comes. If the evaluation fails, the last
+        decisions stay in force, so that nothing slips through.
         """
-        self._take_up(observation, alarms)
+        self._load_versions(observation, alarms)
         signals = {**observation.signals, **self._polled(alarms)}
         if self._evaluator is None or self._document is None:
             return replace(observation, signals=signals) if signals else observation
@@ -56,8 +58,8 @@ class Guarding(LoopExtension):
         try:
             self._evaluator.update(observation.time, signals)
         except Exception as error:
-            said = f"the guards failed, what they said last stays in force: {in_one_line(error)}"
-            alarms.sound(EVALUATION, said, error)
+            problem = f"the guards failed, what they said last stays in force: {in_one_line(error)}"
+            alarms.sound(EVALUATION, problem, error)
         else:
             alarms.clear(EVALUATION)
         standings = dict(self._evaluator.standings)
@@ -72,7 +74,7 @@ class Guarding(LoopExtension):
         self._planned_under = observation.standings
         return [Proposal(action, "guards") for action in required_switches(observation, planned)]
 
-    def _take_up(self, observation: Observation, alarms: Alarms) -> None:
+    def _load_versions(self, observation: Observation, alarms: Alarms) -> None:
         try:
             versions = self._versions.newer()
         except ElastreamError as error:
@@ -87,10 +89,10 @@ class Guarding(LoopExtension):
                 if self._source is not None:
                     self._source.follow(document.signals)
             except Exception as error:
-                said = f"version {version.number} of the guards is refused, {self._in_force}: {in_one_line(error)}"
-                alarms.sound(VERSIONS, said, None if isinstance(error, ElastreamError) else error)
+                problem = f"version {version.number} of the guards is refused, {self._in_force}: {in_one_line(error)}"
+                alarms.sound(VERSIONS, problem, None if isinstance(error, ElastreamError) else error)
                 continue
-            self._evaluator = Evaluator(document.program, self._evaluator)
+            self._evaluator = Evaluator(document.elements, document.signals, self._evaluator)
             self._document, self._number = document, version.number
             alarms.clear(VERSIONS)
 
@@ -102,12 +104,12 @@ class Guarding(LoopExtension):
         if self._source is None:
             return {}
         try:
-            found = self._source.newest()
+            readings = self._source.newest()
         except Exception as error:
             alarms.sound(SIGNALS, f"external signals cannot be read, their last values age: {in_one_line(error)}", error)
             return {}
         alarms.clear(SIGNALS)
-        return found
+        return readings
 
 
 def required_switches(observation: Observation, planned: Iterable[Action]) -> list[Action]:

@@ -26,6 +26,7 @@ from elastream.core.wording import counted
 from elastream.errors import ElastreamError, in_one_line
 from elastream.policies.common.measures import seen
 from elastream.recording.observer import LIMITED, Ending, Header, Observer, describe_run
+from elastream.units import ROUNDING
 
 log = logging.getLogger(__name__)
 
@@ -206,7 +207,7 @@ class Loop:
 
     def _next(self, due: float, every: float, what: str) -> float:
         """The first multiple of `every` behind `due` that is not past; missed ones are skipped, not queued, and noted."""
-        ahead = max(1, math.ceil((self._clock.now() - due) / every - 1e-9))
+        ahead = max(1, math.ceil((self._clock.now() - due) / every - ROUNDING))
         if ahead > 1:
             self._notes.append(f"{counted(ahead - 1, what)} skipped: the last took too long")
         return due + ahead * every

@@ -11,8 +11,7 @@ from elastream.dataflow.signals import Signal, SignalReading, Signals
 from elastream.errors import ElastreamError
 from elastream.guards.document import parse_guards
 from elastream.guards.evaluator import Evaluator
-from elastream.guards.subject import Subject
-from elastream.guards.system import system_signals
+from elastream.guards.subject import Subject, system_signals
 from elastream.recording.guard_log import GuardLog, GuardVersion
 from elastream.recording.recorder import Recording
 
@@ -28,7 +27,8 @@ def standings_again(
         for each in range(last + 1, number + 1):  # those between two rounds were in force, too, and hand their memory on
             try:
                 version = given[each]
-                evaluator = Evaluator(parse_guards(version.text, Path(version.file), about).program, evaluator)
+                document = parse_guards(version.text, Path(version.file), about)
+                evaluator = Evaluator(document.elements, document.signals, evaluator)
             except (KeyError, ElastreamError):
                 if each == number:
                     raise

@@ -16,9 +16,7 @@ from elastream.core.observation import Context, Observation
 from elastream.core.plant import Policy
 from elastream.core.scaling import NO_RULES, ScalingRules
 from elastream.core.wording import counted, money
-from elastream.units import format_duration
-
-NEARLY = 1e-9
+from elastream.units import ROUNDING, format_duration
 
 
 def with_window(rules: ScalingRules, policy: Policy, seconds: float) -> ScalingRules:
@@ -113,14 +111,14 @@ class ScalingLimits:
 
     def _tolerated(self) -> str:
         tolerance = self.rules.tolerance
-        if tolerance is None or not self.there or not abs(self.recommended / self.there - 1) <= tolerance + NEARLY:
+        if tolerance is None or not self.there or not abs(self.recommended / self.there - 1) <= tolerance + ROUNDING:
             return ""
         there = counted(self.there, "host")
         return f"tolerance: {self.recommended:.3g} hosts are wanted, {there} are there; that is within {tolerance:.0%}"
 
 
 def _part(factor: float, hosts: int) -> int:
-    return max(1, math.floor(factor * hosts + NEARLY))
+    return max(1, math.floor(factor * hosts + ROUNDING))
 
 
 def takes_away(action: Action, observation: Observation) -> TypeGuard[DrainHost | ReleaseHost]:
@@ -219,7 +217,7 @@ class Scaling:
             self._wished.append((now, float(there)))
         if said is not None and not math.isnan(said):
             self.recommended = said
-            wish = float(math.ceil(said - NEARLY))
+            wish = float(math.ceil(said - ROUNDING))
         else:
             self._low = bool(fewer) and not more if more or fewer else self._low
             wish = 0.0 if self._low else self.recommended
@@ -287,10 +285,10 @@ class Money:
         kept = [lease for lease in self._leases.values() if lease.until is None] + new
         start = self._start(now)
         # A unit that begins at the very end is the next period's.
-        here = self._between([*self._leases.values(), *new], start, start + self._period - NEARLY * self._period)
-        later = math.fsum(each.type.price * math.ceil(self._period / each.type.billing.unit - NEARLY) for each in kept)
+        here = self._between([*self._leases.values(), *new], start, start + self._period - ROUNDING * self._period)
+        later = math.fsum(each.type.price * math.ceil(self._period / each.type.billing.unit - ROUNDING) for each in kept)
         per = {3600.0: "hour", 86400.0: "day"}.get(self._period, format_duration(self._period))
-        if max(here, later) <= self._amount * (1 + NEARLY):
+        if max(here, later) <= self._amount * (1 + ROUNDING):
             return ""
         hosts, when = counted(len(kept), "host"), "this" if here >= later else "a whole"
         return f"{hosts} would cost {money(max(here, later))} in {when} {per}, and {money(self._amount)} may be spent"

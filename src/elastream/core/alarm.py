@@ -8,7 +8,7 @@ import logging
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from elastream.errors import in_one_line
@@ -69,19 +69,28 @@ class Alarms:
 class AlarmedThread(threading.Thread):
     """A daemon thread that does not pass away unnoticed: an exception sounds an alarm under its name, and it begins again.
 
-    It does so after each of PAUSES; the alarm is cleared once it has gone on for CALM seconds. One that dies once more,
+    It does so after each of `pauses`; the alarm is cleared once it has gone on for `calm` seconds. One that dies once more,
     without such a time in between, stays dead, and its alarm stands. target: can be called again after it has raised.
     """
 
-    def __init__(self, alarms: Alarms, name: str, target: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        alarms: Alarms,
+        name: str,
+        target: Callable[[], None],
+        *,
+        pauses: Sequence[float] = PAUSES,
+        calm: float = CALM,
+    ) -> None:
         super().__init__(name=name, daemon=True)
         self._alarms, self._work = alarms, target
+        self._pauses, self._calm = pauses, calm
 
     def run(self) -> None:
         """Run the target to its end, or until it fails once too often."""
         deaths = 0
         while True:
-            well = threading.Timer(CALM, self._alarms.clear, [self.name])
+            well = threading.Timer(self._calm, self._alarms.clear, [self.name])
             well.daemon = True
             if deaths:
                 well.start()
@@ -90,13 +99,13 @@ class AlarmedThread(threading.Thread):
                 self._work()
             except Exception as error:
                 well.cancel()
-                deaths = 1 if time.monotonic() - began > CALM else deaths + 1
+                deaths = 1 if time.monotonic() - began > self._calm else deaths + 1
                 said = f"thread {self.name} died: {in_one_line(error)}"
-                if deaths > len(PAUSES):
+                if deaths > len(self._pauses):
                     self._alarms.sound(self.name, f"{said}; it is not started again", error)
                     return
                 self._alarms.sound(self.name, said, error)
-                time.sleep(PAUSES[deaths - 1])
+                time.sleep(self._pauses[deaths - 1])
             except BaseException as error:
                 self._alarms.sound(self.name, f"thread {self.name} died: {in_one_line(error)}", error)
                 return

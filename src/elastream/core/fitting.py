@@ -19,7 +19,7 @@ from elastream.dataflow.graph import Graph
 from elastream.dataflow.operators import Delivery, Edge, Kind, Operator
 from elastream.dataflow.stages import Layout
 from elastream.errors import CloudError, DataflowError, InputError
-from elastream.units import format_duration
+from elastream.units import ROUNDING, format_duration
 
 WHOLE = 1.0
 """Cores of one thread: fused, a task has a slot, which on a host of less than a core is all of that host."""
@@ -99,8 +99,8 @@ def refuse_rules(rules: ScalingRules, max_hosts: int, types: Sequence[HostType],
     kind, (amount, period) = types[0], terms
     least = max(min_hosts, rules.min_hosts or 1)
     # What a host costs in a whole period, and what it costs at once: a minimum that is longer is paid all the same.
-    each = kind.price * max(math.ceil(period / kind.billing.unit - 1e-9), kind.billing.units(0.0))
-    if least * each > amount * (1 + 1e-9):
+    each = kind.price * max(math.ceil(period / kind.billing.unit - ROUNDING), kind.billing.units(0.0))
+    if least * each > amount * (1 + ROUNDING):
         raise InputError(
             f"budget: {counted(least, 'host')} of type {kind.name!r} for {money(least * each)} in "
             f"{format_duration(period)}, which is more than {rules.budget}",

@@ -199,6 +199,12 @@ class TableFrame(Frame):
         return value
 
 
+def application_frame(name: str, values: Mapping[Metric, float], ages: float | Mapping[Metric, float] = 0.0) -> Frame:
+    """Return the frame of an application, which is one row."""
+    table = np.array([*values.values()], dtype=np.float64).reshape(-1, 1)
+    return TableFrame({name: 0}, {metric: row for row, metric in enumerate(values)}, table, ages)
+
+
 class TaskFrame(Frame):
     """Tasks: besides metrics, the row of each task's operator and of its host, -1 where it is placed nowhere.
 

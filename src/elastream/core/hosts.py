@@ -11,10 +11,8 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from elastream.errors import CloudError
-from elastream.units import bytes_per_second, duration, memory
+from elastream.units import ROUNDING, bytes_per_second, duration, memory
 
-NEARLY = 1e-9
-"""Sums of decimal fractions: rounding must not cost a slot."""
 MOST_CORES, MOST_MEMORY = 100_000, 1_000_000_000
 """Of a host, the latter in megabytes: what is more is a slip of the pen that only a cluster would stumble over."""
 
@@ -38,7 +36,7 @@ class Billing:
     def units(self, seconds: float) -> int:
         """Whole units paid for a lease that lasts `seconds`; a lease costs one unit from its first moment."""
         # The tolerance avoids an extra unit through rounding for a lease that ends exactly on a boundary.
-        return max(1, math.ceil(max(seconds, self.minimum) / self.unit - 1e-9))
+        return max(1, math.ceil(max(seconds, self.minimum) / self.unit - ROUNDING))
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +98,7 @@ class HostType:
 
         Each task has a fixed cost; those beyond the cores share these (price lists allow thousands of instances a host).
         """
-        return max(1, min(self.slots, math.ceil(self.cores - NEARLY)))
+        return max(1, min(self.slots, math.ceil(self.cores - ROUNDING)))
 
 
 def by_zones(

@@ -1,11 +1,17 @@
-"""What a latency is measured from, per source: a promise can only be judged by a figure whose meaning is said beside it.
+"""Latency figures: their basis, and the one set of formulas for quantiles, means and shares in time.
 
-A declared load knows when each record was due. A foreign source may stamp its records (Kafka), or its files; of any other
-it is only known that a record came after the source was last asked, which gives an upper bound.
+Plants, report and metrics compute latencies here. They come in three forms: weighted samples, batches whose records are
+spread evenly between the newest and the oldest one, and periods of which median and 99th percentile are known.
 """
 
+import math
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
+
+import numpy as np
+
+from elastream.core.frames import Floats
+from elastream.core.metrics import Metric
 
 
 class Basis(StrEnum):
@@ -14,20 +20,20 @@ class Basis(StrEnum):
     DUE = "due times"
     """The load that the source declares makes each record due."""
     TIMESTAMPS = "record timestamps"
-    """Each record carries the time at which it came to be; one from before the run counts from the start of the run."""
+    """Each record carries the time of its origin; one from before the run counts from the start of the run."""
     FILES = "file modification times"
-    """When the file of a record was last written; one from before the run counts from the start of the run."""
+    """Last write of a record's file; one from before the run counts from the start of the run."""
     BOUND = "upper bound"
-    """The latest poll of the source that cannot have seen the record: it came after that, so that it took no longer."""
+    """The latest poll of the source that cannot have read the record: it came after that, so that it took no longer."""
 
 
 def is_bound(bases: Mapping[str, Basis]) -> bool:
-    """Whether latencies on `bases`, by source, are upper bounds, at least for one source."""
+    """Return True if latencies on `bases`, by source, are upper bounds for at least one source."""
     return Basis.BOUND in bases.values()
 
 
 def basis_text(bases: Mapping[str, Basis]) -> str:
-    """`bases`, by source, as people read them behind a latency: `"from due times"`, `"upper bound"`, else by source."""
+    """Return `bases`, by source, for people: `"from due times"`, `"upper bound"`, or each source with its own."""
     kinds = set(bases.values())
     if len(kinds) < 2:
         return "".join(each.value if each is Basis.BOUND else f"from {each.value}" for each in kinds)
@@ -35,19 +41,167 @@ def basis_text(bases: Mapping[str, Basis]) -> str:
 
 
 def weakest(several: Iterable[Mapping[str, Basis]]) -> dict[str, Basis]:
-    """The least exact basis of each source in `several`: what a figure over all of them may claim."""
+    """Return the least exact basis of each source in `several`, which is what a figure over all of them may claim."""
     rank = {basis: number for number, basis in enumerate(Basis)}
-    found: dict[str, Basis] = {}
+    result: dict[str, Basis] = {}
     for bases in several:
-        found |= {name: max(basis, found.get(name, basis), key=rank.__getitem__) for name, basis in bases.items()}
-    return found
+        result |= {name: max(basis, result.get(name, basis), key=rank.__getitem__) for name, basis in bases.items()}
+    return result
+
+
+# -- weighted samples --------------------------------------------------------------------------------------------------
+
+
+def weighted_quantiles(values: Floats, weights: Floats, levels: Floats) -> Floats:
+    """Return for each of `levels` the smallest value with at least that share of the weight at or below it.
+
+    NaN if there are no values. The simulator compiles this function.
+    """
+    quantiles = np.full(levels.size, np.nan)
+    if values.size:
+        order = np.argsort(values)
+        reached = np.cumsum(weights[order])
+        for number in range(levels.size):
+            need = levels[number] * reached[-1] * (1 - 1e-12)  # a sum of weights may be off by its rounding
+            quantiles[number] = values[order[min(values.size - 1, np.searchsorted(reached, need))]]
+    return quantiles
+
+
+def weighted_share(values: Floats, weights: Floats, limit: float) -> float:
+    """Return the share of the weight of values that are at most `limit`; NaN if there are none."""
+    return float(weights[values <= limit].sum()) / float(weights.sum()) if values.size else math.nan
+
+
+HALF_AND_99: Floats = np.array([0.5, 0.99])
+
+
+DURATIONS = {
+    Metric.DURATION: Metric.LATENCY, Metric.DURATION_P50: Metric.LATENCY_P50, Metric.DURATION_P99: Metric.LATENCY_P99,
+}  # fmt: skip
+"""Metrics of the time at an operator, and those of `figures` that they are."""
+
+
+def figures(seconds: Floats, weights: Floats, target: float | None = None, every: int = 1) -> dict[Metric, float]:
+    """Return mean, median, 99th percentile and compliance of latencies.
+
+    Args:
+        seconds: latencies, shape (samples,).
+        weights: records that each sample stands for.
+        target: target latency [s]; None leaves out compliance.
+        every: quantiles are those of each `every`-th sample.
+    """
+    middle, late = weighted_quantiles(seconds[::every], weights[::every], HALF_AND_99).tolist()
+    result = {
+        Metric.LATENCY: float(seconds @ weights) / float(weights.sum()) if seconds.size else math.nan,
+        Metric.LATENCY_P50: middle,
+        Metric.LATENCY_P99: late,
+    }
+    if target is not None and seconds.size:
+        result[Metric.COMPLIANCE] = weighted_share(seconds, weights, target)
+    return result
+
+
+# -- batches -----------------------------------------------------------------------------------------------------------
 
 
 def share_within(level: float | None, oldest: float, newest: float) -> float:
-    """Part of the latencies of a batch within `level` seconds, spread evenly from its newest record's to its oldest one's.
+    """Return the share of a batch's latencies within `level` seconds; None: no level, all are within.
 
-    None: no level, all are within.
+    Args:
+        level: seconds.
+        oldest: latency of its oldest record, its greatest one [s].
+        newest: latency of its newest record [s].
     """
     if level is None or oldest <= level or newest > level:
         return float(level is None or oldest <= level)
     return (level - newest) / (oldest - newest)
+
+
+def spread_quantiles(records: Floats, oldest: Floats, newest: Floats, levels: Iterable[float]) -> list[float]:
+    """Return quantiles of the latencies of all records of several batches; NaN if no batch has any.
+
+    Args:
+        records: records of each batch, shape (batches,).
+        oldest: latency of its oldest record [s], NaN where unknown.
+        newest: latency of its newest record [s].
+        levels: in [0, 1].
+    """
+    counts, low, width = _spreads(records, oldest, newest)
+    if not counts.size:
+        return [math.nan for _ in levels]
+    knots = np.sort(np.concatenate([low, low + width]))
+    quantiles: list[float] = np.interp(list(levels), _below(knots, counts, low, width), knots).tolist()
+    return quantiles
+
+
+def spread_share(records: Floats, oldest: Floats, newest: Floats, limit: float) -> float:
+    """Return the share of all records of several batches whose latency is at most `limit`; see `spread_quantiles`."""
+    counts, low, width = _spreads(records, oldest, newest)
+    return float(_below(np.array([limit]), counts, low, width)[0]) if counts.size else math.nan
+
+
+def spread_figures(records: Floats, oldest: Floats, newest: Floats, target: float | None = None) -> dict[Metric, float]:
+    """Return mean, median, 99th percentile and compliance of the latencies of all records of several batches."""
+    middle, late = spread_quantiles(records, oldest, newest, (0.5, 0.99))
+    result = {Metric.LATENCY_P50: middle, Metric.LATENCY_P99: late}
+    if records.size:
+        waited = math.fsum((records * (oldest + newest) / 2).tolist())
+        result[Metric.LATENCY] = waited / math.fsum(records.tolist())
+        if target is not None:
+            result[Metric.COMPLIANCE] = spread_share(records, oldest, newest, target)
+    return result
+
+
+def _spreads(records: Floats, oldest: Floats, newest: Floats) -> tuple[Floats, Floats, Floats]:
+    """Return records, least latency and spread of latencies of the batches of which they are known."""
+    known = (records > 0) & ~np.isnan(oldest + newest)
+    oldest = oldest[known]
+    low = np.minimum(newest[known], oldest)
+    # The spread is 0 for one record or simultaneous arrivals; the floor avoids dividing by it.
+    return records[known], low, np.maximum(oldest - low, 1e-6)
+
+
+def _below(values: Floats, counts: Floats, low: Floats, width: Floats) -> Floats:
+    """Return the share of records with a latency of at most each of `values`."""
+    share: Floats = (np.clip((values[:, None] - low) / width, 0, 1) @ counts) / counts.sum()
+    return share
+
+
+# -- periods -----------------------------------------------------------------------------------------------------------
+
+
+def mixture_quantile(q: float, weights: Floats, p50: Floats, p99: Floats) -> float:
+    """Return a quantile of a mixture of distributions of which median and 99th percentile are known; NaN if none is.
+
+    Each distribution function is taken as linear from (0, 0) over (p50, 0.5) to (p99, 0.99), then 1. For one distribution,
+    or equal ones, the result is exact at both quantiles.
+
+    Args:
+        q: at most 0.99.
+        weights: of the distributions, shape (distributions,).
+        p50: their medians.
+        p99: their 99th percentiles.
+    """
+    known = (weights > 0) & np.isfinite(p50) & np.isfinite(p99)
+    if not known.any():
+        return math.nan
+    weights, p50, p99 = weights[known] / weights[known].sum(), p50[known], p99[known]
+    knots = np.unique(np.concatenate([[0.0], p50, p99]))
+    # Summed over all distributions at once, part by part: as many operations as knots, not as their square.
+    with np.errstate(divide="ignore", invalid="ignore"):
+        first = np.where(p50 > 0, 0.5 * weights / p50, 0.0)
+        second = np.where(p99 > p50, 0.49 * weights / (p99 - p50), 0.0)
+    rising = first.sum() - _up_to(p50, first, knots)
+    within = _up_to(p50, second, knots) - _up_to(p99, second, knots)
+    begun = _up_to(p50, second * p50, knots) - _up_to(p99, second * p50, knots)
+    below = knots * rising + 0.5 * _up_to(p50, weights, knots) + knots * within - begun
+    below += 0.49 * _up_to(p99, weights, knots) + 0.01 * _up_to(p99, weights, knots, before=True)
+    return float(np.interp(q, np.maximum.accumulate(below), knots))
+
+
+def _up_to(places: Floats, amounts: Floats, knots: Floats, *, before: bool = False) -> Floats:
+    """Return per knot the sum of the `amounts` whose place lies at or before it; before: strictly before it."""
+    order = np.argsort(places)
+    total = np.append(0.0, np.cumsum(amounts[order]))
+    sums: Floats = total[np.searchsorted(places[order], knots, side="left" if before else "right")]
+    return sums

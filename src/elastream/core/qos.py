@@ -17,9 +17,8 @@ from elastream.core.observation import Composition
 from elastream.dataflow.endpoints import DomainSignal
 from elastream.dataflow.graph import Graph
 from elastream.dataflow.operators import Delivery, Edge
+from elastream.units import ROUNDING
 
-NEARLY = 1e-9
-"""Sums of decimal fractions: rounding must not count as a difference."""
 UNLIMITED: Floats = np.zeros((0, 0))
 """Limits of no edge."""
 
@@ -315,4 +314,4 @@ def worst_interval(throughput: ArrayLike, instants: int) -> float:
 
 def off_target(throughput: ArrayLike, target: float, tolerance: float) -> int:
     """Number of instants whose relative throughput is off `target` by more than `tolerance` (stability chi, p. 111)."""
-    return int((np.abs(np.asarray(throughput, dtype=np.float64) - target) > tolerance + NEARLY).sum())
+    return int((np.abs(np.asarray(throughput, dtype=np.float64) - target) > tolerance + ROUNDING).sum())

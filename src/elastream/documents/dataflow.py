@@ -57,7 +57,7 @@ from elastream.documents.dataflow_keys import (
     TimeoutKeys,
     document_keys,
 )
-from elastream.documents.key_tables import load_key_table
+from elastream.documents.key_table_files import load_key_table
 from elastream.documents.located import Loc, Located, read_yaml
 from elastream.documents.registry import CLOUD, DEFAULT_POLICY, POLICY, SINK, SOURCE, Registry, made
 from elastream.documents.schema import chosen, declared_types

@@ -58,6 +58,10 @@ def compare(
     """
     if not policies:
         raise InputError("there is no policy to compare")
+    consistency = consistency_of(settings.consistency, simulated=True)
+    guards = None if settings.guards is None else load_guards(Path(settings.guards), graph)
+    speeds = None if settings.speeds is None else speeds_from(settings.speeds)
+    links = None if settings.links is None else links_from(settings.links)
     load = load_from(settings.load) if isinstance(settings.load, str | Path) else settings.load
     patterns = {source.name: load or source.load for source in graph.sources}
     loads = {name: pattern for name, pattern in patterns.items() if pattern is not None}
@@ -74,19 +78,16 @@ def compare(
     base = constants or Settings(monitor=monitor, travel=Travel.COHORTS if records > SINGLE_UP_TO else Travel.SINGLE)
     base = replace(
         base,
-        consistency=consistency_of(settings.consistency, simulated=True),
+        consistency=consistency,
         replicas=settings.replicas,
         state_partitions=settings.state_partitions or base.state_partitions,
     )
-    if settings.speeds is not None:
-        speeds = speeds_from(settings.speeds)
+    if speeds is not None:
         base = replace(base, speed_trace=_a(SpeedTrace, speeds.over(length), speeds))
-    if settings.links is not None:
-        links = links_from(settings.links)
+    if links is not None:
         base = replace(base, link_trace=_a(LinkTrace, links.over(length), links))
     for table in settings.tables:
         table.check(selection_of(graph, table.operator))
-    guards = None if settings.guards is None else load_guards(Path(settings.guards), graph)
     layout = lay_out(graph, fused=fused)
     refuse_unreachable(layout, settings.types, settings.latency)
     goal = goal_of(graph, policies.values(), length)

@@ -12,8 +12,7 @@ from elastream.dataflow.stages import Layout
 from elastream.loads.links import LinkTrace, pair_number
 from elastream.loads.speeds import SpeedTrace, number_of
 from elastream.simulator import Settings
-
-NEARLY = 1e-9
+from elastream.units import ROUNDING
 
 
 def prospect_of(
@@ -53,6 +52,6 @@ def _links(trace: LinkTrace) -> Course:
 
 def _row(table: Floats, row: int, interval: float, times: Floats) -> Floats:
     """Values at `times` of one row of a trace that begins anew where it ends."""
-    slots = np.floor(times / interval + NEARLY).astype(np.int64)
+    slots = np.floor(times / interval + ROUNDING).astype(np.int64)
     found: Floats = table[row % table.shape[0], slots % table.shape[1]]
     return found

@@ -21,27 +21,25 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, model_validator
 from ruamel.yaml.scalarstring import FoldedScalarString, LiteralScalarString
 
+from elastream.core.wording import counted
 from elastream.dataflow.graph import Graph
 from elastream.dataflow.signals import Feed, Signal, SignalKind
 from elastream.documents.located import Loc, Located, parse_yaml, text_of
 from elastream.documents.schema import Duration, Keys
 from elastream.documents.user_code import near
 from elastream.errors import DataflowError
-from elastream.guards.elements import Element, GuardSet, guard_of
-from elastream.guards.language import LONGEST_WINDOW, GuardError, Language, is_name, refuse_name
-from elastream.guards.program import Program, program_of
-from elastream.guards.proving import not_exclusive
-from elastream.guards.subject import Subject
-from elastream.guards.system import system_signals
-from elastream.guards.tree import Node, Read, nodes
+from elastream.guards.evaluator import Element, Guard, held_for
+from elastream.guards.exclusion import not_exclusive
+from elastream.guards.language import MAX_WINDOW_S, GuardError, Language, is_name, refuse_name
+from elastream.guards.subject import Subject, system_signals
+from elastream.guards.tree import Node, signals_of
 from elastream.units import format_duration
 
-MOST_GUARDS = 100_000
-"""Guards of a file: ten times as many as a round is measured with."""
+MAX_GUARDS = 100_000  # of a file: aliases of YAML write many in few words
 FEEDS = ("file", "http", "kafka")
 SERVERS = "127.0.0.1:9092"
 STALE_POLLS = 3
-"""Polls without success after which a polled value counts as unknown, where a signal does not say."""
+"""Default of `stale` for a polled signal, in polls without success."""
 FORM = "a guard file is a mapping with the keys 'signals' and 'guards'"
 
 
@@ -61,15 +59,15 @@ class FeedKeys(Keys):
 
     @model_validator(mode="after")
     def _one_place(self) -> "FeedKeys":
-        given = [kind for kind in FEEDS if getattr(self, kind) is not None]
-        if len(given) != 1:
-            raise ValueError(f"a signal comes from one of {', '.join(FEEDS)}, and {len(given)} are given")
+        kinds = [kind for kind in FEEDS if getattr(self, kind) is not None]
+        if len(kinds) != 1:
+            raise ValueError(f"a signal comes from one of {', '.join(FEEDS)}, and {len(kinds)} are given")
         if self.servers is not None and self.kafka is None:
             raise ValueError("'servers' goes with 'kafka' alone")
         return self
 
     def built(self, folder: Path) -> Feed:
-        """The feed; paths are seen from `folder`."""
+        """Return the feed; paths are relative to `folder`."""
         kind = next(kind for kind in FEEDS if getattr(self, kind) is not None)
         place = str(folder / self.file) if self.file is not None else str(getattr(self, kind))
         return Feed(kind, place, self.every, self.field, (self.servers or SERVERS) if kind == "kafka" else "")
@@ -83,7 +81,7 @@ class SignalKeys(Keys):
     from_: FeedKeys | None = Field(None, alias="from")
 
     def built(self, name: str, folder: Path) -> Signal:
-        """The signal; the files that it names are seen from `folder`."""
+        """Return the signal; the files that it names are relative to `folder`."""
         feed = None if self.from_ is None else self.from_.built(folder)
         # A topic's value stands until the next message: how often one comes is not known here.
         lasts = math.inf if feed is None or feed.kind == "kafka" else STALE_POLLS * feed.every
@@ -96,7 +94,7 @@ class GuardKeys(Keys):
     when: str | None = None
     on: str | None = None
     off: str | None = None
-    for_: Annotated[Duration, Field(ge=0, le=LONGEST_WINDOW, alias="for")] = 0.0
+    for_: Annotated[Duration, Field(ge=0, le=MAX_WINDOW_S, alias="for")] = 0.0
     value: float | str | None = None
 
     @model_validator(mode="after")
@@ -114,9 +112,9 @@ class GuardKeys(Keys):
     @property
     def text(self) -> str:
         """Its conditions as they are written, on one line."""
-        given = {"when": self.when, "on": self.on, "off": self.off}
-        said = ", ".join(f"{key} {' '.join(text.split())}" for key, text in given.items() if text is not None)
-        return f"{said}, for {format_duration(self.for_)}" if said and self.for_ else said or "always"
+        conditions = {"when": self.when, "on": self.on, "off": self.off}
+        text = ", ".join(f"{key} {' '.join(each.split())}" for key, each in conditions.items() if each is not None)
+        return f"{text}, for {format_duration(self.for_)}" if text and self.for_ else text or "always"
 
 
 class GuardFileKeys(Keys):
@@ -129,29 +127,37 @@ class GuardFileKeys(Keys):
 
 @dataclass(frozen=True)
 class GuardDocument:
-    """A guard file that was checked. signals: declared ones, and those of the dataflow and the system that it reads.
+    """A guard file that was checked.
 
-    system: names of the latter. program: compiled. text: of the file.
+    signals: declared ones, and those of the dataflow and the system that it reads. system: names of the latter. elements:
+    with their guards. text: of the file.
     """
 
     path: Path
     signals: tuple[Signal, ...]
     system: tuple[str, ...]
-    guards: GuardSet
-    program: Program
+    elements: tuple[Element, ...]
     text: str = ""
+
+    @property
+    def size(self) -> str:
+        """Its numbers of guards and elements, for people."""
+        guards = sum(len(element.guards) for element in self.elements)
+        return f"{counted(guards, 'guard')} of {counted(len(self.elements), 'element')}"
 
 
 def load_guards(path: Path, about: Graph | Subject | None = None) -> GuardDocument:
-    """Read, check and compile the guard file `path`, against the dataflow `about` where that is given.
+    """Read and check the guard file `path`, also against the dataflow `about` if there is one.
 
-    Raises InputError for an unreadable file, DataflowError with file, line and column for everything else.
+    Raises:
+        InputError: for an unreadable file.
+        DataflowError: with file, line and column, for everything else.
     """
     return parse_guards(text_of(path), path, about)
 
 
 def parse_guards(text: str, path: Path, about: Graph | Subject | None = None) -> GuardDocument:
-    """The same for the text of a guard file; path: where it came from, for errors, and for the files that it names."""
+    """Check the text of a guard file; `path` is where it came from, for errors and for the files that it names."""
     subject = Subject.of(about) if isinstance(about, Graph) else about
     file = parse_yaml(text, path, FORM, columns=True)
     _check_size(file)
@@ -164,26 +170,25 @@ def parse_guards(text: str, path: Path, about: Graph | Subject | None = None) ->
     signals = {**system, **domain, **declared}
     language = Language(signals.values())
     elements = tuple(_element(file, language, name, each, subject) for name, each in keys.guards.items())
-    used = _read_by(elements)
+    guards = [guard for element in elements for guard in element.guards]
+    used = {name for guard in guards for name in signals_of(guard.activate, guard.deactivate, guard.value)}
     read = tuple(signal for signal in signals.values() if signal.name in used or signal.name in declared)
-    own = tuple(signal.name for signal in read if signal.name in system)
-    guards = GuardSet(elements)
-    return GuardDocument(path, read, own, guards, program_of(guards, read), text)
+    return GuardDocument(path, read, tuple(signal.name for signal in read if signal.name in system), elements, text)
 
 
 def _check_size(file: Located) -> None:
-    """Refuse more guards than a file may have before each of them is looked at: aliases of YAML write many in few words."""
+    """Refuse too many guards before each of them is looked at."""
     written = file.data.get("guards")
     each = [len(of) for of in written.values() if isinstance(of, Mapping)] if isinstance(written, Mapping) else []
-    if (count := sum(each)) > MOST_GUARDS:
-        raise file.error(("guards",), f"{count:,} guards are more than {MOST_GUARDS:,}")
+    if (count := sum(each)) > MAX_GUARDS:
+        raise file.error(("guards",), f"{count:,} guards are more than {MAX_GUARDS:,}")
 
 
 def _declared(
     file: Located, keys: GuardFileKeys, domain: Mapping[str, Signal], system: Mapping[str, Signal]
 ) -> dict[str, Signal]:
-    """The signals of the file. Those of the dataflow may stand there again, to say when they count as unknown."""
-    found = {}
+    """Return the signals of the file, which may repeat one of the dataflow to say when it counts as unknown."""
+    declared = {}
     for name, each in keys.signals.items():
         signal = each.built(name, file.path.parent)
         if name in system:
@@ -194,8 +199,8 @@ def _declared(
             raise file.error(("signals", name), f"{name!r} is a {domain[name].kind} in the dataflow, not a {signal.kind}")
         with file.at(("signals", name)):
             refuse_name(name)
-        found[name] = signal
-    return found
+        declared[name] = signal
+    return declared
 
 
 def _element(file: Located, language: Language, name: str, keys: Mapping[str, GuardKeys], about: Subject | None) -> Element:
@@ -214,24 +219,16 @@ def _element(file: Located, language: Language, name: str, keys: Mapping[str, Gu
             if isinstance(text, str)
         }
         fixed = each.value if isinstance(each.value, float) else values.get(alternate, 1.0)
-        guards.append(
-            guard_of(
-                alternate,
-                when=trees.get("when"),
-                on=trees.get("on"),
-                off=trees.get("off"),
-                for_=each.for_,
-                value=trees.get("value", fixed),
-                text=each.text,
-            )
-        )
+        begins = trees.get("when") or trees.get("on")
+        activate = None if begins is None else held_for(begins, each.for_)
+        guards.append(Guard(alternate, activate, trees.get("off"), trees.get("value", fixed), each.text))
     if all(each.value is None for each in keys.values()) and (problem := not_exclusive(guards)):
         raise file.error(loc, problem)
     return Element(name, tuple(guards))
 
 
 def _check_names(file: Located, loc: Loc, keys: Mapping[str, Any], about: Subject) -> None:
-    """Refuse an element that the dataflow does not have, and alternates that it has not."""
+    """Refuse elements and alternates that the dataflow does not have."""
     name, elements = str(loc[-1]), about.elements
     if name in about.both:
         raise file.error(loc, f"{name!r} is both an operator with alternates and a choice: rename one")
@@ -249,7 +246,7 @@ def _check_names(file: Located, loc: Loc, keys: Mapping[str, Any], about: Subjec
 
 
 def _checked(file: Located, loc: Loc, check: Callable[[str], Node], text: str) -> Node:
-    """`check(text)`, an error in it with file, line and column."""
+    """Return `check(text)`; an error in it names file, line and column."""
     try:
         return check(text)
     except GuardError as error:
@@ -258,14 +255,14 @@ def _checked(file: Located, loc: Loc, check: Callable[[str], Node], text: str) -
 
 
 def _position(file: Located, loc: Loc, line: int, column: int) -> tuple[int, int]:
-    """Line and column in the file, from 1, of a place in the text at `loc`."""
+    """Return line and column in the file, from 1, of a place in the text at `loc`."""
     node: Any = file.data
     for step in loc[:-1]:
         node = node[step]
     value = node[loc[-1]]
     try:
         first, start = node.lc.value(loc[-1])
-    except (KeyError, TypeError):  # merged from another mapping: the nearest place that is known
+    except (KeyError, TypeError):  # merged from another mapping: the nearest place that there is
         return file.place(loc)
     rows = file.text.splitlines()
     if isinstance(value, LiteralScalarString | FoldedScalarString):
@@ -280,21 +277,9 @@ def _position(file: Located, loc: Loc, line: int, column: int) -> tuple[int, int
 
 
 def _folded(rows: list[str], row: int, start: int, column: int) -> tuple[int, int]:
-    """Row and column of character `column` of a text from `start` of `row` on whose line breaks became spaces."""
+    """Return row and column of character `column` of a folded text that begins at `start` of `row`."""
     while column > (length := len(rows[row].rstrip()) - start) + 1 and row + 1 < len(rows):
         column -= length + 1
         row += 1
         start = len(rows[row]) - len(rows[row].lstrip())
     return row + 1, start + column
-
-
-def _read_by(elements: tuple[Element, ...]) -> set[str]:
-    return {
-        node.signal
-        for element in elements
-        for guard in element.guards
-        for tree in (guard.activate, guard.deactivate, guard.value)
-        if tree is not None and not isinstance(tree, float | int)
-        for node in nodes(tree)
-        if isinstance(node, Read)
-    }

@@ -1,7 +1,7 @@
 """The language of guards: CEL, parsed and type-checked by Google's implementation, with functions of time added.
 
-Only what is in `OVERLOADS` exists: no macros, maps, regular expressions or loops, so that an expression takes at most as
-many steps as it has nodes, of which there are at most MOST_NODES. Guard text reaches nothing but its signals.
+Only what is in `OVERLOADS` exists: no macros, maps, regular expressions or loops. An expression takes at most as many steps
+as it has nodes, and reaches nothing but its signals.
 """
 
 import difflib
@@ -17,12 +17,10 @@ from elastream.dataflow.signals import Signal, SignalKind
 from elastream.errors import ElastreamError
 from elastream.guards.tree import Call, Literal, Node, Read, Unsupported, decode, nodes
 
-LONGEST_TEXT = 10_000
-"""Characters of one expression."""
-MOST_NODES = 1_000
-"""Nodes of one expression: the bound on its steps. CEL's parser has a bound on nesting besides, 32."""
-LONGEST_WINDOW = 7 * 86_400.0
-"""Seconds of a window or a persistence."""
+MAX_TEXT_LENGTH = 10_000
+MAX_NODES = 1_000  # CEL's parser bounds the depth besides, by 32
+MAX_WINDOW_S = 7 * 86_400.0
+"""The longest window or persistence."""
 
 
 class GuardError(ElastreamError):
@@ -45,24 +43,27 @@ class Overload:
 
 
 def _table(text: str) -> dict[str, Overload]:
-    found = {}
+    table = {}
     for line in filter(None, map(str.strip, text.splitlines())):
         id, function, result, *operands = line.split()
         name = function.removesuffix(".")
-        found[id] = Overload(id, name, result, tuple(operands), member=name != function)
-    return found
+        table[id] = Overload(id, name, result, tuple(operands), member=name != function)
+    return table
 
 
-def _numeric(names: Mapping[str, str], function_of: Mapping[str, str]) -> str:
-    """Lines for binary operators on numbers of both kinds. CEL compares an int with a double; it adds only equal kinds,
-    which would make `2 * backlog > 10.0` a riddle: here whole numbers become doubles."""
+def _numeric(functions: Mapping[str, str], result: str) -> str:
+    """Return the lines of binary operators on numbers of both kinds.
+
+    CEL compares an int with a double, but adds equal kinds only. Guards convert whole numbers, so that `2 * backlog > 10.0`
+    is valid.
+    """
     lines = []
-    for name, result in names.items():
+    for name, function in functions.items():
         for left in ("double", "int"):
             for right in ("double", "int"):
-                kind = left if left == right else f"{left}_{right}"
+                kinds = (left if left == right else f"{left}_{right}").replace("int", "int64")
                 of = result if result == "bool" else ("int" if left == right == "int" else "double")
-                lines.append(f"{name}_{kind.replace('int', 'int64')} {function_of[name]} {of} {left} {right}")
+                lines.append(f"{name}_{kinds} {function} {of} {left} {right}")
     return "\n".join(lines)
 
 
@@ -77,9 +78,9 @@ logical_not !_ bool bool
 conditional_bool _?_:_ bool bool bool bool
 conditional_double _?_:_ double bool double double
 conditional_string _?_:_ string bool string string
-{_numeric(dict.fromkeys(_COMPARED, "bool"), _COMPARED)}
-{_numeric(dict.fromkeys(_COMPUTED, "double"), _COMPUTED)}
-{_numeric(dict.fromkeys(_EQUAL, "bool"), _EQUAL)}
+{_numeric(_COMPARED, "bool")}
+{_numeric(_COMPUTED, "double")}
+{_numeric(_EQUAL, "bool")}
 equals_bool _==_ bool bool bool
 equals_string _==_ bool string string
 not_equals_bool _!=_ bool bool bool
@@ -111,70 +112,46 @@ age_string age double string
 held held bool bool string
 then then bool bool bool string
 """)
-"""By id. `avg` to `age` take a signal, not its value; the last operand of those with a text is a duration."""
+"""By id."""
 
-OF_SIGNALS = frozenset(
-    {"avg", "min", "max", "sum", "stddev", "rate", "rate_minute"}
-    | {f"{name}_{kind}" for name in ("count", "known", "age") for kind in ("double", "bool", "string")}
-)
-"""Overloads whose first operand is a signal, of which they know more than its newest value."""
-TIMED = frozenset(
-    {"avg", "min", "max", "sum", "stddev", "rate", "count_double", "count_bool", "count_string", "held", "then"}
-)
-"""Overloads whose last operand is a duration."""
+OF_SIGNALS = frozenset({"avg", "min", "max", "sum", "stddev", "rate", "count", "known", "age"})
+"""Functions whose first operand is a signal by name, not a value."""
+OF_CONDITIONS = frozenset({"held", "then"})
+"""Functions of conditions over time. Their last operand is a duration, as is that of functions of signals with two."""
 
-_TYPES = {"bool": cel.Type.BOOL, "double": cel.Type.DOUBLE, "int": cel.Type.INT, "string": cel.Type.STRING}
-_LISTS = {"strings": cel.Type.List(cel.Type.STRING), "doubles": cel.Type.List(cel.Type.DOUBLE)}
+_TYPES = {
+    "bool": cel.Type.BOOL, "double": cel.Type.DOUBLE, "int": cel.Type.INT, "string": cel.Type.STRING,
+    "strings": cel.Type.List(cel.Type.STRING), "doubles": cel.Type.List(cel.Type.DOUBLE),
+}  # fmt: skip
 _KINDS = {SignalKind.NUMBER: "double", SignalKind.TRUTH: "bool", SignalKind.TEXT: "string"}
 _WORDS = {"double": "number", "int": "whole number", "bool": "truth value", "string": "text"}
-_BARE = "stdlib:\n  disable: true\n"
-"""CEL's own functions are replaced by `OVERLOADS`."""
+_BARE = "stdlib:\n  disable: true\n"  # `OVERLOADS` replaces CEL's own functions
 
 _REPORTED = re.compile(r"ERROR: <input>:(\d+):(-?\d+): (.*)")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*\Z")
-RESERVED = frozenset(
-    [
-        "true",
-        "false",
-        "null",
-        "in",
-        "as",
-        "break",
-        "const",
-        "continue",
-        "else",
-        "for",
-        "function",
-        "if",
-        "import",
-        "let",
-        "loop",
-        "package",
-        "namespace",
-        "return",
-        "var",
-        "void",
-        "while",
-    ]
-)
-"""Words of CEL that no signal can have as a part of its name."""
+_KEYWORDS = """
+true false null in as break const continue else for function if import let loop package namespace return var void while
+"""
+RESERVED = frozenset(_KEYWORDS.split())
+"""Words of CEL that cannot be a part of a signal's name."""
 
 
 def is_name(name: str) -> bool:
-    """Whether a signal can be called so."""
+    """Return True if a signal can have this name."""
     return _NAME.match(name) is not None and not RESERVED & set(name.split("."))
 
 
 def refuse_name(name: str) -> None:
-    """Raise GuardError where no signal can be called so."""
+    """Raise GuardError if no signal can have this name."""
     if not is_name(name):
         raise GuardError(f"a signal cannot be called {name!r}: letters, digits and _, parts joined with '.'")
 
 
 class Language:
-    """Guards' CEL over the signals `signals`: `expression` parses and checks a text.
+    """Guards' CEL over certain signals.
 
-    Raises GuardError for two signals of one name and for names that are not CEL's, such as those with a hyphen.
+    Raises:
+        GuardError: for two signals of one name and for names that CEL does not have, such as those with a hyphen.
     """
 
     def __init__(self, signals: Iterable[Signal]) -> None:
@@ -186,9 +163,13 @@ class Language:
             self.signals[signal.name] = signal
         overloads: dict[str, list[Any]] = {}
         for each in OVERLOADS.values():
-            operands = [_TYPES.get(name) or _LISTS[name] for name in each.operands]
-            made = cel.Overload(id=each.id, return_type=_TYPES[each.result], parameters=operands, is_member=each.member)
-            overloads.setdefault(each.function, []).append(made)
+            declared = cel.Overload(
+                id=each.id,
+                return_type=_TYPES[each.result],
+                parameters=[_TYPES[name] for name in each.operands],
+                is_member=each.member,
+            )
+            overloads.setdefault(each.function, []).append(declared)
         self._env = cel.NewEnv(
             config=cel.NewEnvConfigFromYaml(_BARE),
             variables={name: _TYPES[_KINDS[signal.kind]] for name, signal in self.signals.items()},
@@ -196,16 +177,16 @@ class Language:
         )
 
     def condition(self, text: str) -> Node:
-        """The tree of a truth value. Raises GuardError with line and column."""
+        """Return the tree of a truth value. Raises GuardError with line and column."""
         return self._checked(text, ("bool",), "a guard is a truth value")
 
     def number(self, text: str) -> Node:
-        """The tree of a number, for value functions. Raises GuardError with line and column."""
+        """Return the tree of a number, for value functions. Raises GuardError with line and column."""
         return self._checked(text, ("double", "int"), "a value is a number")
 
     def _checked(self, text: str, results: tuple[str, ...], rule: str) -> Node:
-        if len(text) > LONGEST_TEXT:
-            raise GuardError(f"the expression has {len(text):,} characters, more than {LONGEST_TEXT:,}")
+        if len(text) > MAX_TEXT_LENGTH:
+            raise GuardError(f"the expression has {len(text):,} characters, more than {MAX_TEXT_LENGTH:,}")
         if not text.isprintable() and (odd := re.search(r"[\ud800-\udfff\0]", text)):
             raise GuardError(f"the character {odd[0]!r} is not one of a text", *_place(text, odd.start()))
         try:
@@ -215,11 +196,11 @@ class Language:
             raise GuardError(f"{problem} is not part of the guard language", *_place(text, problem.at)) from None
         except (RuntimeError, UnicodeError) as problem:
             raise self._explained(str(problem)) from None
-        found = checked.return_type().name().lower()
-        if found not in results:
-            raise GuardError(f"it is a {_WORDS.get(found, found)}: {rule}", *_place(text, _start(tree)))
-        if (count := sum(1 for _ in nodes(tree))) > MOST_NODES:
-            raise GuardError(f"the expression has {count:,} parts, more than {MOST_NODES:,}")
+        kind = checked.return_type().name().lower()
+        if kind not in results:
+            raise GuardError(f"it is a {_WORDS.get(kind, kind)}: {rule}", *_place(text, _start(tree)))
+        if (count := sum(1 for _ in nodes(tree))) > MAX_NODES:
+            raise GuardError(f"the expression has {count:,} parts, more than {MAX_NODES:,}")
         for node in nodes(tree):
             if isinstance(node, Call):
                 self._check_call(node, text)
@@ -227,9 +208,9 @@ class Language:
 
     def _check_call(self, node: Call, text: str) -> None:
         name = OVERLOADS[node.overload].function
-        if node.overload in OF_SIGNALS and not isinstance(node.args[0], Read):
+        if name in OF_SIGNALS and not isinstance(node.args[0], Read):
             raise GuardError(f"{name} takes a signal by name, not an expression", *_place(text, _start(node.args[0])))
-        if node.overload in TIMED:
+        if name in OF_CONDITIONS or (name in OF_SIGNALS and len(node.args) == 2):
             last = node.args[-1]
             try:
                 if not isinstance(last, Literal):
@@ -239,26 +220,25 @@ class Language:
                 raise GuardError(str(error), *_place(text, last.at)) from None
 
     def _explained(self, answer: str) -> GuardError:
-        """The first error of CEL's checker, in the words of guards."""
-        if (found := _REPORTED.search(answer)) is None:
-            if "recursion limit" in answer:
+        """Return the first error of CEL's checker, in the words of guards."""
+        if (report := _REPORTED.search(answer)) is None:
+            if "recursion" in answer:
                 return GuardError("the expression is nested too deeply: at most 32 levels")
             return GuardError(f"it is not an expression of CEL: {answer.splitlines()[0]}")
-        line, column, said = int(found[1]), max(1, int(found[2])), found[3]
-        return GuardError(self._worded(said), line, column)
+        return GuardError(self._worded(report[3]), int(report[1]), max(1, int(report[2])))
 
-    def _worded(self, said: str) -> str:
-        if name := re.match(r"undeclared reference to '([^']*)'", said):
+    def _worded(self, message: str) -> str:
+        if name := re.match(r"undeclared reference to '([^']*)'", message):
             return self._unknown(name[1])
-        if types := re.match(r"found no matching overload for '([^']*)' applied to '(.*?)\((.*)\)'", said):
+        if types := re.match(r"found no matching overload for '([^']*)' applied to '(.*?)\((.*)\)'", message):
             operator = types[1].replace("_", "").replace("@", "") if not types[1].isidentifier() else types[1]
-            operands = (types[3] or types[2].strip("(")).split(", ")
-            given = ", ".join(_WORDS.get(each.strip("()"), each) for each in operands)
-            return f"{operator!r} does not take ({given})"
-        if said.startswith("Syntax error"):
-            problem = said.removeprefix("Syntax error: ").partition(" expecting ")[0]
+            kinds = (types[3] or types[2].strip("(")).split(", ")
+            operands = ", ".join(_WORDS.get(each.strip("()"), each) for each in kinds)
+            return f"{operator!r} does not take ({operands})"
+        if message.startswith("Syntax error"):
+            problem = message.removeprefix("Syntax error: ").partition(" expecting ")[0]
             return "syntax error: " + ("the expression ends too early" if "'<EOF>'" in problem else problem)
-        return said
+        return message
 
     def _unknown(self, name: str) -> str:
         functions = {each.function for each in OVERLOADS.values() if each.function.isidentifier()}
@@ -272,9 +252,9 @@ class Language:
 
 
 def seconds_of(literal: Literal) -> float:
-    """The duration that a text such as '5m' is. Raises ElastreamError unless it is above 0 and at most LONGEST_WINDOW."""
+    """Return the duration of a text such as '5m'. Raises ElastreamError unless it is above 0 and at most MAX_WINDOW_S."""
     seconds = units.duration(str(literal.value))
-    if not 0 < seconds <= LONGEST_WINDOW:
+    if not 0 < seconds <= MAX_WINDOW_S:
         raise ElastreamError(f"the duration {literal.value!r} is out of range: above 0 and at most 7 days")
     return seconds
 

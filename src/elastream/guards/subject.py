@@ -1,26 +1,32 @@
-"""What guards are about: the dynamic elements, operators and signals of a dataflow, as they are checked against.
+"""The dataflow that guards are about: its dynamic elements, operators and signals.
 
-It follows from a graph, or from what a run recorded of its graph, so that guards for a run can be checked where its program
-is not.
+A subject follows from a graph, or from a run's record of its graph, so that guards can be checked where the program is not.
 """
 
 import math
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
+from elastream.core.metrics import PLANTS, Metric, Rows, of_application
+from elastream.core.observation import Observation
 from elastream.dataflow.graph import Graph
-from elastream.dataflow.operators import Kind
-from elastream.dataflow.signals import Signal, SignalKind
+from elastream.dataflow.operators import Kind, Operator
+from elastream.dataflow.signals import Signal, SignalKind, SignalReading
+from elastream.guards.language import RESERVED
 from elastream.recording.observer import Header
+
+_PART = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
+_METRICS = {metric.value: metric for metric in Metric}
 
 
 @dataclass(frozen=True)
 class Subject:
     """A dataflow as guards see it.
 
-    operators: kinds by name. elements: of each operator with several alternates and of each choice, the declared values of
-    its alternates or branches. both: names that are those of an operator with alternates and of a choice. signals: domain
-    signals of its diagnostic branches.
+    operators: kinds by name. elements: declared values of the alternates or branches, by operator with several alternates
+    and by choice. both: names of an operator with alternates that are names of a choice too. signals: domain signals of its
+    diagnostic branches.
     """
 
     flow: str
@@ -31,34 +37,82 @@ class Subject:
 
     @classmethod
     def of(cls, graph: Graph) -> "Subject":
-        """That of a graph."""
-        alternates = {o.name: {a.name: a.value for a in o.alternates} for o in graph.operators if len(o.alternates) > 1}
-        branches: dict[str, dict[str, float]] = {}
-        for edge in graph.edges:
-            if edge.choice is not None:
-                branches.setdefault(edge.choice, {})[edge.target] = edge.value
-        kinds = {operator.name: operator.kind for operator in graph.operators}
-        both = frozenset(alternates.keys() & branches.keys())
-        return cls(graph.name, kinds, {**alternates, **branches}, both, graph.signals)
+        """Return the subject of a graph."""
+        return _subject(
+            graph.name,
+            {operator.name: operator.kind for operator in graph.operators},
+            {each.name: {alternate.name: alternate.value for alternate in each.alternates} for each in graph.operators},
+            ((edge.choice, edge.target, edge.value) for edge in graph.edges),
+            graph.signals,
+        )
 
     @classmethod
     def recorded(cls, header: Header) -> "Subject":
-        """That of a recorded run. Raises KeyError, TypeError or ValueError for a header that describes none."""
-        alternates = {
-            each["name"]: dict(zip(each["alternates"], each.get("values", [1.0] * len(each["alternates"])), strict=True))
-            for each in header.operators
-            if len(each["alternates"]) > 1
-        }
-        branches: dict[str, dict[str, float]] = {}
-        for edge in header.edges:
-            if edge["choice"] is not None:
-                branches.setdefault(edge["choice"], {})[edge["target"]] = edge.get("value", 1.0)
-        kinds = {each["name"]: Kind(each["kind"]) for each in header.operators}
-        signals = {
-            each["name"]: Signal(
-                each["name"], SignalKind(each["kind"]), math.inf if each["stale"] is None else each["stale"]
-            )
-            for each in header.signals
-        }
-        both = frozenset(alternates.keys() & branches.keys())
-        return cls(header.flow, kinds, {**alternates, **branches}, both, signals)
+        """Return the subject of a recorded run.
+
+        Raises:
+            KeyError, TypeError, ValueError: for a header that describes none.
+        """
+        ones = {each["name"]: [1.0] * len(each["alternates"]) for each in header.operators}
+        return _subject(
+            header.flow,
+            {each["name"]: Kind(each["kind"]) for each in header.operators},
+            {
+                each["name"]: dict(zip(each["alternates"], each.get("values", ones[each["name"]]), strict=True))
+                for each in header.operators
+            },
+            ((edge["choice"], edge["target"], edge.get("value", 1.0)) for edge in header.edges),
+            {
+                each["name"]: Signal(
+                    each["name"], SignalKind(each["kind"]), math.inf if each["stale"] is None else each["stale"]
+                )
+                for each in header.signals
+            },
+        )
+
+
+def _subject(
+    flow: str,
+    kinds: Mapping[str, Kind],
+    alternates: Mapping[str, Mapping[str, float]],
+    edges: Iterable[tuple[str | None, str, float]],
+    signals: Mapping[str, Signal],
+) -> Subject:
+    operators = {name: values for name, values in alternates.items() if len(values) > 1}
+    choices: dict[str, dict[str, float]] = {}
+    for choice, target, value in edges:
+        if choice is not None:
+            choices.setdefault(choice, {})[target] = value
+    both = frozenset(operators.keys() & choices.keys())
+    return Subject(flow, kinds, {**operators, **choices}, both, signals)
+
+
+def system_signals(subject: Subject | None = None) -> Iterator[Signal]:
+    """Yield the metrics that guards can read by name.
+
+    These are `latency_p99`, `backlog`, ... of the application, and `OPERATOR.METRIC` of every operator of `subject` whose
+    name is valid in CEL.
+    """
+    plants = tuple(PLANTS.values())
+    for metric in Metric:
+        if metric in of_application():
+            yield Signal(metric.value)
+    for name, kind in subject.operators.items() if subject is not None else ():
+        if not _PART.match(name) or name in RESERVED:
+            continue
+        for metric in Metric:
+            if any(metric.promised(Rows.OPERATOR, plant, Operator(name, kind)) for plant in plants):
+                yield Signal(f"{name}.{metric.value}")
+
+
+def system_readings(observation: Observation, names: Iterable[str]) -> dict[str, SignalReading]:
+    """Return readings of the system signals among `names`, each as old as its metric in `observation`."""
+    readings, application = {}, observation.application
+    whole = application.ids[0] if application.ids else ""
+    for name in names:
+        operator, _, last = name.rpartition(".")
+        if (metric := _METRICS.get(last)) is None or (operator and operator not in observation.operators):
+            continue
+        reading = observation.operators.reading(operator, metric) if operator else application.reading(whole, metric)
+        readings[name] = SignalReading(reading.value, observation.time - reading.age)
+    return readings

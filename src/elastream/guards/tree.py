@@ -1,11 +1,11 @@
-"""Checked expressions as trees: what CEL's parser and type checker answer, decoded from their interchange format.
+"""Checked expressions as trees, decoded from the messages of CEL's type checker.
 
-The library hands out `cel.expr.CheckedExpr` (a protobuf message of the CEL specification) as bytes and ships no Python
-classes for it. The few fields that guards need are declared here, in a pool of their own.
+The library returns `cel.expr.CheckedExpr` (a protobuf message of the CEL specification) as bytes and ships no Python
+classes for it. This module declares the few fields that guards need.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any, TypeAlias
 
@@ -14,7 +14,7 @@ from google.protobuf import any_pb2, descriptor_pb2, descriptor_pool, message_fa
 
 @dataclass(frozen=True, slots=True)
 class Literal:
-    """A constant. kind: int, double, bool or string; it tells 1 from 1.0 and true, which Python compares as equal."""
+    """A constant. kind: int, double, bool or string; Python alone compares 1, 1.0 and true as equal."""
 
     kind: str
     value: float | bool | str
@@ -31,7 +31,7 @@ class Read:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """An operator or a function. overload: its id in the type-checked table of `language`."""
+    """An operator or a function. overload: its id in `language.OVERLOADS`."""
 
     overload: str
     args: "tuple[Node, ...]"
@@ -39,7 +39,7 @@ class Call:
 
 
 Node: TypeAlias = Literal | Read | Call
-"""An expression; `at` is the offset in the text at which it stands."""
+"""An expression; `at` is its offset in the text."""
 
 
 class Unsupported(Exception):
@@ -51,7 +51,7 @@ class Unsupported(Exception):
 
 
 def nodes(tree: Node) -> Iterator[Node]:
-    """`tree` and all nodes below it."""
+    """Yield `tree` and all nodes below it."""
     pending: list[Node] = [tree]
     while pending:
         node = pending.pop()
@@ -60,9 +60,24 @@ def nodes(tree: Node) -> Iterator[Node]:
             pending.extend(node.args)
 
 
-_TYPES = {"int64": 3, "int32": 5, "bool": 8, "string": 9, "double": 1, "uint64": 4, "bytes": 12}
-"""Numbers of scalar types in `FieldDescriptorProto.Type`."""
+def signals_of(*trees: Node | float | None) -> tuple[str, ...]:
+    """Return the names of the signals that `trees` read, each once."""
+    calls = (tree for tree in trees if isinstance(tree, Literal | Read | Call))
+    return tuple(dict.fromkeys(node.signal for tree in calls for node in nodes(tree) if isinstance(node, Read)))
+
+
+def substitute(tree: Node, names: Mapping[Node, str]) -> Node:
+    """Return `tree` with every sub-tree in `names` replaced by a read of that name."""
+    if (name := names.get(tree)) is not None:
+        return Read(name, tree.at)
+    return replace(tree, args=tuple(substitute(arg, names) for arg in tree.args)) if isinstance(tree, Call) else tree
+
+
+# Numbers of scalar types in `FieldDescriptorProto.Type`.
+_SCALARS = {"int64": 3, "int32": 5, "bool": 8, "string": 9, "double": 1, "uint64": 4, "bytes": 12}
 _MESSAGE = 11
+# The fields in use of the specification's `syntax.proto` and `checked.proto`. A map is repeated entries in transit; the
+# members of `Constant` and of `Expr` exclude each other.
 _MESSAGES: dict[str, str] = {
     "Constant": "2 bool_value bool,3 int64_value int64,4 uint64_value uint64,5 double_value double,6 string_value string,"
     "7 bytes_value bytes",
@@ -78,13 +93,11 @@ _MESSAGES: dict[str, str] = {
     "SourceInfo": "4 positions *PositionEntry",
     "CheckedExpr": "2 reference_map *ReferenceEntry,4 expr Expr,5 source_info SourceInfo",
 }
-"""The messages of the specification's `syntax.proto` and `checked.proto`, as far as they are read. Maps stand as what they
-are in transit, repeated entries; the members of `Constant` and `Expr` are exclusive."""
 
 
 @cache
 def _checked_expr() -> Any:
-    """The class of `CheckedExpr`."""
+    """Return the class of `CheckedExpr`, in a descriptor pool of its own."""
     file = descriptor_pb2.FileDescriptorProto(name="elastream/guards.proto", package="guards", syntax="proto3")
     for name, fields in _MESSAGES.items():
         message = file.message_type.add(name=name)
@@ -95,7 +108,7 @@ def _checked_expr() -> Any:
             number, title, kind = each.split()
             repeated, kind = kind.startswith("*"), kind.lstrip("*")
             one = message.field.add(name=title, number=int(number), label=3 if repeated else 1)
-            one.type = _TYPES.get(kind, _MESSAGE)
+            one.type = _SCALARS.get(kind, _MESSAGE)
             if kind in _MESSAGES:
                 one.type_name = f".guards.{kind}"
             if exclusive and title != "id":
@@ -105,22 +118,28 @@ def _checked_expr() -> Any:
     return message_factory.GetMessageClass(pool.FindMessageTypeByName("guards.CheckedExpr"))
 
 
+_KINDS = {"bool_value": "bool", "int64_value": "int", "double_value": "double", "string_value": "string"}
+_UNSUPPORTED = {"list_expr": "a list outside 'in'", "select_expr": "a field of a value"}
+
+
 def decode(serialized: bytes) -> Node:
-    """The tree of a checked expression. Raises Unsupported for what guards do not have: maps, macros, bytes, fields."""
-    packed = any_pb2.Any.FromString(serialized)
-    checked = _checked_expr().FromString(packed.value)
+    """Return the tree of a checked expression.
+
+    Raises:
+        Unsupported: for expressions that guards do not have, such as maps, macros, bytes and fields.
+    """
+    checked = _checked_expr().FromString(any_pb2.Any.FromString(serialized).value)
     references = {each.key: each.value for each in checked.reference_map}
     positions = {each.key: each.value for each in checked.source_info.positions}
 
-    def built(expr: Any) -> Node:
+    def node_of(expr: Any) -> Node:
         at, kind = positions.get(expr.id, 0), expr.WhichOneof("kind")
         match kind:
             case "const_expr":
                 name = expr.const_expr.WhichOneof("kind") or "null_value"
-                which = {"bool_value": "bool", "int64_value": "int", "double_value": "double", "string_value": "string"}
-                if name not in which:
+                if name not in _KINDS:
                     raise Unsupported(f"a constant of type {name.removesuffix('_value')}", at)
-                return Literal(which[name], getattr(expr.const_expr, name), at)
+                return Literal(_KINDS[name], getattr(expr.const_expr, name), at)
             case "ident_expr":
                 return Read(references[expr.id].name if expr.id in references else expr.ident_expr.name, at)
             case "select_expr" if expr.id in references:
@@ -131,11 +150,10 @@ def decode(serialized: bytes) -> Node:
                 args: list[Node] = []
                 for part in (*parts, *call.args):
                     elements = part.list_expr.elements if part.WhichOneof("kind") == "list_expr" else [part]
-                    args += map(built, elements)
+                    args += map(node_of, elements)
                 if len(overloads) != 1:
                     raise Unsupported(f"{call.function!r} with operands of several types", at)
                 return Call(overloads[0], tuple(args), at)
-        named = {"list_expr": "a list outside 'in'", "select_expr": "a field of a value"}
-        raise Unsupported(named.get(str(kind), "a map, a macro or a message"), at)
+        raise Unsupported(_UNSUPPORTED.get(str(kind), "a map, a macro or a message"), at)
 
-    return built(checked.expr)
+    return node_of(checked.expr)

@@ -1,13 +1,12 @@
-"""What guards remember: windows of a signal's samples, and for how long or in which order conditions held.
+"""Memory behind the functions of time: windows of samples, ages, persistence and order of conditions.
 
-Each is advanced by what is new and answers in constant amortised time; `due` is when its answer may change although nothing
-new arrives. Unknown is None, and an answer is given only where every resolution of the unknown would give it.
+`advance` is called once a round and returns the value of the function. Unknown is None; a value is returned only if every
+way in which the unknown may have come out gives it.
 """
 
 import math
-from bisect import bisect_left, bisect_right
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TypeAlias
 
 from elastream.dataflow.signals import SignalValue
@@ -15,15 +14,13 @@ from elastream.dataflow.signals import SignalValue
 Truth: TypeAlias = bool | None
 
 RESOLUTION = 5_000
-"""Parts of a window within which samples are merged: the bound on what a window keeps and on the error of its edge."""
-ROUNDED = 1 - 1e-9
-"""So much of a number of samples is sure where rounding may have made it larger."""
+"""Parts of a window within which samples are merged: the bound on a window's memory and on the error of its edge."""
 
 
 class _Bucket:
-    """Samples of one part of a window, nearly always one: number, sum, sum of squares, least and largest.
+    """Samples of one part of a window, nearly always one.
 
-    step: increase from the sample before the first; rise: from sample to sample behind it.
+    step: increase from the sample before the first one. rise: sum of the increases behind it.
     """
 
     __slots__ = ("count", "end", "high", "low", "rise", "squares", "start", "step", "total")
@@ -34,40 +31,37 @@ class _Bucket:
         self.low = self.high = value
         self.step, self.rise = step, 0.0
 
+    def add(self, time: float, value: float, step: float) -> None:
+        self.end = time
+        self.count += 1
+        self.total += value
+        self.squares += value * value
+        self.low, self.high = min(self.low, value), max(self.high, value)
+        self.rise += step
+
+    def sums(self, origin: float) -> tuple[float, float, float]:
+        """Return the sum and the sum of squares of the samples' distances from `origin`, and the sum of increases."""
+        squares = self.squares - 2 * origin * self.total + self.count * origin * origin
+        return self.total - self.count * origin, squares, self.step + self.rise
+
 
 class SampleWindow:
-    """Samples of a signal taken in (now - seconds, now]; `answer(now)` is their aggregate, None where none is defined.
+    """Samples of a signal in (now - seconds, now], and one aggregate of them.
 
-    Samples that are not newer than the last are left out. Values other than numbers are only counted.
+    A sample that is not newer than the last one is left out. Values other than numbers are only counted.
+
+    Args:
+        aggregate: avg, sum, stddev, rate, count, min or max.
+        seconds: length of the window.
     """
 
-    __slots__ = (
-        "_aggregate",
-        "_best",
-        "_buckets",
-        "_grain",
-        "_high",
-        "_last",
-        "_left",
-        "_low",
-        "_newest",
-        "_origin",
-        "_sign",
-        "seconds",
-        "sums",
-    )
-
     def __init__(self, aggregate: str, seconds: float) -> None:
-        self.seconds = seconds
-        self._grain = seconds / RESOLUTION
-        self._aggregate = AGGREGATES[aggregate]
-        self._sign = {"min": 1.0, "max": -1.0}.get(aggregate, 0.0)
+        self.aggregate, self.seconds = aggregate, seconds
         self._buckets: deque[_Bucket] = deque()
-        self._best: deque[_Bucket] = deque()  # of min and max: those that no later one undercuts
-        self._newest, self._last, self._origin = -math.inf, math.nan, 0.0
-        self._left = 0
-        self._low, self._high = math.inf, -math.inf  # no sample that is there is beyond them
-        self.sums = [0, 0.0, 0.0, 0.0]  # samples; of their distances from the origin: sum, squares; increases
+        self._newest, self._last = -math.inf, math.nan
+        # Distances are from an origin near the samples: squares of large values would cancel each other badly.
+        self._origin, self._expired = 0.0, 0
+        self._count, self._sum, self._squares, self._rise = 0, 0.0, 0.0, 0.0
 
     def add(self, time: float, value: SignalValue) -> None:
         """Take a sample."""
@@ -75,188 +69,128 @@ class SampleWindow:
             return
         number = 0.0 if isinstance(value, str) else float(value)
         if not self._buckets:
-            self._origin, self.sums, self._left = number, [0, 0.0, 0.0, 0.0], 0
-            self._low = self._high = number
-        elif number < self._low:
-            self._low = number
-        elif number > self._high:
-            self._high = number
+            self._origin = number
+            self._add_up()
+        # A counter that decreases was restarted at zero.
         step = 0.0 if math.isnan(self._last) else number - self._last if number >= self._last else number
         self._newest, self._last = time, number
+        if self._buckets and time - self._buckets[-1].start < self.seconds / RESOLUTION:
+            self._buckets[-1].add(time, number, step)
+        else:
+            self._buckets.append(_Bucket(time, number, step))
         distance = number - self._origin
-        bucket = self._buckets[-1] if self._buckets else None
-        if bucket is not None and time - bucket.start < self._grain:
-            bucket.end = time
-            bucket.count += 1
-            bucket.total += number
-            bucket.squares += number * number
-            bucket.low, bucket.high = min(bucket.low, number), max(bucket.high, number)
-            bucket.rise += step
-        else:
-            bucket = _Bucket(time, number, step)
-            self._buckets.append(bucket)
-        sums = self.sums
-        sums[0] += 1
-        sums[1] += distance
-        sums[2] += distance * distance
-        sums[3] += step
-        if self._sign:
-            self._rank(bucket)
+        self._count += 1
+        self._sum += distance
+        self._squares += distance * distance
+        self._rise += step
 
-    def _rank(self, bucket: _Bucket) -> None:
-        best = self._best
-        if best and best[-1] is bucket:
-            best.pop()
-        if self._sign > 0:
-            while best and best[-1].low >= bucket.low:
-                best.pop()
-        else:
-            while best and best[-1].high <= bucket.high:
-                best.pop()
-        best.append(bucket)
-
-    @property
-    def due(self) -> float:
-        """When the oldest sample leaves that the answer depends on, if none comes."""
-        buckets = self._best if self._sign else self._buckets
-        return buckets[0].end + self.seconds if buckets else math.inf
-
-    def steady(self, mean: float, bounds: Sequence[float]) -> float:
-        """Until when a mean, which is `mean` now, is on the same side of each of `bounds` at least, if no sample comes.
-
-        Without k of n samples, all between low and high, it is at most (n mean - k low) / (n - k), which is below a bound
-        while k < n (bound - mean) / (bound - low); and as far from those below.
-        """
-        buckets, count = self._buckets, self.sums[0]
-        if self._aggregate is not _mean or self._sign or count != len(buckets):
-            return self.due
-        least = float(count)
-        if (above := bisect_left(bounds, mean)) < len(bounds) and (bound := bounds[above]) > self._low:
-            least = min(least, count * (bound - mean) / (bound - self._low))
-        if (below := bisect_right(bounds, mean)) and (bound := bounds[below - 1]) < self._high:
-            least = min(least, count * (mean - bound) / (self._high - bound))
-        return buckets[max(0, math.ceil(least * ROUNDED) - 1)].end + self.seconds
-
-    def answer(self, now: float) -> float | None:
-        """The aggregate at `now`, which does not decrease from call to call."""
-        buckets, best = self._buckets, self._best
+    def advance(self, now: float) -> float | None:
+        """Drop the samples that are too old at `now`; return the aggregate of the others, None if it is undefined."""
+        buckets = self._buckets
         while buckets and buckets[0].end + self.seconds <= now:
-            gone = buckets.popleft()
-            self._left += 1
-            sums, origin = self.sums, self._origin
-            sums[0] -= gone.count
-            sums[1] -= gone.total - gone.count * origin
-            sums[2] -= gone.squares - 2 * origin * gone.total + gone.count * origin * origin
-            sums[3] -= gone.step + gone.rise
-            if best and best[0] is gone:
-                best.popleft()
-        if self._left > len(buckets):
+            oldest = buckets.popleft()
+            total, squares, rise = oldest.sums(self._origin)
+            self._count -= oldest.count
+            self._sum -= total
+            self._squares -= squares
+            self._rise -= rise
+            self._expired += 1
+        if self._expired > len(buckets):  # once as many samples have left as remain: rounding errors must not gather
+            self._origin = buckets[0].total / buckets[0].count if buckets else 0.0
             self._add_up()
-        if self._sign:
-            return None if not best else best[0].low if self._sign > 0 else best[0].high
-        return self._aggregate(self.sums, self._origin, buckets)
+        if self.aggregate == "count":
+            return float(self._count)
+        return self._aggregate() if buckets else None
 
     def _add_up(self) -> None:
-        """Add up anew once as many samples have left as are there: rounding errors do not gather."""
-        self._left = 0
-        if not self._buckets:
-            return
-        self._origin = origin = self._buckets[0].total / self._buckets[0].count
-        self._low, self._high = min(each.low for each in self._buckets), max(each.high for each in self._buckets)
-        self.sums = [
-            sum(each.count for each in self._buckets),
-            math.fsum(each.total - each.count * origin for each in self._buckets),
-            math.fsum(each.squares - 2 * origin * each.total + each.count * origin * origin for each in self._buckets),
-            math.fsum(each.step + each.rise for each in self._buckets),
-        ]
+        sums = [bucket.sums(self._origin) for bucket in self._buckets]
+        self._count = sum(bucket.count for bucket in self._buckets)
+        self._sum, self._squares, self._rise = (math.fsum(each[n] for each in sums) for n in range(3))
+        self._expired = 0
+
+    def _aggregate(self) -> float | None:
+        buckets, count = self._buckets, self._count
+        match self.aggregate:
+            case "avg":
+                return self._origin + self._sum / count
+            case "sum":
+                return count * self._origin + self._sum
+            case "stddev":
+                mean = self._sum / count
+                return math.sqrt(max(0.0, self._squares / count - mean * mean))
+            case "min":
+                return min(bucket.low for bucket in buckets)
+            case "max":
+                return max(bucket.high for bucket in buckets)
+        seconds = buckets[-1].end - buckets[0].start  # of a rate, from the first sample to the last
+        return max(0.0, self._rise - buckets[0].step) / seconds if seconds > 0 else None
 
 
-def _mean(sums: list[float], origin: float, buckets: deque[_Bucket]) -> float | None:
-    return origin + sums[1] / sums[0] if buckets else None
+@dataclass(slots=True)
+class Age:
+    """Seconds since the newest sample of a signal."""
+
+    time: float = -math.inf
+
+    def add(self, time: float, value: SignalValue) -> None:
+        """Take a sample."""
+        self.time = time
+
+    def advance(self, now: float, value: SignalValue | None) -> float | None:
+        """Return the age; None while the signal is unknown."""
+        return None if value is None else now - self.time
 
 
-def _sum(sums: list[float], origin: float, buckets: deque[_Bucket]) -> float | None:
-    return sums[0] * origin + sums[1] if buckets else None
+@dataclass(slots=True)
+class Persistence:
+    """A condition that must hold for `seconds` without a break.
 
-
-def _deviation(sums: list[float], origin: float, buckets: deque[_Bucket]) -> float | None:
-    if not buckets:
-        return None
-    mean = sums[1] / sums[0]
-    return math.sqrt(max(0.0, sums[2] / sums[0] - mean * mean))
-
-
-def _rate(sums: list[float], origin: float, buckets: deque[_Bucket]) -> float | None:
-    """Increase a second between the first and the last sample of the window."""
-    if not buckets or (seconds := buckets[-1].end - buckets[0].start) <= 0:
-        return None
-    return max(0.0, sums[3] - buckets[0].step) / seconds
-
-
-def _count(sums: list[float], origin: float, buckets: deque[_Bucket]) -> float:
-    return float(sums[0]) if buckets else 0.0
-
-
-AGGREGATES: Mapping[str, Callable[[list[float], float, deque[_Bucket]], float | None]] = {
-    "avg": _mean, "sum": _sum, "stddev": _deviation, "rate": _rate, "count": _count, "min": _mean, "max": _mean,
-}  # fmt: skip
-"""By function; least and largest come from a ranking instead."""
-
-
-class Held:
-    """Whether a condition has held for `seconds` without a break: `advance` takes it as it is now."""
-
-    __slots__ = ("_not_false", "_true", "due", "seconds")
-
-    def __init__(self, seconds: float) -> None:
-        self.seconds, self.due = seconds, math.inf
-        self._true: float | None = None  # since when it is known to hold
-        self._not_false: float | None = None  # since when it may have held
-
-    def advance(self, now: float, condition: Truth) -> Truth:
-        """The answer at `now`."""
-        if condition is False:
-            self._true = self._not_false = None
-            self.due = math.inf
-            return False
-        if self._not_false is None:
-            self._not_false = now
-        if condition is None:
-            self._true = None
-        elif self._true is None:
-            self._true = now
-        ends = [since + self.seconds for since in (self._true, self._not_false) if since is not None]
-        self.due = min((end for end in ends if end > now), default=math.inf)
-        if self._true is not None and self._true + self.seconds <= now:
-            return True
-        return None if self._not_false + self.seconds <= now else False
-
-
-class Then:
-    """Whether a second condition began to hold at most `seconds` after the first had held, and not in the same round.
-
-    A condition holds until the round that finds it false. The answer is true for as long as the second goes on to hold. As
-    an unknown condition may or may not have held, all states that are possible are kept.
+    certain, possible: since when the condition holds for certain, and since when it may hold; None if it does not.
     """
 
-    __slots__ = ("_first", "_maybe", "_states", "_sure", "due", "seconds")
+    seconds: float
+    certain: float | None = None
+    possible: float | None = None
+
+    def advance(self, now: float, condition: Truth) -> Truth:
+        """Return whether the condition, which is `condition` at `now`, has held for long enough."""
+        if condition is False:
+            self.certain = self.possible = None
+            return False
+        if self.possible is None:
+            self.possible = now
+        if condition is None:
+            self.certain = None
+        elif self.certain is None:
+            self.certain = now
+        if self.certain is not None and self.certain + self.seconds <= now:
+            return True
+        return None if self.possible + self.seconds <= now else False
+
+
+class Order:
+    """A second condition that must begin to hold at most `seconds` after the first held, and in a later round.
+
+    A condition holds until the round that finds it false. The order is true for as long as the second condition holds.
+    An unknown condition may hold or not, so all possible states are kept.
+    """
 
     def __init__(self, seconds: float) -> None:
-        self.seconds, self.due = seconds, math.inf
-        self._first: Truth = False  # as the last round left it
-        self._sure = self._maybe = -math.inf  # when the first was last known to hold, and may last have held
-        self._states: frozenset[Truth] = frozenset({None})  # None: the second does not hold; else whether it was in order
+        self.seconds = seconds
+        self._first: Truth = False  # in the last round
+        self._certain = self._possible = -math.inf  # when the first condition last held for certain, and may have held
+        self._states: frozenset[Truth] = frozenset({None})  # None: the second does not hold; else whether in order
 
     def advance(self, now: float, first: Truth, second: Truth) -> Truth:
-        """The answer at `now`."""
+        """Return whether the conditions, which are `first` and `second` at `now`, hold in order."""
         if self._first is not False:
-            self._maybe = now
+            self._possible = now
             if self._first:
-                self._sure = now
-        orders: Iterable[bool] = (False,)
-        if self._sure + self.seconds >= now:
+                self._certain = now
+        orders: tuple[bool, ...] = (False,)
+        if self._certain + self.seconds >= now:
             orders = (True,)
-        elif self._maybe + self.seconds >= now:
+        elif self._possible + self.seconds >= now:
             orders = (True, False)
         states: set[Truth] = set()
         for state in self._states:
@@ -265,5 +199,4 @@ class Then:
             if second is not False:
                 states.update(orders if state is None else (state,))
         self._states, self._first = frozenset(states), first
-        self.due = now if second is None else math.inf  # it may begin in any round
         return True if states == {True} else None if True in states else False

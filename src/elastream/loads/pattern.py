@@ -23,8 +23,8 @@ from elastream.units import LONGEST, duration
 Floats: TypeAlias = NDArray[np.float64]
 Integers: TypeAlias = NDArray[np.int64]
 
-NEARLY = 1e-6
-"""Tolerance in records: a record is due when all but this fraction has arrived (100/s has 29 records at 0.29 s, not 28)."""
+RECORD_TOLERANCE = 1e-6
+"""A record is due when all but this fraction has arrived (100/s has 29 records at 0.29 s, not 28)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,8 +238,8 @@ def counts(pattern: ArrivalPattern, edges: ArrayLike) -> Integers:
         np.where(slope > 0, since * (first[at] + slope * since / 2), total[at] - left * (last[at] - slope * left / 2)),
     )
     reached = rounds * pattern.period_total + np.minimum(np.maximum(so_far, before), totals[at])
-    reached = np.floor(np.minimum(reached, (rounds + 1) * pattern.period_total) + NEARLY)
-    whole = math.floor(pattern.period_total + NEARLY)
+    reached = np.floor(np.minimum(reached, (rounds + 1) * pattern.period_total) + RECORD_TOLERANCE)
+    whole = math.floor(pattern.period_total + RECORD_TOLERANCE)
     return np.where(inside >= pattern.seconds, whole, reached).astype(np.int64)
 
 
@@ -248,10 +248,10 @@ def dues(pattern: ArrivalPattern, numbers: ArrayLike) -> Floats:
     wanted = np.asarray(numbers, dtype=np.float64)
     if not isinstance(pattern, Pattern):
         return np.array([pattern.due(int(number)) for number in wanted.ravel()]).reshape(wanted.shape)
-    if pattern.period_total <= NEARLY:
+    if pattern.period_total <= RECORD_TOLERANCE:
         return np.full(wanted.shape, math.inf)
     ends, totals, seconds, first, last, total = pattern._table
-    target = wanted + (1 - NEARLY)
+    target = wanted + (1 - RECORD_TOLERANCE)
     rounds = np.maximum(0.0, np.ceil(target / pattern.period_total) - 1)
     missing = np.maximum(0.0, target - rounds * pattern.period_total)
     at = np.minimum(np.searchsorted(totals, missing, side="left"), len(ends) - 1)

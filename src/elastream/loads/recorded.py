@@ -21,8 +21,8 @@ from elastream.loads.pattern import Floats
 from elastream.loads.speeds import HOSTS, SpeedTrace
 from elastream.loads.trace import UNITS, lines_of, seconds_of, words_in
 
-NEARLY = 1e-6
-"""Part of an interval by which the distance of two lines may miss a whole number of them."""
+INTERVAL_TOLERANCE = 1e-6
+"""Error of the distance of two lines, as a part of an interval."""
 SCORES = ("value", "score", "speed")
 MACHINES = ("vm_id", "vm", "host", "machine")
 """Names of the columns of a benchmark's results, and of the machines that it ran on."""
@@ -156,7 +156,7 @@ def _slots(file: Path, found: Mapping[str, Sequence[RecordedLine]]) -> tuple[flo
                     f"{place}: {what} has a value at {line.time:g} s or later already, in line {before.number}"
                 )
             apart = (line.time - before.time) / interval
-            if abs(apart - round(apart)) > NEARLY:
+            if abs(apart - round(apart)) > INTERVAL_TOLERANCE:
                 raise InputError(
                     f"{place}: {line.time - before.time:g} s after the last line of {what}, no multiple of {interval:g} s"
                 )

@@ -14,14 +14,12 @@ from numpy.typing import ArrayLike
 
 from elastream.errors import InputError
 from elastream.loads.pattern import Floats, Integers
-from elastream.units import duration
+from elastream.units import ROUNDING, duration
 
 SLOT = 120.0
 """Seconds. Thesis, section 1.3: its hosts and links were measured every two minutes."""
 HOSTS = 256
 """Rows of a generated trace. Assumed: a run that leases more hosts begins again with the first row."""
-NEARLY = 1e-9
-"""Part of a slot by which a moment may miss the border between two: moments are sums of fractions."""
 
 MEAN, STEP, RATED = 0.85, 0.1, 1.0
 """Mean, greatest step and upper bound of the documented walk: the thesis's published simulator (IaaSSimulator) has the
@@ -154,7 +152,7 @@ def number_of(host: str, otherwise: int) -> int:
 
 def slot_at(now: float, interval: float) -> int:
     """Number of the slot of `interval` seconds that `now` is in."""
-    return int(now / interval + NEARLY)
+    return int(now / interval + ROUNDING)
 
 
 def table_of(what: str, values: ArrayLike) -> Floats:

@@ -24,6 +24,7 @@ from elastream.dataflow.operators import Kind
 from elastream.dataflow.stages import Unit
 from elastream.policies.common.draft import Draft
 from elastream.policies.common.queues import fixed_queue, fixed_waits, measured_at, service_levels, waiting
+from elastream.units import ROUNDING
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,10 +146,6 @@ def last_duration(observation: Observation, operator: str) -> float:
     return math.nan
 
 
-NEARLY = 1e-9
-"""Sums of decimal fractions and of times: rounding must decide nothing."""
-
-
 @dataclass(frozen=True, slots=True)
 class Decided:
     """What the policy remembers of a run. scaled: when it last scaled up, seconds. renewed: by host, the end of the paid
@@ -209,7 +206,7 @@ class Btu(Policy):
         ending = [
             lease
             for lease in draft.leases.values()
-            if self.ends_soon(lease, now) and lease.paid_until(now) > renewed.get(lease.host, 0.0) + NEARLY
+            if self.ends_soon(lease, now) and lease.paid_until(now) > renewed.get(lease.host, 0.0) + ROUNDING
         ]
         for lease in sorted(ending, key=lambda lease: (lease.remaining(now), lease.since)):
             if not self._release(draft, lease.host, late):
@@ -360,7 +357,7 @@ class Btu(Policy):
             draft.close(host)
             self._give_up(draft, host, share)
             # A run may begin with more instances than slots: no more crowded than it was.
-            if self._move_off(draft, host, late) and (draft.floats or draft.crowding <= crowding + NEARLY):
+            if self._move_off(draft, host, late) and (draft.floats or draft.crowding <= crowding + ROUNDING):
                 draft.do(DrainHost(host, why="not needed after its paid time"))
                 draft.do(ReleaseHost(host, why="not needed after its paid time"))
                 return True
@@ -373,7 +370,7 @@ class Btu(Policy):
         """Remove what the operators on `host` may lose with it. share: of the floating instances that count there."""
         for unit in draft.units:
             here = [task for task in draft.tasks_on(host) if draft.unit_of(task) is unit]
-            floating = math.ceil(share * draft.floating[unit.name] - NEARLY)
+            floating = math.ceil(share * draft.floating[unit.name] - ROUNDING)
             if not unit.scalable or not (here or floating) or self.utility(draft, unit) <= 0:
                 continue
             spare = self._spare(draft, unit)
@@ -400,7 +397,7 @@ class Btu(Policy):
         """
         instances = draft.instances[unit.name]
         carried = draft.value(unit, Metric.UTILISATION) * instances < instances - 1
-        return max(int(carried), math.floor(self.release_share * instances + NEARLY))
+        return max(int(carried), math.floor(self.release_share * instances + ROUNDING))
 
     def _finish_draining(self, draft: Draft) -> None:
         """Release draining hosts that are empty; keep those whose instances could not be moved."""

@@ -29,7 +29,7 @@ from elastream.policies.common.provision import TARGET_UTILISATION
 from elastream.policies.common.reach import IN_VAIN, after_trial, within_reach
 from elastream.policies.common.sizing import ROUNDS, WITHIN, LoadFigures
 from elastream.policies.common.unchained import CoreNeed, enlarge, lacks, may_reduce, needs_of, reduce
-from elastream.units import format_duration, format_rate
+from elastream.units import ROUNDING, format_duration, format_rate
 
 SETTLE = 1.0
 """Starts of a host for which the need must have been low before hosts go: keeping an idle host for so long costs as much as
@@ -302,12 +302,12 @@ class FusedRound(SizingRound):
         """That fewer hosts may be leased than `need` cores take, so that nobody waits for what will not come."""
         most = self.observation.context.max_hosts
         needed = fused.hosts_for(self.observation, self.kind, need, self.policy.spare, equal=self._equal)
-        if not needed > most + 1e-9:
+        if not needed > most + ROUNDING:
             return ()
         for_what = [format_rate(self.rate)] if self.rate > 0 else []
         for_what += [f"{self._late:,.0f} records of late backlog"] if self._late >= 1 else []
         said = f" for {' and '.join(for_what)}" if for_what else ""
-        return (f"{at_most(most)}, and {math.ceil(needed - 1e-9)} are needed{said}",)
+        return (f"{at_most(most)}, and {math.ceil(needed - ROUNDING)} are needed{said}",)
 
     @cached_property
     def _late(self) -> float:
@@ -372,9 +372,9 @@ class FusedRound(SizingRound):
         if hurried:
             wanted = max(now, slots)
         elif not math.isnan(need):
-            grown = max(1, math.ceil(need / each - 1e-9))
+            grown = max(1, math.ceil(need / each - ROUNDING))
             highest = self._highest(self.seen)
-            fits = now if math.isnan(highest) else math.ceil(highest / self.most / each - 1e-9)
+            fits = now if math.isnan(highest) else math.ceil(highest / self.most / each - ROUNDING)
             wanted = grown if grown > now else min(now, max(grown, fits, 1))
         wanted = min(wanted, slots)
         if wanted < now <= slots and load.queued(self.settle):

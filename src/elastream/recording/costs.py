@@ -4,13 +4,14 @@ Hosts are shared, so that no query has a bill of its own. What idle cores cost i
 known to be busy, equally.
 """
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import numpy as np
 
 from elastream.core.frames import Floats, known_sum
 from elastream.core.metrics import Metric
-from elastream.core.observation import Observation
+from elastream.core.observation import MicroBatch, Observation
 
 
 def split(costs: Floats, busy: Floats) -> Floats:
@@ -35,6 +36,28 @@ def queries_of(stages: Sequence[Mapping[str, object]]) -> dict[str, list[str]]:
     return found
 
 
+def records_from_sources(
+    batches: Iterable[MicroBatch],
+    queries: Mapping[str, Collection[str]],
+    sources: Collection[str],
+    behind_edges: Collection[str],
+) -> float:
+    """Return the records that `batches` took from sources.
+
+    0 if a query reads a durable edge besides: its batches count both together.
+
+    Args:
+        batches: of all queries.
+        queries: operators by query.
+        sources: of the dataflow, by name.
+        behind_edges: operators that read durable edges.
+    """
+    reading = {query: {*names} for query, names in queries.items() if not {*sources}.isdisjoint(names)}
+    if any(not names.isdisjoint(behind_edges) for names in reading.values()):
+        return 0.0
+    return math.fsum(batch.records for batch in batches if batch.segment in reading)
+
+
 class CostSplit:
     """Money and records of a run so far; `by_query` adds up to its cost."""
 
@@ -52,8 +75,12 @@ class CostSplit:
         cost, layout = observation.overall(Metric.COST), observation.context.layout
         records = observation.overall(Metric.THROUGHPUT) * (observation.time - self._time)
         self._rated += records if records > 0 else 0.0
-        first = {segment.name for segment in layout.segments if not segment.inputs}  # others take what these pass on
-        self._counted += sum(batch.records for batch in observation.batches if batch.segment in first)
+        self._counted += records_from_sources(
+            observation.batches,
+            {segment.name: segment.operators for segment in layout.segments},
+            [source.name for source in layout.graph.sources],
+            [edge.target for edge in layout.graph.edges if edge.durable],
+        )
         self._time = observation.time
         if not cost > self._cost or not layout.segments:
             return

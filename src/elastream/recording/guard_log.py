@@ -1,6 +1,6 @@
-"""The versions of a run's guards, in its folder: the command line appends one, the run takes it up in its next round.
+"""The log of a run's guard versions: the command line appends one, the run loads it in its next round.
 
-A version is a whole guard file as it was given, with the place that it came from: a run needs nothing but its folder.
+A version is a whole guard file with the path that it came from, so that a run needs nothing but its folder.
 """
 
 import fcntl
@@ -19,7 +19,7 @@ from elastream.recording.lines import Lines
 
 @dataclass(frozen=True, slots=True)
 class GuardVersion:
-    """One version. number: from 1. time: epoch seconds at which it was given. file: where its `text` came from. by: who."""
+    """One version. number: from 1. time: of its append, in epoch seconds. by: who appended it. file: source of `text`."""
 
     number: int
     time: float
@@ -29,23 +29,25 @@ class GuardVersion:
 
 
 class GuardLog:
-    """Versions in the file `path`, one JSON line each; without a path in memory only, for runs without a folder.
+    """Versions in the file `path`, one JSON line each; without a path in memory, for runs without a folder.
 
-    Several processes may append and read: each appends whole lines under a lock. Raises EnvironmentProblem where the file
-    cannot be read or written.
+    Several processes may append and read: each appends whole lines under a lock.
+
+    Raises:
+        EnvironmentProblem: if the file cannot be read or written.
     """
 
     def __init__(self, path: Path | None = None) -> None:
         self.path = path
-        self._read = 0
-        self._kept: list[GuardVersion] = []
+        self._offset = 0  # of the first version that `newer` has not returned, in bytes of the file or in versions
+        self._memory: list[GuardVersion] = []
 
     def append(self, text: str, file: Path | str, by: str) -> GuardVersion:
         """Append a version, on disk before this returns."""
         at = time.time()
         if self.path is None:
-            version = GuardVersion(len(self._kept) + 1, at, by, str(file), text)
-            self._kept.append(version)
+            version = GuardVersion(len(self._memory) + 1, at, by, str(file), text)
+            self._memory.append(version)
             return version
         with self._locked():
             lines = Lines(self.path, "the versions of the guards")
@@ -58,30 +60,30 @@ class GuardLog:
         return version
 
     def newer(self) -> list[GuardVersion | str]:
-        """Versions appended since this was last called; of a line that is none, a sentence about it."""
+        """Return the versions since the last call, and a sentence for each damaged line."""
         if self.path is None:
-            found: list[GuardVersion | str] = [*self._kept[self._read :]]
-            self._read = len(self._kept)
-            return found
+            versions: list[GuardVersion | str] = [*self._memory[self._offset :]]
+            self._offset = len(self._memory)
+            return versions
         try:
             size = self.path.stat().st_size
-            if size <= self._read:
+            if size <= self._offset:
                 return []
             with self.path.open("rb") as file:
-                file.seek(self._read)
+                file.seek(self._offset)
                 content = file.read()
         except FileNotFoundError:
             return []
         except OSError as error:
             raise EnvironmentProblem(f"the versions of the guards {self.path} cannot be read: {error.strerror}") from error
-        whole = content[: content.rfind(b"\n") + 1]  # the rest is being written
-        self._read += len(whole)
+        whole = content[: content.rfind(b"\n") + 1]  # the rest is an append under way
+        self._offset += len(whole)
         return [_version(line) for line in whole.splitlines()]
 
     @property
     def versions(self) -> tuple[GuardVersion, ...]:
         """All versions, the oldest first; damaged lines are left out."""
-        each = self._kept if self.path is None else GuardLog(self.path).newer()
+        each = self._memory if self.path is None else GuardLog(self.path).newer()
         return tuple(version for version in each if isinstance(version, GuardVersion))
 
     @contextmanager

@@ -19,7 +19,7 @@ import numpy as np
 from elastream.core.decision import Decision, Fault
 from elastream.core.frames import Floats
 from elastream.core.hosts import Lease
-from elastream.core.latency import basis_text, is_bound
+from elastream.core.latency import basis_text, is_bound, mixture_quantile
 from elastream.core.metrics import Metric
 from elastream.core.wording import (
     UNKNOWN,
@@ -39,7 +39,7 @@ from elastream.recording.directory import write_text
 from elastream.recording.recorder import Recording
 from elastream.report.dynamic import ran
 from elastream.report.rings import state_at_the_end
-from elastream.report.summary import Summary, mixture_quantile, summarise
+from elastream.report.summary import Summary, summarise
 from elastream.report.timeline import timeline
 
 log = logging.getLogger(__name__)

@@ -10,9 +10,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from elastream.core.decision import Unknown
-from elastream.core.frames import Floats
 from elastream.core.hosts import HostState, Past, total_cost
-from elastream.core.latency import Basis
+from elastream.core.latency import Basis, mixture_quantile
 from elastream.recording.recorder import Recording
 from elastream.report.tally import Totals, tally_of
 
@@ -138,34 +137,3 @@ def _by_query(costs: Mapping[str, float], cost: float) -> Mapping[str, float]:
     """`costs` in the proportions that were seen, so that they add up to `cost`; empty for a single query."""
     seen = math.fsum(costs.values())
     return {query: each * cost / seen for query, each in costs.items()} if len(costs) > 1 and seen > 0 else {}
-
-
-def mixture_quantile(q: float, weights: Floats, p50: Floats, p99: Floats) -> float:
-    """The `q` quantile (q <= 0.99) of a mixture of distributions given by median and 99th percentile; NaN if none is known.
-
-    weights, p50, p99: shape (distributions,). Each distribution function is taken as linear from (0, 0) over (p50, 0.5) to
-    (p99, 0.99), then 1, so that for one distribution, or equal ones, the result is exact at both quantiles.
-    """
-    known = (weights > 0) & np.isfinite(p50) & np.isfinite(p99)
-    if not known.any():
-        return math.nan
-    weights, p50, p99 = weights[known] / weights[known].sum(), p50[known], p99[known]
-    knots = np.unique(np.concatenate([[0.0], p50, p99]))
-    # Summed over all distributions at once, part by part: as many operations as knots, not as their square.
-    with np.errstate(divide="ignore", invalid="ignore"):
-        first = np.where(p50 > 0, 0.5 * weights / p50, 0.0)
-        second = np.where(p99 > p50, 0.49 * weights / (p99 - p50), 0.0)
-    rising = first.sum() - _up_to(p50, first, knots)
-    within = _up_to(p50, second, knots) - _up_to(p99, second, knots)
-    begun = _up_to(p50, second * p50, knots) - _up_to(p99, second * p50, knots)
-    below = knots * rising + 0.5 * _up_to(p50, weights, knots) + knots * within - begun
-    below += 0.49 * _up_to(p99, weights, knots) + 0.01 * _up_to(p99, weights, knots, above=True)
-    return float(np.interp(q, np.maximum.accumulate(below), knots))
-
-
-def _up_to(at: Floats, amounts: Floats, knots: Floats, *, above: bool = False) -> Floats:
-    """Per knot the sum of the `amounts` whose place `at` lies at or before it; above: before it only."""
-    order = np.argsort(at)
-    total = np.append(0.0, np.cumsum(amounts[order]))
-    found: Floats = total[np.searchsorted(at[order], knots, side="left" if above else "right")]
-    return found

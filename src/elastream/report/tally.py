@@ -17,7 +17,7 @@ from elastream.core.frames import Floats
 from elastream.core.latency import Basis, weakest
 from elastream.core.metrics import Metric
 from elastream.policies.common.provision import Work, work_of
-from elastream.recording.costs import queries_of, split
+from elastream.recording.costs import queries_of, records_from_sources, split
 from elastream.recording.form import without_nan
 from elastream.recording.parts import Keep
 from elastream.recording.recorder import Recording
@@ -151,14 +151,14 @@ def _driven(recording: Recording, widths: Floats) -> Floats:
 
 
 def _counted(recording: Recording) -> float:
-    """Records that micro-batches took from sources; what they take from other queries is counted there. 0 where a query
-    reads both: its batches tell of them together."""
-    sources = {str(operator["name"]) for operator in recording.header.operators if operator["kind"] == "source"}
-    between = {str(edge["target"]) for edge in recording.header.edges if edge["durable"]}
-    reading = {query: {*names} for query, names in queries_of(recording.header.stages).items() if sources & {*names}}
-    if any(between & names for names in reading.values()):
-        return 0.0
-    return math.fsum(batch.records for batch in recording.batches if batch.segment in reading)
+    """Return the records that micro-batches took from sources."""
+    header = recording.header
+    return records_from_sources(
+        recording.batches,
+        queries_of(header.stages),
+        [str(operator["name"]) for operator in header.operators if operator["kind"] == "source"],
+        [str(edge["target"]) for edge in header.edges if edge["durable"]],
+    )
 
 
 def _costs(recording: Recording, before: Totals) -> tuple[Mapping[str, float], float]:

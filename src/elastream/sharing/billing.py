@@ -85,7 +85,7 @@ def _bill_one(paid: Paid, now: float, owed: dict[str, float]) -> None:
             last = next((who for who, since, _ in reversed(latest) if since < end), last)
 
 
-def parted(paid: Paid, now: float) -> tuple[Paid | None, Paid]:
+def parted(paid: Paid, now: float, *, max_spells: int = MANY) -> tuple[Paid | None, Paid]:
     """What of `paid` changes no more by `now`, and the rest: `bill` says of both together what it says of the whole.
 
     None, and all of it, where there are few holders yet: a host that changes hands for months must cost no more to bill.
@@ -93,7 +93,7 @@ def parted(paid: Paid, now: float) -> tuple[Paid | None, Paid]:
     lease, billing = paid.lease, paid.lease.type.billing
     # Each part pays for at least the minimum: so neither is shorter than that.
     units = math.ceil((now - billing.minimum - lease.since) / billing.unit) - 1
-    if len(paid.spells) <= MANY or units < 1 or units * billing.unit < billing.minimum:
+    if len(paid.spells) <= max_spells or units < 1 or units * billing.unit < billing.minimum:
         return None, paid
     cut = lease.since + units * billing.unit
     before = max(1, sum(since < cut for _, since, _ in paid.spells))

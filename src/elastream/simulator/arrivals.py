@@ -15,6 +15,7 @@ from elastream.dataflow.endpoints import ArrivalPattern
 from elastream.errors import InputError
 from elastream.loads.pattern import counts
 from elastream.simulator.stations import Items, each_one
+from elastream.units import ROUNDING
 
 
 @dataclass(frozen=True)
@@ -93,7 +94,7 @@ def emissions(load: Load, *, step: float = 0.1, until: float = math.inf) -> Emis
     seconds = min(load.seconds, until)
     if not math.isfinite(seconds):
         raise InputError("an endless load cannot be simulated without a limit: set the length of the run in seconds")
-    edges = np.arange(math.ceil(seconds / step - 1e-9) + 1, dtype=np.float64) * step
+    edges = np.arange(math.ceil(seconds / step - ROUNDING) + 1, dtype=np.float64) * step
     edges[-1] = seconds
     due = counts(load, edges)
     due[0] = 0  # records due at time 0 belong to the first step
@@ -127,8 +128,8 @@ def whole_items(flow: Items, part: float) -> tuple[Items, float]:
     part: fraction of an item remaining from earlier cohorts.
     """
     reach = part + np.cumsum(flow.counts)
-    due = math.floor(float(reach[-1]) + 1e-9)
-    rows = np.minimum(np.searchsorted(reach, np.arange(1, due + 1) - 1e-9), reach.size - 1)
+    due = math.floor(float(reach[-1]) + ROUNDING)
+    rows = np.minimum(np.searchsorted(reach, np.arange(1, due + 1) - ROUNDING), reach.size - 1)
     return Items(flow.times[rows], flow.born[rows], each_one(due)), max(0.0, float(reach[-1]) - due)
 
 

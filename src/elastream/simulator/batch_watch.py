@@ -13,6 +13,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from elastream.core.frames import Floats, TableFrame, TaskFrame
+from elastream.core.latency import spread_figures
 from elastream.core.metrics import Metric
 from elastream.core.observation import NO_COPIES, Composition, Context, MicroBatch, Observation, Sample, Standby
 from elastream.simulator.batching import ARRIVED, BUSY, DELAY, DONE, IN_TIME, LATE, LEFT, MIDDLE, WITHIN, rates_at
@@ -20,7 +21,7 @@ from elastream.simulator.fused import FusedNetwork, Periods, Reports
 from elastream.simulator.partitions import StageStation
 from elastream.simulator.pool import SimulatedHosts
 from elastream.simulator.settings import Settings
-from elastream.simulator.watching import AT, Watch
+from elastream.simulator.watching import AT, MetricsCollector
 
 (
     ARRIVAL_ROW, PROCESSED_ROW, EMITTED_ROW, SERVICE_ROW, DURATION_ROW, MIDDLE_ROW, LATE_ROW, COMPLIANCE_ROW, BACKLOG_ROW,
@@ -37,8 +38,8 @@ WINDOW = 3.0
 where batches are short (`core.frames`)."""
 
 
-class BatchWatch(Watch):
-    """`Watch` for a `FusedNetwork`: rates, latencies and compliance come from committed batches.
+class BatchMetricsCollector(MetricsCollector):
+    """Metrics of a `FusedNetwork`: rates, latencies and compliance come from committed batches.
 
     Monitoring periods are closed many at a time (`FusedNetwork.closed`), as columns over them.
     """
@@ -160,21 +161,14 @@ class BatchWatch(Watch):
             logs.append(log[by - int(known[0]) : by])
             rate += float(rates[0])
         _, seconds, records, oldest, newest = (logs[0] if len(logs) == 1 else np.concatenate(logs)).T
-        spreads = _spreads(records, oldest, newest)
-        middle, late = _quantiles(spreads, (0.5, 0.99))
-        found = {
+        row = {
             Metric.ARRIVAL_RATE: self.offered_last if records.size else math.nan,
             Metric.THROUGHPUT: rate,
-            Metric.LATENCY_P50: middle,
-            Metric.LATENCY_P99: late,
+            **spread_figures(records, oldest, newest, self.context.target_latency),
         }
         if records.size:
-            waited = math.fsum((records * (oldest + newest) / 2).tolist())
-            found[Metric.LATENCY] = waited / math.fsum(records.tolist())
-            found[Metric.BATCH_DURATION] = statistics.median(seconds.tolist())
-            if (target := self.context.target_latency) is not None:
-                found[Metric.COMPLIANCE] = _share(spreads, target)
-        return found
+            row[Metric.BATCH_DURATION] = statistics.median(seconds.tolist())
+        return row
 
     def _standby(self, tasks: TaskFrame, hosts: tuple[str, ...]) -> Standby:
         """Copies of state, which take in what a batch changes as it commits."""
@@ -259,50 +253,3 @@ def enter_busy(table: Floats, rows: NDArray[np.int64], busy: Floats, before: int
             table[k, BUSY_ROW, rows[stage]] = mean
             if usable[k] > 0:
                 table[k, UTILISATION_ROW, rows[stage]] = mean / usable[k]
-
-
-def latency_quantile(batches: Sequence[MicroBatch], q: float) -> float:
-    """The `q` quantile of all records' latencies, seconds; NaN if no batch reports when its records were due.
-
-    Latencies within a batch are taken as uniform between that of its newest and that of its oldest record.
-    """
-    return _quantiles(_spreads(*_columns(batches)), (q,))[0]
-
-
-def latency_share(batches: Sequence[MicroBatch], limit: float) -> float:
-    """Fraction of records whose latency is at most `limit` seconds, under the assumptions of `latency_quantile`."""
-    return _share(_spreads(*_columns(batches)), limit)
-
-
-def _quantiles(spreads: tuple[Floats, Floats, Floats], wanted: Sequence[float]) -> list[float]:
-    counts, low, wide = spreads
-    if not counts.size:
-        return [math.nan] * len(wanted)
-    knots = np.sort(np.concatenate([low, low + wide]))
-    found: list[float] = np.interp(wanted, _below(knots, counts, low, wide), knots).tolist()
-    return found
-
-
-def _share(spreads: tuple[Floats, Floats, Floats], limit: float) -> float:
-    counts, low, wide = spreads
-    return float(_below(np.array([limit]), counts, low, wide)[0]) if counts.size else math.nan
-
-
-def _columns(batches: Sequence[MicroBatch]) -> Floats:
-    """(records, oldest, newest) of batches; shape (3, batches)."""
-    return np.array([(batch.records, batch.oldest, batch.newest) for batch in batches]).reshape(-1, 3).T
-
-
-def _spreads(records: Floats, oldest: Floats, newest: Floats) -> tuple[Floats, Floats, Floats]:
-    """(records, least latency, spread of latencies), shape (batches,) each, of batches with known due times."""
-    known = (records > 0) & ~np.isnan(oldest + newest)
-    oldest = oldest[known]
-    low = np.minimum(newest[known], oldest)
-    # The spread is 0 for one record or simultaneous arrivals; the floor avoids dividing by it.
-    return records[known], low, np.maximum(oldest - low, 1e-6)
-
-
-def _below(values: Floats, counts: Floats, low: Floats, wide: Floats) -> Floats:
-    """Fraction of records with a latency of at most each of `values`; shape (values,)."""
-    share: Floats = (np.clip((values[:, None] - low) / wide, 0, 1) @ counts) / counts.sum()
-    return share

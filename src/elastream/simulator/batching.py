@@ -12,8 +12,9 @@ from numba import njit
 from numpy.typing import NDArray
 
 from elastream.core.frames import Floats
+from elastream.core.latency import HALF_AND_99, weighted_quantiles
 from elastream.policies.common.governor import REMEMBERED, next_allowance
-from elastream.simulator.quantiles import weighted
+from elastream.units import ROUNDING
 
 HEAD, TAIL, FIRST, SEEN, PERIOD, RUNNING, KNOWN, ORDINAL, SPENT, CHARGED_HOSTS = range(10)
 """Marks of a query: first waiting row, end of the rows, first row of the batch in work, end of the rows counted as
@@ -26,10 +27,8 @@ that arrived in closed periods and wait; the row of which the batch took only a 
 ARRIVED, DONE, DELAY, BUSY, LEFT, WORKING, MIDDLE, LATE, IN_TIME, WITHIN = range(10)
 """Columns of a period: records arrived and done, sum of their delays, core-seconds of the hosts; at its end records waiting
 and in work; median and 99th percentile of the delays, records within the target latency, then within each service level."""
-DUST = 1e-9
-"""Smaller amounts of records, and of seconds, are rounding error, treated as 0."""
-QUANTILES: Floats = np.array([0.5, 0.99])
 
+weighted = njit(cache=True)(weighted_quantiles)
 _next_allowance = njit(cache=True)(next_allowance)
 
 
@@ -42,7 +41,7 @@ def _close(table: Floats, marks: NDArray[np.int64], state: Floats, spent: Floats
     row[WORKING] = state[TAKEN] if marks[RUNNING] else 0.0
     row[MIDDLE] = row[LATE] = np.nan
     if marks[SPENT] > 0:
-        found = weighted(spent[0, : marks[SPENT]], spent[1, : marks[SPENT]], QUANTILES)
+        found = weighted(spent[0, : marks[SPENT]], spent[1, : marks[SPENT]], HALF_AND_99)
         row[MIDDLE], row[LATE] = found[0], found[1]
         marks[SPENT] = 0
     marks[PERIOD] += 1
@@ -177,7 +176,7 @@ def run_batches(
             start = max(state[FREE], max(begin, first))
         else:
             # Spark's rule: a missed trigger fires at once; one without records waits for the next.
-            following = (math.floor(state[STARTS] / interval + DUST) + 1) * interval if state[STARTS] >= 0.0 else 0.0
+            following = (math.floor(state[STARTS] / interval + ROUNDING) + 1) * interval if state[STARTS] >= 0.0 else 0.0
             start = max(state[FREE], following)
             start = max(first, max(begin, start if first <= start else math.ceil(first / interval) * interval))
         if start >= end or not ready:
@@ -189,11 +188,11 @@ def run_batches(
         _learn(marks, state, remembered, batch_seconds)
         allowed = state[ALLOWANCE] if marks[KNOWN] != -2 else math.inf
         taken, row = 0.0, marks[HEAD]
-        while row < marks[TAIL] and times[row] <= start and taken + counts[row] <= allowed + DUST:
+        while row < marks[TAIL] and times[row] <= start and taken + counts[row] <= allowed + ROUNDING:
             taken += counts[row]
             row += 1
         state[PART] = 0.0
-        if row < marks[TAIL] and times[row] <= start and allowed - taken > DUST:
+        if row < marks[TAIL] and times[row] <= start and allowed - taken > ROUNDING:
             state[PART_TIME], state[PART_BORN], state[PART] = times[row], born[row], allowed - taken
             counts[row] -= allowed - taken
             taken = allowed

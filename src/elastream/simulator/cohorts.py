@@ -16,9 +16,10 @@ from elastream.core.frames import Floats
 from elastream.core.qos import erlang_c, waiting_time
 from elastream.dataflow.operators import Operator
 from elastream.simulator.draws import EMPIRICAL, EXPONENTIAL, LOGNORMAL, below
-from elastream.simulator.fluid import DUST, judge, work_off
+from elastream.simulator.fluid import judge, work_off
 from elastream.simulator.settings import Settings
 from elastream.simulator.stations import NOTHING, Items, Shape, Station, neighbours
+from elastream.units import ROUNDING
 
 POINTS = 20
 """Equally likely quantiles that approximate a service-time distribution."""
@@ -89,7 +90,7 @@ class CohortStation(Station):
     def dismiss(self, rows: NDArray[np.int64], *, lost: bool) -> None:
         """Remove instances; if they are lost, their share of the items in service returns to the head of the queue."""
         working = self.in_service
-        if not lost or working <= DUST or not rows.size:
+        if not lost or working <= ROUNDING or not rows.size:
             return
         share = rows.size / max(1, int(np.isfinite(self.crew.free).sum()))
         total, queued, born = self.held.sum(axis=0)
@@ -148,8 +149,8 @@ class CohortStation(Station):
         self.certain = 2.0
         while below(*shape, self.certain) < 1 - 1e-12:
             self.certain *= 2
-        self.first = max(0, int(np.searchsorted(chance, DUST)) - 1)
-        count = min(count, int(np.searchsorted(chance, 1 - DUST)) + 1)
+        self.first = max(0, int(np.searchsorted(chance, ROUNDING)) - 1)
+        count = min(count, int(np.searchsorted(chance, 1 - ROUNDING)) + 1)
         chance = chance[: count + 1]
         chance[-1] = 1.0  # the tail counts as finishing in the last slot
         self.weights = np.append(np.diff(chance), 0.0)  # the extra slot takes what the phase shifts
@@ -200,12 +201,12 @@ class CohortStation(Station):
         """Cohorts of joined items: the n-th item of each input is matched with the n-th of the others."""
         reach = [np.cumsum(flow.counts) for flow in self.waiting]
         whole = min((float(total[-1]) if total.size else 0.0) for total in reach)
-        if whole <= DUST:
+        if whole <= ROUNDING:
             return NOTHING
         cuts = np.unique(np.concatenate([np.minimum(total, whole) for total in reach]))
         counts = np.diff(cuts, prepend=0.0)
-        cuts, counts = cuts[counts > DUST], counts[counts > DUST]
-        rows = [np.minimum(np.searchsorted(total, cuts - DUST), total.size - 1) for total in reach]
+        cuts, counts = cuts[counts > ROUNDING], counts[counts > ROUNDING]
+        rows = [np.minimum(np.searchsorted(total, cuts - ROUNDING), total.size - 1) for total in reach]
         times = np.max([flow.times[row] for flow, row in zip(self.waiting, rows, strict=True)], axis=0)
         born = np.min([flow.born[row] for flow, row in zip(self.waiting, rows, strict=True)], axis=0)
         self.waiting = [_without(flow, whole) for flow in self.waiting]
@@ -228,5 +229,5 @@ def paired(queue: Floats) -> Floats:
 
 def _without(flow: Items, count: float) -> Items:
     left = np.minimum(flow.counts, np.maximum(0.0, np.cumsum(flow.counts) - count))
-    keep = left > DUST
+    keep = left > ROUNDING
     return Items(flow.times[keep], flow.born[keep], left[keep])

@@ -11,13 +11,12 @@ from numba import njit
 from elastream.core.frames import Floats
 from elastream.simulator.draws import below
 from elastream.simulator.serving import sort_rows
+from elastream.units import ROUNDING
 
 PARTS = 16
 """Most parts of a slot in rate mode; a cohort larger than one round of the instances is served in such parts."""
 GROUPS = 24
 """Most groups of neighbouring cohorts over which percentiles are taken."""
-DUST = 1e-9
-"""Smaller amounts of items are rounding error, treated as 0."""
 
 
 @njit(cache=True)
@@ -133,7 +132,7 @@ def _serve(
                 # In rate mode, capacity before the cohort's arrival is lost.
                 used = max(used, (available - now) / width * freed)
             room = idle + freed - used
-            if room <= DUST:
+            if room <= ROUNDING:
                 break
             count = min(queue[taken, 3], room, most)
             if span > 0.0:
@@ -181,7 +180,7 @@ def _serve(
                 finishes[finished] = start + mean, queue[taken, 2], count
                 finished += 1
             queue[taken, 3] -= count
-            if queue[taken, 3] <= DUST:
+            if queue[taken, 3] <= ROUNDING:
                 taken += 1
         head = (head + 1) % length
     return taken, starts[:started], finishes[:finished], busy, head

@@ -26,13 +26,14 @@ from elastream.simulator import batching
 from elastream.simulator.arrivals import Emissions, Load
 from elastream.simulator.costs import Demand, costs_of, shares_in
 from elastream.simulator.exchanging import EdgeTraffic
-from elastream.simulator.microbatch import DUST, Committed, FusedSegment, Turn
+from elastream.simulator.microbatch import Committed, FusedSegment, Turn
 from elastream.simulator.partitions import StageStation
 from elastream.simulator.pool import SimulatedHosts
 from elastream.simulator.settings import Settings
 from elastream.simulator.sources import PIECES, Source, load_of
 from elastream.simulator.stations import Items
 from elastream.simulator.updates import PendingUpdate, Updates, ahead, passed
+from elastream.units import ROUNDING
 
 RECENT, KEPT = 200, 10.0
 """Batches of a query kept, and seconds for which all are."""
@@ -247,7 +248,7 @@ class FusedNetwork:
         at_once: whether the batches in work change too; operators have then processed a part of them either way.
         """
         costs = costs_of(self.graph, self.settings, shares_in(self.graph, self.settings, self.wanted, self.tables))
-        rates = {name: max(source.offered, DUST) for name, source in self.sources.items()}
+        rates = {name: max(source.offered, ROUNDING) for name, source in self.sources.items()}
         met = passed(self.graph, rates, {name: each.selectivity for name, each in costs.items()}, self.wanted, changed)
         before = ahead(self.graph, after, changed)
         mixed = 0.0
@@ -373,4 +374,4 @@ def _first_rate(load: Emissions, seconds: float) -> float:
     if not present.any():
         return 0.0
     begins = load.times[present][0]
-    return float(load.counts[present][load.times[present] < begins + seconds - DUST].sum()) / max(seconds, load.span)
+    return float(load.counts[present][load.times[present] < begins + seconds - ROUNDING].sum()) / max(seconds, load.span)

@@ -26,9 +26,8 @@ from elastream.simulator.partitions import StageStation, TaskPlaces, dealt
 from elastream.simulator.pool import SimulatedHosts
 from elastream.simulator.settings import Settings
 from elastream.simulator.stations import NOTHING, Items, joined, neighbours
+from elastream.units import ROUNDING
 
-DUST = 1e-9
-"""Smaller amounts of records, and of seconds, are rounding error, treated as 0."""
 BATCH_STREAM = 2_000_000
 """First random-number stream of segments' batches."""
 BATCHES_A_CALL = 1024
@@ -312,17 +311,17 @@ class FusedSegment:
         cores = pool.cores[rows] * settings.delivered * np.where(young, settings.settling_boost, 1.0)
         speed = speeds[rows]
         busy = np.maximum(tasks, copied > 0)  # a copy is kept by a thread of its own
-        pace = np.maximum(np.minimum(cores, np.minimum(busy, slots)) * speed, DUST)
+        pace = np.maximum(np.minimum(cores, np.minimum(busy, slots)) * speed, ROUNDING)
         share = share + settings.replica_work * copied
         # A task is one thread: the heaviest of a host may last longer than all of them would in equal parts.
-        one = np.maximum(np.minimum(1.0, cores) * speed, DUST)
-        alone = heaviest * pace > share * one * (1 + DUST)
+        one = np.maximum(np.minimum(1.0, cores) * speed, ROUNDING)
+        alone = heaviest * pace > share * one * (1 + ROUNDING)
         return Burdens(
             rows,
             share,
             loading,
-            np.where(alone, share * one / np.maximum(heaviest, DUST), pace),
-            np.maximum(speed, DUST),
+            np.where(alone, share * one / np.maximum(heaviest, ROUNDING), pace),
+            np.maximum(speed, ROUNDING),
             boosted if settings.settling_boost > 1 else np.zeros(rows.size),
             sum(lease.state in COMING for lease in pool.leases if lease.active),
             bool(young.any()) or any(not station.settled for station in self.stations),
@@ -355,6 +354,6 @@ def paired(flow: Items) -> Items:
     times, born, counts = flow
     firsts = neighbours(times, np.append(times[1:], times[-1]), MOST_ROWS)
     total = np.add.reduceat(counts, firsts)
-    weights = np.maximum(counts, DUST)
+    weights = np.maximum(counts, ROUNDING)
     whole = np.add.reduceat(weights, firsts)
     return Items(np.add.reduceat(times * weights, firsts) / whole, np.add.reduceat(born * weights, firsts) / whole, total)

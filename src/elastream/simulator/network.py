@@ -22,7 +22,6 @@ from elastream.simulator.arrivals import Emissions, Load, share, whole_items
 from elastream.simulator.cohorts import CohortStation
 from elastream.simulator.costs import Cost, Shares, costs_of, greatest_selectivity, shares_in
 from elastream.simulator.exchanging import EdgeTraffic
-from elastream.simulator.fluid import DUST
 from elastream.simulator.links import Delays
 from elastream.simulator.pool import SimulatedHosts
 from elastream.simulator.serving import paced
@@ -30,6 +29,7 @@ from elastream.simulator.settings import Settings, Travel
 from elastream.simulator.sources import PIECES, Source, load_of
 from elastream.simulator.stations import Items, ItemStation, Station
 from elastream.simulator.updates import PendingUpdate, Updates, ahead, passed
+from elastream.units import ROUNDING
 
 
 class CompositionInUse(NamedTuple):
@@ -176,7 +176,7 @@ class QueueNetwork:
 
     def _mixed(self, changed: frozenset[str], after: Composition) -> float:
         """Records under way that passed a changed operator as it was and will pass one as it will be."""
-        rates = {name: max(source.offered, DUST) for name, source in self.sources.items()}
+        rates = {name: max(source.offered, ROUNDING) for name, source in self.sources.items()}
         selectivity = {name: cost.selectivity for name, cost in self.terms[self.epoch].costs.items()}
         met = passed(self.graph, rates, selectivity, self.wanted, changed)
         before = ahead(self.graph, after, changed)

@@ -24,7 +24,7 @@ ENOUGH = 100.0
 """Records that earlier periods count for at most: single ones vary by their mean, so that this is off by a tenth."""
 
 
-class SignalWatch:
+class TracedSignals:
     """The newest reading of each domain signal that has a trace."""
 
     def __init__(self, graph: Graph, network: QueueNetwork | FusedNetwork) -> None:
@@ -46,8 +46,8 @@ class SignalWatch:
         return -np.inf if reading is None else reading.taken
 
 
-class AlternateWatch:
-    """Cost and selectivity of each alternate that has run, as they were when it ran last.
+class AlternateMetrics:
+    """Cost and selectivity of each alternate that has run, from its last run.
 
     rows: row of each operator in the tables that are given. Those with one alternate are taken all at once.
     """

@@ -42,7 +42,7 @@ from elastream.dataflow.stages import Layout
 from elastream.errors import CloudError, DataflowError, InputError
 from elastream.policies.common.provision import first
 from elastream.simulator.arrivals import Load
-from elastream.simulator.batch_watch import BatchWatch
+from elastream.simulator.batch_watch import BatchMetricsCollector
 from elastream.simulator.costs import unsimulated
 from elastream.simulator.fused import FusedNetwork
 from elastream.simulator.network import QueueNetwork
@@ -52,7 +52,7 @@ from elastream.simulator.settings import Settings
 from elastream.simulator.staffing import Staffing
 from elastream.simulator.stations import Station
 from elastream.simulator.updates import PendingUpdate
-from elastream.simulator.watching import Watch
+from elastream.simulator.watching import MetricsCollector
 
 PERIODS_AT_ONCE = 1000
 """Most monitoring periods that micro-batches are advanced at once: bounds memory, and costs nothing."""
@@ -93,9 +93,9 @@ class SimulatedPlant:
         self.clock = SimulatedClock(self)
         self.composition = Composition.default(context.graph)
         self.watch = (
-            BatchWatch(context, network, pool, settings)
+            BatchMetricsCollector(context, network, pool, settings)
             if isinstance(network, FusedNetwork)
-            else Watch(context, network, pool, settings)
+            else MetricsCollector(context, network, pool, settings)
         )
         self.closed = False
         self.staffing = Staffing(network, pool, settings, leaving=self.watch.keep_busy)

@@ -19,6 +19,7 @@ from elastream.core.wording import counted
 from elastream.loads.speeds import number_of
 from elastream.simulator.draws import uniform
 from elastream.simulator.settings import HostFailure, Settings
+from elastream.units import ROUNDING
 
 START_STREAM = 1_000_001
 """Random-number stream of hosts, apart from those of operators."""
@@ -272,7 +273,7 @@ class SimulatedHosts:
         """Cost of all leases up to `now`: a vectorised `core.hosts.total_cost`."""
         count = len(self)
         seconds = np.minimum(self.until[:count], now) - self.since[:count]
-        units = np.maximum(1.0, np.ceil(np.maximum(seconds, self.minimum[:count]) / self.unit[:count] - 1e-9))
+        units = np.maximum(1.0, np.ceil(np.maximum(seconds, self.minimum[:count]) / self.unit[:count] - ROUNDING))
         return float((units * self.price[:count]).sum())
 
     def between_regions(self) -> tuple[Floats, Floats]:

@@ -13,11 +13,11 @@ import numpy as np
 from elastream.core.action import Switch
 from elastream.core.frames import Floats
 from elastream.core.hosts import Lease
+from elastream.core.latency import spread_quantiles
 from elastream.core.metrics import Metric
 from elastream.core.observation import Observation
 from elastream.dataflow.stages import Layout
 from elastream.recording.recorder import Recording
-from elastream.simulator.batch_watch import latency_quantile
 from elastream.simulator.calibrate import Calibration
 from elastream.simulator.plant import SimulatedPlant, make_plant
 
@@ -111,9 +111,11 @@ def figures_of(
     """
     since = min((batch.start for batch in run.batches), default=origin) if begins is None else begins
     working = [batch for batch in run.batches if batch.records > 0]
+    records, oldest, newest = np.array([(each.records, each.oldest, each.newest) for each in run.batches]).reshape(-1, 3).T
+    middle, late = spread_quantiles(records, oldest, newest, (0.5, 0.99))
     return (
-        ("latency p50", "s", latency_quantile(run.batches, 0.5)),
-        ("latency p99", "s", latency_quantile(run.batches, 0.99)),
+        ("latency p50", "s", middle),
+        ("latency p99", "s", late),
         ("backlog, mean", "records", _mean_backlog(run, sources, since)),
         ("host time", "min", math.fsum(_leased(lease, run.end) for lease in run.hosts) / 60),
         ("batch, mean", "s", float(np.mean([batch.seconds for batch in working] or [math.nan]))),

@@ -8,7 +8,7 @@ import numpy as np
 from elastream.core.frames import Floats
 from elastream.core.hosts import HostState, Lease
 from elastream.simulator.staffing import Staffing
-from elastream.simulator.watching import Watch
+from elastream.simulator.watching import MetricsCollector
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class Result:
         return 1 - self.late(factor) / self.judged if self.judged else math.nan
 
 
-def result_of(now: float, staffing: Staffing, watch: Watch) -> Result:
+def result_of(now: float, staffing: Staffing, watch: MetricsCollector) -> Result:
     """What a run has come to by `now`, whose instances `staffing` has placed and which `watch` has observed."""
     pool, settings = staffing.pool, staffing.settings
     operators = {}

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from elastream.core.frames import Floats
 from elastream.simulator.draws import factor, sequence
+from elastream.units import ROUNDING
 
 
 @njit(cache=True)
@@ -116,7 +117,7 @@ def work_off(
     durations = np.empty(count)
     total = 0.0
     within = np.zeros(limits.size)
-    emitted = int(math.floor((done_before + count) * each + 1e-9) - math.floor(done_before * each + 1e-9))
+    emitted = int(math.floor((done_before + count) * each + ROUNDING) - math.floor(done_before * each + ROUNDING))
     times, births = np.empty(emitted), np.empty(emitted)
     before = sequence(seed, messaging_stream)
     out = 0
@@ -133,7 +134,7 @@ def work_off(
             times[k], births[k] = done[k, 0], done[k, 2]
             continue
         # After k finished items, floor(k * each) items have been emitted: whole items, evenly spaced.
-        due = int(math.floor((done_before + k + 1) * each + 1e-9) - math.floor(done_before * each + 1e-9))
+        due = int(math.floor((done_before + k + 1) * each + ROUNDING) - math.floor(done_before * each + ROUNDING))
         while out < due:
             times[out], births[out] = done[k, 0], done[k, 2]
             out += 1

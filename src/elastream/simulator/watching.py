@@ -14,19 +14,19 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from elastream.core.frames import Floats, Frame, TableFrame, TaskFrame
+from elastream.core.frames import Floats, Frame, TableFrame, TaskFrame, application_frame
 from elastream.core.hosts import Lease
-from elastream.core.latency import Basis
+from elastream.core.latency import Basis, figures
 from elastream.core.leases import Leases
 from elastream.core.metrics import Metric
 from elastream.core.observation import NO_COPIES, Composition, Context, MicroBatch, Observation, Sample, Standby
+from elastream.simulator.batching import weighted
 from elastream.simulator.exchanging import EdgeTraffic, exchange_of
 from elastream.simulator.fused import FusedNetwork
 from elastream.simulator.links import adjacent, link_frame
 from elastream.simulator.network import QueueNetwork
-from elastream.simulator.observing import AlternateWatch, SignalWatch
+from elastream.simulator.observing import AlternateMetrics, TracedSignals
 from elastream.simulator.pool import SimulatedHosts
-from elastream.simulator.quantiles import weighted
 from elastream.simulator.settings import Settings
 from elastream.simulator.stations import Counters, Items, Station
 
@@ -46,12 +46,12 @@ HOSTS_FUSED: Mapping[Metric, int] = {
     metric: row for row, metric in enumerate((Metric.CPU, Metric.TASKS, Metric.SPEED, Metric.BANDWIDTH))
 }
 """Rows of the hosts' table; fused stages declare no memory of their own."""
-SAMPLED = 1000
-"""Least sample of a period's items for percentiles (VISP measures every tenth item)."""
+MAX_SAMPLE = 1000
+"""Single items of a period from which percentiles use a part only (VISP measures every tenth item)."""
 
 
-class Watch:
-    """Holds the figures of the last monitoring period and the history of operators."""
+class MetricsCollector:
+    """Metrics of the last monitoring period, and the history of operators."""
 
     def __init__(
         self, context: Context, network: QueueNetwork | FusedNetwork, pool: SimulatedHosts, settings: Settings
@@ -82,8 +82,8 @@ class Watch:
         self._placed: tuple[Any, ...] | None = None
         self._pairs: tuple[tuple[Any, ...], Frame] = ((), Frame())
         self._images: tuple[int, Mapping[str, frozenset[str]]] = (-1, {})
-        self._signals = SignalWatch(context.graph, network)
-        self._alternates = AlternateWatch(context.graph, settings, self.rows)
+        self._signals = TracedSignals(context.graph, network)
+        self._alternates = AlternateMetrics(context.graph, settings, self.rows)
 
     @property
     def next_tick(self) -> float:
@@ -185,16 +185,9 @@ class Watch:
         }
         finished, self.committed = network.committed - self.committed, network.committed
         if network.latencies:
-            middle, late = quantiles(network.latencies, (0.5, 0.99), single=not network.cohorts)
             whole = joined_latencies(network.latencies)
-            self.application |= {
-                Metric.LATENCY: float(whole.times @ whole.counts) / whole.total,
-                Metric.LATENCY_P50: middle,
-                Metric.LATENCY_P99: late,
-            }
-            target = self.context.target_latency
-            if target is not None:
-                self.application[Metric.COMPLIANCE] = float(whole.counts[whole.times <= target].sum()) / whole.total
+            every = 1 if network.cohorts else whole.times.size // MAX_SAMPLE + 1
+            self.application |= figures(whole.times, whole.counts, self.context.target_latency, every)
             network.latencies = []
         if kept > 0 and self.context.target_latency is None:
             self.application[Metric.COMPLIANCE] = within / kept
@@ -227,11 +220,8 @@ class Watch:
             time=now,
             context=self.context,
             operators=self._operators(age),
-            application=TableFrame(
-                {self.context.graph.name: 0},
-                {metric: row for row, metric in enumerate(overall)},
-                np.array([*overall.values()], dtype=np.float64).reshape(-1, 1),
-                dict.fromkeys(self.application, age) if age else 0.0,
+            application=application_frame(
+                self.context.graph.name, overall, dict.fromkeys(self.application, age) if age else 0.0
             ),
             hosts=self._host_frame(hosts, now, exchange.over_links(tasks.host, len(hosts))),
             tasks=tasks,
@@ -375,14 +365,13 @@ def joined_latencies(latencies: Sequence[Items]) -> Items:
     return Items(*(np.concatenate(columns) for columns in zip(*latencies, strict=True)))
 
 
-def quantiles(durations: Sequence[Items], wanted: Sequence[float], *, single: bool = False) -> list[float]:
-    """Quantiles of durations (`times`) weighted by `counts`: the smallest with at least that share of weight at or below.
+def quantiles(durations: Sequence[Items], levels: Sequence[float], *, single: bool = False) -> list[float]:
+    """Return quantiles of durations (`times`) weighted by `counts`.
 
     single: all counts are 1; of many items every n-th is used.
     """
-    if single:
-        times = durations[0].times if len(durations) == 1 else np.concatenate([flow.times for flow in durations])
-        times = np.sort(times[:: times.size // SAMPLED + 1])
-        return [float(times[max(0, math.ceil(level * times.size - 1e-9) - 1)]) for level in wanted]
     whole = joined_latencies(durations)
-    return [float(each) for each in weighted(whole.times, whole.counts, np.asarray(wanted))]
+    every = whole.times.size // MAX_SAMPLE + 1 if single else 1
+    times, counts = (np.ascontiguousarray(column[::every]) for column in (whole.times, whole.counts))
+    result: list[float] = weighted(times, counts, np.asarray(levels)).tolist()
+    return result

@@ -33,10 +33,10 @@ from elastream.spark.placement.allocation import VolatilePlan
 from elastream.spark.placement.placing import Limits, Placing
 from elastream.spark.plant import RunClock, Scope, SparkPlant
 from elastream.spark.queries.query import Instruments
-from elastream.spark.queries.watched import WatchedQueries
+from elastream.spark.queries.watched import SessionQueries
 from elastream.spark.telemetry.traffic import Traffic
 
-AttachedPlant: TypeAlias = SparkPlant[WatchedQueries]
+AttachedPlant: TypeAlias = SparkPlant[SessionQueries]
 
 FEW = Limits(per_host=4, lazy=True)
 """Partitions that one batch may load on one executor, where no time is left to load them ahead. Lazy as in a run of a
@@ -180,7 +180,7 @@ def attach(
             session.close()  # else Spark would request as many as it may have, and not as many as there were
         hosts.close(ended=False)
 
-    queries = WatchedQueries(instruments, chosen, settings.latency)
+    queries = SessionQueries(instruments, chosen, settings.latency)
     return SparkPlant(instruments, queries, hosts, scope, clock, alarms, end=leave)
 
 

@@ -43,19 +43,19 @@ from elastream.spark.jvm.session import session_stopped
 from elastream.spark.placement.ring import Rings
 from elastream.spark.queries.compiled import CompiledQueries
 from elastream.spark.queries.query import Instruments, Query
-from elastream.spark.queries.watched import WatchedQueries
+from elastream.spark.queries.watched import SessionQueries
 from elastream.spark.reconciler import ObservedLoad, Reconciler
 from elastream.spark.standby import WarmStandby
 from elastream.spark.succession import Succession
-from elastream.spark.telemetry.frames import HostWatch, cores_used, seconds_waiting, task_frame, weights
-from elastream.spark.telemetry.links import LinkWatch
+from elastream.spark.telemetry.frames import HostCpuUsage, cores_used, seconds_waiting, task_frame, weights
+from elastream.spark.telemetry.links import LinkProbes
 from elastream.spark.telemetry.speeds import HostSpeed
 
 log = logging.getLogger(__name__)
 
 HISTORY = 600
 """Monitoring times in the history of an observation: ten minutes at one a second."""
-Q = TypeVar("Q", bound=CompiledQueries | WatchedQueries)
+Q = TypeVar("Q", bound=CompiledQueries | SessionQueries)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +113,7 @@ class SparkPlant(Generic[Q]):
         clock: RunClock,
         alarms: Alarms,
         *,
-        links: LinkWatch | None = None,
+        links: LinkProbes | None = None,
         reconciler: type[Reconciler] = Reconciler,
         end: Callable[["SparkPlant[Q]"], None],
     ) -> None:
@@ -143,7 +143,7 @@ class SparkPlant(Generic[Q]):
         )  # fmt: skip
         self._types = {type.name: type for type in scope.terms.types}
         self._host_actions = HostActions(hosts, self._types, scope.terms.max_hosts, self.reconciler.empty)
-        self._watch = HostWatch()
+        self._watch = HostCpuUsage()
         self._load = ObservedLoad()
         self._history: list[Sample] = []
         self._last: Observation | None = None

@@ -48,7 +48,7 @@ from elastream.spark.jvm.session import session_stopped
 from elastream.spark.placement.placing import Placing
 from elastream.spark.placement.ring import Rings
 from elastream.spark.queries.compiled import CompiledQueries
-from elastream.spark.queries.watched import WatchedQueries
+from elastream.spark.queries.watched import SessionQueries
 from elastream.spark.standby import WarmStandby
 from elastream.spark.succession import Succession
 
@@ -118,7 +118,7 @@ class Reconciler:
         self,
         spark: SparkSession,
         driver: DriverSide,
-        queries: CompiledQueries | WatchedQueries,
+        queries: CompiledQueries | SessionQueries,
         hosts: Hosts,
         placing: Placing,
         rings: Rings,

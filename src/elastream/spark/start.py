@@ -28,7 +28,7 @@ from elastream.recording.file_systems import FILES_REACHED_BY
 from elastream.recording.lease_log import LeaseLog
 from elastream.settings import RunSettings
 from elastream.spark.dataflow.kafka import kafka_settings
-from elastream.spark.dataflow.key_tables import bringing_into_use
+from elastream.spark.dataflow.table_activation import bringing_into_use
 from elastream.spark.hosts.hosts import Hosts
 from elastream.spark.hosts.taking_over import Resumed, begun
 from elastream.spark.hosts.trying import tried
@@ -47,11 +47,11 @@ from elastream.spark.queries.compiled import CompiledQueries
 from elastream.spark.queries.compiler import start_queries
 from elastream.spark.queries.query import Instruments
 from elastream.spark.queries.segments import composition_left, led_by_edges
-from elastream.spark.queries.watched import WatchedQueries
+from elastream.spark.queries.watched import SessionQueries
 from elastream.spark.reconciler import STEP
-from elastream.spark.telemetry.left_out import LeftOutWatch
-from elastream.spark.telemetry.links import LinkWatch
-from elastream.spark.telemetry.speeds import SpeedWatch
+from elastream.spark.telemetry.left_out import LeftOutCounts
+from elastream.spark.telemetry.links import LinkProbes
+from elastream.spark.telemetry.speeds import SpeedProbes
 from elastream.spark.telemetry.traffic import MapOutputs, Traffic
 from elastream.spark.worker import probe
 
@@ -64,7 +64,7 @@ CAUGHT_UP = 3
 """Batches of a query whose tasks one look reads, at most: they are shorter than a monitoring period, but seldom by more."""
 
 log = logging.getLogger(__name__)
-Q = TypeVar("Q", bound=CompiledQueries | WatchedQueries)
+Q = TypeVar("Q", bound=CompiledQueries | SessionQueries)
 
 
 def start_plant(
@@ -111,14 +111,14 @@ def start_plant(
             target_latency=settings.latency,
             consistency=consistency,
             tables=bringing_into_use(graph, directory),
-            left_out=LeftOutWatch(layout, directory),
+            left_out=LeftOutCounts(layout, directory),
         )
         return on.plant(queries, settings)
 
 
 def start_beside(
     start: Callable[[SparkSession], object], directory: RunDirectory, settings: RunSettings
-) -> SparkPlant[WatchedQueries]:
+) -> SparkPlant[SessionQueries]:
     """Start cluster and session, and let `start` begin queries of its own on them, which run as they are written.
 
     Otherwise as `start_plant`.
@@ -126,7 +126,7 @@ def start_beside(
     with _on_hosts("queries", directory, settings, None) as on:
         on.spark.conf.set("spark.sql.shuffle.partitions", str(on.partitions))
         start(on.spark)
-        return on.plant(WatchedQueries(on.instruments, target_latency=settings.latency), settings)
+        return on.plant(SessionQueries(on.instruments, target_latency=settings.latency), settings)
 
 
 def pace_of(target_latency: float | None, layout: Layout) -> float:
@@ -150,7 +150,7 @@ class _OnHosts:
     def plant(self, queries: Q, settings: RunSettings) -> SparkPlant[Q]:
         """The plant of `queries`; closing it ends queries, session and every host."""
         scope = Scope(self.provider.terms, settings.latency, replicas=settings.replicas)
-        links = LinkWatch(self.hosts.status)
+        links = LinkProbes(self.hosts.status)
         return SparkPlant(self.instruments, queries, self.hosts, scope, self.clock, self.alarms, links=links, end=self._end)
 
     def _end(self, plant: SparkPlant[Q]) -> None:
@@ -221,7 +221,7 @@ def _on_hosts(name: str, directory: RunDirectory, settings: RunSettings, resumed
         hosts.begin(first)
         _await_first(hosts, max(1, terms.min_hosts))
         placing = Placing({}, clock.now, AllocationStore(directory.allocation), alarms=alarms)
-        instruments = _instruments(spark, driver, placing, SpeedWatch(readings))
+        instruments = _instruments(spark, driver, placing, SpeedProbes(readings))
         if replicas:
             instruments = replace(instruments, copies=desk_of(spark))
         with holding(spark, directory.session_lock) as let_go:
@@ -236,7 +236,7 @@ def _on_hosts(name: str, directory: RunDirectory, settings: RunSettings, resumed
         raise
 
 
-def _instruments(spark: SparkSession, driver: DriverSide, placing: Placing, speeds: SpeedWatch) -> Instruments:
+def _instruments(spark: SparkSession, driver: DriverSide, placing: Placing, speeds: SpeedProbes) -> Instruments:
     """What tasks and shuffles are measured with, as far as this Spark lets it be: what cannot be stays unknown."""
     loads: TaskLoads | None = None
     outputs: MapOutputs | None = None

@@ -24,7 +24,7 @@ BRIEF = GeneticSettings(population=30, generations=40)
 
 @given(small_cases(), st.integers(0, 2**32 - 1))
 @settings(max_examples=examples(40))
-def test_a_chromosome_is_a_plan_and_back_and_no_host_holds_more_than_it_has_room_for(case, seed):
+def test_a_chromosome_becomes_a_plan_and_back_and_overfills_no_host(case, seed):
     found, conditions = case
     chance = np.random.default_rng(seed)
     genes = Genes(found, conditions, offers(found, conditions), 0.8)

@@ -24,7 +24,7 @@ def test_a_host_holds_as_many_instances_as_it_has_cores_and_memory_for():
     assert fits(case, type).tolist() == [0, 4, 1]
 
 
-def test_a_leased_host_costs_the_units_that_it_has_not_begun_and_a_new_one_all_of_them():
+def test_a_leased_host_costs_its_remaining_units_and_a_new_one_all():
     host = leased("h0", LARGE, since=0.0)
     kept, small, large = offers(TWO, at(TWO, 1.0, time=5400.0, leased=(host,)))
     assert (kept.host, kept.most) == (host, 1)
@@ -33,7 +33,7 @@ def test_a_leased_host_costs_the_units_that_it_has_not_begun_and_a_new_one_all_o
     assert [small.cost, large.cost] == [11 * SMALL.price, 11 * LARGE.price]
 
 
-def test_where_conditions_change_a_host_costs_what_the_coming_hour_takes_beyond_what_is_paid():
+def test_a_host_costs_the_coming_hour_beyond_its_paid_time():
     case = at(TWO, 1.0, time=5400.0, leased=(leased("h0", LARGE, since=0.0),))
     assert coming(TWO, case) == 3600.0
     kept, small, large = offers(TWO, case, ahead=coming(TWO, case))
@@ -79,7 +79,7 @@ def test_the_throughput_of_shared_cores_is_that_of_each_plan(equal):
     assert together == pytest.approx([score(case, plan, conditions).mean for plan in plans], abs=1e-12)
 
 
-def test_the_least_capacity_is_what_each_needs_when_nothing_else_holds_records_back():
+def test_least_capacity_is_each_operators_need_without_bottlenecks():
     conditions = at(TWO, 10.0)
     needs = least_capacity(TWO, conditions, TWO.costs((0, 0, 0)), TWO.selectivities((0, 0, 0)), 0.8)
     assert needs == pytest.approx([0.0, 0.8, 1.6], abs=1e-6)
@@ -92,7 +92,7 @@ def test_instances_of_all_operators_go_to_each_host_in_proportion():
     assert plan.instances[:, 1:].tolist() == [[1, 3], [1, 1]]
 
 
-def test_the_largest_go_first_where_sizes_differ_and_what_has_no_room_is_no_plan():
+def test_the_largest_are_packed_first_and_an_unfit_one_yields_no_plan():
     case = replace(TWO, cores=np.array([0.0, 1.0, 3.0]))
     type = HostType("vm", cores=4.0, billing=HOURLY)
     (vm,) = offers(replace(case, types=(type,)), at(case, 1.0))

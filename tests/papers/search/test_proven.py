@@ -57,7 +57,7 @@ def test_no_plan_of_all_is_better(search, rate):
 
 @given(small_cases())
 @settings(max_examples=examples(40))
-def test_both_find_the_same_and_neither_greedy_nor_genetic_plans_have_a_higher_profit(case):
+def test_both_solvers_agree_and_no_heuristic_has_a_higher_profit(case):
     found, conditions = case
     proven, searched = optimum(found, conditions, seconds=20.0), exhausted(found, conditions, seconds=20.0)
     assert proven.optimal
@@ -77,7 +77,7 @@ def test_values_that_are_worth_their_cores_run_and_others_do_not():
     assert optimum(poor, at(poor, 40.0)).deployment.active == (0, 1, 0)
 
 
-def test_a_model_that_the_solver_ends_with_an_error_of_its_own_is_solved_by_another(monkeypatch):
+def test_a_model_on_which_one_solver_fails_is_solved_by_another(monkeypatch):
     mathopt = pytest.importorskip("ortools.math_opt.python.mathopt")
     usual, solve = optimum(CHOICE, at(CHOICE, 40.0)), mathopt.solve
 

@@ -1,6 +1,5 @@
 """The policies that search whole plans, in the loop of a simulated plant."""
 
-import importlib.util
 from dataclasses import dataclass, field, replace
 
 import pytest
@@ -127,12 +126,6 @@ def test_it_needs_something_to_lease(name):
     assert "type of host to lease" in EVERY[name]().unsupported_reason(context)
 
 
-@pytest.mark.parametrize("name", ["genetic", "hybrid"])
-def test_without_pygad_it_says_how_to_get_it(name, monkeypatch):
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    assert "elastream[search]" in EVERY[name]().unsupported_reason(plant(1).observe().context)
-
-
 @pytest.mark.parametrize(("policy", "wrong"), [(Genetic, "population"), (Hybrid, "generations"), (Exhaustive, "seconds")])
 def test_a_search_of_no_length_is_refused(policy, wrong):
     with pytest.raises(InputError):
@@ -153,7 +146,7 @@ class Asking(ValueCost):
 @pytest.mark.parametrize(
     ("every", "stages"), [(1, [(True, True)] * 4), (2, [(True, False), (False, True), (True, False), (False, True)])]
 )
-def test_alternates_and_hosts_are_planned_in_turns_where_both_have_several_rounds(every, stages):
+def test_alternates_and_hosts_are_planned_in_turns(every, stages):
     policy = Asking(alternates=every, resources=every)
     looped(policy, 30, rounds=5)
     assert policy.seen[:4] == stages

@@ -82,7 +82,7 @@ def test_an_instance_uses_no_more_than_its_own_thread():
     assert cpu(p) == pytest.approx([0.25], rel=0.02)
 
 
-def test_with_a_bound_on_what_is_under_way_the_fullest_host_sets_the_pace_of_all():
+def test_with_bounded_flight_the_fullest_host_sets_the_pace():
     p = plant(step("work", 0.01), rate=1000, parallelism={"work": 2}, shares={"work": (3.0, 1.0)}, pending=100)
     p.advance(30.0)
     assert p.observe().application.value("chain", Metric.THROUGHPUT) == pytest.approx(100 / 0.75, rel=0.05)

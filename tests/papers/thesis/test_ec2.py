@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from elastream_papers.thesis.ec2 import CloudAssumptions, host_types, walk
+from elastream_papers.thesis.deployed import CloudAssumptions, host_types, walk
 
 
 def test_a_load_walks_within_half_of_its_mean():

@@ -54,7 +54,7 @@ def figures(processed: float, busy: float, waiting: list[float], arriving: float
     return LoadFigures(seen, Seen.after(None, seen, 120.0, 0.0), 10.0, 2.0)
 
 
-def test_the_work_of_a_record_counts_in_the_query_that_falls_behind_though_its_source_does_not():
+def test_a_records_work_counts_in_the_query_that_falls_behind():
     assert figures(250.0, 1.0, [0.0] * 6).cores(1000.0) == pytest.approx(4.0)
 
 
@@ -68,18 +68,18 @@ def test_a_query_in_whose_queue_more_wait_round_after_round_is_behind():
     assert figures(0.0, math.nan, [0.0, 2000.0, 4000.0, 6000.0]).behind == 2.0
 
 
-def test_a_query_is_behind_by_its_queue_though_many_batches_ended_in_the_last_round():
+def test_a_query_is_behind_by_its_queue_despite_many_ended_batches():
     assert figures(1100.0, 1.0, [0.0, 400.0, 800.0, 1200.0]).behind == pytest.approx(1.25)
     assert figures(math.nan, 1.0, [0.0, 400.0, 800.0, 1200.0]).behind == pytest.approx(1.25)
 
 
-def test_cores_that_did_not_suffice_are_known_for_a_while_at_rates_like_that():
+def test_insufficient_cores_are_remembered_for_a_while_at_like_rates():
     seen = replace(figures(800.0, 1.0, [0.0]).seen, short=(8.0, 1000.0, 100.0))
     assert [seen.insufficient(200.0, rate) for rate in (800.0, 950.0, 2000.0)] == [0.0, 8.0, 8.0]
     assert seen.insufficient(2000.0, 1000.0) == 0.0
 
 
-def test_records_are_queued_only_where_they_waited_in_each_of_the_last_rounds():
+def test_records_are_queued_only_if_they_waited_in_all_last_rounds():
     assert figures(1000.0, 1.0, [5000.0] * 4).queued(4.0)
     assert not figures(1000.0, 1.0, [5000.0, 0.0, 5000.0, 5000.0]).queued(4.0)
 
@@ -91,7 +91,7 @@ def test_records_are_queued_only_where_they_waited_in_each_of_the_last_rounds():
         pytest.param(LivenessCase(125, "threshold", False), id="instances on hosts of two speeds"),
     ],
 )
-def test_a_dataflow_that_the_policy_once_failed_on_gets_its_hosts_and_comes_to_rest(case):
+def test_a_dataflow_that_once_failed_gets_its_hosts_and_rests(case):
     found = tried(case)
     assert not found.silent
     assert not found.broken

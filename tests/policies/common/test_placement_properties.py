@@ -113,7 +113,7 @@ def test_otd_as_published_need_not_come_to_rest():
 
 @given(worlds())
 @settings(max_examples=examples(150))
-def test_otd_relieves_the_busier_of_two_hosts_or_lets_less_cross_and_fills_none(world):
+def test_otd_relieves_the_busier_host_or_cuts_traffic_and_fills_none(world):
     observation = world.observe()
     policy = Otd()
     pair = policy.decide(observation)
@@ -132,7 +132,7 @@ def test_otd_relieves_the_busier_of_two_hosts_or_lets_less_cross_and_fills_none(
 @pytest.mark.parametrize("objective", Objective)
 @given(world=worlds(largest=0.3, most_in_all=0.5))
 @settings(max_examples=examples(60))
-def test_where_there_is_room_the_allocator_fills_no_host_and_makes_its_objective_no_worse(objective, world):
+def test_with_room_the_allocator_fills_no_host_and_worsens_nothing(objective, world):
     observation = world.observe()
     actions = list(ElasticAllocator(objective=objective.value).plan(replace(observation, exchange=UNMEASURED)).actions)
     then, ones = world.after(actions, observation), np.ones(world.hosts)
@@ -157,7 +157,7 @@ def test_where_every_task_found_room_no_host_is_used_beyond_what_it_may(seed, mo
 
 @given(worlds())
 @settings(max_examples=examples(60))
-def test_even_leaves_hosts_with_numbers_of_tasks_that_differ_by_one_at_most(world):
+def test_even_placement_differs_by_one_task_at_most(world):
     observation = world.observe()
     then = world.after(list(Even().plan(observation).actions), observation)
     assert np.ptp(np.bincount(then.place, minlength=world.hosts)) <= 1

@@ -60,7 +60,7 @@ def test_apart_every_operator_has_the_instances_that_its_work_fills():
     assert for_cores(layout, SMALL, {"a": 0.7, "b": 0.36}) == Provision(2, {"a": 2, "b": 2})
 
 
-def test_a_run_begins_with_as_many_hosts_as_one_instance_of_each_operator_needs():
+def test_a_run_begins_with_hosts_for_one_instance_of_each_operator():
     assert first(lay_out(chain(1.0, 1.0, 1.0), fused=False), SMALL).hosts == 3
     assert first(lay_out(chain(1.0, 1.0, 1.0, cores=0.5), fused=False), SMALL).hosts == 2
     assert first(lay_out(chain(1.0, 1.0, 1.0)), SMALL).hosts == 1
@@ -103,7 +103,7 @@ WORK = st.lists(st.floats(0.0, 40.0), min_size=1, max_size=6)
 
 
 @given(work=WORK, own=st.sampled_from([0.25, 0.5, 1.0]), cores=st.sampled_from([1.0, 2.0, 4.0]), apart=st.booleans())
-def test_a_provision_holds_its_work_at_the_target_and_one_host_fewer_would_not(work, own, cores, apart):
+def test_a_provision_holds_its_work_with_the_fewest_hosts(work, own, cores, apart):
     graph = chain(*work, cores=own)
     layout, kind = lay_out(graph, fused=not apart), HostType("h", cores)
     needed = dict(zip("abcdef", work, strict=False))

@@ -34,7 +34,7 @@ def rounds(monkeypatch):
     return Rounds(monkeypatch)
 
 
-def test_hosts_that_bring_next_to_nothing_are_the_last_for_half_an_hour_and_it_is_said_what_they_brought(rounds):
+def test_hosts_that_bring_nothing_are_the_last_for_half_an_hour(rounds):
     assert rounds.after(4.0, 1000.0, 3.9) == ""
     assert rounds.after(5.0, 1010.0, 3.9) == ""
     said = rounds.after(6.0, 1020.0, 3.95)
@@ -50,7 +50,7 @@ def test_before_it_shows_what_they_bring_no_more_are_leased(rounds):
     assert rounds.after(8.0, 1900.0, 7.8) == ""
 
 
-def test_hosts_that_brought_less_than_half_are_the_last_for_a_while_and_it_is_said_what_they_brought(rounds):
+def test_hosts_that_bring_less_than_half_are_the_last_for_a_while(rounds):
     rounds.after(4.0, 1000.0, 3.9)
     assert rounds.after(8.0, 1200.0, 7.8, settled=False) == "", "judged once they are at work; more may come meanwhile"
     assert rounds.after(8.0, 1200.0, 7.8, coming=("h2",)) == ""
@@ -76,7 +76,7 @@ def test_where_more_is_processed_hosts_go_on_coming(rounds, processed, busy):
     assert rounds.seen.trial.cores == 6.0
 
 
-def test_a_query_that_keeps_up_is_on_no_trial_and_a_later_fall_is_judged_by_the_first(rounds):
+def test_a_query_that_keeps_up_is_on_no_trial(rounds):
     assert rounds.after(4.0, 1000.0, 3.9, behind=1.0) == ""
     assert rounds.seen.trial is None
     rounds.after(4.0, 1000.0, 3.9)

@@ -55,7 +55,7 @@ def test_apart_what_comes_within_a_moment_does_not_wait(queue, rate, waits):
     assert waiting(observe(seen, work=(queue, rate)), unit) == pytest.approx(waits, nan_ok=True)
 
 
-def test_fused_what_waits_for_a_query_waits_for_all_its_stages_but_what_came_during_a_batch():
+def test_chained_backlog_of_a_query_is_that_of_all_its_stages():
     seen = context(fused=True)
     found = observe(seen, batch=2.0, left=(1000.0, 50.0), right=(NAN, 150.0))
     assert [waiting(found, unit) for unit in seen.units] == [600.0] * len(seen.units)
@@ -63,7 +63,7 @@ def test_fused_what_waits_for_a_query_waits_for_all_its_stages_but_what_came_dur
     assert all(math.isnan(waiting(observe(seen, batch=2.0), unit)) for unit in seen.units)
 
 
-def test_a_stage_that_only_reads_has_the_level_of_its_query_and_every_stage_its_querys_duration():
+def test_a_reading_stage_has_its_querys_level_and_duration():
     seen = context(fused=True)
     assert service_levels(seen) == {"left": 3.0, "right": 3.0, "both": 3.0}
     assert [measured_at(seen, unit) for unit in seen.units if unit.scalable] == [("left",), ("right", "work", "left")]
@@ -85,7 +85,7 @@ TWO = Graph(
 
 @pytest.mark.parametrize("policy", [Btu(), QueueThreshold()])
 @pytest.mark.parametrize(("waits", "said"), [(50.0, 0), (NAN, 0), (51.0, 1)])
-def test_of_a_query_that_cannot_be_widened_beside_one_that_can_the_plan_says_so_while_much_waits(policy, waits, said):
+def test_a_query_that_cannot_widen_is_reported_while_much_waits(policy, waits, said):
     seen = Context(lay_out(TWO), KINDS, 6.0, 9, 1, scalable=frozenset({"left"}))
     assert policy.unsupported_reason(seen) is None
     names = [operator.name for operator in TWO.operators]

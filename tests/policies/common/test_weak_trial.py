@@ -17,7 +17,7 @@ from elastream.policies.common.reach import HALF_HELP, _weak
         (90.0, 3.0, True),  # fewer than before
     ],
 )
-def test_hosts_promise_to_process_as_much_more_as_there_are_more_of_them_up_to_what_arrives(processed, behind, weak):
+def test_predicted_throughput_grows_with_hosts_up_to_the_arrivals(processed, behind, weak):
     before, now = HostTrial(2.0, 100.0, 2.0, 0.0), HostTrial(4.0, processed, 3.0, 60.0)
     said = _weak(before, now, behind)
     assert said.startswith(HALF_HELP) if weak else said == ""

@@ -31,7 +31,7 @@ def decided(seen, tokens=UNLIMITED):
     return grant(seen, propose(OperatorRules(), seen, owner, withheld), tokens)
 
 
-def test_the_first_placement_puts_as_many_operators_on_each_host_as_possible_alike() -> None:
+def test_the_first_placement_spreads_operators_evenly() -> None:
     placed = initial_placement([f"o{k}" for k in range(7)], ["h1", "h2", "h3"])
     assert sorted(Counter(placed.values()).values()) == [2, 2, 3]
 
@@ -121,7 +121,7 @@ def test_a_placement_that_was_granted_and_not_seen_yet_keeps_its_host() -> None:
     assert answer(RULES, asked, 100.0 + RULES.settle, frozenset(), critical=False)[1].hosts == ("h1",)
 
 
-def test_a_critical_application_refuses_to_leave_what_it_uses_and_lets_the_rest_go() -> None:
+def test_a_critical_application_keeps_used_hosts_and_lets_others_go() -> None:
     asked = hear(Application("a"), VIEW)
     _, said = answer(RULES, asked, 0.0, frozenset({"h3"}), critical=True)
     assert (said.hosts, said.refused) == (("h1", "h3"), ("h3",))

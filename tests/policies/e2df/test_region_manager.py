@@ -68,9 +68,7 @@ def test_a_host_whose_use_is_unknown_is_not_drained() -> None:
     ),
     st.integers(0, 6),
 )
-def test_what_is_given_back_leaves_the_target_spare_and_regions_do_not_see_each_other(
-    hosts: list[tuple[str, int, int, float]], spare: int
-) -> None:
+def test_releases_leave_the_target_spare_in_each_region(hosts: list[tuple[str, int, int, float]], spare: int) -> None:
     rules = RegionRules(spare=spare, low=0.3)
     named = {f"h{k}": each for k, each in enumerate(hosts)}
 
@@ -111,7 +109,7 @@ def test_an_older_order_is_no_news() -> None:
     assert hear(region, RegionOrder("east", 1, ()), 1.0) == (region, (), ())
 
 
-def test_a_host_that_never_shows_counts_as_coming_for_a_while_and_then_as_lost() -> None:
+def test_a_host_that_never_shows_counts_as_lost_after_a_while() -> None:
     region, _, _ = hear(Region("east"), ORDER, 0.0)
     _, early = report(RULES, region, RULES.settle - 1, {"h1": True})
     assert (early.up, early.coming) == (("h1",), ("h2",))
@@ -119,7 +117,7 @@ def test_a_host_that_never_shows_counts_as_coming_for_a_while_and_then_as_lost()
     assert (late.up, late.coming) == (("h1",), ())
 
 
-def test_a_host_ordered_before_the_clock_was_set_back_is_lost_as_soon_as_any_other() -> None:
+def test_setting_back_the_clock_does_not_delay_the_loss_of_a_host() -> None:
     region, _, _ = hear(Region("east"), ORDER, 3600.0)
     region, first = report(RULES, region, 10.0, {"h1": True})
     assert first.coming == ("h2",)

@@ -32,7 +32,7 @@ def test_one_task_heavier_than_an_even_share_is_the_bound():
     assert (found.value, found.bound, found.gap) == (10, 10, 0)
 
 
-def test_sixty_four_skewed_partitions_are_packed_to_within_a_thousandth_of_the_bound():
+def test_64_skewed_partitions_pack_within_a_thousandth_of_the_bound():
     weights = 1 / np.arange(1, 65) ** 1.2
     found = pack(weights, 3, seconds=5.0)
     assert found.bound >= weights.sum() / 3 - 1e-9

@@ -75,7 +75,7 @@ def test_more_time_is_never_worse():
     assert found == sorted(found, reverse=True)
 
 
-def test_utilisation_as_the_objective_puts_no_more_on_a_host_than_it_has_and_evens_out_ties():
+def test_the_utilisation_objective_overfills_no_host():
     found = allocate([[0.5], [0.5]], [[0.5], [0.4], [0.0]], np.ones((3, 1)), objective=Objective.UTILISATION)
     assert utilisation(load_after(found.place, [[0.5], [0.5]], [[0.5], [0.4], [0.0]]), np.ones((3, 1))) == pytest.approx(
         1.9 / 3

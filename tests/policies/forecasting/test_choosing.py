@@ -12,7 +12,7 @@ from elastream.errors import InputError
 from elastream.policies.forecasting.choosing import Choosing
 from elastream.policies.forecasting.selection import Selector
 from elastream.recording.directory import RunDirectory
-from elastream.recording.key_tables import KeyTableLog
+from elastream.recording.key_table_log import KeyTableLog
 from elastream.recording.observer import Header
 from elastream.settings import RunSettings
 

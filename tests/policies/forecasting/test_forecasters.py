@@ -35,7 +35,7 @@ def book():
 
 @pytest.mark.parametrize("forecaster", EVERY, ids=lambda each: each.name)
 @pytest.mark.parametrize("steps", [1, 6])
-def test_every_series_has_an_outlook_of_ordered_quantiles_and_the_same_when_asked_again(forecaster, steps):
+def test_every_series_has_repeatable_ordered_quantiles(forecaster, steps):
     forecaster, ahead = informed(forecaster, PROSPECT), Ahead(60 * STEP, STEP, steps)
     assert not forecaster.lacking()
     given = book()

@@ -31,7 +31,7 @@ def told(oracle, load=None, ahead=AHEAD, **more):
     return oracle.prepared(prospect(load or constant(100, "1000h"), **more)).foresee(BOOK, ahead)[0]
 
 
-def test_a_perfect_oracle_says_what_comes_and_that_what_does_not_vary_lasts():
+def test_a_perfect_oracle_forecasts_the_load_and_constants_last():
     load = steps((100, 1200), (40, 1200), (0.01, 7200))
     found = told(Oracle(), load)
     assert found[RATE].mean == pytest.approx([100, 100, 40, 40, 40, 40, *[0.01] * 6])
@@ -62,7 +62,7 @@ def test_errors_grow_from_none_to_twice_the_mean_and_are_the_same_again():
     assert not np.array_equal(told(oracle)[RATE].mean, told(Oracle(error=0.1, spread="deviation", seed=2))[RATE].mean)
 
 
-def test_as_printed_the_variance_is_half_of_the_error_and_no_rate_is_negative():
+def test_the_printed_variance_is_half_the_error_and_rates_are_positive():
     found = np.array([told(Oracle(error=0.25), ahead=Ahead(600.0 * n, 300.0, 12))[RATE].mean for n in range(200)])
     assert found.min() >= 0
     assert found[:, -1].std() / 100 == pytest.approx(math.sqrt(0.25), rel=0.2)

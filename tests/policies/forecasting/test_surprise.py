@@ -56,6 +56,6 @@ def test_a_surprise_is_forgotten():
 
 
 @given(st.lists(st.floats(0.0, 1e6), max_size=60), st.floats(0.0, 1e6))
-def test_the_upper_value_is_at_least_what_is_expected_and_at_most_the_highest_level(levels, expected):
+def test_the_upper_forecast_lies_between_the_mean_and_the_highest_level(levels, expected):
     upper = after(levels).upper(expected, HORIZON, PACE)
     assert expected <= upper <= max([expected, *levels])

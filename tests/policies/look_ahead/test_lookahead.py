@@ -35,13 +35,13 @@ def test_a_deployment_holds_up_to_the_first_instant_out_of_the_tolerance():
     assert farthest(np.array([1.0, 1.0]), GOAL) == 0
 
 
-def test_the_mean_of_the_interval_holds_up_to_the_last_instant_at_which_it_is_in_the_tolerance():
+def test_the_interval_mean_holds_while_it_is_within_tolerance():
     assert farthest(np.array([0.8, 0.7, 0.9, 0.5]), GOAL, "interval") == 3
     assert farthest(np.array([0.7, 0.7]), GOAL, "interval") == 0
     assert farthest(np.zeros(0), GOAL, "interval") == 0
 
 
-def test_a_low_instant_is_answered_to_hold_each_and_passed_over_to_hold_the_interval():
+def test_a_low_instant_counts_per_instant_but_not_per_interval():
     problem = chain([(1.0, 1.0, 1.0)], [(1.0, 0.1, 1.0)], goal=GOAL)
     now = deployed(problem, [(SMALL, {"o0": 1}), (SMALL, {"o1": 1})])
     rates = 1.2, 1.2, 1.2, 1.5, 1.1, 1.1, 1.1
@@ -52,7 +52,7 @@ def test_a_low_instant_is_answered_to_hold_each_and_passed_over_to_hold_the_inte
     assert whole.throughput.mean() >= GOAL.lowest
 
 
-def test_a_short_peak_is_answered_by_another_alternate_and_a_long_one_by_a_host():
+def test_a_short_peak_gets_another_alternate_and_a_long_one_a_host():
     problem = chain(
         [(1.0, 1.0, 1.0), (0.8, 0.5, 1.0)], goal=replace(GOAL, period=12 * STEP), types=[replace(SMALL, price=2.0)]
     )
@@ -67,7 +67,7 @@ def test_a_short_peak_is_answered_by_another_alternate_and_a_long_one_by_a_host(
     assert max(len(stage.deployment.hosts) for stage in peak(11).stages) > 1
 
 
-def test_a_host_leased_for_a_peak_is_not_repacked_away_for_what_comes_after_it():
+def test_a_host_leased_for_a_peak_is_not_repacked_away_before_it_ends():
     problem = chain([(1.0, 1.0, 1.0)], goal=GOAL, types=[SMALL])
     now = deployed(problem, [(SMALL, {"o0": 1})])
     found = look_ahead(problem, now, replace(ahead(problem, 2.0, *[0.2] * 9), steady=True))
@@ -111,7 +111,7 @@ def test_what_holds_to_the_end_is_left_as_it_is():
     assert not found.missed
 
 
-def test_a_rise_is_answered_where_it_comes_and_its_host_is_leased_earlier_by_its_start():
+def test_a_host_for_a_rise_is_leased_earlier_by_its_start_time():
     kind = replace(SMALL, start=120.0)
     problem = chain([(1.0, 1.0, 1.0)], goal=GOAL, types=[kind])
     now = deployed(problem, [(kind, {"o0": 1})])
@@ -142,7 +142,7 @@ def test_a_fall_gives_up_instances_where_it_comes():
     assert found.stages[-1].time >= 2 * STEP
 
 
-def test_with_dear_hosts_another_alternate_runs_and_with_cheap_ones_another_host():
+def test_dear_hosts_lead_to_an_alternate_and_cheap_ones_to_a_host():
     variants = [(1.0, 1.0, 1.0), (0.9, 0.4, 1.0)]
 
     def answer(price):
@@ -173,7 +173,7 @@ def test_two_operators_that_hold_each_other_up_both_grow():
     assert instances(found.stages[0], 2) == 2
 
 
-def test_what_no_action_reaches_is_said_and_what_was_tried_in_vain_is_undone():
+def test_an_unreachable_goal_is_reported_and_vain_tries_are_undone():
     problem = chain([(1.0, 1.0, 1.0)], goal=GOAL, max_hosts=1)
     found = look_ahead(problem, deployed(problem, [(SMALL, {"o0": 1})]), ahead(problem, *[10.0] * 4))
     assert found.missed
@@ -183,7 +183,7 @@ def test_what_no_action_reaches_is_said_and_what_was_tried_in_vain_is_undone():
     assert len(found.stages[0].deployment.hosts) == 1
 
 
-def test_a_host_whose_paid_time_ends_goes_where_the_interval_is_worth_more_without_it():
+def test_a_host_goes_at_its_units_end_if_the_interval_gains():
     kind = replace(MEDIUM, billing=Billing(600.0))
     problem = chain([(1.0, 1.0, 1.0)], [(1.0, 0.5, 1.0)], goal=GOAL, types=[kind])
     now = deployed(problem, [(kind, {"o0": 1}), (kind, {"o1": 1})])
@@ -237,7 +237,7 @@ def test_whatever_is_foreseen_the_loop_ends_in_a_plan_that_fits(data):
 
 @given(st.data())
 @settings(max_examples=examples(40), deadline=None)
-def test_with_hosts_enough_the_interval_is_within_the_tolerance_or_said_to_be_missed(data):
+def test_with_enough_hosts_the_interval_is_in_tolerance_or_reported(data):
     problem = data.draw(problems())
     placed = [name for name, where in zip(problem.operators, problem.placed.tolist(), strict=True) if where]
     rates = data.draw(st.lists(st.floats(0.1, 20), min_size=2, max_size=6))

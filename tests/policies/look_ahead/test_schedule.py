@@ -72,7 +72,7 @@ def test_a_plan_is_what_it_changes():
     }  # fmt: skip
 
 
-def test_what_is_planned_no_more_is_retracted_and_what_only_moved_a_little_is_not():
+def test_a_dropped_plan_is_retracted_and_a_small_shift_is_not():
     before = (Change(300.0, "a", "x"), Change(600.0, "a", "y"), Change(900.0, "b", "2"))
     assert retracted(before, before, 0.0, 300.0) == 0
     assert retracted(before, (), 0.0, 300.0) == 3

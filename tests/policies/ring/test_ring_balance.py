@@ -46,7 +46,7 @@ def test_fewer_partitions_than_hosts_cannot_be_cut():
     assert halved(arc([1.0], (1, 0))) is None
 
 
-def test_half_of_the_interval_moves_as_in_figure_6_6_and_a_chain_moves_from_its_end():
+def test_half_of_the_interval_moves_as_in_figure_6_6():
     assert halved(arc([1] * 12, (8, 4))) == (4, 8)
     assert halved(arc([1] * 12, (4, 4, 4))) == (2, 4, 6)
     assert halved(arc([1] * 5, (5, 0))) == (3, 2)
@@ -59,7 +59,7 @@ def test_tokens_of_a_cut_lie_on_partitions_and_go_round_the_ring():
     assert around.tokens((4, 2)) == {"h1": 2 / 8}
 
 
-def test_mid_way_is_half_of_the_distance_to_the_neighbour_also_through_zero():
+def test_midway_is_half_the_distance_to_the_neighbour_through_zero_too():
     ring = Ring({"A": 0.1, "B": 0.35, "C": 0.7})
     assert middle(ring, "A") == pytest.approx(0.225)
     assert middle(ring, "C") == pytest.approx(0.9)
@@ -68,7 +68,7 @@ def test_mid_way_is_half_of_the_distance_to_the_neighbour_also_through_zero():
 
 @settings(max_examples=examples(60), deadline=None)
 @given(st.data())
-def test_more_hosts_take_part_only_where_the_highest_level_of_the_ring_falls(data):
+def test_more_hosts_take_part_only_if_the_ring_maximum_falls(data):
     hosts = data.draw(st.integers(2, 6))
     owned = tuple(data.draw(st.lists(st.integers(1, 4), min_size=hosts, max_size=hosts)))
     levels = st.sampled_from([0.0, 0.02, 0.1, 0.3])

@@ -32,14 +32,14 @@ def types_of(plan: Deployment) -> list[str]:
     return sorted(host.type.name for host in plan.hosts)
 
 
-def test_an_alternate_that_sends_on_less_is_chosen_for_what_its_successors_save() -> None:
+def test_an_alternate_with_less_output_is_chosen_for_its_successors() -> None:
     of = chain([(1.0, 1.0, 2.0), (0.8, 1.0, 0.5)], [(1.0, 2.0, 1.0)])
     assert with_successors(of, (0, 0, 0, 0))[1] == [5.0, 2.0]
     assert chosen(of) == (0, 1, 0, 0)
     assert chosen(of, sharded=True) == (0, 0, 0, 0)
 
 
-def test_each_operator_is_judged_by_itself_however_good_another_ones_ratio_was() -> None:
+def test_each_operators_alternates_are_ranked_by_themselves() -> None:
     # As printed, line 6 of Algorithm 3 keeps the best ratio so far: no alternate of the second operator is better.
     of = chain([(1.0, 0.001, 0.0)], [(1.0, 5.0, 1.0), (0.9, 1.0, 1.0)])
     assert chosen(of)[2] == 1
@@ -91,7 +91,7 @@ def test_records_that_wait_are_worked_off_too() -> None:
     assert score(of, deployed(of, steady(of, 10.0)), queued).mean < 0.8
 
 
-def test_a_plan_that_may_have_too_few_hosts_says_what_it_misses_and_by_how_much() -> None:
+def test_a_plan_with_too_few_hosts_reports_its_shortfall() -> None:
     of = chain([ANY], max_hosts=1)
     found = deployed(of, steady(of, 20.0))
     assert types_of(found) == ["large"]
@@ -100,7 +100,7 @@ def test_a_plan_that_may_have_too_few_hosts_says_what_it_misses_and_by_how_much(
     assert said == f"max_hosts: at most 1 host may be leased, and {short}"
 
 
-def test_a_plan_for_which_no_host_is_large_enough_says_what_an_instance_needs() -> None:
+def test_a_plan_without_a_large_enough_host_names_the_need() -> None:
     of = chain([ANY], types=[SMALL], cores=3.0)
     (said,) = missed(of, deployed(of, steady(of, 1.0)), steady(of, 1.0))
     assert said.endswith("no type of host has the 3 cores and 0 MB that an instance of 'o0' needs")
@@ -120,7 +120,7 @@ def test_hosts_that_cost_more_than_the_value_is_worth_are_called_a_loss() -> Non
     assert loss(of, deployed(of, steady(of, 0.5)), steady(of, 0.5)) == ()
 
 
-def test_an_operator_that_sends_nothing_on_and_no_load_at_all_need_one_instance() -> None:
+def test_without_output_or_load_one_instance_is_needed() -> None:
     of = chain([(1.0, 1.0, 0.0)], [ANY])
     assert deployed(of, steady(of, 0.0)).instances.sum(axis=0).tolist() == [0, 1, 1, 0]
 
@@ -133,7 +133,7 @@ def test_below_the_goal_a_cheaper_alternate_comes_before_a_host() -> None:
     assert [host.name for host in found.hosts] == ["h1"]
 
 
-def test_where_no_alternate_suffices_hosts_come_and_what_is_not_worth_its_value_is_not_given_up() -> None:
+def test_hosts_come_if_no_alternate_suffices_and_value_stays() -> None:
     goal = Goal(break_even_best=100.0, break_even_worst=10.0)  # half of the value is too much for a few hosts
     of = chain([(1.0, 1.0, 1.0), (0.5, 0.9, 1.0)], goal=goal)
     found = adapted(of, running(of, [(LARGE, {"o0": 4})]), steady(of, 40.0))
@@ -141,7 +141,7 @@ def test_where_no_alternate_suffices_hosts_come_and_what_is_not_worth_its_value_
     assert score(of, found, steady(of, 40.0)).mean >= 0.8
 
 
-def test_where_hosts_are_dear_and_no_alternate_suffices_it_is_switched_and_hosts_come() -> None:
+def test_dear_hosts_come_beside_a_switch_if_no_alternate_suffices() -> None:
     goal = Goal(break_even_best=0.5, break_even_worst=0.1)
     of = chain([(1.0, 1.0, 1.0), (0.9, 0.5, 1.0)], goal=goal)
     found = adapted(of, running(of, [(LARGE, {"o0": 4})]), steady(of, 40.0))
@@ -166,7 +166,7 @@ def test_above_the_goal_no_removal_too_many_is_left() -> None:
 
 
 @pytest.mark.parametrize("rate", [7.3, 10.0, 16.0])
-def test_under_a_load_that_lasts_the_plan_comes_to_rest_while_what_waits_grows_and_is_worked_off(rate: float) -> None:
+def test_the_plan_rests_under_a_lasting_load_while_a_backlog_is_served(rate: float) -> None:
     of = chain([(1.0, 1.0, 1.0), (0.7, 0.6, 1.0), (0.5, 0.3, 1.0)], goal=Goal(break_even_best=5.0, break_even_worst=1.0))
     plan, waiting = running(of, [(LARGE, {"o0": 4})]), 0.0
     seen: list[tuple[int, int]] = []
@@ -204,7 +204,7 @@ def test_an_operator_whose_instances_are_fixed_keeps_them() -> None:
         assert adapted(of, now, steady(of, rate)).instances[:, 1].sum() == 2
 
 
-def test_an_instance_that_one_operator_can_spare_is_given_to_another_before_a_host_is_leased() -> None:
+def test_a_spare_instance_is_reassigned_before_a_host_is_leased() -> None:
     of = chain([(1.0, 0.1, 1.0)], [ANY])
     found = adapted(of, running(of, [(LARGE, {"o0": 3, "o1": 1})]), steady(of, 6.0))
     assert [host.name for host in found.hosts] == ["h1"]
@@ -244,9 +244,7 @@ def test_every_deployment_reaches_the_goal_or_has_all_hosts_that_it_may(
 
 @given(of=problems(shared=None), data=st.data())
 @settings(max_examples=examples(100), deadline=None)
-def test_adapting_ends_within_the_goal_and_comes_to_rest_under_conditions_that_last(
-    of: Problem, data: st.DataObject
-) -> None:
+def test_adaptation_reaches_the_goal_and_rests_under_a_constant_load(of: Problem, data: st.DataObject) -> None:
     plan, conditions = data.draw(deployments(of)), rates(of, data)
     assume(of.shared or (plan.instances.sum(axis=0)[of.placed] >= 1).all())
     seen: list[Deployment] = []
@@ -291,7 +289,7 @@ def test_for_one_operator_the_hosts_are_as_cheap_as_any_one_type_would_be(rate: 
     assert sum(host.type.price for host in found.hosts) <= min(alone) + 1e-6
 
 
-def test_a_dataflow_with_two_inputs_and_two_outputs_reaches_the_goal_at_each_rate() -> None:
+def test_two_inputs_and_two_outputs_reach_the_goal_at_each_rate() -> None:
     of = problem(
         {"a": (), "b": (), "parse": [ANY], "join": [(1.0, 0.4, 2.0), (0.7, 0.1, 1.0)], "left": [ANY], "out": (), "end": ()},
         [("a", "parse"), ("parse", "join"), ("b", "join"), ("join", "left"), ("left", "out"), ("join", "end")],
@@ -301,7 +299,7 @@ def test_a_dataflow_with_two_inputs_and_two_outputs_reaches_the_goal_at_each_rat
 
 
 @pytest.mark.parametrize("shared", [False, True])
-def test_a_host_that_is_larger_than_needed_is_replaced_by_a_small_one_that_is_up_when_its_paid_time_ends(
+def test_an_oversized_host_is_replaced_by_the_end_of_its_paid_time(
     shared: bool,
 ) -> None:
     of = chain([ANY], [ANY], shared=shared)

@@ -71,7 +71,7 @@ def test_a_long_price_list_takes_no_longer_than_its_hosts() -> None:
     kinds=st.lists(st.sampled_from([SMALL, MEDIUM, LARGE, *LONG_LIST[:6]]), min_size=1, max_size=4, unique=True),
 )
 @settings(max_examples=examples(100), deadline=None)
-def test_packed_hosts_give_all_that_is_needed_and_hold_no_more_than_their_cores(
+def test_packed_hosts_cover_the_need_within_their_cores(
     needs: tuple[float, float], least: tuple[int, int], kinds: list[HostType]
 ) -> None:
     of = chain([ANY], [ANY], types=kinds)

@@ -69,7 +69,7 @@ def test_a_plan_without_hosts_scores_too(data):
     assert ((found.throughput >= 0) & (found.throughput <= 1)).all()
 
 
-def test_profit_is_value_less_what_the_money_is_worth_over_the_whole_period():
+def test_profit_is_value_less_the_worth_of_the_cost_over_the_period():
     plan = deployed(PLAIN, [(LARGE, {"o0": 2})])
     found = score(PLAIN, plan, steady(PLAIN, 100.0))
     assert (found.mean, found.value, found.cost) == (1.0, 1.0, pytest.approx(12 * 0.24))
@@ -87,7 +87,7 @@ def test_what_was_paid_and_was_worth_something_before_counts():
     assert found.profit == pytest.approx(PLAIN.line.profit(0.75, found.cost))
 
 
-def test_a_host_that_is_given_back_costs_the_units_begun_and_a_new_one_those_to_come():
+def test_a_released_host_costs_its_begun_units_and_a_new_one_its_next():
     old = Host("h1", SMALL, 1.0, 0.0, 0.0)
     new = Host("", MEDIUM, 1.0, 1.5 * HOUR, 1.5 * HOUR + 60)
     plan = Deployment((0, 0, 0), (new,), np.array([[0, 2, 0]]))
@@ -102,7 +102,7 @@ def test_units_that_began_before_the_period_are_not_of_it():
     assert score(PLAIN, plan, second).cost == pytest.approx(12 * 0.06)
 
 
-def test_over_instants_a_host_counts_from_when_it_is_ready_and_at_the_speeds_given():
+def test_a_host_counts_from_its_readiness_and_at_its_given_speeds():
     plan = Deployment((0, 0, 0), (Host("h1", SMALL, 1.0, 0, 0), Host("", SMALL, 1.0, 0, 450.0)), np.array([[0, 1, 0]] * 2))
     conditions = Conditions(
         np.full((3, 1), 200.0), np.zeros(3), 300.0, speeds={"h1": np.array([1.0, 0.5, 0.5])}, steady=False

@@ -23,7 +23,7 @@ from elastream.policies.value_cost.reading import deployment_of, read
 from support.scheduling_plants import FAST, INSTANT, SCORE, graph, plant, seen
 
 
-def test_a_problem_has_the_dataflow_with_what_its_alternates_cost_and_are_worth():
+def test_a_problem_has_the_costs_and_values_of_all_alternates():
     plant_ = plant()
     plant_.advance(60.0)
     found = seen(plant_)
@@ -81,7 +81,7 @@ def in_batches(of: Observation, phase: int, lasts: int = 10) -> Observation:
     return replace(of, operators=operators(0), history=history, application=application)
 
 
-def test_where_cores_are_shared_what_is_read_does_not_depend_on_where_in_its_batches_a_query_is():
+def test_with_shared_cores_a_reading_does_not_depend_on_batch_phase():
     plant_ = plant(fused=True)
     plant_.advance(60.0)
     read_at = [read(in_batches(plant_.observe(), phase), Goal(), INSTANT) for phase in range(10)]
@@ -107,7 +107,7 @@ def with_columns(frame: Frame, columns: Mapping[Metric, ArrayLike]) -> Frame:
     return Frame(frame.ids, {metric: frame.column(metric) for metric in frame.metrics} | dict(columns))
 
 
-def test_before_anything_is_known_nothing_can_be_planned_and_the_metric_is_named():
+def test_without_metrics_nothing_is_planned_and_the_metric_is_named():
     found = seen(plant())
     assert not found.decidable
     (unknown,) = found.unknown
@@ -123,7 +123,7 @@ def test_an_alternate_of_unknown_cost_cannot_be_chosen_and_is_named():
     assert [(each.metric, each.row) for each in found.unknown] == [(Metric.SERVICE_TIME, "score.new")]
 
 
-def test_only_what_guards_allow_is_an_option_and_what_may_not_run_any_more_is_left():
+def test_only_allowed_alternates_are_options_and_others_are_left():
     plant_ = plant()
     plant_.advance(60.0)
     guarded = {"score": Standing("score", ("quick",), {"best": 1.0, "quick": 0.5})}
@@ -143,7 +143,7 @@ def test_costs_are_those_on_a_core_of_speed_1_wherever_an_operator_runs():
     assert sorted(host.speed for host in found.deployment.hosts) == [1.0, FAST.speed]
 
 
-def test_what_an_alternate_cost_when_it_ran_is_remembered_whatever_the_speeds_of_now():
+def test_an_alternates_cost_is_remembered_at_any_speed():
     plant_ = plant(20.0, settings={"speed_trace": SpeedTrace(np.array([[1.0] * 2 + [0.5] * 100]), 60.0)})
     plant_.advance(110.0)
     known = seen(plant_).known
@@ -155,7 +155,7 @@ def test_what_an_alternate_cost_when_it_ran_is_remembered_whatever_the_speeds_of
     assert found.problem.costs((0, 1, 0, 0))[1] == pytest.approx(0.005, rel=0.05)
 
 
-def test_break_even_costs_that_nobody_gives_follow_from_the_first_records_and_stay():
+def test_default_break_even_costs_come_from_the_first_records_and_stay():
     plant_ = plant()
     plant_.advance(60.0)
     first = seen(plant_)
@@ -252,7 +252,7 @@ def test_an_operator_that_no_record_reaches_costs_nothing_yet():
     assert not math.isnan(found.problem.goal.best)
 
 
-def test_what_a_micro_batch_takes_whatever_its_records_is_no_cost_of_each_of_them():
+def test_the_fixed_cost_of_a_batch_is_no_cost_of_its_records():
     """A tenth of the records would else cost ten times as much each."""
     plant_ = plant(40.0, fused=True, parallelism={"source": 2})
     plant_.advance(120.0)

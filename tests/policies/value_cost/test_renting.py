@@ -30,7 +30,7 @@ def rounds_until_bought(problem: Problem) -> int | None:
     return None
 
 
-def test_a_poor_alternate_is_rented_for_a_while_and_longer_the_dearer_hosts_are() -> None:
+def test_a_poor_alternate_runs_longer_the_dearer_hosts_are() -> None:
     soon, later = (rounds_until_bought(of(best)) for best in (0.7, 0.9))
     assert soon is not None
     assert later is not None
@@ -50,7 +50,7 @@ def test_what_is_bought_runs_and_hosts_come_for_it() -> None:
 
 
 @pytest.mark.parametrize(("pace", "runs"), [(0.0, 1), (10.0, 1), (36_000.0, 0)])
-def test_an_alternate_that_loses_more_in_a_round_than_hosts_cost_is_not_run_for_it(pace: float, runs: int) -> None:
+def test_an_alternate_that_loses_more_than_hosts_cost_does_not_run(pace: float, runs: int) -> None:
     problem = of(poor=0.1)
     plan = running(problem, [(LARGE, {"o0": 4})])
     assert adapted(problem, plan, steady(problem, 12.0), pace=pace).active[1] == runs

@@ -24,7 +24,7 @@ def decided(of: Problem, plan: Deployment, operator: int) -> tuple[int, int]:
 
 @given(of=problems(), data=st.data())
 @settings(max_examples=examples(100), deadline=None)
-def test_what_an_operator_decides_is_the_same_whether_others_are_known_or_not(of: Problem, data: st.DataObject) -> None:
+def test_an_operators_decision_does_not_depend_on_the_others(of: Problem, data: st.DataObject) -> None:
     plan = data.draw(deployments(of))
     assume((plan.instances.sum(axis=0)[of.placed] >= 1).all())
     of = replace(of, types=(LARGE,))  # where several speeds are free, who asks first has the first choice
@@ -76,7 +76,7 @@ def test_where_operators_share_all_cores_each_asks_for_whole_ones(rate: float) -
     assert sum(host.type.price for host in found.hosts) >= sum(host.type.price for host in whole.hosts) - 1e-9
 
 
-def test_where_cores_are_shared_and_short_an_operator_switches_to_what_its_part_carries() -> None:
+def test_with_short_shared_cores_an_operator_switches_to_fit_its_part() -> None:
     of = chain([(1.0, 1.0, 1.0), (0.9, 0.5, 1.0)], [ANY], shared=True)
     now = running(of, [(LARGE, {})])
     rates = np.full(4, 6.5)

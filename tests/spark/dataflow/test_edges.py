@@ -67,7 +67,7 @@ def test_what_is_forgotten_still_counts(tmp_path):
     assert log.by(999.0) == 3
 
 
-def test_a_batch_is_planned_from_what_is_written_and_nothing_new_is_no_batch(tmp_path):
+def test_a_batch_is_planned_from_written_files_and_none_without_news(tmp_path):
     found = reader(tmp_path)
     start = found.initialOffset()
     assert found.latestOffset(start) == start
@@ -78,7 +78,7 @@ def test_a_batch_is_planned_from_what_is_written_and_nothing_new_is_no_batch(tmp
     assert found.latestOffset(end) == end
 
 
-def test_width_and_code_of_a_batch_are_those_of_its_offset_whatever_is_wanted_since(tmp_path):
+def test_a_batchs_width_and_code_are_those_of_its_offset(tmp_path):
     write(tmp_path / "records", 0, list(range(10)))
     write_wanted(tmp_path / "wanted.json", Wanted(3, 7, {"a-b": 5}))
     found = reader(tmp_path)
@@ -105,7 +105,7 @@ def test_records_that_only_pass_are_read_by_few_tasks(tmp_path):
     width=st.integers(1, 6),
     data=st.data(),
 )
-def test_ranges_hold_every_record_once_in_order_and_a_replay_reads_the_same(tmp_path_factory, written, width, data):
+def test_ranges_hold_each_record_once_and_replay_alike(tmp_path_factory, written, width, data):
     folder = tmp_path_factory.mktemp("edge")
     total = 0
     for batch, sizes in enumerate(written):
@@ -138,7 +138,7 @@ def test_a_batch_takes_no_more_than_its_time_allows(tmp_path):
     assert 0 < taken < 1000
 
 
-def test_batches_that_were_read_are_removed_and_whoever_comes_later_counts_them(tmp_path, monkeypatch):
+def test_batches_already_read_are_removed_and_still_counted_later(tmp_path, monkeypatch):
     for name, value in (("SPARE", 2), ("EACH", 3)):
         monkeypatch.setattr(f"elastream.spark.dataflow.edge_log.{name}", value)
     for batch in range(10):

@@ -40,7 +40,7 @@ from elastream.spark.telemetry.kafka_offsets import OffsetCommits, committing, o
 from support.shared_session import forget_jvm
 from support.waiting import wait_until
 
-POMS = Path(__file__).parents[1] / "kafka"
+POMS = Path(__file__).parents[2] / "support" / "kafka"
 JARS = Path(os.environ["JARS_OF_TESTS"])
 """Kept from run to run."""
 PORTS = range(21_000, 21_500)
@@ -65,7 +65,7 @@ def test_a_session_fetches_the_connector_into_the_users_cache(monkeypatch: pytes
     assert kafka_settings() == {"spark.jars.packages": kafka_package(), "spark.jars.ivy": "/somewhere/elastream/ivy"}
 
 
-def test_a_topic_is_read_from_its_beginning_unless_its_options_say_otherwise() -> None:
+def test_a_topic_is_read_from_its_beginning_unless_options_differ() -> None:
     assert source_options(kafka("lines", "a:1,b:2")) == {
         "kafka.bootstrap.servers": "a:1,b:2",
         "subscribe": "lines",
@@ -249,9 +249,7 @@ def test_a_stream_is_written_to_a_topic_and_found_there(spark: SparkSession, bro
 @pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.kafka
-def test_who_watches_a_query_over_a_topic_sees_its_partitions_and_what_it_is_behind(
-    spark: SparkSession, broker: str, tmp_path: Path
-) -> None:
+def test_a_watched_topic_query_shows_its_partitions_and_its_lag(spark: SparkSession, broker: str, tmp_path: Path) -> None:
     topic = kafka("watched", broker)
     write(spark, topic, 0, 2000)
     held_back = source_options(topic) | {"maxOffsetsPerTrigger": "30"}
@@ -281,7 +279,7 @@ def test_who_watches_a_query_over_a_topic_sees_its_partitions_and_what_it_is_beh
 @pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.kafka
-def test_what_a_query_has_read_is_committed_to_a_group_and_no_group_is_a_warning_once(
+def test_offsets_are_committed_to_a_group_and_a_missing_group_warns_once(
     spark: SparkSession, broker: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     from kafka import KafkaAdminClient

@@ -15,13 +15,13 @@ from pyspark.sql.streaming.query import StreamingQuery
 from elastream.core.observation import Composition
 from elastream.dataflow.builder import Dataflow, timeout
 from elastream.dataflow.key_table import KeyTable
-from elastream.recording.key_tables import written_rows
+from elastream.recording.key_table_log import written_rows
 from elastream.spark.dataflow.keyed import Wiring, keyed_frame
 from elastream.spark.jvm.session import STATE_STORES
 from elastream.spark.worker.composition import CompositionCodec, CompositionLog
 from elastream.spark.worker.fused import Carrier
-from elastream.spark.worker.key_table import put_in_use
 from elastream.spark.worker.meter import Meter
+from elastream.spark.worker.table_lookup import put_in_use
 from support.waiting import wait_until
 
 pytestmark = pytest.mark.spark
@@ -126,7 +126,7 @@ def gathered(key, rows, state):
 RETURNS = "key string, name string, value string"
 
 
-def test_states_of_their_own_come_through_switches_key_tables_and_a_restart(stores, tmp_path):
+def test_separate_states_survive_switches_key_tables_and_a_restart(stores, tmp_path):
     flow = Dataflow("own")
     functions = {"sum": summed, "all": gathered}
     states = {"sum": "total double", "all": "values array<long>"}
@@ -206,6 +206,7 @@ def test_a_state_ends_by_the_clock_once_and_a_function_emits_it(local_spark, tmp
     assert sorted(ends()) == [("a", "end", "(3,)"), ("a", "end", "(5,)"), ("b", "end", "(4,)")]
 
 
+@pytest.mark.slow
 def test_a_state_ends_by_the_time_of_records_and_late_records_are_not_lost(local_spark, tmp_path):
     flow = Dataflow("event")
     grouped = flow.source(None).key_by("key")

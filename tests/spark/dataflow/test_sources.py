@@ -161,7 +161,7 @@ def test_a_source_that_is_held_says_so_takes_nothing_and_shows_what_is_due(tmp_p
     assert (end["n"], end["version"], end["code"]) == (30, 8, 2)
 
 
-def test_where_records_keep_their_version_one_without_records_is_a_batch_all_the_same(tmp_path: Path) -> None:
+def test_a_version_without_records_still_gets_a_batch(tmp_path: Path) -> None:
     steering = Steering("lines", tmp_path / "wanted.json", wave=True, checkpoint=tmp_path / "checkpoint", before=Ran(3, 1))
     planner = reader(tmp_path, constant("10/s", "3s"), steering=Steering.of(steering.option()))
     write_wanted(tmp_path / "wanted.json", Wanted(3, 1))
@@ -177,7 +177,7 @@ def test_where_records_keep_their_version_one_without_records_is_a_batch_all_the
     assert planner.latestOffset(told) == told
 
 
-def test_the_load_goes_by_when_it_began_and_not_by_when_the_reader_was_made(tmp_path: Path) -> None:
+def test_the_load_counts_from_its_start_not_from_its_reader(tmp_path: Path) -> None:
     load = constant("10/s", "100s")
     assert reader(tmp_path, load).latestOffset(begun(8.05))["n"] == pytest.approx(80, abs=2)
     assert reader(tmp_path, load).initialOffset()["n"] == 0

@@ -82,7 +82,7 @@ class Query:
 
 @settings(max_examples=examples(60))
 @given(edges=st.integers(1, 3), data=st.data())
-def test_no_batch_mixes_versions_whoever_looks_when_and_all_records_are_taken_in_the_end(tmp_path_factory, edges, data):
+def test_no_batch_mixes_versions_and_all_records_are_read_in_the_end(tmp_path_factory, edges, data):
     query = Query(tmp_path_factory.mktemp("query"), edges)
     names = [*query.records, "source"]
 
@@ -106,7 +106,7 @@ def test_no_batch_mixes_versions_whoever_looks_when_and_all_records_are_taken_in
     assert newest_ran(query.offsets.values()) == Ran(last, 10 * last)
 
 
-def test_a_reader_takes_records_up_to_the_next_version_and_announces_one_without_records(tmp_path):
+def test_a_reader_stops_at_the_next_version_and_announces_an_empty_one(tmp_path):
     query = Query(tmp_path, 1)
     write_wanted(tmp_path / "wanted.json", Wanted(9, 90, {"e0": 5}))
     for rows, further in ((3, 0), (1, 0), (2, 1), (0, 1), (1, 1)):
@@ -122,7 +122,7 @@ def test_a_reader_takes_records_up_to_the_next_version_and_announces_one_without
     assert not query.plan(["e0"], lambda: False)
 
 
-def test_an_edge_that_is_ahead_waits_for_the_others_and_an_idle_one_does_not_hold_them_up_for_ever(tmp_path):
+def test_an_edge_that_is_ahead_waits_and_an_idle_one_holds_none_up(tmp_path):
     query = Query(tmp_path, 2)
     query.write("e0", 2, 1)
     assert not query.plan(["e0", "e1"], lambda: False)  # e1 may still bring records of version 0
@@ -134,7 +134,7 @@ def test_an_edge_that_is_ahead_waits_for_the_others_and_an_idle_one_does_not_hol
     assert [query.offsets[name]["n"] for name in ("e0", "e1")] == [2, 1]
 
 
-def test_after_a_restart_an_edge_that_nothing_was_written_to_may_still_bring_anything(tmp_path):
+def test_after_a_restart_an_empty_edge_may_still_bring_any_version(tmp_path):
     query = Query(tmp_path, 2)
     query.write("e0", 2, 1)
     steering = query.steering("e0")
@@ -146,7 +146,7 @@ def test_after_a_restart_an_edge_that_nothing_was_written_to_may_still_bring_any
     assert reader.latestOffset(start)["n"] == 2
 
 
-def test_what_was_written_before_records_kept_their_version_is_taken_with_what_comes_first(tmp_path):
+def test_records_written_without_a_version_are_read_with_the_first(tmp_path):
     for batch, ran in enumerate((None, Ran(2, 20), Ran(3, 30))):
         place = tmp_path / f"batch={batch}"
         place.mkdir()

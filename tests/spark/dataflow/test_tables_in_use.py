@@ -8,9 +8,9 @@ from elastream.dataflow.graph import Graph
 from elastream.dataflow.key_table import KeyTable, selections_of
 from elastream.errors import InputError
 from elastream.recording.directory import RunDirectory
-from elastream.recording.key_tables import KeyTableLog
-from elastream.spark.dataflow.key_tables import bringing_into_use
-from elastream.spark.worker.key_table import lookup
+from elastream.recording.key_table_log import KeyTableLog
+from elastream.spark.dataflow.table_activation import bringing_into_use
+from elastream.spark.worker.table_lookup import lookup
 
 
 def forecasting() -> Graph:
@@ -39,7 +39,7 @@ def test_a_version_is_found_by_its_digit_once_it_is_in_use(tmp_path):
         lookup(folder, "predict", 1, ("mean", "trend"))
 
 
-def test_a_version_that_was_not_appended_is_refused_and_a_changed_file_is_an_error(tmp_path):
+def test_an_unknown_table_version_is_refused_and_a_changed_file_fails(tmp_path):
     log = appended(tmp_path, 1)
     bring = bringing_into_use(forecasting(), RunDirectory(tmp_path))
     assert bring is not None
@@ -49,7 +49,7 @@ def test_a_version_that_was_not_appended_is_refused_and_a_changed_file_is_an_err
         bring("predict", 1, ())
 
 
-def test_of_two_versions_with_one_digit_the_second_waits_until_no_batch_can_run_under_the_first(tmp_path):
+def test_a_table_version_waits_while_its_digit_is_in_use(tmp_path):
     appended(tmp_path, 256)
     bring = bringing_into_use(forecasting(), RunDirectory(tmp_path))
     assert bring is not None

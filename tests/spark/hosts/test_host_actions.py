@@ -70,7 +70,7 @@ def test_what_cannot_be_is_refused_in_a_sentence(actions, emptied, action, reaso
 
 
 @pytest.mark.parametrize(("action", "state"), [(DrainHost("h1"), "draining"), (ReleaseHost("h1"), "releasing")])
-def test_a_host_that_leaves_is_emptied_once_and_asking_again_changes_nothing(actions, emptied, action, state):
+def test_a_leaving_host_is_emptied_once(actions, emptied, action, state):
     hosts = actions(h1=HostState.RUNNING, h2=HostState.RUNNING)
     assert apply(hosts, action).status is Status.ACCEPTED
     assert (hosts.hosts.state("h1"), emptied) == (state, ["h1"])
@@ -86,7 +86,7 @@ def test_the_only_host_that_takes_tasks_stays(actions, emptied, action):
     assert emptied == []
 
 
-def test_a_drain_is_taken_back_and_a_host_that_was_only_requested_is_given_up(actions):
+def test_a_drain_can_be_cancelled_and_a_request_withdrawn(actions):
     hosts = actions(h1=HostState.DRAINING, h2=HostState.REQUESTED)
     assert apply(hosts, CancelDrain("h1")).status is Status.DONE
     assert apply(hosts, CancelDrain("h1")).status is Status.DONE

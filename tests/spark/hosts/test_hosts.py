@@ -109,7 +109,7 @@ class TestFound:
         session.there = {"driver": ("10.0.0.1", 4, 0, False)}
         assert dict(asked_of_spark(session, clock).host_of()) == {"driver": "h1"}
 
-    def test_an_executor_that_was_requested_takes_the_name_it_was_requested_under(self, found, session):
+    def test_a_requested_executor_takes_the_name_of_its_request(self, found, session):
         found.lease("h7", TYPE)
         assert session.totals == [3]
         assert found.state("h7") is HostState.REQUESTED
@@ -125,7 +125,7 @@ class TestFound:
         found.look()
         assert found.usable == ("h1", "h2", "h3")
 
-    def test_an_executor_that_is_being_decommissioned_takes_nothing_and_may_come_back(self, found, session):
+    def test_a_decommissioned_executor_takes_nothing_and_may_come_back(self, found, session):
         session.there["0"] = ("10.0.0.2", 2, 0, True)
         found.look()
         assert found.state("h1") is HostState.DRAINING
@@ -142,7 +142,7 @@ class TestFound:
         assert found.reason("h1") == "executor 0 is gone"
         assert session.totals == []
 
-    def test_a_host_is_given_back_once_it_holds_nothing_and_two_batches_have_ended(self, found, session):
+    def test_an_empty_host_is_released_after_two_batches(self, found, session):
         found.release("h2")
         step(found, 5, holds=True)
         assert session.fenced == []
@@ -157,7 +157,7 @@ class TestFound:
         assert found.state("h2") is HostState.RELEASED
         assert found.usable == ("h1",)
 
-    def test_what_the_cluster_has_no_room_for_is_withdrawn_and_no_longer_requested(self, found, session, clock):
+    def test_a_request_without_room_is_withdrawn(self, found, session, clock):
         found.lease("h3", TYPE)
         clock.advance(89.0)
         assert step(found)["h3"] == "requested"
@@ -213,7 +213,7 @@ class TestBeside:
         assert provider.released == ["h3"]
         assert (session.killed, session.totals) == ([], [])
 
-    def test_its_executor_is_no_new_host_while_the_session_still_lists_it_after_the_end(self, beside, session):
+    def test_an_ended_hosts_executor_is_no_new_host(self, beside, session):
         beside.lease("h3", TYPE)
         session.there["3"] = ("at h3", 2, 0, False)
         beside.look()
@@ -223,7 +223,7 @@ class TestBeside:
         assert beside.state("h3") is HostState.RELEASED
         assert set(beside.leases) == {"h1", "h2", "h3"}
 
-    def test_a_host_leased_after_one_that_was_found_has_been_given_back_gets_an_executor_too(self, beside, session):
+    def test_a_host_leased_after_releasing_a_found_one_gets_an_executor(self, beside, session):
         """Spark's total is limited from the moment that an executor was given back: it must grow with what is leased."""
         beside.release("h2")
         for batch in (1, 3):
@@ -263,7 +263,7 @@ class TestLeased:
         clock.advance(100 * provider.patience)
         assert step(run) == {"h1": "requested"}
 
-    def test_a_further_host_is_withdrawn_after_a_while_in_which_nothing_started(self, run, provider, clock):
+    def test_a_further_host_is_withdrawn_if_nothing_starts_for_a_while(self, run, provider, clock):
         works(run, "h1", clock)
         provider.room = 1
         run.lease("h2", SMALL)
@@ -290,7 +290,7 @@ class TestLeased:
         assert run.state("h1") is HostState.LOST
         assert run.reason("h1") == "no more"
 
-    def test_a_host_that_its_provider_lost_is_lost_with_its_reason_and_forgotten_there(self, run, provider, clock):
+    def test_a_host_lost_by_its_provider_is_lost_with_the_reason(self, run, provider, clock):
         works(run, "h1", clock)
         provider.die("h1", "its plug was pulled")
         assert step(run) == {"h1": "lost"}
@@ -325,9 +325,7 @@ class TestLeased:
         assert step(run) == {"h1": "releasing"}
         assert step(run) == {"h1": "released"}
 
-    def test_a_host_is_reported_as_ready_and_as_settled_once_it_has_worked_off_its_first_batches(
-        self, run, provider, clock
-    ):
+    def test_a_host_is_settled_once_it_has_finished_its_first_batches(self, run, provider, clock):
         works(run, "h1", clock)
         assert provider.reports[-1] == RunState(ready=frozenset({"h1"}))
         for batch in range(module.SETTLING_BATCHES + 1):
@@ -360,7 +358,7 @@ class TestLeased:
         assert hosts.reason("h1") == "its executor was not warm within 90 s"
         never.set()
 
-    def test_an_executor_that_replaces_another_on_its_host_takes_tasks_once_it_is_warm(self, provider, clock):
+    def test_a_replacement_executor_takes_tasks_once_it_is_warm(self, provider, clock):
         session, let_go = FakeSession({"7": ("at h1", 1, 0, False)}), threading.Event()
 
         def warm(executor):
@@ -395,7 +393,7 @@ class TestLeased:
         warming.join(60)
         assert not caplog.records
 
-    def test_a_warm_up_that_fails_is_logged_with_its_traceback_and_the_host_takes_tasks(self, provider, clock, caplog):
+    def test_a_failed_warm_up_is_logged_and_the_host_takes_tasks(self, provider, clock, caplog):
         def broken(executor):
             raise RuntimeError("no library")
 
@@ -455,7 +453,7 @@ EVENTS = st.tuples(
 
 
 @given(st.lists(EVENTS, max_size=80))
-def test_whatever_happens_leases_follow_the_table_and_what_has_ended_is_released_by_its_provider(story):
+def test_leases_follow_the_transition_table_and_end_at_the_provider(story):
     session, provider, clock = FakeSession(), FakeProvider(), FakeClock()
     hosts = Hosts(Executors(session), provider, clock.now, fence=session.fence)
     batch = 0

@@ -36,7 +36,7 @@ def look(hosts):
     hosts.step(batch=0, idle=True, holds=lambda host: False)
 
 
-def test_hosts_that_are_there_are_adopted_and_those_that_are_gone_are_written_off_and_replaced(tmp_path):
+def test_present_hosts_are_adopted_and_missing_ones_replaced(tmp_path):
     provider, clock = FakeProvider((SMALL, BIG)), FakeClock()
     hosts = driver(provider, tmp_path / "leases", clock)
     hosts.lease("h2", BIG)
@@ -56,7 +56,7 @@ def test_hosts_that_are_there_are_adopted_and_those_that_are_gone_are_written_of
     assert (leases["h4"].type, leases["h4"].since) == (BIG, 60.0)
 
 
-def test_what_the_provider_lists_and_nobody_leased_is_released_and_stands_in_the_ledger(tmp_path):
+def test_an_unleased_host_is_released_and_stands_in_the_ledger(tmp_path):
     provider, clock = FakeProvider((SMALL, BIG)), FakeClock()
     hosts = driver(provider, tmp_path / "leases", clock)
     provider.lease({"stray": BIG})
@@ -68,7 +68,7 @@ def test_what_the_provider_lists_and_nobody_leased_is_released_and_stands_in_the
     assert LeaseLog(tmp_path / "leases").earlier["stray"].state is HostState.RELEASED
 
 
-def test_an_orphan_that_cannot_be_written_down_is_no_host_of_the_run_and_goes_when_there_is_room(tmp_path):
+def test_an_orphan_that_cannot_be_recorded_is_released_later(tmp_path):
     provider, clock = FakeProvider((SMALL, BIG)), FakeClock()
     hosts = driver(provider, tmp_path / "leases", clock)
     file = hosts._log._lines._file
@@ -100,7 +100,7 @@ def autopilot(provider, path, clock, epoch):
     return hosts
 
 
-def test_one_autopilot_after_another_adopts_what_is_there_whatever_its_time_0_and_leaves_what_is_others(tmp_path):
+def test_the_next_autopilot_adopts_its_hosts_and_leaves_those_of_others(tmp_path):
     provider, path = FakeProvider(), tmp_path / "leases"
     first = autopilot(provider, path, clock := FakeClock(), epoch=1000.0)
     clock.sleep_until(20.0)

@@ -61,13 +61,13 @@ def test_executors_are_left_to_spark_where_it_has_its_own_ways(given, said):
 
 
 @pytest.mark.parametrize("setting", ["dynamicAllocation_enabled", "streaming_dynamicAllocation_enabled"])
-def test_where_spark_allocates_executors_it_is_said_who_decides_what_and_which_settings_change_that(setting):
+def test_dynamic_allocation_is_explained_with_the_settings_that_change_it(setting):
     (said,) = probe(session(**{setting: "true"})).lacking
     named = "spark." + setting.replace("_", ".")
     assert f"start the session with {named}=false, spark.executor.instances executors" in said
 
 
-def test_where_executors_are_a_fixed_number_that_is_what_spark_goes_back_to():
+def test_spark_returns_to_a_fixed_number_of_executors():
     assert probe(session("yarn", executor_instances="5")).allowed == 5
 
 

@@ -47,7 +47,7 @@ def test_events_are_sent_in_order_and_the_end_of_a_run_is_waited_for():
     assert sent == ["0", "1", "2", "3", "4", "over"]
 
 
-def test_nobody_waits_for_a_cluster_that_does_not_answer_and_the_newest_events_are_kept():
+def test_a_silent_cluster_blocks_nobody_and_the_newest_events_stay():
     sent, answers = [], threading.Event()
 
     def send(each, _):

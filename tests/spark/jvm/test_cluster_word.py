@@ -53,7 +53,7 @@ def test_it_is_asked_at_most_every_two_seconds_and_the_newest_answer_holds():
     assert asked.registered == [1, 2]
 
 
-def test_an_executor_starts_once_two_answers_say_so_and_no_longer_than_until_it_has_registered():
+def test_an_executor_is_starting_from_two_answers_on_until_it_registers():
     asked = Asked(*[ClusterWord(starting=1)] * 3)
     assert asked.after(0, registered=1).starting == 0
     assert asked.after(2, registered=1).starting == 1

@@ -41,7 +41,7 @@ def classes(tmp_path_factory):
 
 @pytest.mark.slow
 @kept
-def test_as_few_copies_as_do_leave_for_a_nearer_successor_s_and_none_where_all_would_not_do(classes):
+def test_the_fewest_copies_leave_for_those_of_a_nearer_successor(classes):
     chance, cases = random.Random(1), []
     for _ in range(300):
         ranks = sorted(chance.choices(range(4), k=chance.randint(1, 8)))

@@ -73,7 +73,7 @@ def jvms() -> list[psutil.Process]:
     return [child for child in psutil.Process().children() if any("spark" in word for word in child.cmdline())]
 
 
-def test_a_jvm_that_goes_before_its_driver_leaves_no_traceback_of_accumulators_and_other_faults_are_told():
+def test_a_jvm_that_ends_first_leaves_no_traceback_of_accumulators():
     told = []
     server = SimpleNamespace(handle_error=lambda request, address: told.append(str(sys.exception())))
     _untold(server)
@@ -85,14 +85,14 @@ def test_a_jvm_that_goes_before_its_driver_leaves_no_traceback_of_accumulators_a
     assert told == ["another token"]
 
 
-def test_a_folder_with_other_letters_is_written_so_that_java_reads_it_whatever_the_locale():
+def test_java_reads_a_folder_with_any_letters_in_any_locale():
     assert in_properties("a\\b") == r"a\u005cb"
     assert in_properties("/runs/gâteaux 🍰/driver.log") == r"/runs/g\u00e2teaux \ud83c\udf70/driver.log"
 
 
 @pytest.mark.slow
 @pytest.mark.spark
-def test_an_interrupt_while_a_session_opens_leaves_no_jvm_and_the_next_one_opens(tmp_path):
+def test_an_interrupted_opening_leaves_no_jvm_and_the_next_one_works(tmp_path):
     """In a process of its own: an interrupt would end one that runs tests for another."""
     given = os.pathsep.join([str(Path(__file__).parent), *filter(None, sys.path)])
     code = f"from pathlib import Path; from test_session import interrupted; interrupted(Path({str(tmp_path)!r}))"
@@ -124,7 +124,7 @@ def interrupted(folder: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.spark
-def test_a_session_knows_its_own_jars_and_folders_and_nothing_of_the_settings_of_the_one_before(tmp_path):
+def test_a_session_inherits_no_settings_of_an_earlier_one(tmp_path):
     base = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1", "spark.ui.enabled": "false"}
     forget_jvm()
     provider = "spark.sql.streaming.stateStore.providerClass"

@@ -115,6 +115,13 @@ KINDS = {
         add_up, "k long, n long", "n long", "update", "NoTimeout"
     ),
 }
+# Every kind and every store, and the kind with most of its own code on both.
+STORES_AND_KINDS = [
+    ("memory", "aggregation"),
+    ("disk", "deduplication"),
+    ("memory", "function with state"),
+    ("disk", "function with state"),
+]
 
 
 def started(spark, kind, checkpoint):
@@ -163,7 +170,7 @@ def is_exact(spark, kind, checkpoint):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("spark", "kind"), STORES_AND_KINDS, indirect=["spark"])
 def test_state_is_loaded_where_it_goes_and_nothing_is_lost(spark, kind, tmp_path):
     checkpoint = tmp_path / "checkpoint"
     query = started(spark, kind, checkpoint)
@@ -295,7 +302,7 @@ def test_a_task_opens_the_copy_that_its_executor_kept_and_reads_no_file(spark, d
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("spark", "kind"), STORES_AND_KINDS, indirect=["spark"])
 def test_copies_that_are_taken_back_and_forth_under_way_lose_nothing(spark, desk, kind, tmp_path):
     checkpoint = tmp_path / "checkpoint"
     query = started(spark, kind, checkpoint)
@@ -345,7 +352,7 @@ def test_a_load_leaves_nothing_behind_that_another_query_stumbles_over(spark, tm
 
 
 @pytest.mark.slow
-def test_a_driver_that_starts_again_finds_the_plan_and_restores_the_placement(spark, tmp_path):
+def test_a_restarted_driver_reads_the_plan_and_restores_the_placement(spark, tmp_path):
     checkpoint, plan = tmp_path / "checkpoint", tmp_path / "plan.jsonl"
     one, other = (place.address for place in places(spark))
     wanted = {TaskId("count", index): (one, other)[index % 2] for index in range(PARTITIONS)}

@@ -304,9 +304,7 @@ def test_a_restarted_driver_restores_the_placement(tmp_path):
     st.booleans(),
     st.booleans(),
 )
-def test_whoever_comes_after_a_controller_killed_in_mid_move_finishes_the_move_or_drops_it(
-    tmp_path_factory, moves, batches, lazy, gone
-):
+def test_the_next_controller_finishes_an_interrupted_move_or_drops_it(tmp_path_factory, moves, batches, lazy, gone):
     """Property: whichever state the migrations were in; one is dropped where its host is gone by then."""
     bench = Bench(tmp_path_factory.mktemp("plan"), lazy=lazy)
     bench.placing.want_all({task(index): host for index, host in moves.items()})
@@ -364,7 +362,7 @@ def test_whatever_happens_tasks_end_where_the_plan_has_them(tmp_path_factory, ev
     assert bench.placing.wanted() == {}
 
 
-def test_an_executor_that_runs_other_tasks_has_taken_over_once_it_has_loaded(tmp_path):
+def test_an_executor_with_other_tasks_takes_over_once_it_has_loaded(tmp_path):
     """Spark would have it unload what it does not hold, so its own report stands."""
     bench = Bench(tmp_path, lazy=True)
     bench.engine.believed[3] = HERE["h2"]
@@ -437,7 +435,7 @@ def test_one_job_loads_all_whose_turn_it_is(tmp_path):
     assert bench.engine.jobs == 1
 
 
-def test_a_load_that_ends_after_its_target_got_another_executor_counts_for_nothing(tmp_path):
+def test_a_load_for_an_executor_that_was_replaced_is_ignored(tmp_path):
     bench = Bench(tmp_path, lazy=True)
     old, new = HERE["h2"], Location(HERE["h2"].address, "9")
     NAMES[new] = "h2"

@@ -37,7 +37,7 @@ def tasks(*numbers: int) -> set[TaskId]:
     return {TaskId("count", number) for number in numbers}
 
 
-def test_an_interval_moves_as_one_version_of_the_plan_and_nothing_else_does(placing: Placing, rings: Rings) -> None:
+def test_an_interval_moves_as_one_version_of_the_plan(placing: Placing, rings: Rings) -> None:
     ran = {TaskId("count", number): "h1" if number < 4 else "h2" for number in range(8)}
     assert rings.follow("count", Ring({"h1": 0.0, "h2": 0.5}), ran, "") == 0
     assert not placing.wanted()
@@ -63,7 +63,7 @@ def test_what_lost_hosts_had_goes_to_the_first_living_neighbour_clockwise(rings:
     assert "count" not in rings.standing, "a ring without hosts is none"
 
 
-def test_without_a_ring_of_its_own_an_operator_has_one_of_all_hosts_in_zones_for_its_copies(rings: Rings) -> None:
+def test_an_operator_without_a_ring_has_one_of_all_hosts_for_copies(rings: Rings) -> None:
     assert rings.owner(TaskId("count", 0)) is None
     ring = rings.of("count")
     assert ring is not None
@@ -74,7 +74,7 @@ def test_without_a_ring_of_its_own_an_operator_has_one_of_all_hosts_in_zones_for
     assert len(rings.of("count") or ()) == 4
 
 
-def test_the_ring_of_an_ended_query_is_not_told_of_and_holds_again_once_it_runs(placing: Placing, rings: Rings) -> None:
+def test_an_ended_querys_ring_is_hidden_until_it_runs_again(placing: Placing, rings: Rings) -> None:
     """A policy would see an operator without state partitions on it."""
     states = placing.states["count"]
     rings.follow("count", Ring({"h1": 0.0, "h2": 0.25}), {}, "")

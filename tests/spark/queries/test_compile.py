@@ -25,7 +25,7 @@ from elastream.spark.dataflow.sinks import collected, latest
 from elastream.spark.queries.compiler import start_queries
 from elastream.spark.queries.segments import RunningSegment
 from elastream.spark.queries.switching import switch
-from elastream.spark.telemetry.left_out import LeftOutWatch
+from elastream.spark.telemetry.left_out import LeftOutCounts
 from elastream.spark.worker.composition import CompositionCodec, Ran, code_in_offsets, latest_batch, ran_in_offsets
 from elastream.spark.worker.meter import MeterRow
 from elastream.spark.worker.runner import explain_failure
@@ -107,7 +107,7 @@ def expected_words(total: int) -> Counter[str]:
     return Counter(word for n in range(total) for word in ROWS[n % len(ROWS)]["value"].split())
 
 
-def test_records_that_a_function_raises_on_are_left_out_once_also_of_a_batch_that_runs_again(spark, tmp_path):
+def test_failing_records_are_left_out_once_even_if_the_batch_is_replayed(spark, tmp_path):
     def split_cats(line: str) -> list[str]:
         if "dog" in line:
             raise ValueError("no dogs")
@@ -143,7 +143,7 @@ def test_records_that_a_function_raises_on_are_left_out_once_also_of_a_batch_tha
     assert dict(latest(tmp_path / "out").itertuples(index=False)) == expected
     layout = lay_out(flow.graph)
     for _ in range(2):
-        left_out = LeftOutWatch(layout, run.directory).counts
+        left_out = LeftOutCounts(layout, run.directory).counts
         batches = latest_batch(run.directory.checkpoint("source"), "commits") + 1
         assert left_out == {"split": 100, "counted": 100, "no_the": pytest.approx(batches, abs=batches - 1)}
     found = Counter((each["operator"], each["error"], str(each["record"])) for each in letters(run.directory.dead_letters))
@@ -255,7 +255,7 @@ def codes_by_batch(meter: list[MeterRow]) -> dict[int, set[int]]:
     return found
 
 
-def test_a_switch_never_mixes_a_batch_and_a_failed_batch_replays_under_its_own_composition(spark, tmp_path):
+def test_a_switch_mixes_no_batch_and_a_replay_keeps_its_composition(spark, tmp_path):
     trigger = tmp_path / "fail"
     flow = switching_flow("switching", trigger)
     graph = flow.graph
@@ -354,7 +354,7 @@ def batches_of(run: Run, segment: int) -> Iterator[tuple[int, Any]]:
 
 
 @pytest.mark.slow
-def test_the_stage_behind_a_durable_edge_runs_as_wide_as_the_composition_says(spark, tmp_path):
+def test_a_stage_behind_a_durable_edge_is_as_wide_as_its_composition(spark, tmp_path):
     flow = Dataflow("wide")
     lines(flow, 1400, 140).durable().map(str.upper, returns="value string", name="shout").sink(collect("wide"))
     start = Composition.default(flow.graph, {"source": 2, "shout": 1})
@@ -371,7 +371,7 @@ def test_the_stage_behind_a_durable_edge_runs_as_wide_as_the_composition_says(sp
     assert {1, 3} == set(tasks.values())
 
 
-def test_a_branch_behind_a_durable_edge_sleeps_without_a_batch_until_it_is_chosen(spark, tmp_path):
+def test_a_branch_behind_a_durable_edge_runs_no_batch_until_chosen(spark, tmp_path):
     flow = Dataflow("asleep")
     ways = numbered(flow, 100_000, rate=200).map(lambda n: n, returns="n long", name="pass").choice("peak")
     ways.nothing(name="asleep")
@@ -405,7 +405,7 @@ def test_a_branch_behind_a_durable_edge_sleeps_without_a_batch_until_it_is_chose
 
 
 @pytest.mark.slow
-def test_records_of_several_durable_edges_meet_in_one_query_and_are_switched_together(spark, tmp_path):
+def test_several_durable_edges_meet_in_one_query_and_switch_together(spark, tmp_path):
     flow = Dataflow("several")
     odd, even = lines(flow, 700, 140).deal(), flow.source(records(ROWS, "value string"), load=constant(100, 5), name="more")
     left = odd.map(str.lower, returns="value string", name="left")
@@ -494,7 +494,7 @@ REFUSED: dict[str, tuple[Callable[[Dataflow], object], str]] = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_what_cannot_be_compiled_is_refused_in_one_sentence_and_leaves_nothing_running(spark, tmp_path, case):
+def test_a_flow_that_does_not_compile_is_refused_and_leaves_no_query(spark, tmp_path, case):
     write, sentence = REFUSED[case]
     flow = Dataflow("wrong")
     write(flow)

@@ -70,7 +70,7 @@ def retired(run: Path, second: str) -> None:
     shutil.rmtree(run / "checkpoint" / second)
 
 
-def test_an_edge_that_has_retired_is_gone_on_from_even_where_its_first_batch_could_not_be_removed(run, layout) -> None:
+def test_a_retired_edge_resumes_even_with_its_first_batch_left(run, layout) -> None:
     (edge,) = (run.root / "edges").iterdir()
     (edge / "_first.json").write_text(json.dumps({"format": 1, "batch": 2, "records": 20}))
     shutil.rmtree(edge / "batch=1")
@@ -79,7 +79,7 @@ def test_an_edge_that_has_retired_is_gone_on_from_even_where_its_first_batch_cou
     refuse_damaged(layout, run)
 
 
-def test_a_driver_killed_before_its_batch_was_committed_leaves_a_whole_folder(run, layout) -> None:
+def test_a_driver_killed_before_a_commit_leaves_a_whole_folder(run, layout) -> None:
     first = layout.segments[0].name
     (run.root / "checkpoint" / first / "commits" / "3").unlink()
     refuse_damaged(layout, run)

@@ -184,7 +184,7 @@ def test_joins_of_windows_wait_for_both_sides_and_give_each_window_once(spark, t
 
 
 @pytest.mark.slow
-def test_a_window_of_count_that_gets_no_more_records_is_emitted_as_it_is_after_its_timeout(spark, tmp_path):
+def test_an_unfilled_count_window_is_emitted_after_its_timeout(spark, tmp_path):
     flow = Dataflow("timeouts")
     counted = flow.source(files(dropped(tmp_path / "in"), SCHEMA)).window(count=7).group_by("k")
     counted.apply(whole, returns=LISTS, timeout=timeout("2s", by="at"), name="counted").sink(collect("ended"))
@@ -211,7 +211,7 @@ def third(value: dict[str, Any]) -> bool:
 
 
 @pytest.mark.slow
-def test_a_zip_puts_the_nth_records_of_two_streams_together_before_and_after_a_restart(spark, tmp_path):
+def test_a_zip_pairs_the_nth_records_of_two_streams_across_a_restart(spark, tmp_path):
     flow = Dataflow("zipped")
     source = flow.source(files(dropped(tmp_path / "thirds"), SCHEMA), name="thirds")
     tens = flow.source(files(dropped(tmp_path / "tens"), SCHEMA), name="tens").map(renamed, returns="m long").sequential()
@@ -245,6 +245,7 @@ def with_the_one_before(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Record
         before = numbers[-1]
 
 
+@pytest.mark.slow
 def test_a_pull_runs_once_a_task_in_order_and_signals_tell_of_each_batch(spark, tmp_path):
     flow, total = Dataflow("pulled"), 3000
     stream = numbered(flow, total).map_stream(with_the_one_before, returns="n long, before long").sequential()

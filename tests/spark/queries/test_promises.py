@@ -62,7 +62,7 @@ def planned(checkpoint, batch, ended):
     lengths=st.lists(st.floats(0.05, 2.5), min_size=4, max_size=12),
     used=st.floats(0.0, 2.0),
 )
-def test_from_its_second_batch_on_no_promised_metric_is_unknown_and_arrivals_are_those_that_come(interval, lengths, used):
+def test_from_the_second_batch_on_every_promised_metric_is_known(interval, lengths, used):
     flow = Dataflow("f")
     lines = flow.source(Own())
     lines.flat_map(str.split, returns="word string", name="split").key_by("word").count().sink(collect("out"))

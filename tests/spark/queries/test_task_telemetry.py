@@ -17,7 +17,7 @@ from elastream.recording.directory import RunDirectory
 from elastream.settings import RunSettings
 from elastream.spark.jvm.driver_side import DriverSide, TaskLoads
 from elastream.spark.jvm.stateful import stateful_stages
-from elastream.spark.queries.query import TaskWatch
+from elastream.spark.queries.query import StatefulTasks
 from elastream.spark.start import start_plant
 from elastream.spark.telemetry.traffic import MapOutputs
 from support.waiting import wait_until
@@ -91,7 +91,7 @@ def test_what_each_state_partition_costs_is_measured(plant):
     assert np.isnan(seen.tasks.column(Metric.MEMORY)).all()
 
 
-def test_what_feeds_the_keyed_operator_stands_nowhere_and_crosses_between_the_hosts(plant):
+def test_the_feed_of_a_keyed_operator_has_no_host_and_crosses_hosts(plant):
     for index, host in enumerate(("h1", "h2", "h1", "h2")):
         plant.apply(MoveTask(TaskId("count", index), host))
     before = plant.queries.telemetry.batches
@@ -108,7 +108,7 @@ def test_what_feeds_the_keyed_operator_stands_nowhere_and_crosses_between_the_ho
     assert np.isnan(seen.links.column(Metric.BANDWIDTH)).all()  # nothing limits them here
 
 
-def test_bytes_between_two_stages_with_state_add_up_to_what_their_tasks_read_locally_and_remotely(plant, chained):
+def test_bytes_between_stateful_stages_add_up_to_all_reads(plant, chained):
     while chained.lastProgress is None or chained.lastProgress["batchId"] < 3:
         assert chained.exception() is None
         time.sleep(0.2)
@@ -120,7 +120,7 @@ def test_bytes_between_two_stages_with_state_add_up_to_what_their_tasks_read_loc
         ["StreamingDeduplicate"],
         ["StateStoreSave"],
     ]
-    watch = TaskWatch(loads, execution, stages, senders=True)
+    watch = StatefulTasks(loads, execution, stages, senders=True)
     told = watch.poll()
     flows = outputs.flows(told)
     assert [(flow.sender.ranks, flow.receiver.ranks) for flow in flows] == [((), (0,)), ((0,), (1,))]
@@ -139,7 +139,7 @@ def test_bytes_between_two_stages_with_state_add_up_to_what_their_tasks_read_loc
 
 def test_nothing_is_reported_twice(plant, chained):
     execution = chained._jsq.streamingQuery()
-    watch = TaskWatch(TaskLoads(plant.spark), execution, stateful_stages(DriverSide(plant.spark), execution))
+    watch = StatefulTasks(TaskLoads(plant.spark), execution, stateful_stages(DriverSide(plant.spark), execution))
     first = watch.poll(batches=2)
     batches = [load.batch for load in first]
     assert len(set(batches)) == 2

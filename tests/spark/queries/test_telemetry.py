@@ -103,7 +103,7 @@ def test_backlog_is_what_is_due_less_what_the_newest_planned_batch_took(tmp_path
     assert made.backlog("source", STARTED + 2.0) == 80
 
 
-def test_what_a_batch_took_that_was_planned_while_an_observation_is_made_still_waited_when_that_began(tmp_path):
+def test_records_of_a_batch_planned_during_a_look_still_wait(tmp_path):
     made = telemetry(tmp_path, batches_of((0, 0.5, 0.5, 0, 50)))
     (tmp_path / "offsets" / "1").write_text('v1\n{}\n{"n": 205}')
     os.utime(tmp_path / "offsets" / "1", (STARTED + 2.05, STARTED + 2.05))
@@ -119,7 +119,7 @@ def test_before_the_first_batch_everything_is_unknown(tmp_path):
     assert not made.exhausted("source", STARTED + 1e6)
 
 
-def test_records_of_a_batch_under_way_wait_at_least_since_it_was_planned_be_it_the_first(tmp_path):
+def test_records_of_a_running_batch_wait_since_it_was_planned(tmp_path):
     made = telemetry(tmp_path, [], rate=None)
     (tmp_path / "offsets" / "0").write_text('v1\n{}\n{"n": 50}')
     os.utime(tmp_path / "offsets" / "0", (STARTED, STARTED))
@@ -167,7 +167,7 @@ def test_the_meter_gives_each_operator_its_rate_cost_and_selectivity(tmp_path):
     assert not seen.reading("count", Metric.SERVICE_TIME).known
 
 
-def test_each_alternate_has_its_own_cost_and_selectivity_and_keeps_it_while_another_runs(tmp_path):
+def test_each_alternate_keeps_its_own_cost_and_selectivity(tmp_path):
     batches = batches_of((0, 1.0, 0.5, 0, 100), (1, 2.0, 0.5, 100, 200))
     made = telemetry(tmp_path, batches[:1])
     at = STARTED + 1.1
@@ -189,7 +189,7 @@ def test_each_alternate_has_its_own_cost_and_selectivity_and_keeps_it_while_anot
     assert later.value("split.exact", Metric.AGE) == pytest.approx(62.5)
 
 
-def test_the_way_into_python_is_the_operators_cost_and_no_record_of_its_and_no_alternates(tmp_path):
+def test_the_transport_to_python_is_a_cost_of_the_operator_alone(tmp_path):
     made = telemetry(tmp_path, batches_of((0, 1.0, 0.5, 0, 100)))
     at = STARTED + 1.2
     made.metered([
@@ -202,7 +202,7 @@ def test_the_way_into_python_is_the_operators_cost_and_no_record_of_its_and_no_a
     assert made.alternates(STARTED + 2.0).value("split.split", Metric.SERVICE_TIME) == pytest.approx(0.002)
 
 
-def test_where_hosts_get_less_than_their_cores_a_core_is_taken_for_longer_than_its_cpu_time(tmp_path):
+def test_throttled_hosts_occupy_a_core_longer_than_its_cpu_time(tmp_path):
     made = telemetry(tmp_path, batches_of((0, 1.0, 0.5, 0, 100)))
     made.metered([MeterRow("source", 0, "split", 0, 100, 700, 0.2, STARTED + 1.1, STARTED + 1.3, 2, "split")])
     seen = made.operators(STARTED + 2.0, {}, cores=2.0, stretch=1.5)
@@ -281,7 +281,7 @@ def behind_an_edge(tmp_path, *batches, written=()):
     return made, checkpoint
 
 
-def test_what_a_durable_edge_leads_to_has_a_queue_and_a_duration_from_being_written_to_being_committed(tmp_path):
+def test_behind_a_durable_edge_records_queue_from_write_to_commit(tmp_path):
     made, checkpoint = behind_an_edge(tmp_path, (2.0, 1.0, 0, 4), written=[(1.0, 4), (4.0, 5), (5.0, 3)])
     (checkpoint / "offsets" / "1").write_text('v1\n{}\n{"edge": "lines-read", "n": 6}')
     seen = made.operators(STARTED + 5.5, {}, cores=1.0)
@@ -294,7 +294,7 @@ def test_what_a_durable_edge_leads_to_has_a_queue_and_a_duration_from_being_writ
     assert made.rows == 10  # what a second query takes has been taken by the first
 
 
-def test_edges_are_drained_when_committed_batches_have_taken_all_that_was_written(tmp_path):
+def test_edges_are_drained_once_all_written_records_are_committed(tmp_path):
     made, _ = behind_an_edge(tmp_path, (2.0, 1.0, 0, 4), written=[(1.0, 4), (4.0, 5)])
     assert not made.drained()
 
@@ -306,7 +306,7 @@ def test_an_edge_that_nothing_was_written_to_is_drained(tmp_path):
     assert again.drained()
 
 
-def test_latency_over_a_durable_edge_counts_from_when_the_first_query_s_records_were_due(tmp_path):
+def test_latency_over_a_durable_edge_counts_from_the_first_due_time(tmp_path):
     # Its first batch took the records that were due in the first second; the second query committed them at 3 s.
     made, _ = behind_an_edge(tmp_path, (2.0, 1.0, 0, 4), written=[(1.0, 4)])
     seen = made.application(STARTED + 3.5, cost=0.0)
@@ -314,7 +314,7 @@ def test_latency_over_a_durable_edge_counts_from_when_the_first_query_s_records_
     assert seen.value("f", Metric.LATENCY_P50) == pytest.approx(2.5, abs=0.2)
 
 
-def test_a_batch_behind_a_durable_edge_waits_for_what_the_query_before_reports(tmp_path):
+def test_a_batch_behind_an_edge_waits_for_the_report_before_it(tmp_path):
     made, _ = behind_an_edge(tmp_path, (2.0, 1.0, 0, 4), (3.0, 1.0, 4, 9), written=[(1.0, 4), (2.5, 5)])
     (first,) = made._running[0].reads
     assert made.application(STARTED + 4.5, cost=0.0).value("f", Metric.LATENCY_P99) == pytest.approx(3.0, abs=0.2)
@@ -323,7 +323,7 @@ def test_a_batch_behind_a_durable_edge_waits_for_what_the_query_before_reports(t
     assert made.application(STARTED + 4.5, cost=0.0).value("f", Metric.LATENCY) > 2.0
 
 
-def test_records_of_a_batch_whose_progress_was_missed_count_from_the_batch_before_it_which_is_a_bound(tmp_path):
+def test_a_missed_batchs_records_count_from_the_batch_before_it(tmp_path):
     made, _ = behind_an_edge(tmp_path, (2.0, 1.0, 0, 4), (3.0, 1.0, 4, 9), written=[(1.0, 4), (2.5, 5)])
     (first,) = made._running[0].reads
     offsets = tmp_path / "none" / "offsets"

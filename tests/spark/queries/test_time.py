@@ -20,7 +20,7 @@ from elastream.spark.jvm.stateful import StatefulOperator, StatefulStage
 from elastream.spark.placement.allocation import VolatilePlan
 from elastream.spark.placement.placing import Placing
 from elastream.spark.queries.query import Instruments, Query, stalled
-from elastream.spark.queries.watched import application_frame, layout_of, operator_frame
+from elastream.spark.queries.watched import application_row, layout_of, operator_frame
 from elastream.spark.telemetry.frames import task_frame
 from elastream.spark.telemetry.stage_load import StageLoad
 from support.batch_progress import START as EPOCH
@@ -60,7 +60,7 @@ class Machine:
         return [*at[::-1], ["ProcessingTimeTrigger(10000)", *doing]]
 
 
-class Watched:
+class Session:
     """A query on four hosts that works steadily, seen every five seconds through a policy for hosts."""
 
     def __init__(self, target):
@@ -93,7 +93,7 @@ class Watched:
             time=machine.now,
             context=Context(layout, {"m": KIND}, self.target, max_hosts=40, min_hosts=1, capabilities=frozenset(actions)),
             operators=operator_frame(layout.graph, [query], loads, wall, 8 * cpu),
-            application=application_frame(layout.graph, [query], wall, 0.0),
+            application=application_row(layout.graph, [query], wall, 0.0),
             hosts=Frame(tuple(leases), {Metric.CPU: [cpu] * 4, Metric.TASKS: [2.0] * 4}),
             tasks=task_frame(layout.graph, tuple(leases), held, loads),
             leases=leases,
@@ -125,8 +125,8 @@ class Watched:
 
 @pytest.mark.parametrize("target", [None, 20.0])
 @pytest.mark.parametrize("step", [-3600.0, -60.0, -1.0, 1.0, 60.0, 3600.0])
-def test_a_clock_that_is_set_leases_and_drains_nothing_and_rates_are_right_or_unknown(step, target):
-    watched = Watched(target)
+def test_setting_the_clock_leases_nothing_and_keeps_rates_honest(step, target):
+    watched = Session(target)
     watched.run(600)
     assert watched.planned == []
     watched.machine.set_by = step
@@ -142,8 +142,8 @@ def test_a_clock_that_is_set_leases_and_drains_nothing_and_rates_are_right_or_un
 
 
 @pytest.mark.parametrize("step", [-3600.0, -60.0, 60.0, 3600.0])
-def test_a_batch_that_was_under_way_when_the_clock_was_set_is_not_dated_by_the_clock_of_before(step):
-    watched = Watched(None)
+def test_a_batch_across_a_clock_change_is_dated_by_the_new_clock(step):
+    watched = Session(None)
     watched.run(300)
     watched.machine.begin()
     watched.machine.now += 2.0
@@ -159,8 +159,8 @@ def test_a_batch_that_was_under_way_when_the_clock_was_set_is_not_dated_by_the_c
 
 
 @pytest.mark.parametrize("step", [0.0, -60.0, 60.0])
-def test_of_batches_that_are_reported_late_and_together_rates_are_right_or_unknown(step):
-    watched = Watched(None)
+def test_rates_of_batches_reported_late_are_right_or_unknown(step):
+    watched = Session(None)
     watched.run(300)
     watched.machine.silent = True
     seen = watched.run(30)
@@ -175,8 +175,8 @@ def test_of_batches_that_are_reported_late_and_together_rates_are_right_or_unkno
 
 
 @given(steps=st.lists(st.tuples(st.integers(1, 40), st.floats(-4000, 4000)), max_size=4))
-def test_however_often_the_clock_is_set_nothing_is_leased_or_drained_for_it(steps):
-    watched = Watched(20.0)
+def test_repeated_clock_changes_lease_and_drain_nothing(steps):
+    watched = Session(20.0)
     watched.run(300)
     for rounds, step in steps:
         watched.machine.set_by += step
@@ -187,7 +187,7 @@ def test_however_often_the_clock_is_set_nothing_is_leased_or_drained_for_it(step
 @pytest.mark.parametrize("target", [None, 20.0])
 @pytest.mark.parametrize("cpu", [0.0, 0.62, math.nan])
 def test_a_batch_that_hangs_takes_no_host_away_and_the_refusal_says_so(cpu, target):
-    watched = Watched(target)
+    watched = Session(target)
     watched.run(600)
     seen = watched.run(600, hangs=True, cpu=cpu)
     assert not [each for _, each in watched.planned if not isinstance(each.action, LeaseHost)]
@@ -196,8 +196,8 @@ def test_a_batch_that_hangs_takes_no_host_away_and_the_refusal_says_so(cpu, targ
     assert seen[-1][0].stalled["q"] > 500
 
 
-def test_what_was_measured_while_a_batch_hung_takes_no_host_away_after_it_either():
-    watched = Watched(None)
+def test_measurements_during_a_hung_batch_drain_no_host_later():
+    watched = Session(None)
     watched.run(600)
     watched.run(60, hangs=True, cpu=0.0)
     seen = watched.run(20, cpu=0.2)
@@ -207,5 +207,5 @@ def test_what_was_measured_while_a_batch_hung_takes_no_host_away_after_it_either
 
 
 def test_a_batch_of_usual_length_is_none_that_hangs():
-    watched = Watched(None)
+    watched = Session(None)
     assert all(not observation.stalled for observation, _ in watched.run(300))

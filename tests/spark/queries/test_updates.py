@@ -14,12 +14,12 @@ from elastream.dataflow.stages import lay_out
 from elastream.loads import constant
 from elastream.spark.dataflow.edge_log import EdgeLog
 from elastream.spark.queries.segments import RunningSegment
-from elastream.spark.queries.updates import UpdateWatch
+from elastream.spark.queries.updates import UpdateTracker
 from elastream.spark.telemetry.batches import Batch, Taken
 from elastream.spark.worker.composition import newest_ran
 
 
-class Watched:
+class RingMemory:
     """source -> first -> edge -> last -> edge -> end, each with two alternates and a query; batches as the test says."""
 
     def __init__(self, folder: Path) -> None:
@@ -36,7 +36,7 @@ class Watched:
             reads = segment.inputs or ("source",)
             fields = dict.fromkeys(RunningSegment.__dataclass_fields__)
             running.append(RunningSegment(**{**fields, "segment": segment, "reads": reads, "edges": {}}))  # type: ignore[arg-type]
-        self.watch = UpdateWatch(self.layout, running, queues, lambda batch: newest_ran([s.end for s in batch.sources]))
+        self.watch = UpdateTracker(self.layout, running, queues, lambda batch: newest_ran([s.end for s in batch.sources]))
         self.counts = [0] * len(running)
         self.taken = [0] * len(running)
         self.now = Composition.default(flow.graph)
@@ -70,11 +70,11 @@ class Watched:
 
 
 @pytest.fixture
-def watched(tmp_path: Path) -> Watched:
-    return Watched(tmp_path)
+def watched(tmp_path: Path) -> RingMemory:
+    return RingMemory(tmp_path)
 
 
-def test_an_update_is_in_force_with_the_last_query_that_it_changes_and_lasts_as_long_as_old_batches_are_committed(watched):
+def test_an_update_is_in_force_with_the_last_query_that_it_changes(watched):
     watched.watch.took([watched.batch(0, 0, 5, 1.0)])
     watched.request(1.5, first="b", last="b")
     watched.watch.took([watched.batch(0, 0, 5, 2.0), watched.batch(0, 1, 5, 3.0)])
@@ -87,7 +87,7 @@ def test_an_update_is_in_force_with_the_last_query_that_it_changes_and_lasts_as_
     assert watched.watch.measured() == {Metric.UPDATE_LATENCY: 2.5, Metric.MIXED_RECORDS: 0.0}
 
 
-def test_records_that_met_the_old_version_before_and_the_new_one_behind_are_mixed_once(watched):
+def test_records_that_meet_the_old_then_the_new_version_are_mixed_once(watched):
     watched.watch.took([watched.batch(0, 0, 6, 1.0)])
     watched.request(1.5, first="b", last="b", end="b")
     watched.watch.took([watched.batch(0, 1, 4, 2.0)])
@@ -97,7 +97,7 @@ def test_records_that_met_the_old_version_before_and_the_new_one_behind_are_mixe
     assert watched.updates[0].mixed == 6
 
 
-def test_records_that_meet_the_new_version_first_are_mixed_too_and_followed_by_shares(watched):
+def test_records_that_meet_the_new_version_first_are_mixed_too(watched):
     watched.request(0.0, first="b", end="b")
     watched.watch.took([watched.batch(0, 1, 8, 1.0, out=4)])
     watched.watch.took([watched.batch(1, 1, 4, 2.0, out=12)])  # its operator does not change

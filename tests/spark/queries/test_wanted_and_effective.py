@@ -124,7 +124,7 @@ def test_all_switches_of_a_plan_are_one_version_and_one_write(queries, monkeypat
     assert queries.codec.decode(wanted.code).choices == {"way": "right"}
 
 
-def test_a_switch_is_accepted_until_a_committed_batch_ran_under_it_in_the_query_that_holds_it(queries):
+def test_a_switch_is_accepted_until_its_query_commits_a_batch_under_it(queries):
     old = [queries.plan(number) for number in (0, 1)]
     (outcome,) = queries.switching.apply([SwitchAlternate("last", "d")])
     assert outcome.status is Status.ACCEPTED
@@ -224,7 +224,7 @@ def edge_written(queries: Queries, batch: int, rows: int) -> None:
     pq.write_table(pa.table({"n": pa.array([0] * rows, pa.int64())}), place / "part-0.parquet")
 
 
-def test_a_drain_holds_the_sources_until_every_query_has_committed_what_its_edges_hold(tmp_path):
+def test_a_drain_holds_the_sources_until_all_edges_are_committed(tmp_path):
     queries = Queries(tmp_path, Consistency.DRAIN)
     edge = {"edge": "first-last"}
     queries.commit(0, queries.plan(0))
@@ -288,9 +288,7 @@ SWITCHES = (
     ),
     numbers=st.randoms(use_true_random=False),
 )
-def test_what_is_done_ran_in_its_query_and_what_is_wanted_is_done_after_one_more_batch_of_each(
-    tmp_path_factory, steps, numbers
-):
+def test_a_wanted_composition_is_effective_after_one_more_batch_each(tmp_path_factory, steps, numbers):
     queries = Queries(tmp_path_factory.mktemp("queries"))
     found, under_way = queries.switching, dict[int, int]()
 

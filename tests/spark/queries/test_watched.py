@@ -12,7 +12,7 @@ from elastream.spark.jvm.stateful import StatefulOperator, StatefulStage
 from elastream.spark.placement.allocation import VolatilePlan
 from elastream.spark.placement.placing import Placing
 from elastream.spark.queries.query import Instruments, Query
-from elastream.spark.queries.watched import RESTART, WatchedQueries, application_frame, layout_of, operator_frame
+from elastream.spark.queries.watched import RESTART, SessionQueries, application_row, layout_of, operator_frame
 from elastream.spark.telemetry.frames import task_frame
 from elastream.spark.telemetry.stage_load import PartitionLoads
 from support.batch_progress import START as EPOCH
@@ -100,7 +100,7 @@ def test_rates_are_over_the_time_from_batch_to_batch(query, driver):
     assert rows.tolist() == [100.0] * 4
 
 
-def test_records_of_a_query_that_was_idle_wait_for_one_poll_and_their_batch_at_most(query, driver):
+def test_records_of_an_idle_query_wait_one_poll_and_a_batch_at_most(query, driver):
     now = end_batches(driver, every=60.0)
     query.look()
     assert query.latencies(now)[0].tolist() == pytest.approx([0.5, 2.5, 2.5, 2.5])
@@ -117,14 +117,14 @@ def test_a_batch_that_does_not_end_shows_for_how_long_its_records_wait(query, dr
     assert query.latencies(now + 600)[0].max() == pytest.approx(2.5)
 
 
-def test_a_first_batch_that_does_not_end_shows_for_how_long_it_has_been_seen(query, driver):
+def test_an_endless_first_batch_shows_how_long_it_has_run(query, driver):
     query.look()
     assert not query.timed
     driver.processing = True
     query.look()
     seconds, rows = query.latencies(math.inf)
     assert (seconds.tolist(), rows.tolist(), query.timed) == ([math.inf], [1.0], True)
-    earlier = application_frame(layout_of((("q", ()),)).graph, [query], START, cost=0.0, target=2.0)
+    earlier = application_row(layout_of((("q", ()),)).graph, [query], START, cost=0.0, target=2.0)
     assert math.isnan(earlier.value("queries", Metric.LATENCY)), "an observation of a moment before it was seen"
     end_batches(driver, count=1)
     driver.processing = False
@@ -148,7 +148,7 @@ def test_a_new_run_begins_with_nothing_known(query, driver):
     assert math.isnan(query.rate(now))
 
 
-def test_what_partitions_take_and_where_they_ran_is_known_by_the_name_of_their_tasks(query, driver):
+def test_load_and_place_of_partitions_are_known_by_task_name(query, driver):
     now = end_batches(driver)
     query.look()
     query.stages = {"q/count0": STAGE}
@@ -176,7 +176,7 @@ def test_frames_hold_what_is_known_and_nan_for_the_rest(query, driver):
     assert math.isnan(operators.value("q/count0", Metric.BUSY_CORES))
     assert operators.value("q", Metric.BUSY_CORES) == pytest.approx(0.9)
     assert operators.value("q/count0", Metric.CHECKPOINT_DELTA) == 0.125
-    application = application_frame(layout.graph, [query], now, cost=3.0, target=5.0)
+    application = application_row(layout.graph, [query], now, cost=3.0, target=5.0)
     assert application.value("queries", Metric.THROUGHPUT) == pytest.approx(50.0)
     assert application.value("queries", Metric.BACKLOG) == 700.0
     # It always holds 700 records back, which are those of seven batches: all taken were there when it was first seen.
@@ -202,7 +202,7 @@ def test_what_arrives_is_what_was_taken_and_what_is_held_more(query, driver):
     operators = operator_frame(graph, [query], {}, now, used=0.9)
     assert operators.value("q", Metric.ARRIVAL_RATE) == pytest.approx(70.0)
     assert operators.value("q", Metric.PROCESSED_RATE) == pytest.approx(50.0)
-    assert application_frame(graph, [query], now, cost=0.0).value("queries", Metric.ARRIVAL_RATE) == pytest.approx(70.0)
+    assert application_row(graph, [query], now, cost=0.0).value("queries", Metric.ARRIVAL_RATE) == pytest.approx(70.0)
 
 
 def test_rates_are_of_the_last_seconds(query, driver):
@@ -213,7 +213,7 @@ def test_rates_are_of_the_last_seconds(query, driver):
 
 def test_before_there_is_a_query_there_is_nothing_to_describe():
     assert layout_of(()).graph.operators == ()
-    application = application_frame(layout_of(()).graph, [], 0.0, cost=3.0)
+    application = application_row(layout_of(()).graph, [], 0.0, cost=3.0)
     assert math.isnan(application.value("queries", Metric.LATENCY))
     assert application.value("queries", Metric.COST) == 3.0
 
@@ -235,7 +235,7 @@ def test_queries_that_could_not_be_looked_at_yet_have_not_ended(query):
             return []
 
     driver = Blind()
-    queries = WatchedQueries(Instruments(query._with.spark, driver, query.placing))
+    queries = SessionQueries(Instruments(query._with.spark, driver, query.placing))
     with pytest.raises(ConnectionError):
         queries.look(20.0, 0.0)
     assert not queries.finished(20.0)

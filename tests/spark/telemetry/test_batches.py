@@ -4,23 +4,22 @@ import json
 import math
 from pathlib import Path
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastream.spark.telemetry.batches import Doing, planned_offsets, read_batch, read_doing, weighted_quantile
+from elastream.spark.telemetry.batches import Doing, planned_offsets, read_batch, read_doing
 from support.batch_progress import START, batches, line, source
 
 
-def test_what_a_query_over_kafka_is_behind_counts_all_partitions_of_which_kafka_tells_the_mean():
+def test_kafka_lag_is_the_mean_times_the_number_of_partitions():
     lines = source(end={"lines": {"0": 11, "1": 12, "2": 13}}, behind=10.5)
     words = source(end={"words": {"0": 1}}, behind=2.0)
     assert read_batch("q", line(4, 0, 0.5, lines), None).behind == 31.5
     assert read_batch("q", line(4, 0, 0.5, lines, words), None).behind == 33.5
 
 
-def test_a_source_that_does_not_say_how_far_it_is_behind_leaves_that_unknown():
+def test_a_source_without_a_lag_leaves_it_unknown():
     assert math.isnan(read_batch("q", line(4, 0, 0.5, source("7", "8")), None).behind)
 
 
@@ -52,7 +51,7 @@ def test_a_source_of_ours_says_what_it_held_where_spark_does_not_ask():
     assert (taken.behind, taken.everything) == (15, False)
 
 
-def test_records_of_tasks_that_ran_twice_count_once_where_the_source_says_how_many_it_gave():
+def test_records_of_repeated_tasks_count_once_if_the_source_counts():
     end = {"n": 25, "t": 2.0, "started": START, "version": 3}
     batch = read_batch("q", line(4, 2.0, 0.5, source({**end, "n": 10, "t": 1.0}, end, 21, latest=end)), None)
     assert (batch.rows, batch.source(0).rows, batch.behind) == (15, 15, 0)
@@ -78,7 +77,7 @@ def waiting(*lines, poll=0.1):
     return [round(batch.waiting - START, 3) for batch in batches("q", *lines, poll=poll)]
 
 
-def test_records_of_a_batch_that_follows_at_once_came_after_the_start_of_the_one_before():
+def test_an_immediate_batch_has_records_since_the_previous_start():
     taken = source(1, 2, rows=10)
     assert waiting(line(0, 0.0, 2.0, taken), line(1, 2.0, 3.0, taken), line(2, 5.05, 1.0, taken))[1:] == [0.0, 2.0]
 
@@ -90,7 +89,7 @@ def test_records_of_a_batch_after_idle_polls_came_after_the_last_poll():
     assert waiting(line(0, 0.0, 0.5, taken), line(1, 60.0, 0.5, taken), poll=math.nan)[1:] == [0.0], "no interval known"
 
 
-def test_where_a_source_does_not_say_how_much_it_holds_that_may_have_come_since_the_last_batch_that_took_all():
+def test_without_a_source_count_records_came_since_the_last_full_read():
     held = source(1, 2, rows=10, latest=9)
     lines = line(0, 0.0, 1.0, source(0, 1, 10)), line(1, 1.0, 1.0, held), line(2, 2.0, 1.0, held)
     assert waiting(*lines, line(3, 3.0, 1.0, source(2, 3, 10, latest=3)))[1:] == [0.0, 0.0, 0.0]
@@ -122,7 +121,7 @@ def test_what_a_source_holds_is_never_taken_for_newer_than_it_is(rounds):
         assert true is None or said.waiting - START <= true
 
 
-def test_what_was_there_before_the_query_was_first_seen_counts_from_then_on():
+def test_earlier_records_count_from_the_first_look_at_the_query():
     held = source(0, 1, 10, latest=9)
     assert waiting(line(7, 3.0, 1.0, held), line(8, 4.0, 1.0, held), line(9, 5.0, 1.0, held)) == [3.0, 3.0, 3.0]
 
@@ -152,19 +151,6 @@ def test_progress_after_the_form_that_is_documented_for_kafka_is_read():
 
 
 # -- figures -----------------------------------------------------------------------------------------------------------
-
-
-@given(st.lists(st.tuples(st.floats(-1e6, 1e6), st.floats(0.01, 100)), min_size=1, max_size=30), st.floats(0.01, 1.0))
-def test_a_weighted_quantile_leaves_at_least_its_share_at_or_below(pairs, q):
-    values, weights = np.array([v for v, _ in pairs]), np.array([w for _, w in pairs])
-    found = weighted_quantile(values, weights, q)
-    assert found in values
-    assert weights[values <= found].sum() >= q * weights.sum() * (1 - 1e-9)
-    assert weights[values < found].sum() <= q * weights.sum() * (1 + 1e-9)
-
-
-def test_a_quantile_of_nothing_is_unknown():
-    assert np.isnan(weighted_quantile(np.empty(0), np.empty(0), 0.5))
 
 
 def test_planned_offsets_of_other_shapes_say_nothing(tmp_path):

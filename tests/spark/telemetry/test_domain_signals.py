@@ -28,7 +28,7 @@ def committed(batch: int, end: float) -> Batch:
     return Batch("source", batch, EPOCH + end - 1.0, 1.0, 10)
 
 
-def test_the_tasks_of_a_batch_make_one_value_which_counts_as_taken_at_the_commit():
+def test_a_batchs_tasks_make_one_value_dated_at_the_commit():
     signals = DomainSignals(graph())
     signals.told([row(0, 2.0), row(0, 10.0, task=1)])
     assert signals.newest == {}
@@ -36,7 +36,7 @@ def test_the_tasks_of_a_batch_make_one_value_which_counts_as_taken_at_the_commit
     assert signals.newest == {"level": SignalReading(3.0, 5.0)}
 
 
-def test_a_task_that_ran_again_and_a_replayed_batch_replace_what_was_reported_before():
+def test_a_repeated_task_or_batch_replaces_its_earlier_report():
     signals = DomainSignals(graph())
     signals.told([row(3, 2.0), row(3, 4.0, task=1)])
     signals.told([row(3, 2.0)])
@@ -54,7 +54,7 @@ def test_a_batch_without_records_for_a_signal_leaves_its_last_value_to_age():
     assert signals.newest == {"level": SignalReading(1.0, 1.0), "seen": SignalReading(9.0, 2.0)}
 
 
-def test_a_batch_whose_commit_was_not_seen_was_committed_before_the_next_began():
+def test_an_unobserved_commit_lies_before_the_start_of_the_next_batch():
     signals = DomainSignals(graph())
     signals.told([row(0, 2.0)])
     signals.committed([committed(1, 9.0)], EPOCH)

@@ -13,7 +13,7 @@ from elastream.core.metrics import Metric
 from elastream.core.task_id import TaskId
 from elastream.dataflow.endpoints import parquet, records
 from elastream.loads import constant
-from elastream.spark.telemetry.frames import HostWatch, cores_used, seconds_waiting, task_frame, weights
+from elastream.spark.telemetry.frames import HostCpuUsage, cores_used, seconds_waiting, task_frame, weights
 from elastream.spark.telemetry.stage_load import PartitionLoads
 
 HELD = {TaskId("count", 1): "h2", TaskId("count", 0): "h1", TaskId("count", 2): "h9"}
@@ -50,7 +50,7 @@ def loads(busy):
         ((), (), 0.0),
     ],
 )
-def test_what_a_host_that_has_just_come_uses_to_compile_is_no_work_of_the_load(use, compiling, cores):
+def test_a_new_hosts_compilation_is_no_work_of_the_load(use, compiling, cores):
     names = tuple(f"h{number}" for number in range(1, 1 + len(use)))
     working = {name: Lease(name, HostType("small", cores=1.0), 0.0) for name in names}
     found = cores_used(Frame(names, {Metric.CPU: use}), working, compiling)
@@ -58,10 +58,10 @@ def test_what_a_host_that_has_just_come_uses_to_compile_is_no_work_of_the_load(u
 
 
 def host_frame(leases, held, links, measured=None, now=0.0, watch=None):
-    return (watch or HostWatch()).frame(leases, held, links, lambda host: 0.25, measured or {}, now)
+    return (watch or HostCpuUsage()).frame(leases, held, links, lambda host: 0.25, measured or {}, now)
 
 
-def test_a_task_has_what_its_partition_takes_and_those_on_unknown_hosts_are_left_out(graph, leases):
+def test_a_task_has_its_partitions_load_and_unknown_hosts_have_none(graph, leases):
     frame = task_frame(graph, tuple(leases), HELD, {"count": loads([0.1, 0.2, 0.3])})
     assert frame.tasks == (TaskId("count", 0), TaskId("count", 1))
     assert frame.host.tolist() == [0, 1]
@@ -110,9 +110,9 @@ def test_the_exchange_of_hosts_without_links_or_measured_links_is_unknown(leases
         assert np.isnan(host_frame(leases, {}, links).column(Metric.BANDWIDTH)).all()
 
 
-def test_a_host_uses_what_its_provider_measured_and_else_what_its_tasks_took(leases):
+def test_a_hosts_use_is_its_providers_measurement_or_that_of_its_tasks(leases):
     running = {name: each.to(HostState.STARTING, 0.0).to(HostState.RUNNING, 0.0) for name, each in leases.items()}
-    watch = HostWatch()
+    watch = HostCpuUsage()
     host_frame(running, {}, Frame(), {"h1": Measured(cpu_seconds=5.0)}, 0.0, watch)
     frame = host_frame(running, {}, Frame(), {"h1": Measured(cpu_seconds=6.0, memory=70.0)}, 2.0, watch)
     assert frame.column(Metric.CPU).tolist() == [0.5, 0.25]
@@ -125,9 +125,9 @@ def test_a_host_that_is_not_up_yet_has_no_use_that_says_anything(leases):
 
 
 @pytest.mark.parametrize("odd", [math.nan, math.inf, -math.inf, -5.0, 1e18], ids=str)
-def test_a_counter_of_cpu_time_that_cannot_be_is_unknown_and_so_is_what_would_be_counted_from_it(leases, odd):
+def test_an_impossible_cpu_counter_makes_its_differences_unknown(leases, odd):
     running = {name: lease.to(HostState.STARTING, 0).to(HostState.RUNNING, 0) for name, lease in leases.items()}
-    watch, seen = HostWatch(), []
+    watch, seen = HostCpuUsage(), []
     for now, seconds in enumerate([5.0, 5.5, odd, odd, 7.0, 7.5]):
         frame = host_frame(running, {}, Frame(), {"h1": Measured(cpu_seconds=seconds, memory=odd)}, float(now), watch)
         seen.append(frame.value("h1", Metric.CPU))
@@ -140,7 +140,7 @@ def test_a_counter_of_cpu_time_that_cannot_be_is_unknown_and_so_is_what_would_be
 
 def test_use_is_that_of_whole_batches_wherever_one_is_looked_at():
     lease = Lease("h1", HostType("small", cores=1.0), 0.0).to(HostState.STARTING, 0.0).to(HostState.RUNNING, 0.0)
-    watch = HostWatch()
+    watch = HostCpuUsage()
     for number in range(81):  # each batch of two seconds: 0.6 of a core in its first second, none in its second
         now = number / 4
         seconds = 0.6 * (now // 2 + min(now % 2, 1.0))

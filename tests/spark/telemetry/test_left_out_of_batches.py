@@ -12,7 +12,7 @@ from elastream.recording.directory import RunDirectory
 from elastream.recording.lines import JournalProblem
 from elastream.recording.places import names_in, place_of
 from elastream.spark.telemetry import left_out as left_out_of_batches
-from elastream.spark.telemetry.left_out import LeftOutWatch, forget_uncommitted
+from elastream.spark.telemetry.left_out import LeftOutCounts, forget_uncommitted
 from elastream.spark.worker.left_out import LeftOut
 
 
@@ -38,7 +38,7 @@ def directory(tmp_path: Path) -> RunDirectory:
 
 
 def test_committed_batches_count_once_and_others_wait(directory):
-    watch = LeftOutWatch(flow(), directory)
+    watch = LeftOutCounts(flow(), directory)
     assert watch.counts == {"f": 0}
     left_out(directory, 0, [1, 2])
     left_out(directory, 2, [3])
@@ -52,17 +52,17 @@ def test_committed_batches_count_once_and_others_wait(directory):
     watch.close()
 
 
-def test_a_driver_that_goes_on_takes_in_what_was_committed_and_forgets_what_was_not(directory):
+def test_a_resumed_driver_counts_committed_batches_and_no_others(directory):
     checkpoint = directory.checkpoint("source") / "commits"
     checkpoint.mkdir(parents=True)
     (checkpoint / "1").touch()
     left_out(directory, 1, [1])
     left_out(directory, 2, [2])
     forget_uncommitted(directory.left_out("source"), 1)
-    watch = LeftOutWatch(flow(), directory)
+    watch = LeftOutCounts(flow(), directory)
     assert (kept(directory), watch.counts) == ([(1, 1)], {"f": 1})
     watch.close()
-    again = LeftOutWatch(flow(), directory)
+    again = LeftOutCounts(flow(), directory)
     assert again.counts == {"f": 1}
     again.close()
 
@@ -72,7 +72,7 @@ def test_elsewhere_the_tasks_files_stay_until_the_log_is_copied(tmp_path, monkey
     now = [1000.0]
     monkeypatch.setattr(left_out_of_batches, "time", SimpleNamespace(monotonic=lambda: now[0]))
     there = RunDirectory(tmp_path, place_of(f"memory://bucket/{tmp_path.name}"))
-    watch = LeftOutWatch(flow(), there)
+    watch = LeftOutCounts(flow(), there)
     left_out(there, 0, [1, 2])
     for _ in range(2):
         watch.committed({"source": 0})
@@ -84,8 +84,8 @@ def test_elsewhere_the_tasks_files_stay_until_the_log_is_copied(tmp_path, monkey
     watch.close()
 
 
-def test_while_the_disk_is_full_the_tasks_files_stay_and_are_taken_in_later(directory, monkeypatch, caplog):
-    watch = LeftOutWatch(flow(), directory)
+def test_a_full_disk_delays_the_counting_of_the_tasks_files(directory, monkeypatch, caplog):
+    watch = LeftOutCounts(flow(), directory)
     left_out(directory, 0, [1])
     take = watch._log.take
 
@@ -107,14 +107,14 @@ def test_a_task_that_was_killed_in_the_middle_of_a_line_spoils_nothing(directory
     left_out(directory, 0, [1], attempt=3)
     (path,) = (directory.left_out("source") / "0").iterdir()
     path.write_bytes(path.read_bytes() + b'{"operator": "f", "al')
-    watch = LeftOutWatch(flow(), directory)
+    watch = LeftOutCounts(flow(), directory)
     watch.committed({"source": 0})
     assert kept(directory) == [(0, 1)]
     watch.close()
 
 
 def test_where_nothing_may_be_left_out_nothing_is_looked_for(directory):
-    watch = LeftOutWatch(flow("fail"), directory)
+    watch = LeftOutCounts(flow("fail"), directory)
     watch.committed({"source": 3})
     assert watch.counts == {}
     assert not [*directory.root.iterdir()]

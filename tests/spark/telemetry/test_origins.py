@@ -50,7 +50,7 @@ def test_records_from_before_the_run_count_from_its_start(tmp_path):
     assert min(at for at, _ in found) == 1.0
 
 
-def test_records_without_a_time_stamp_are_bounded_by_the_last_poll_and_the_whole_is_a_bound(tmp_path):
+def test_records_without_a_time_stamp_are_bounded_by_the_last_poll(tmp_path):
     origin = Origin(0, begun(tmp_path), stamped="lines")
     some = line(1, 2.0, 0.5, source(1, 2, 100), observed=stamps(stamped=75))
     found = taken_by(origin, line(0, 0.5, 1.5, source(0, 1, 10)), some)
@@ -92,7 +92,7 @@ def file_source(start, end, rows):
     return source(None if start is None else {"logOffset": start}, {"logOffset": end}, rows)
 
 
-def test_records_of_files_count_from_the_modification_of_their_file_weighted_by_size(tmp_path):
+def test_file_records_count_from_the_modification_time_by_size(tmp_path):
     folder, checkpoint = tmp_path / "in", begun(tmp_path / "checkpoint")
     drop(folder, "a b", 1.0, 100)
     drop(folder, "c", 2.0, 300)

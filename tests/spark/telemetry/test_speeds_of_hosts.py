@@ -12,8 +12,8 @@ from elastream.clouds.provider import Measured
 from elastream.core.frames import Frame
 from elastream.core.hosts import HostState, HostType, Lease
 from elastream.core.metrics import Metric
-from elastream.spark.telemetry.frames import HostWatch
-from elastream.spark.telemetry.speeds import READINGS, STALE, SpeedWatch
+from elastream.spark.telemetry.frames import HostCpuUsage
+from elastream.spark.telemetry.speeds import READINGS, STALE, SpeedProbes
 from elastream.spark.worker.probe import SpeedReading, file_of
 
 MILLISECOND = 1e-3
@@ -32,7 +32,7 @@ class Readings:
     """A folder of readings, and what a watch makes of it. The executor of host `h1` is `1`."""
 
     def __init__(self, folder, **types):
-        self.folder, self.leases, self.watch, self.written = folder, leased(**types), SpeedWatch(folder), 0
+        self.folder, self.leases, self.watch, self.written = folder, leased(**types), SpeedProbes(folder), 0
 
     def told(self, now=0.0, **pieces):
         """What is known at `now`, after readings in milliseconds, or (milliseconds, cores, kept), by host."""
@@ -60,7 +60,7 @@ def test_types_of_several_speeds_are_measured_by_one_standard(tmp_path):
     assert [told[host].speed for host in ("h1", "h2", "h3")] == pytest.approx([1.0, 2.0, 1.0])
 
 
-def test_a_host_held_to_half_of_its_cores_has_half_its_speed_at_once_and_a_core_of_it_is_taken_for_longer(tmp_path):
+def test_a_host_with_half_of_its_cores_has_half_its_speed_at_once(tmp_path):
     readings = Readings(tmp_path, h1=(2.0, 1.0), h2=(2.0, 1.0))
     assert readings.told(h1=(0.4, 2.0, 1.0), h2=(0.4, 2.0, 1.0))["h2"].speed == pytest.approx(1.0)
     assert readings.watch.stretch == pytest.approx(1.0)
@@ -96,7 +96,7 @@ def test_an_old_reading_is_unknown_and_a_new_one_is_not(tmp_path):
     assert readings.told(now=STALE + 2, h1=0.4)["h1"].age == 0.0
 
 
-def test_a_host_that_does_not_work_yet_and_one_that_nobody_reads_of_have_no_speed(tmp_path):
+def test_idle_and_unread_hosts_have_no_speed(tmp_path):
     readings = Readings(tmp_path, h1=(1.0, 1.0), h2=(1.0, 1.0))
     readings.leases |= leased(HostState.STARTING, h3=(1.0, 1.0))
     assert set(readings.told(h1=0.4, h3=0.1)) == {"h1"}
@@ -105,7 +105,7 @@ def test_a_host_that_does_not_work_yet_and_one_that_nobody_reads_of_have_no_spee
 
 
 @given(st.lists(st.tuples(st.sampled_from([0.5, 1.0, 4.0]), st.floats(0.05, 1.0)), min_size=1, max_size=6))
-def test_a_plan_that_counts_by_speeds_finds_the_work_of_a_record_whatever_quotas_are(tmp_path_factory, hosts):
+def test_the_work_of_a_record_does_not_depend_on_quotas(tmp_path_factory, hosts):
     """Every core does c CPU seconds a record; hosts have parts of the records in proportion to their cores."""
     names = [f"h{number}" for number in range(1, 1 + len(hosts))]
     readings = Readings(
@@ -119,7 +119,7 @@ def test_a_plan_that_counts_by_speeds_finds_the_work_of_a_record_whatever_quotas
 
 def test_a_host_that_uses_all_that_it_gets_is_full(tmp_path):
     readings = Readings(tmp_path, h1=(2.0, 1.0))
-    told, watch = readings.told(h1=(0.4, 1.0, 1.0)), HostWatch()
+    told, watch = readings.told(h1=(0.4, 1.0, 1.0)), HostCpuUsage()
     for now, used in ((0.0, 0.0), (2.0, 2.0)):
         frame = watch.frame(readings.leases, {}, Frame(), lambda _: 0.0, {"h1": Measured(used)}, now, told)
     assert frame.value("h1", Metric.CPU) == pytest.approx(1.0)

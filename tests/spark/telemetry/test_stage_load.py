@@ -28,7 +28,7 @@ def lines(text):
     return [line.split("\t") for line in text.splitlines()]
 
 
-def test_a_stage_is_read_with_what_it_reads_from_and_which_operators_it_holds():
+def test_a_stage_is_read_with_its_inputs_and_operators():
     feeding, joining, counting = read_loads(lines(RECORDED))
     assert [(load.stage, load.parents, load.ranks) for load in (feeding, joining, counting)] == [
         (62, (), ()),
@@ -59,13 +59,13 @@ def test_without_the_batch_before_the_time_is_unknown():
     assert np.isnan(window.loads(2, now=0.0).busy).all()
 
 
-def test_a_task_is_busy_for_its_cpu_time_and_where_python_works_for_the_time_it_did_not_wait():
+def test_a_task_is_busy_for_its_cpu_time_or_its_time_in_python():
     _, joining, counting = read_loads(lines(RECORDED))
     assert joining.busy.tolist() == joining.cpu.tolist()
     assert counting.busy.tolist() == pytest.approx([0.782, 0.723])
 
 
-def test_a_failed_attempt_counts_for_what_it_cost_and_not_for_where_the_task_ran():
+def test_a_failed_attempt_counts_as_cost_and_not_as_a_place():
     failed = "T\t1\t190\t3\t0\t100\t0\t1000000000\t0\t0\t0\t0\n"
     with_failure = RECORDED.replace("S\t65", failed + "S\t65")
     joining = read_loads(lines(with_failure))[1]
@@ -88,7 +88,7 @@ T\t1\t201\t1\t1\t5\t0\t7\t0\t0\t0\t0
 """
 
 
-def test_what_two_jobs_of_a_batch_spent_on_a_stage_adds_up_and_it_ran_where_it_ran_last():
+def test_two_jobs_of_a_stage_add_up_and_the_last_gives_its_place():
     loads = read_loads(lines(AGAIN + RECORDED))
     assert [load.stage for load in loads] == [62, 65, 74]
     assert loads[2].cpu[0] == pytest.approx(1.089648433)
@@ -102,7 +102,7 @@ def told(batch, cpu="89648433"):
     return read_loads(lines(text))[1]
 
 
-def test_a_window_takes_the_median_of_what_is_busy_and_the_mean_of_the_rest_over_its_last_batches():
+def test_a_window_takes_the_median_of_busy_time_and_means_of_the_rest():
     window = LoadWindow(length=3)
     for load in (told(4, "99000000000"), told(5), told(6, "189648433"), told(7, "14000000000")):
         window.add(load)
@@ -124,7 +124,7 @@ def test_what_has_gone_quiet_takes_less_and_less():
     assert soon.busy[0] == pytest.approx(10 * later.busy[0])
 
 
-def test_a_window_says_nothing_before_three_batches_and_of_another_number_of_partitions():
+def test_a_window_needs_three_batches_of_one_number_of_partitions():
     window = LoadWindow()
     for batch in (5, 6, 7):
         assert np.isnan(window.loads(2, now=0.0).busy).all()
@@ -178,7 +178,7 @@ def test_of_work_that_moved_to_other_partitions_two_batches_tell():
     assert busy[4:].sum() == pytest.approx(3.0, rel=0.2)
 
 
-def test_one_batch_that_is_unlike_those_before_puts_them_in_doubt_until_the_next():
+def test_one_unlike_batch_casts_doubt_until_the_next():
     before, doubtful, again = (after(*noisy(EVEN, 7), *more) for more in ([], noisy(HOT, 1), [*noisy(HOT, 1), EVEN]))
     assert doubtful.busy == pytest.approx(before.busy, rel=0.2)
     assert doubtful.error[:4].sum() > 0.5 * doubtful.busy[:4].sum() > 2 * before.error[:4].sum()
@@ -194,7 +194,7 @@ def test_one_batch_that_is_unlike_those_before_puts_them_in_doubt_until_the_next
         [[2.0] * 16] * 2,  # twice as much of the same
     ],
 )
-def test_what_two_batches_say_that_differ_or_are_nearly_empty_or_are_of_the_same_kind_is_not_a_move_of_work(odd):
+def test_unlike_empty_or_equal_batches_are_no_shift_of_work(odd):
     batches = [*noisy(EVEN, 7), *odd]
     assert after(*batches).busy == pytest.approx(np.median(np.stack(batches[-7:]), axis=0) / 2.0)
 

@@ -65,7 +65,7 @@ def test_the_batch_of_a_snapshot_wrote_its_changes_too(tmp_path):
     assert sizes.delta == 0.5
 
 
-def test_a_snapshot_of_rocksdb_has_the_files_that_it_names_and_files_of_format_2_are_known(tmp_path):
+def test_a_rocksdb_snapshot_counts_its_files_in_both_formats(tmp_path):
     own = write_rocks(tmp_path / "0/0", "3_ab-1.zip", [5000, 7000])
     write(tmp_path / "0/0", "4_ab-2.changelog", 600)
     write(tmp_path / "0/0", "4_ab-2.changelog.crc", 12)
@@ -132,7 +132,7 @@ def test_the_folders_of_a_stage_are_those_of_its_operators_and_stores(tmp_path):
     assert found[1] == (root / "0/1", root / "2/1/left", root / "2/1/right")
 
 
-def test_files_of_a_partition_are_listed_by_version_and_of_two_attempts_the_newest(tmp_path):
+def test_state_files_are_listed_by_version_with_the_newest_attempt(tmp_path):
     write(tmp_path, "2_a.changelog", 20, at=100.0)
     write(tmp_path, "2_b.changelog", 30, at=101.0)
     write(tmp_path, "1.delta", 10, at=99.0)
@@ -145,7 +145,7 @@ def test_files_of_a_partition_are_listed_by_version_and_of_two_attempts_the_newe
     assert state_files(tmp_path / "nowhere") == ()
 
 
-def test_what_a_checkpoint_wrote_is_compared_with_the_whole_state_of_the_same_version():
+def test_a_checkpoints_writes_are_compared_with_the_state_of_its_version():
     def files(*both):
         changes = [StateFile(version, False, 10.0 * version, 0.0) for version in range(1, 9)]
         return (*changes, *(StateFile(version, True, 100.0, 0.0) for version in both))

@@ -55,7 +55,7 @@ def test_a_batch_is_matched_with_its_own_stages_only():
     assert read_flows(LINES, (SOURCE, load(2, ("a",), (21,), parents=(1,), ranks=(0,), batch=8))) == ()
 
 
-def test_between_places_bytes_add_up_to_all_that_was_sent_among_those_that_are_known():
+def test_bytes_between_places_add_up_to_all_bytes_sent():
     into_first, _ = read_flows(LINES, LOADS)
     assert into_first.between({"a": 0, "b": 1}, 2).tolist() == [[10, 50], [40, 110]]
     assert into_first.between({"a": 1}, 2).tolist() == [[0, 0], [0, 10]]
@@ -68,7 +68,7 @@ def test_between_hosts_what_stays_is_on_the_diagonal():
     assert found.tolist() == pytest.approx(np.array([[12, 54], [53, 136]]) / 2)
 
 
-def test_tasks_with_state_exchange_by_pairs_and_what_feeds_them_stands_nowhere():
+def test_stateful_tasks_exchange_by_pairs_and_their_feed_has_no_host():
     exchange = traffic().exchange(TASKS, now=103.0)
     assert exchange.known
     assert exchange.age == pytest.approx(3.0)
@@ -78,7 +78,7 @@ def test_tasks_with_state_exchange_by_pairs_and_what_feeds_them_stands_nowhere()
     assert exchange.rate.sum() == pytest.approx((210 + 45) / 2.0)
 
 
-def test_a_receiver_that_is_no_row_is_left_out_and_such_a_sender_stands_nowhere():
+def test_an_unknown_receiver_is_left_out_and_an_unknown_sender_has_no_host():
     exchange = traffic().exchange(TASKS[:3], now=100.0)
     assert set(exchange.source.tolist()) == {-1}
     assert exchange.rate.sum() == pytest.approx(45 / 2.0)

@@ -19,13 +19,13 @@ from elastream.dataflow.chains import region
 from elastream.dataflow.graph import Graph
 from elastream.dataflow.key_table import KeyTable
 from elastream.dataflow.operators import Kind
-from elastream.recording.key_tables import written_rows
+from elastream.recording.key_table_log import written_rows
 from elastream.spark.dataflow.fusing import wire
 from elastream.spark.worker import by_key
 from elastream.spark.worker.composition import CompositionCodec
 from elastream.spark.worker.fused import Walk, walked
-from elastream.spark.worker.key_table import Lookup, put_in_use
 from elastream.spark.worker.runner import OperatorFailed, explain_failure
+from elastream.spark.worker.table_lookup import Lookup, put_in_use
 from support.fixed_carrier import Under
 from support.property_examples import examples
 

@@ -91,7 +91,7 @@ def test_more_combinations_than_a_code_can_carry_are_refused():
 
 
 @given(version=st.integers(1, 10**9), further=st.integers(1, 254))
-def test_versions_of_a_key_table_that_are_near_each_other_have_digits_of_their_own(version, further):
+def test_neighbouring_key_table_versions_have_different_digits(version, further):
     assert table_digit(0) == 0
     assert 1 <= table_digit(version) <= 255
     assert table_digit(version) != table_digit(version + further)

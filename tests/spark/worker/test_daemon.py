@@ -24,7 +24,7 @@ print(json.dumps(answers))
 """
 
 
-def test_workers_forked_from_a_daemon_that_has_arrow_loaded_compute_with_its_threads():
+def test_workers_forked_after_arrow_was_loaded_compute_with_threads():
     done = subprocess.run([sys.executable, "-c", FORKED], capture_output=True, text=True, env=dict(os.environ))
     assert json.loads(done.stdout) == [[200_000, True]] * 8, done.stderr
 

@@ -182,7 +182,7 @@ def test_the_composition_chooses_the_alternate_and_the_edge(alternate, target, s
     assert sum(map(len, ran.rows.values())) == 20
 
 
-def test_records_of_several_columns_are_dicts_that_no_other_branch_sees_change():
+def test_a_branch_does_not_see_another_branch_change_a_record():
     def spoil(record: dict[str, int]) -> dict[str, int]:
         record["n"] = -1
         return record
@@ -238,7 +238,7 @@ def waiting_flow(function: Callable[[int], Any], flat: bool = False) -> Graph:
     return flow.graph
 
 
-def test_an_operator_that_waits_runs_as_many_calls_at_once_as_its_pool_is_wide():
+def test_a_waiting_operator_runs_as_many_calls_at_once_as_its_pool_has():
     together = threading.Barrier(4, timeout=600)
 
     def call(n: int) -> int:
@@ -255,7 +255,7 @@ def test_an_operator_that_waits_keeps_the_order_of_what_it_emits():
     assert ran.meter["call"].rows_out == 60
 
 
-def test_a_batch_form_that_waits_is_cut_into_as_many_parts_as_the_pool_is_wide():
+def test_a_waiting_batch_operator_splits_batches_by_its_pool_width():
     sizes: list[int] = []
 
     def call(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -344,7 +344,7 @@ FAILING: dict[str, tuple[Callable[[Stream], Stream], str]] = {
 
 
 @pytest.mark.parametrize("case", FAILING)
-def test_a_function_that_fails_is_reported_by_operator_alternate_and_record(case):
+def test_a_failing_function_is_reported_with_operator_and_record(case):
     add, sentence = FAILING[case]
     flow, stream = numbers_flow()
     add(stream).sink(None)
@@ -386,7 +386,7 @@ def metered(walk: Walk, rows: Sequence[int]) -> dict[str, MeterRow]:
     return {row.operator: row for row in merged(counted) if row.alternate}
 
 
-def test_an_operator_that_leads_its_stage_has_a_row_of_its_own_work_and_one_of_the_transport():
+def test_a_leading_operator_meters_its_work_and_its_transport_apart():
     flow, stream = numbers_flow()
     stream.map(lambda n: sum(range(20_000)) * 0 + n, returns="n long", name="add").sink(None)
     counted: list[Any] = []
@@ -484,7 +484,7 @@ def test_records_for_a_signal_stay_in_the_walk_and_are_told_once_a_task():
     assert told == []
 
 
-def test_rows_say_which_place_they_have_where_an_operator_goes_by_their_order():
+def test_rows_carry_their_position_for_operators_that_depend_on_order():
     flow, stream = numbers_flow()
     stream.window(count=2).group_by("n").apply(lambda key, rows: rows, returns="n long", name="pairs").sink(None)
     walk = walk_of(flow.graph)

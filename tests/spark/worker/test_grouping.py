@@ -132,7 +132,7 @@ def test_a_zip_puts_the_nth_records_together_and_keeps_what_has_no_partner(left,
     assert sum(part.num_rows for part in kept) == abs(left - right)
 
 
-def test_the_column_that_a_window_names_orders_the_records_of_a_batch_and_equal_ones_stay_as_they_came():
+def test_a_windows_column_orders_the_records_of_a_batch_stably():
     rows = pd.DataFrame({"k": "a", "n": [3, 1, 3, 2], "last": [False, False, True, False], ORDER: range(4)})
     (part,) = grouping(Window(count=4, by="n")).arrived(rows)
     assert part.select(["n", "last"]).to_pydict() == {"n": [1, 2, 3, 3], "last": [False, False, False, True]}

@@ -19,15 +19,15 @@ from elastream.dataflow.graph import Graph
 from elastream.dataflow.key_table import KeyTable
 from elastream.dataflow.operators import Kind
 from elastream.errors import DataflowError
-from elastream.recording.key_tables import written_rows
+from elastream.recording.key_table_log import written_rows
 from elastream.spark.dataflow.fusing import wire
 from elastream.spark.telemetry.left_out import read_left_out
 from elastream.spark.worker import by_key
 from elastream.spark.worker.composition import CompositionCodec
 from elastream.spark.worker.fused import Walk, walked
-from elastream.spark.worker.key_table import put_in_use
 from elastream.spark.worker.left_out import KEPT, LeftOut
 from elastream.spark.worker.runner import OperatorFailed
+from elastream.spark.worker.table_lookup import put_in_use
 from support.fixed_carrier import Under
 from support.property_examples import examples
 
@@ -111,7 +111,7 @@ def ran(walk: Walk, rows: list[int], folder: Path | None, *, each: int = 7, numb
 @pytest.mark.parametrize("form", FORMS)
 @given(rows=st.lists(st.integers(1, 40), max_size=60), width=st.integers(1, 4))
 @settings(max_examples=examples(30))
-def test_what_raises_is_left_out_and_counted_and_the_others_are_as_if_they_came_alone(tmp_path_factory, form, rows, width):
+def test_failing_records_are_left_out_and_change_no_others(tmp_path_factory, form, rows, width):
     folder = tmp_path_factory.mktemp("left-out")
     walk, codec = flowing(FORMS[form], "dead_letter")
     code = codec.encode(Composition(1, parallelism={"f": width})) if codec.widths else 0
@@ -175,7 +175,7 @@ def test_with_a_key_table_each_alternate_leaves_out_its_own(tmp_path, monkeypatc
     assert [(each["alternate"], each["record"]) for each in letters] == [("bad", n) for n in (6, 9, 12)]
 
 
-def test_of_a_task_that_ran_again_the_newest_attempt_counts_also_where_it_leaves_nothing_out(tmp_path):
+def test_the_newest_attempt_of_a_task_counts_even_if_it_fails_nowhere(tmp_path):
     first = LeftOut(tmp_path, 3, "source", 0, (7, False))
     first.add("f", "f", True, "no", [1, 2])
     again = LeftOut(tmp_path, 3, "source", 1, (8, False))
@@ -195,7 +195,7 @@ def test_a_task_keeps_so_many_letters_and_counts_the_others(tmp_path):
     assert len(found.letters) == KEPT
 
 
-def test_a_record_that_json_cannot_have_or_that_is_long_is_text_and_an_error_is_one_line(tmp_path):
+def test_a_long_or_non_json_record_is_text_and_an_error_is_one_line(tmp_path):
     left_out = LeftOut(tmp_path, 0, "a", 0)
     left_out.add(
         "g", "h", True, ValueError("no\nand more"), ["x" * 20_000, {"at": pd.Timestamp(0)}, {("a", 1): 2}], key=[1]

@@ -57,7 +57,7 @@ class Reported:
         self.value = list(rows)
 
 
-def test_a_task_that_ran_again_replaces_what_it_told_before_also_when_that_was_read_already():
+def test_a_repeated_task_replaces_its_earlier_signal_even_once_read():
     meter = Meter.__new__(Meter)
     meter._told = {}
     tasks = [("s", 4, "split", 0, 10, 30, 0.5, 101.0, 103.0, "a", task) for task in range(2)]

@@ -22,7 +22,7 @@ sys.stdin.read()
 JVM = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {DAEMON!r}])"
 
 
-def test_a_daemon_probes_for_the_executor_that_started_it_and_the_probe_ends_with_it(tmp_path):
+def test_a_daemons_probe_ends_with_its_executor(tmp_path):
     command = [sys.executable, "-c", JVM, "--driver-url", "x", "--executor-id", "17", "--hostname", "y"]
     environment = {**os.environ, probe.FOLDER: str(tmp_path)}
     with subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as jvm:

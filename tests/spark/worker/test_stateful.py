@@ -17,14 +17,14 @@ from pyspark.sql.types import ArrayType, LongType, StructField, StructType
 from elastream.dataflow.key_table import KeyTable
 from elastream.dataflow.operators import Form, OnError
 from elastream.dataflow.windows import Timeout
-from elastream.recording.key_tables import written_rows
+from elastream.recording.key_table_log import written_rows
 from elastream.spark.telemetry.left_out import read_left_out
 from elastream.spark.worker import stateful
 from elastream.spark.worker.composition import Digit
-from elastream.spark.worker.key_table import put_in_use
 from elastream.spark.worker.runner import Implementation, OperatorFailed, explain_failure
 from elastream.spark.worker.stateful import MOMENT, WATCHED, Choice, Keyed, state_function
 from elastream.spark.worker.states import States
+from elastream.spark.worker.table_lookup import put_in_use
 from support.property_examples import examples
 
 NAMES = ("sum", "all", "last")
@@ -192,7 +192,7 @@ def test_whatever_is_switched_states_are_those_of_a_plain_model(tmp_path_factory
     assert sum(row[4] for row in spark.counted) == sum(count * times for (_, count), times in calls.items())
 
 
-def test_a_function_that_fails_leaves_the_state_and_is_named_with_its_alternate():
+def test_a_failing_function_keeps_the_state_and_is_named():
     def fails(key, rows, state):
         raise ValueError("no")
 
@@ -207,9 +207,7 @@ def test_a_function_that_fails_leaves_the_state_and_is_named_with_its_alternate(
     assert spark.state == before
 
 
-def test_with_on_error_the_records_of_the_call_are_left_out_the_state_stays_and_its_time_out_begins_anew(
-    tmp_path, monkeypatch
-):
+def test_on_error_leaves_out_the_calls_records_and_keeps_the_state(tmp_path, monkeypatch):
     monkeypatch.setattr(stateful, "batch_number", lambda: 7)
 
     def fails(key, rows, state):
@@ -238,7 +236,7 @@ def test_with_on_error_the_records_of_the_call_are_left_out_the_state_stays_and_
     assert spark.state == {}
 
 
-def test_a_state_that_does_not_fit_is_an_error_of_the_alternate_that_left_it():
+def test_an_unfit_state_is_an_error_of_the_alternate_that_left_it():
     keyed = keyed_of(False, ("sum", "last"))
     wrong = Implementation("sum", Form.STATE, lambda key, rows, state: (emitted("sum", key, 0), ("many", 1)))
     with pytest.raises(OperatorFailed) as failed:

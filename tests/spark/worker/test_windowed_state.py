@@ -102,7 +102,7 @@ def test_a_key_without_an_incomplete_window_has_no_state():
     assert state.ends is None
 
 
-def test_a_timeout_by_the_time_of_records_goes_by_the_newest_and_is_never_before_the_watermark():
+def test_an_event_time_timeout_follows_the_newest_record_and_watermark():
     function, state = Function(Window(count=9), Timeout(2.0, by="at")), State(watermark=1000)
     function(state, [0], more={MOMENT: 500, WATCHED: pd.Timestamp.max})
     assert state.ends == 2500
@@ -124,7 +124,7 @@ def test_a_window_of_time_ends_once_the_watermark_reaches_its_end(watermark: int
     assert not state.exists
 
 
-def test_a_window_that_a_function_raises_on_is_left_out_and_the_next_is_called():
+def test_a_failing_window_is_left_out_and_the_next_is_called():
     def fails(key, rows):
         if 2 in list(rows.n):
             raise ValueError("no two")

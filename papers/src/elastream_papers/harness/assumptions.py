@@ -1,8 +1,4 @@
-"""Assumptions of experiments: values that a paper does not give, with unit and reason, which can be halved and doubled.
-
-An experiment declares them in a frozen dataclass with `assumed` fields; its page lists them and, on request, the values of
-its bars under each of the `variations`.
-"""
+"""Assumptions of experiments: values that a paper does not give, with unit and reason, to be halved and doubled."""
 
 from collections.abc import Mapping
 from dataclasses import field, fields, is_dataclass, replace

@@ -1,10 +1,15 @@
 """Execution of an experiment's cases: kept results are reused, the others run in several processes."""
 
+import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import closing, nullcontext
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
 from typing import TypeVar
 
+from elastream.errors import EnvironmentProblem
 from elastream.evaluation.cases import run_beside
 from elastream.evaluation.experiments import ExperimentOptions
 from elastream_papers.harness.keeping import KeptResults
@@ -47,3 +52,15 @@ def run_all(
             warm(cases[left[0]])
             run_beside(lambda case, _: run(case), [cases[number] for number in left], options.workers, ended=ended)
     return [results[number] for number in range(len(cases))], time.monotonic() - begun
+
+
+EXAMPLES = Path(__file__).parents[4] / "examples"
+
+
+def application(name: str) -> ModuleType:
+    """The module of `examples/<name>.py`. Raises EnvironmentProblem where the package was installed without it."""
+    if not (EXAMPLES / f"{name}.py").exists():
+        raise EnvironmentProblem(f"the application is examples/{name}.py: run this experiment in a checkout")
+    if str(EXAMPLES) not in sys.path:
+        sys.path.append(str(EXAMPLES))
+    return import_module(name)

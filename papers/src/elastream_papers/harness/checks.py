@@ -1,4 +1,4 @@
-"""Bars over several runs: held, missed or undecided by a confidence interval of the mean or a sign test of the median."""
+"""Bars over several runs, by a confidence interval of the mean (Student's t) or a sign test of the median."""
 
 import math
 import statistics

@@ -31,7 +31,7 @@ from elastream.policies.elastic_allocator.exact import deviation
 from elastream.recording.directory import RunDirectory
 from elastream.settings import RunSettings
 from elastream.spark.plant import SparkPlant
-from elastream.spark.queries.watched import WatchedQueries
+from elastream.spark.queries.watched import SessionQueries
 from elastream.spark.start import start_beside
 
 LINK = Link("20mbit")
@@ -51,7 +51,7 @@ LANDING, WARMING = 40.0, 60.0
 """Seconds that moves are given to land, and a query that has just started to have batches that are measured."""
 
 
-WatchedPlant: TypeAlias = SparkPlant[WatchedQueries]
+WatchedPlant: TypeAlias = SparkPlant[SessionQueries]
 
 
 @dataclass(frozen=True, slots=True)

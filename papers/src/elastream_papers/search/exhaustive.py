@@ -28,8 +28,8 @@ from elastream.policies.value_cost.problem import (
     score,
     value_of,
 )
+from elastream.units import ROUNDING
 from elastream_papers.search.offers import (
-    NEARLY,
     HostOffer,
     Optimum,
     alike,
@@ -90,7 +90,7 @@ class _Search:
     def run(self) -> None:
         """Search until everything was, or the time is over."""
         for highest, active in self._alternates():
-            if highest > self.profit + NEARLY:
+            if highest > self.profit + ROUNDING:
                 self._hosts(active)
             if self.late():
                 return
@@ -126,7 +126,7 @@ class _Search:
         """The cheapest hosts on which `active` reaches the throughput become the best plan, if they are better."""
         problem, trial, seen = self.problem, _Instances(self, active), set()
         for cost, counts in self._by_cost():
-            if self.late() or self._profit(active, cost) <= self.profit + NEARLY:
+            if self.late() or self._profit(active, cost) <= self.profit + ROUNDING:
                 return
             if not problem.min_hosts <= sum(counts) <= problem.max_hosts:
                 continue
@@ -214,9 +214,9 @@ class _Instances:
         slowest = min((group.speed for group in groups), default=0.0)
         cores = math.fsum((slowest if self.problem.equal else group.speed) * group.cores for group in groups)
         if self.problem.shared:
-            enough = cores >= float(self.least.max(initial=0.0)) - NEARLY
+            enough = cores >= float(self.least.max(initial=0.0)) - ROUNDING
             return self._checked(groups, held) if enough else None
-        if not groups or cores < float(self.cores.sum()) - NEARLY:
+        if not groups or cores < float(self.cores.sum()) - ROUNDING:
             return None
         room = np.array([group.cores for group in groups])
         return self._next(0, groups, room, np.full(len(self.problem.operators), np.inf), held)
@@ -239,9 +239,9 @@ class _Instances:
         costs, selectivities, possible = (
             np.broadcast_to(each[:, None], trial.shape) for each in (self.costs, self.selectivities, self.possible)
         )
-        may = reached(problem, search.conditions, costs, selectivities, trial, possible) >= search.least - NEARLY
-        may &= left.sum(axis=1) >= problem.cores[after].sum() - NEARLY
-        may &= left @ speeds >= self.cores[after].sum() - NEARLY
+        may = reached(problem, search.conditions, costs, selectivities, trial, possible) >= search.least - ROUNDING
+        may &= left.sum(axis=1) >= problem.cores[after].sum() - ROUNDING
+        may &= left @ speeds >= self.cores[after].sum() - ROUNDING
         for way in np.flatnonzero(may)[np.argsort(given[may], kind="stable")].tolist():
             held[:, row] = ways[way]
             found = self._next(at + 1, groups, left[way], trial[:, way], held)
@@ -256,8 +256,8 @@ class _Instances:
         speeds = np.array([group.speed for group in groups]) * float(self.problem.per_instance[row])
         free = np.array([float(group.fits[row]) for group in groups])
         if size > 0:
-            free = np.minimum(free, np.floor(room / size + NEARLY))
-        useful = np.maximum(1, np.ceil(self.full[row] / speeds - NEARLY)) if number is None else float(number)
+            free = np.minimum(free, np.floor(room / size + ROUNDING))
+        useful = np.maximum(1, np.ceil(self.full[row] / speeds - ROUNDING)) if number is None else float(number)
         most = np.minimum(free, useful).astype(np.int64)
         if math.prod((most + 1).tolist()) > WAYS:
             self.search.cut = True
@@ -269,14 +269,14 @@ class _Instances:
         counts = ways.sum(axis=1)
         if number is not None:
             return np.asarray(ways[counts == number])
-        found: Integers = ways[(counts == 1) | ((counts > 1) & (ways @ speeds - slowest < self.full[row] - NEARLY))]
+        found: Integers = ways[(counts == 1) | ((counts > 1) & (ways @ speeds - slowest < self.full[row] - ROUNDING))]
         return found
 
     def _checked(self, groups: Sequence[_Group], held: Integers) -> Deployment | None:
         """The plan, where all instances find room and links do not keep it below the throughput."""
         chosen = [part for group, each in zip(groups, held, strict=True) for part in group.shared_out(each)]
         plan = laid_out(self.problem, self.active, chosen)
-        if plan is None or score(self.problem, plan, self.search.conditions).mean < self.search.least - NEARLY:
+        if plan is None or score(self.problem, plan, self.search.conditions).mean < self.search.least - ROUNDING:
             return None
         return plan
 

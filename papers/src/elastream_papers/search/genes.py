@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from elastream.core.frames import Floats, Integers
 from elastream.policies.value_cost.problem import Conditions, Deployment, Problem
-from elastream_papers.search.offers import NEARLY, HostOffer, numbers_fixed, possible_rates, selected
+from elastream.units import ROUNDING
+from elastream_papers.search.offers import HostOffer, numbers_fixed, possible_rates, selected
 
 SPARE = 1.5
 """Genes for hosts to lease, over what the costliest alternates need: the budget that fixes a chromosome's length."""
@@ -67,7 +68,7 @@ class Genes:
         """Genes of hosts: of those leased, and as many as the costliest alternates need, on hosts of a mean size."""
         if not self.new:
             return len(self.leased)
-        sizes = [max(offer.speed * offer.type.cores, NEARLY) for offer in self.new]
+        sizes = [max(offer.speed * offer.type.cores, ROUNDING) for offer in self.new]
         most = self._cores(np.array([int(np.argmax(each)) for each in self._needs]))
         useful = int(np.ceil(SPARE * most.sum() / np.mean(sizes))) + self.operators
         room = max(0, self.problem.max_hosts - len(self.leased))
@@ -161,7 +162,7 @@ class Genes:
         instances = held.sum(axis=0)
         for position in chance.permutation(np.flatnonzero(offers >= 0)).tolist():
             each = speeds[offers[position]] * problem.per_instance
-            spare = np.minimum(held[position], np.floor(-missing / np.maximum(each, NEARLY) + NEARLY)).astype(np.int64)
+            spare = np.minimum(held[position], np.floor(-missing / np.maximum(each, ROUNDING) + ROUNDING)).astype(np.int64)
             spare = np.where(self.fixed < 0, np.clip(spare, 0, np.maximum(instances - 1, 0)), 0)
             held[position] -= spare
             instances -= spare
@@ -185,8 +186,8 @@ class Genes:
     def _open(self, missing: Floats, instances: Integers) -> NDArray[np.bool_]:
         """Operators that need more: all in need of cores where shared, else those that lack cores or an instance."""
         if self.problem.shared:
-            return np.full(self.operators, bool(missing.sum() > NEARLY or not instances.any()))
-        found = np.where(self.fixed >= 0, instances < self.fixed, (missing > NEARLY) | (instances == 0))
+            return np.full(self.operators, bool(missing.sum() > ROUNDING or not instances.any()))
+        found = np.where(self.fixed >= 0, instances < self.fixed, (missing > ROUNDING) | (instances == 0))
         return found & self.problem.placed
 
     def _filled(
@@ -203,11 +204,11 @@ class Genes:
         held = np.zeros(self.operators, dtype=np.int64) if begun is None else begun.copy()
         each, problem = self.every[offer], self.problem
         if problem.shared:
-            missing -= missing / max(float(missing.sum()), NEARLY) * each.speed * each.type.cores
+            missing -= missing / max(float(missing.sum()), ROUNDING) * each.speed * each.type.cores
             instances += 1
             return held
         while True:
-            row = self._drawn_operator(offer, held, np.where(open_for, np.maximum(missing, NEARLY), 0.0), chance)
+            row = self._drawn_operator(offer, held, np.where(open_for, np.maximum(missing, ROUNDING), 0.0), chance)
             if row is None or each.speed <= 0:
                 return held
             held[row] += 1
@@ -222,7 +223,7 @@ class Genes:
         each, problem = self.every[offer], self.problem
         cores = each.type.cores - float(held @ problem.cores)
         memory = each.type.memory - float(held @ problem.memory)
-        room = problem.placed & (problem.cores <= cores + NEARLY) & (problem.memory <= memory + NEARLY)
+        room = problem.placed & (problem.cores <= cores + ROUNDING) & (problem.memory <= memory + ROUNDING)
         return _drawn(weights * room, chance)
 
     def mutate(self, chromosomes: Integers, chance: np.random.Generator) -> None:

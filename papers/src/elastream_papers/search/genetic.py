@@ -25,8 +25,9 @@ from elastream.policies.value_cost.problem import (
     throughput,
     value_of,
 )
+from elastream.units import ROUNDING
 from elastream_papers.search.genes import Genes
-from elastream_papers.search.offers import NEARLY, coming, offers, possible_rates, reached, selected
+from elastream_papers.search.offers import coming, offers, possible_rates, reached, selected
 
 ELITE = 0.05
 """Part of the population that is kept as it is (p. 79)."""
@@ -148,7 +149,7 @@ def evolved(
     return Evolved(
         plan,
         score(problem, plan, conditions),
-        fitness.missing <= NEARLY,
+        fitness.missing <= ROUNDING,
         0 if start is None else int((fitness.best != start).sum()),
         search.generations_completed,
         search.generations_completed < min(settings.generations, fitness.gained + settings.patience),
@@ -184,7 +185,7 @@ class Fitness:
         self.cores: Floats = np.array([*(each.type.cores for each in genes.every), 0.0])
         nothing = Deployment((), (), np.zeros((0, genes.operators), dtype=np.int64))
         self.spent = cost_of(problem, nothing, conditions) if start is None else 0.0
-        dear = [each.cost for each in genes.every if each.cost > NEARLY]
+        dear = [each.cost for each in genes.every if each.cost > ROUNDING]
         self.change = WORTH * max(GAIN, problem.line.sigma * min(dear, default=0.0))
         self.linked = self._links_limit()
         self._worth()
@@ -256,11 +257,11 @@ class Fitness:
         possible = possible_rates(problem, self.conditions, selectivities)
         found = reached(problem, self.conditions, costs, selectivities, capacity, possible)
         if self.linked:
-            for row in np.flatnonzero(found >= self.least - NEARLY).tolist():
+            for row in np.flatnonzero(found >= self.least - ROUNDING).tolist():
                 found[row] = self._linked(plans[row], capacity[:, row])
         hosts = (offer >= 0).sum(axis=1)
         lacking += np.maximum(0, problem.min_hosts - hosts)
-        total: Floats = np.maximum(0.0, self.least - found - NEARLY) + lacking
+        total: Floats = np.maximum(0.0, self.least - found - ROUNDING) + lacking
         return total
 
     def _shared_cores(self, offer: Integers) -> Floats:
@@ -286,5 +287,5 @@ class Fitness:
         row = int(np.where(missing <= least, gains, -np.inf).argmax())
         if least < self.missing or gains[row] > self._gain:
             self.best, self.missing, self._gain = plans[row].copy(), least, float(gains[row])
-        if self.missing < self._counted[0] - GAIN or (self.missing <= NEARLY and self._gain > self._counted[1] + GAIN):
+        if self.missing < self._counted[0] - GAIN or (self.missing <= ROUNDING and self._gain > self._counted[1] + GAIN):
             self.gained, self._counted = iteration - 1, (self.missing, self._gain)

@@ -1,7 +1,4 @@
-"""What a plan can be made of - hosts to lease, and those that are leased - and the throughput of many plans at a time.
-
-Searches count hosts and instances of each offer and never build a plan that they do not return: `laid_out` does that.
-"""
+"""Offers of a plan, hosts to lease and leased ones, and the throughput of many plans at a time."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -13,6 +10,7 @@ from elastream.core.frames import Floats, Integers
 from elastream.core.hosts import HostType
 from elastream.errors import InputError
 from elastream.policies.value_cost.problem import Conditions, Deployment, Host, Problem, Score, cost_of, speeds_of
+from elastream.units import ROUNDING
 
 
 @dataclass(frozen=True)
@@ -34,8 +32,6 @@ class Optimum:
         return -math.inf if self.score is None else self.score.profit
 
 
-NEARLY = 1e-9
-"""Sums of decimal fractions: by how much a need may be above what there is, and a throughput below what is wanted."""
 MANY = 100_000
 """Instances that a host holds where they take none of it."""
 
@@ -63,7 +59,7 @@ def fits(problem: Problem, type: HostType) -> Integers:
     """Instances of each operator that a host of `type` can hold if it holds no other; shape (operators,)."""
     room = np.full(len(problem.operators), float(MANY))
     for needs, has in ((problem.cores, type.cores), (problem.memory, type.memory)):
-        room = np.minimum(room, np.floor(np.divide(has, needs, out=np.full_like(room, MANY), where=needs > 0) + NEARLY))
+        room = np.minimum(room, np.floor(np.divide(has, needs, out=np.full_like(room, MANY), where=needs > 0) + ROUNDING))
     return np.where(problem.placed, room, 0).astype(np.int64)
 
 
@@ -127,7 +123,7 @@ def alike(problem: Problem, types: Sequence[HostType]) -> bool:
         return True
     if not (sizes > 0).all():
         return False
-    enough = all(np.floor(type.cores / sizes[0] + NEARLY) * memory.max() <= type.memory + NEARLY for type in types)
+    enough = all(np.floor(type.cores / sizes[0] + ROUNDING) * memory.max() <= type.memory + ROUNDING for type in types)
     return bool((sizes == sizes[0]).all()) and enough
 
 
@@ -212,7 +208,7 @@ def least_capacity(problem: Problem, conditions: Conditions, costs: Floats, sele
     # The throughput is concave and piecewise linear in one capacity: halving finds the least to 2^-60 of the most.
     for _ in range(60):
         middle = (low + high) / 2
-        enough = reached(problem, conditions, prices, chosen, np.where(own, middle, np.inf), possible) >= least - NEARLY
+        enough = reached(problem, conditions, prices, chosen, np.where(own, middle, np.inf), possible) >= least - ROUNDING
         low, high = np.where(enough, low, middle), np.where(enough, middle, high)
     return np.where(problem.placed, high, 0.0)
 
@@ -233,7 +229,7 @@ def laid_out(
         held = np.zeros((count, len(problem.operators)), dtype=np.int64)
         cores, memory = np.full(count, offer.type.cores), np.full(count, offer.type.memory)
         for operator in _in_turn(problem, instances, by_size=not even):
-            room = (cores >= problem.cores[operator] - NEARLY) & (memory >= problem.memory[operator] - NEARLY)
+            room = (cores >= problem.cores[operator] - ROUNDING) & (memory >= problem.memory[operator] - ROUNDING)
             if not room.any():
                 return None
             host = int(room.argmax())
@@ -251,6 +247,6 @@ def _in_turn(problem: Problem, instances: Integers, *, by_size: bool) -> Iterato
     turns = [
         ((number + 0.5) / count, operator) for operator, count in enumerate(instances.tolist()) for number in range(count)
     ]
-    sizes = (problem.cores + problem.memory * NEARLY) * by_size
+    sizes = (problem.cores + problem.memory * ROUNDING) * by_size
     for _, operator in sorted(turns, key=lambda turn: (-sizes[turn[1]], turn)):
         yield operator

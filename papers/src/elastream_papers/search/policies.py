@@ -11,9 +11,9 @@ from elastream.errors import InputError
 from elastream.policies.value_cost.greedy import deployed, enduring
 from elastream.policies.value_cost.policy import Answer, Asked, Centralised, ValueCost, answered
 from elastream.policies.value_cost.problem import score
+from elastream.units import ROUNDING
 from elastream_papers.search.exhaustive import exhausted
 from elastream_papers.search.genetic import GeneticSettings, evolved
-from elastream_papers.search.offers import NEARLY
 from elastream_papers.search.proven import optimum
 
 
@@ -120,7 +120,7 @@ def _bred(asked: Asked, settings: GeneticSettings) -> Answer:
     """
     problem, conditions, now = asked.read.problem, asked.read.conditions, asked.read.deployment
     goal, reached = problem.goal, score(problem, now, conditions).mean
-    adapting, least = asked.round > 0 or reached >= goal.lowest - NEARLY, goal.throughput
+    adapting, least = asked.round > 0 or reached >= goal.lowest - ROUNDING, goal.throughput
     if asked.round and reached > goal.lowest:
         if reached < goal.throughput + goal.tolerance and not asked.due:
             return answered(asked, now)

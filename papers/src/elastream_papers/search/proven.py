@@ -22,8 +22,8 @@ import numpy as np
 
 from elastream.core.frames import Floats, Integers
 from elastream.policies.value_cost.problem import Conditions, Deployment, Problem, cost_of, profit_of, score, value_of
+from elastream.units import ROUNDING
 from elastream_papers.search.offers import (
-    NEARLY,
     HostOffer,
     Optimum,
     alike,
@@ -203,7 +203,7 @@ class LinearModel:
             for need_of, has in ((problem.cores, offer.type.cores), (problem.memory, offer.type.memory)):
                 if (need_of[placed] > 0).any() and math.isfinite(has):
                     parts = [float(need_of[row] / has) * self.held[row, k] for row in placed]
-                    model.add_linear_constraint(sum(parts) <= (1 + NEARLY) * self.hosts[k])
+                    model.add_linear_constraint(sum(parts) <= (1 + ROUNDING) * self.hosts[k])
         self._leaves(taken)
 
     def _leaves(self, taken: Sequence[Sequence["Variable"]]) -> None:
@@ -212,7 +212,7 @@ class LinearModel:
         Where what could reach one is a choice, the part times that is relaxed to its convex hull (McCormick's envelope).
         """
         rows = [row for row in self.problem.outputs.tolist() if self.most[row] > 0]
-        varies = [row for row in rows if self.most[row] - self.fewest[row] > self.most[row] * NEARLY]
+        varies = [row for row in rows if self.most[row] - self.fewest[row] > self.most[row] * ROUNDING]
         possible = self._flow(at_most=False) if varies else []
         parts = []
         for row in rows:
@@ -365,7 +365,7 @@ class _Proof:
         if plan is None:
             return False
         scored = score(self.problem, plan, self.conditions)
-        if scored.mean < self.least - NEARLY:
+        if scored.mean < self.least - ROUNDING:
             return False
         if scored.profit > self.profit:
             self.best, self.profit = plan, scored.profit

@@ -21,9 +21,10 @@ from elastream.simulator.pool import SimulatedHosts
 from elastream.simulator.settings import Settings
 from elastream.simulator.sources import Source
 from elastream.simulator.stations import Items, Station
+from elastream.units import ROUNDING
 from elastream_papers.tasks.settings import TaskSettings
 from elastream_papers.tasks.shared_hosts import SharedHosts, background_of, shared_hosts
-from elastream_papers.tasks.station import DUST, TaskStation, mean_of_both
+from elastream_papers.tasks.station import TaskStation, mean_of_both
 
 STEPS = 20
 """Time steps per monitoring period."""
@@ -123,9 +124,9 @@ class TaskNetwork(QueueNetwork):
             cores = np.bincount(at, wanted, hosts)
             link = np.bincount(placed.wire, wanted / placed.cost * placed.carried, links)
             before = by_cores, by_link
-            by_cores = np.minimum(1.0, np.divide(placed.room * lasts, cores, out=np.ones(hosts), where=cores > DUST))
-            by_link = np.minimum(1.0, np.divide(placed.link * lasts, link, out=np.ones(links), where=link > DUST))
-            if max(np.abs(by_cores - before[0]).max(), np.abs(by_link - before[1]).max()) < DUST:
+            by_cores = np.minimum(1.0, np.divide(placed.room * lasts, cores, out=np.ones(hosts), where=cores > ROUNDING))
+            by_link = np.minimum(1.0, np.divide(placed.link * lasts, link, out=np.ones(links), where=link > ROUNDING))
+            if max(np.abs(by_cores - before[0]).max(), np.abs(by_link - before[1]).max()) < ROUNDING:
                 break
         else:
             _, served = self._flow(placed, queues, entering, most, np.minimum(by_cores[at], by_link[placed.wire]))
@@ -147,7 +148,7 @@ class TaskNetwork(QueueNetwork):
         # Records finished within the step free room; estimated by those of the last step.
         passed = max(0.0, sum(self.before[number]) - under_way)
         room = 0.0 if self.changing else max(0.0, self.settings.pending * len(members) - under_way + passed)
-        return min(1.0, room / every) if every > DUST else 1.0
+        return min(1.0, room / every) if every > ROUNDING else 1.0
 
     def _in_time(
         self,
@@ -169,7 +170,7 @@ class TaskNetwork(QueueNetwork):
         limits = [self.settings.pending * len(members) for members, _ in self.groups]
         every = [sum(waiting[name][0] for name in members) for members, _ in self.groups]
         most_parts = [
-            min(1.0, limit * lasts / away / amount) if amount > DUST else 1.0
+            min(1.0, limit * lasts / away / amount) if amount > ROUNDING else 1.0
             for limit, amount in zip(limits, every, strict=True)
         ]
 
@@ -178,7 +179,7 @@ class TaskNetwork(QueueNetwork):
             served, _ = self._served(placed, queues, entering, most, lasts, self.scale)
             left = self._left(placed, queues, entering, served)
             return all(
-                left[number] + factor * part * amount * away / lasts <= limit * (1 + DUST)
+                left[number] + factor * part * amount * away / lasts <= limit * (1 + ROUNDING)
                 for number, (part, amount, limit) in enumerate(zip(most_parts, every, limits, strict=True))
             )
 
@@ -256,14 +257,14 @@ class TaskNetwork(QueueNetwork):
             station.loose = 0.0
             got, done = came * placed.shares[rows], served[rows]
             have = crew.queued + got
-            mean = births / came if came > DUST else now
-            old = np.divide(crew.queued * crew.born + got * mean, have, out=np.full(have.size, now), where=have > DUST)
+            mean = births / came if came > ROUNDING else now
+            old = np.divide(crew.queued * crew.born + got * mean, have, out=np.full(have.size, now), where=have > ROUNDING)
             total = float(done.sum())
             before = float(have.sum())
             crew.queued, crew.born = np.maximum(0.0, have - done), old
             seconds = done * placed.cost[rows]
-            crew.busy += seconds / max(station.operator.cores, DUST)
-            if total > DUST:
+            crew.busy += seconds / max(station.operator.cores, ROUNDING)
+            if total > ROUNDING:
                 work = float(seconds.sum()) / total
                 # Little's law: the wait is the queue over the throughput.
                 waited = (before - total) / total * lasts + work

@@ -15,8 +15,9 @@ from elastream.core.frames import Floats, Integers
 from elastream.dataflow.graph import Graph
 from elastream.dataflow.operators import Edge
 from elastream.simulator.pool import SimulatedHosts
+from elastream.units import ROUNDING
 from elastream_papers.tasks.settings import Background, TaskSettings
-from elastream_papers.tasks.station import DUST, TaskStation
+from elastream_papers.tasks.station import TaskStation
 
 
 @dataclass(frozen=True)
@@ -74,7 +75,7 @@ def shared_hosts(
     speed = pool.speeds(now)[at] if len(pool) else np.ones(host.size)
     up = pool.up[at]
     shares = np.concatenate([station.shares for station in tasks])
-    cost = np.concatenate([np.maximum(s.work * s.efforts, DUST) for s in tasks]) / speed
+    cost = np.concatenate([np.maximum(s.work * s.efforts, ROUNDING) for s in tasks]) / speed
     limit = np.where(up, np.concatenate([np.full(len(s.crew), s.operator.cores) for s in tasks]), 0.0)
     machine, link = _links(settings, pool, hosts)
     wire = machine[at]
@@ -106,7 +107,7 @@ def shared_hosts(
     if settings.background:
         taken, sent = background_of(settings, [lease.host for lease in pool.leases])
         cores = np.maximum(0.0, cores - taken)
-        link = np.maximum(DUST, link - np.bincount(machine, sent, link.size))
+        link = np.maximum(ROUNDING, link - np.bincount(machine, sent, link.size))
     room = np.where(pool.up[:hosts], cores, 0.0) * settings.delivered
     return SharedHosts(
         slices, host, cost, limit, wire, carried, room, link, shares, travelled, max(arrived.values(), default=0.0)

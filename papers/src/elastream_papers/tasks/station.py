@@ -6,10 +6,8 @@ from numpy.typing import NDArray
 from elastream.core.frames import Floats
 from elastream.dataflow.operators import Operator
 from elastream.simulator.stations import Station
+from elastream.units import ROUNDING
 from elastream_papers.tasks.settings import TaskSettings
-
-DUST = 1e-9
-"""Smaller amounts of records or core-seconds are rounding error, treated as 0."""
 
 
 class TaskStation(Station):
@@ -70,4 +68,4 @@ class TaskStation(Station):
 def mean_of_both(weight: float, value: float, more: float, more_sum: float) -> float:
     """Mean over `weight` records with mean `value` and `more` records with sum `more_sum`; 0 for no records."""
     total = weight + more
-    return (weight * value + more_sum) / total if total > DUST else 0.0
+    return (weight * value + more_sum) / total if total > ROUNDING else 0.0

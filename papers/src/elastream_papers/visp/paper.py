@@ -1,7 +1,6 @@
-"""Figures printed in the VISP paper: its Tables 3 to 6, for comparison with ours.
+"""Figures printed in the VISP paper (Hochreiner et al., PeerJ CS 2017): Tables 3 to 6.
 
-From "Cost-efficient enactment of stream processing topologies" (Hochreiner et al., PeerJ CS 2017). A row gives BTU10, BTU30
-and BTU60 of the BTU-based approach, then the threshold-based one: a single value where it does not depend on the BTU.
+A row gives BTU10, BTU30 and BTU60, then the threshold: a single value if it does not depend on the BTU.
 """
 
 from collections.abc import Mapping

@@ -12,7 +12,7 @@ from elastream.core.observation import Observation
 from elastream.core.wording import counted
 from elastream.policies.common.billing import due_back
 from elastream.policies.common.measures import capacity, host_capacity, spread, tasks_on
-from elastream.units import format_duration
+from elastream.units import ROUNDING, format_duration
 
 THREADS = 64
 """Most threads of an operator that waits."""
@@ -68,7 +68,7 @@ def lease_missing(
         if equal:
             slots, least = observation.cores.slots(there)
             short = (need / min(least, kind.slot) - slots) / kind.width
-        by_need = math.ceil(short - 1e-9) + spare
+        by_need = math.ceil(short - ROUNDING) + spare
     if max(lacking, by_need) <= 0:
         return []
     why = f"at least {counted(context.min_hosts, 'host')}"
@@ -160,5 +160,5 @@ def threads(observation: Observation, operator: str, occupied: float, most: floa
     """Threads of an operator that waits, of which `occupied` in all its stage's tasks are to fill `most`."""
     stage = observation.context.layout.stage_of[operator]
     wide = 1.0 if stage.name == operator else float(observation.composition.parallelism.get(stage.name, 1))
-    wanted = max(1, math.ceil(occupied / wide / most - 1e-9))
+    wanted = max(1, math.ceil(occupied / wide / most - ROUNDING))
     return min(wanted, THREADS if limit is None else limit)

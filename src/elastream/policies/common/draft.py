@@ -19,9 +19,9 @@ from elastream.core.observation import Observation
 from elastream.core.task_id import TaskId
 from elastream.dataflow.stages import Unit
 from elastream.policies.common.placement import balance
+from elastream.units import ROUNDING
 
 # Needs are sums of decimal fractions: rounding must not exclude a host that fits exactly.
-TOLERANCE = 1e-9
 
 TAKES_INSTANCES = (HostState.RUNNING, HostState.REQUESTED, HostState.STARTING)
 
@@ -162,7 +162,7 @@ class Draft:
         room = np.minimum(
             free_cores / cores if cores > 0 else everywhere, free_memory / memory if memory > 0 else everywhere
         )
-        room = np.where(np.abs(room - 1) < TOLERANCE, 1.0, room)
+        room = np.where(np.abs(room - 1) < ROUNDING, 1.0, room)
         return np.where(self.closed, 0.0, room)
 
     def mark(self) -> int:
@@ -182,7 +182,7 @@ class Draft:
     @property
     def floats(self) -> bool:
         """Whether the floating instances fit on all open hosts together; True without any."""
-        return not any(self.floating.values()) or (not self.closed.all() and self.crowding <= TOLERANCE)
+        return not any(self.floating.values()) or (not self.closed.all() and self.crowding <= ROUNDING)
 
     @property
     def crowding(self) -> float:
@@ -242,7 +242,7 @@ class Draft:
         fitting = [
             type
             for type in self.observation.context.host_types.values()
-            if only in (None, type.name) and type.cores >= cores - TOLERANCE and type.memory >= memory - TOLERANCE
+            if only in (None, type.name) and type.cores >= cores - ROUNDING and type.memory >= memory - ROUNDING
         ]
         return min(fitting, key=lambda t: (t.price / (t.billing.unit * t.cores * t.speed), t.name), default=None)
 

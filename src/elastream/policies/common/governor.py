@@ -10,6 +10,7 @@ from typing import TypeAlias
 import numpy as np
 
 from elastream.core.frames import Floats
+from elastream.units import ROUNDING
 
 FIRST_ALLOWANCE = 100
 """Most records of the first batch: 5 s of one core at 50 ms per record, and twelve doublings below 400,000."""
@@ -23,7 +24,7 @@ APART = 1.1
 TRIAL = 1.25
 """Growth of the next full batch if all recent ones had about the same size, to measure the cost of a record."""
 
-IN_TIME = 1 - 1e-9
+IN_TIME = 1 - ROUNDING
 """Part of `batch_seconds` within which a batch is in time, however sums are rounded."""
 
 Batch: TypeAlias = tuple[int, float]

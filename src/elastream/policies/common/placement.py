@@ -13,6 +13,7 @@ from elastream.core.frames import Floats, Integers
 from elastream.core.metrics import Metric
 from elastream.core.observation import Observation
 from elastream.policies.common.measures import host_capacity
+from elastream.units import ROUNDING
 
 PREFERENCE = 0.002
 """Fraction of the highest load by which an exchange of tasks must beat a single move, and any step no step."""
@@ -126,7 +127,7 @@ def _step(at: Integers, load: Floats, cores: Floats, total: Floats) -> tuple[int
     """The (task, host) move from the fullest possible giver to the emptiest possible receiver; None if balanced."""
     givers = np.lexsort((total / cores, load / cores))[::-1]
     receivers = np.lexsort((total / cores, (load + 1) / cores))
-    mean = load.sum() / cores.sum() + 1e-9
+    mean = load.sum() / cores.sum() + ROUNDING
     for giver in givers[load[givers] / cores[givers] > mean].tolist():
         for receiver in receivers[receivers != giver].tolist():
             alike = load[giver] / cores[giver] * cores[receiver]

@@ -24,13 +24,12 @@ from elastream.dataflow.stages import Layout
 from elastream.errors import CloudError, DataflowError, InputError
 from elastream.loads.pattern import counts
 from elastream.recording.recorder import Recording
+from elastream.units import ROUNDING
 
 TARGET_UTILISATION = 0.7
 """Part of a host's cores that work is to fill: the default of Flink's autoscaler (`job.autoscaler.utilization.target`)."""
 MOST_WINDOWS = 500_000
 """Windows that a load is divided into to find its peak; a longer load has longer ones."""
-NEARLY = 1e-9
-"""Sums of decimal fractions: rounding must not cost a host."""
 
 At: TypeAlias = Literal["peak", "mean"]
 Costs: TypeAlias = Mapping[str, tuple[float | None, float | None]]
@@ -143,11 +142,11 @@ def for_cores(
     Fused, tasks share their hosts' cores, and a stage is as wide as the hosts have slots.
     """
     if not layout.apart:
-        hosts = max(1, math.ceil(math.fsum(cores.values()) / (type.cores * type.speed * utilisation) - NEARLY))
+        hosts = max(1, math.ceil(math.fsum(cores.values()) / (type.cores * type.speed * utilisation) - ROUNDING))
         return Provision(hosts, filled(layout, type, hosts, cores))
     needed = {
         operator.name: max(
-            1, math.ceil(cores.get(operator.name, 0.0) / (_own(operator) * type.speed * utilisation) - NEARLY)
+            1, math.ceil(cores.get(operator.name, 0.0) / (_own(operator) * type.speed * utilisation) - ROUNDING)
         )
         for operator in _placed(layout)
     }
@@ -219,8 +218,8 @@ class Work:
         while len(self._past) > 2 and self._past[1][0] <= begin:
             self._past.popleft()
         (before, had), (after, has) = self._past[0], self._past[1]
-        at = had + (has - had) * min(1.0, (begin - before) / max(after - before, NEARLY))
-        self._peak = max(self._peak, (self._arrived - at) / max(time - begin, NEARLY))
+        at = had + (has - had) * min(1.0, (begin - before) / max(after - before, ROUNDING))
+        self._peak = max(self._peak, (self._arrived - at) / max(time - begin, ROUNDING))
 
     def observed(self, observation: Observation) -> None:
         """Take an observation of a run that goes on."""
@@ -253,7 +252,7 @@ class Work:
             return None
         rate = self._arrived / self._known if at == "mean" else self._peak
         cores = rate * self._cores / self._records
-        hosts = max(1, math.ceil(cores / (type.cores * type.speed * utilisation) - NEARLY))
+        hosts = max(1, math.ceil(cores / (type.cores * type.speed * utilisation) - ROUNDING))
         return Provision(hosts, rate=rate, cores=cores)
 
 
@@ -324,7 +323,7 @@ class _Room:
         self.cores, self.memory = type.cores, type.memory
 
     def takes(self, operator: Operator) -> bool:
-        if operator.cores > self.cores + NEARLY or operator.memory > self.memory + NEARLY:
+        if operator.cores > self.cores + ROUNDING or operator.memory > self.memory + ROUNDING:
             return False
         self.cores -= operator.cores
         self.memory -= operator.memory
@@ -344,7 +343,7 @@ def _packed(layout: Layout, type: HostType, instances: Mapping[str, int]) -> int
     by_name = layout.graph.by_name
     for name in sorted(instances, key=lambda each: (-by_name[each].cores, -by_name[each].memory)):
         operator = by_name[name]
-        if operator.cores > type.cores + NEARLY or operator.memory > type.memory + NEARLY:
+        if operator.cores > type.cores + ROUNDING or operator.memory > type.memory + ROUNDING:
             raise CloudError(
                 f"operator {name!r} needs {operator.cores:g} cores and {operator.memory:g} MB for one instance; a host of "
                 f"type {type.name!r} has {type.cores:g} and {type.memory:g}: declare fewer `cores` for it, or larger hosts"

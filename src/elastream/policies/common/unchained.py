@@ -26,11 +26,12 @@ from elastream.policies.common.billing import due_back
 from elastream.policies.common.draft import Draft
 from elastream.policies.common.measures import mean_and_least, speeds_by_operator
 from elastream.policies.common.sizing import WITHIN
+from elastream.units import ROUNDING
 
 ENOUGH = 100.0
 """Records from which their mean cost is taken: it is off by a tenth where single ones vary by their mean."""
-NEARLY = 1e-5
-"""Cores that sums of decimal fractions may be off by."""
+CORE_TOLERANCE = 1e-5
+"""Error of sums of cores."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +45,7 @@ class CoreNeed:
 
     def instances(self, utilisation: float) -> int:
         """Instances filled to `utilisation`, at least one."""
-        return max(1, math.ceil((self.cores + self.drain) / (self.per_instance * utilisation) - 1e-9))
+        return max(1, math.ceil((self.cores + self.drain) / (self.per_instance * utilisation) - ROUNDING))
 
 
 def needs_of(
@@ -121,10 +122,10 @@ def may_reduce(
     taken = sum((instances[unit.name] - surplus.get(unit.name, 0)) * unit.cores for unit in units)
     whole, least = observation.usable_cores
     free = whole - taken
-    if not least <= free + NEARLY:
+    if not least <= free + CORE_TOLERANCE:
         return False
     running = (observation.leases[host] for host in observation.usable)
-    return any(lease.type.cores <= free + NEARLY and due_back(lease, observation.time, pace) for lease in running)
+    return any(lease.type.cores <= free + CORE_TOLERANCE and due_back(lease, observation.time, pace) for lease in running)
 
 
 def enlarge(
@@ -258,7 +259,7 @@ def _surplus(draft: Draft, unit: Unit, surplus: Mapping[str, int], without: str 
         room = draft.free_cores[draft.row(host)]
         for task in draft.tasks_on(host):
             other = draft.unit_of(task)
-            if other.name in others and room + other.cores >= unit.cores - 1e-9:
+            if other.name in others and room + other.cores >= unit.cores - ROUNDING:
                 return task
     return None
 

@@ -17,6 +17,7 @@ from elastream.policies.e2df.columns import Booleans, Snapshot, ranks
 from elastream.policies.e2df.operators import Proposals
 from elastream.sharing.holder import Holder, claim
 from elastream.sharing.messages import Claim
+from elastream.units import ROUNDING
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +113,7 @@ def grant(snapshot: Snapshot, proposals: Proposals, tokens: Floats) -> Grants:
     late = ranks(proposals.host[asks]) >= snapshot.free[proposals.host[asks]]
     refusals[asks[late]] = Refusal.TAKEN
     alive = order[refusals[order] == Refusal.GRANTED]
-    dear = ranks(application[alive]) >= np.floor(tokens[application[alive]] + 1e-9)
+    dear = ranks(application[alive]) >= np.floor(tokens[application[alive]] + ROUNDING)
     refusals[alive[dear]] = Refusal.TOKENS
     return Grants(proposals, refusals)
 

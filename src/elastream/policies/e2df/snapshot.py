@@ -13,9 +13,7 @@ from elastream.core.metrics import Metric, Rows
 from elastream.core.observation import Observation
 from elastream.policies.common.measures import host_capacity, tasks_on
 from elastream.policies.e2df.columns import Applications, LeasedHosts, Operators, Replicas, Snapshot, identities
-
-NEARLY = 1e-9
-"""Needs are sums of decimal fractions: rounding must not cost a slot."""
+from elastream.units import ROUNDING
 
 
 def snapshot_of(observation: Observation) -> Snapshot:
@@ -98,7 +96,7 @@ def _fitting(kind: HostType, cores: float, memory: float, used: tuple[float, flo
     """Instances of that size that fit beside what is used; inf where they need nothing."""
     room = [(kind.cores - used[0]) / cores] if cores > 0 else []
     room += [(kind.memory - used[1]) / memory] if memory > 0 else []
-    return math.floor(min(room) + NEARLY) if room else math.inf
+    return math.floor(min(room) + ROUNDING) if room else math.inf
 
 
 def _slots(observation: Observation, leases: Mapping[str, Lease]) -> Integers:

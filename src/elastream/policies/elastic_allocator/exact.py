@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike
 
 from elastream.core.frames import Floats, Integers
 from elastream.errors import InputError
+from elastream.units import ROUNDING
 
 if TYPE_CHECKING:
     from ortools.sat.python.cp_model import CpModel, IntVar, LinearExpr
@@ -53,7 +54,7 @@ def pack(weights: ArrayLike, capacities: ArrayLike | int, *, seconds: float = 10
     loads, sizes = _checked(weights, capacities)
     place = packed_greedily(loads, sizes)
     value, least = _busiest(loads, sizes, place), max(loads.sum() / sizes.sum(), loads.max(initial=0.0) / sizes.max())
-    if value <= least * (1 + 1e-9):
+    if value <= least * (1 + ROUNDING):
         return Proven(place, value, value, True)
     from ortools.sat.python import cp_model
 

@@ -15,11 +15,10 @@ from numpy.typing import ArrayLike
 from elastream.core.frames import Floats, Integers
 from elastream.errors import InputError
 from elastream.policies.elastic_allocator.exact import columns
+from elastream.units import ROUNDING
 
 LIGHT, HEAVY = 0.4, 0.8
 """Utilisation below which a host is light, and from which it is heavy (paper, section IV-D)."""
-ALIKE = 1e-9
-"""Smaller differences of the objective are rounding error, treated as 0."""
 BY_USE = 1e12
 """Weight of utilisation relative to deviation for Objective.UTILISATION, which makes the order lexicographic."""
 BEYOND = 1e15
@@ -141,12 +140,12 @@ def _match(
                 for k in range(kinds):
                     part, before = wants[i, k] * inverse[h, k], used[h, k]
                     after = before + part
-                    fits = fits and (after <= most + ALIKE or part == 0)
+                    fits = fits and (after <= most + ROUNDING or part == 0)
                     if k >= scored:
                         continue
                     worth += hosts * part * (before + after) - part * (2 * totals[k] + part)
                     gained += min(1.0, after) - min(1.0, before)
-                if utilise and gained > ALIKE:
+                if utilise and gained > ROUNDING:
                     worth -= BY_USE * gained
                 if fits and (level[h] < lowest or worth < best - 1e-15):
                     best, lowest, chosen = worth, level[h], h
@@ -185,7 +184,7 @@ def _improve(
             if tried + hosts + tasks > left:
                 return tried
             a = place[i]
-            best, chosen, other = -ALIKE, -1, -1
+            best, chosen, other = -ROUNDING, -1, -1
             tried += hosts
             for h in range(hosts):
                 if h != a and _fits(wants[i], load[h], sizes[h], most):
@@ -243,7 +242,7 @@ def _search(
         tried += _improve(wants, held, sizes, at, most, trials - tried, utilise, scored)
         idle += 1
         worth = _worth(held, sizes, most, utilise, scored)
-        if worth < best - ALIKE:
+        if worth < best - ROUNDING:
             best, idle = worth, 0
             place[:] = at
             load[:] = held
@@ -257,7 +256,7 @@ def _search(
 def _fits(want: Floats, load: Floats, size: Floats, most: float) -> bool:
     fits = True
     for k in range(want.size):
-        fits = fits and (want[k] <= 0 or load[k] + want[k] <= most * size[k] + ALIKE)
+        fits = fits and (want[k] <= 0 or load[k] + want[k] <= most * size[k] + ROUNDING)
     return fits
 
 
@@ -274,7 +273,7 @@ def _worth(load: Floats, sizes: Floats, most: float, utilise: bool, scored: int)
             total += u
             squares += u * u
             used += min(1.0, u) if k < scored else 0.0
-            worth += BEYOND * max(0.0, u - most - ALIKE)
+            worth += BEYOND * max(0.0, u - most - ROUNDING)
         worth += hosts * squares - total * total if k < scored else 0.0
     return worth - BY_USE * np.round(used, 9) if utilise else worth
 
@@ -293,7 +292,7 @@ def _least_used(used: Floats, level: Integers, scored: int, most: float) -> int:
     for h in range(level.size):
         full = False
         for k in range(scored, used.shape[1]):
-            full = full or used[h, k] >= most - ALIKE
+            full = full or used[h, k] >= most - ROUNDING
         busy = used[h, :scored].max()
         if (crowded, lowest, best) > (full, level[h], busy):
             chosen, best, lowest, crowded = h, busy, level[h], full
@@ -313,4 +312,4 @@ def _shifted(
         shift = more - less
         change += hosts * (more * (2 * there + more) - less * (2 * here - less)) - shift * (2 * totals[k] + shift)
         used += min(1.0, there + more) - min(1.0, there) + min(1.0, here - less) - min(1.0, here)
-    return change - BY_USE * used if utilise and abs(used) > ALIKE else change
+    return change - BY_USE * used if utilise and abs(used) > ROUNDING else change

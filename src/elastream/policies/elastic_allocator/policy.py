@@ -22,8 +22,9 @@ from elastream.core.plant import Plan, Policy
 from elastream.errors import InputError
 from elastream.policies.common.measures import TICK, host_capacity
 from elastream.policies.elastic_allocator.exact import deviation
-from elastream.policies.elastic_allocator.matching import ALIKE, Objective, allocate, utilisation
+from elastream.policies.elastic_allocator.matching import Objective, allocate, utilisation
 from elastream.policies.static import missing_hosts, places_only
+from elastream.units import ROUNDING
 
 SETTLES = 10.0
 """Seconds after a change of places from which measurements are of the new ones, where a batch has begun since."""
@@ -175,7 +176,7 @@ class ElasticAllocator(Policy):
         np.add.at(after, then, needs)
         gained = utilisation(after, sizes) - utilisation(before, sizes)
         was, will_be = deviation(before, sizes), deviation(after, sizes)
-        return gained > ALIKE or (gained > -ALIKE and will_be < (1 - self.worth) * was and was - will_be > LEAST)
+        return gained > ROUNDING or (gained > -ROUNDING and will_be < (1 - self.worth) * was and was - will_be > LEAST)
 
 
 def _takes(observation: Observation, host: str) -> bool:

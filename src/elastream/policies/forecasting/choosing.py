@@ -18,7 +18,7 @@ from elastream.dataflow.key_table import KeyTable, KeyTables, Selection
 from elastream.errors import InputError
 from elastream.policies.forecasting.selection import Selector
 from elastream.recording.directory import RunDirectory
-from elastream.recording.key_tables import KeyTableLog
+from elastream.recording.key_table_log import KeyTableLog
 from elastream.recording.observer import Ending, Header
 
 

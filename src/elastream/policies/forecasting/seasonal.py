@@ -22,6 +22,7 @@ from elastream.core.frames import Floats
 from elastream.core.metrics import Metric, Rows
 from elastream.errors import EnvironmentProblem, InputError
 from elastream.policies.forecasting.series import QUANTILES, Ahead, Book, Outlook, SeriesOf, TimeSeries, flat
+from elastream.units import ROUNDING
 
 DAY, WEEK = 86_400.0, 7 * 86_400.0
 LEAST = 12
@@ -139,7 +140,7 @@ class BackTested:
         for group, members in _grouped(pasts).items():
             longest = max((pasts[each] for each in members), key=len)
             known = chosen.get(group)
-            if _varies(longest) and longest.size >= LEAST and (known is None or ahead.start >= known.until - 1e-9):
+            if _varies(longest) and longest.size >= LEAST and (known is None or ahead.start >= known.until - ROUNDING):
                 chosen[group] = self._choose(longest, ahead)
         outlooks = {each: _outlook(past, ahead, chosen.get(_group(each)), each) for each, past in pasts.items()}
         return outlooks, chosen
@@ -151,7 +152,7 @@ class BackTested:
         known = np.flatnonzero(~np.isnan(past))
         if not known.size:
             return np.array([] if math.isnan(series.newest) else [series.newest])
-        behind = math.floor(ahead.start / series.width + 1e-9) - math.floor(series.end / series.width + 1e-9)
+        behind = math.floor(ahead.start / series.width + ROUNDING) - math.floor(series.end / series.width + ROUNDING)
         past = np.append(past[known[0] :], np.full(min(max(0, behind), MOST), math.nan))  # nothing was measured since
         places, known = np.arange(past.size), np.flatnonzero(~np.isnan(past))
         return np.interp(places, known, past[known])
@@ -166,7 +167,7 @@ class BackTested:
             if cut < least:
                 continue
             error = _error(method, past, cut, origins, ahead.steps)
-            if not math.isnan(error) and (best is None or error < best[0] * (1 - 1e-9)):
+            if not math.isnan(error) and (best is None or error < best[0] * (1 - ROUNDING)):
                 best = error, name, method, least
         assert best is not None, "the last value is always tried, and errs by a finite amount"
         until = ahead.start + GROWN * past.size * ahead.seconds

@@ -23,6 +23,7 @@ import numpy as np
 from elastream.core.frames import Floats, Integers
 from elastream.dataflow.graph import Graph
 from elastream.errors import EnvironmentProblem, InputError
+from elastream.units import ROUNDING
 
 HIDDEN = 70
 """Neurons of the one hidden layer (p. 52)."""
@@ -33,8 +34,6 @@ PACE = 0.01
 """Step of Adam: ten times its usual one, since an hour of a customer is a short vector and STOP ends early."""
 EPOCHS = 500
 """Most epochs; STOP ends before."""
-TIE = 1e-9
-"""Percentage points of MAPE within which two methods are equally good: rounding, nothing else."""
 FAR = 1e3
 """Standard deviations beyond which an input says nothing more: sigmoids are flat long before."""
 LEAST = 1e-6
@@ -183,13 +182,13 @@ def _layer(given: Any) -> tuple[Floats, Floats]:
 def best(errors: Floats) -> Integers:
     """The oracle: number of the method with the least error, over the last axis; of equal ones the first."""
     least = errors.min(axis=-1, keepdims=True)
-    return np.asarray((errors <= least + TIE).argmax(axis=-1))
+    return np.asarray((errors <= least + ROUNDING).argmax(axis=-1))
 
 
 def agreement(errors: Floats, chosen: Integers) -> float:
     """Part of the rows of `errors`, shape (n, methods), in which the chosen method was a best one."""
     mine = np.take_along_axis(errors, chosen[:, None], axis=1)[:, 0]
-    return float((mine <= errors.min(axis=1) + TIE).mean())
+    return float((mine <= errors.min(axis=1) + ROUNDING).mean())
 
 
 def excess(errors: Floats, chosen: Integers) -> float:

@@ -14,6 +14,7 @@ import numpy as np
 from elastream.core.frames import Floats
 from elastream.core.metrics import Metric, Rows
 from elastream.core.observation import Observation
+from elastream.units import ROUNDING
 
 KEPT = 1024
 """Bins of the finest part of a series: three and a half days of five minutes, so that two days can be compared."""
@@ -23,8 +24,6 @@ PARTS = 3
 """Parts of different width: at five minutes 3.5 days, 28 days more, and 227 days more, in 24 kB."""
 QUANTILES = (0.1, 0.5, 0.9)
 """Quantiles that forecasts have."""
-NEARLY = 1e-9
-"""Times are sums of decimal fractions: rounding must not open another bin."""
 
 
 class SeriesOf(NamedTuple):
@@ -67,7 +66,7 @@ class TimeSeries:
 
     def at(self, time: float) -> float:
         """Mean of the bin that `time` is in; NaN where it is not one of the finest part."""
-        row = math.floor(time / self.width + NEARLY) - self.first
+        row = math.floor(time / self.width + ROUNDING) - self.first
         return float(self.means[row]) if 0 <= row < self.means.size else math.nan
 
     def extended(self, times: Iterable[float], values: Iterable[float]) -> "TimeSeries":
@@ -75,7 +74,9 @@ class TimeSeries:
         found = self
         for time, value in zip(times, values, strict=True):
             if not math.isnan(value):
-                found = replace(found._add(max(0, math.ceil(time / self.width - NEARLY) - 1), value), latest=(time, value))
+                found = replace(
+                    found._add(max(0, math.ceil(time / self.width - ROUNDING) - 1), value), latest=(time, value)
+                )
             found = replace(found, seen=time)
         return found
 
@@ -115,7 +116,7 @@ class TimeSeries:
         """Up to `bins` means of `width`, the last ending by `until`; a wider one counts for each that it was made of."""
         size = self.means.size
         if math.isfinite(until):
-            size = min(size, max(0, math.floor(until / self.width + NEARLY) - self.first))
+            size = min(size, max(0, math.floor(until / self.width + ROUNDING) - self.first))
         own = self.means[max(0, size - bins) : size]
         missing = bins - own.size
         if missing <= 0 or self.older is None:

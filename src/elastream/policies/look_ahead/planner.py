@@ -17,9 +17,9 @@ from elastream.core.qos import Flows
 from elastream.policies.look_ahead.schedule import PLANNED, Missed, PlannedStage, StagedPlan, named, tidied
 from elastream.policies.value_cost.assembly import Assembly
 from elastream.policies.value_cost.greedy import better, cheaper
-from elastream.policies.value_cost.packing import NEARLY
 from elastream.policies.value_cost.problem import Conditions, Deployment, Goal, Host, Problem, value_of
 from elastream.policies.value_cost.steps import allocate, grow, repacked, shrink, vacated
+from elastream.units import ROUNDING
 
 Hold: TypeAlias = Literal["step", "interval"]
 """What is to be within the tolerance: the throughput of each step, or its mean over what is left of the interval (5.2)."""
@@ -74,7 +74,7 @@ class Choices:
     def up(self) -> TriedAction | None:
         """`ScaleUpOrDecAppValue`: of the operator that holds most up, which can have more cores or work less."""
         relative = self.found.relative[self.at]
-        for operator in sorted(np.flatnonzero(relative < 1 - NEARLY).tolist(), key=lambda row: float(relative[row])):
+        for operator in sorted(np.flatnonzero(relative < 1 - ROUNDING).tolist(), key=lambda row: float(relative[row])):
             tried = [*self._switched(operator, cheaper(self.assembly, operator)), *self._grown(operator)]
             if tried := [each for each in tried if self._helps(each, operator)]:
                 return max(tried, key=lambda each: (each.gain, each.found.application[self.at]))
@@ -115,7 +115,7 @@ class Choices:
     def _enough(self, trial: TriedAction) -> bool:
         """Whether the target is reached now, and on average of the rest: what is given up then is leased again."""
         reached = trial.found.application
-        return min(float(reached[0]), float(reached.mean())) >= self.goal.throughput - NEARLY
+        return min(float(reached[0]), float(reached.mean())) >= self.goal.throughput - ROUNDING
 
     def _by_spare(self) -> Sequence[int]:
         """Operators, those of the highest relative throughput first; of equals those with the most cores for their need."""
@@ -153,7 +153,7 @@ class Choices:
     def _lacking(self, operator: int) -> int:
         """Instances that bring the operator to its part of the target, at least one; later ones are added singly."""
         relative, at = float(self.found.relative[self.at, operator]), self.at
-        wanted = min(1.0, relative * self.goal.throughput / max(self.reached, NEARLY)) * float(self._needs(at)[operator])
+        wanted = min(1.0, relative * self.goal.throughput / max(self.reached, ROUNDING)) * float(self._needs(at)[operator])
         return max(1, math.floor((wanted - float(self.assembly.capacity[at, operator])) / self._each(operator)))
 
     def _needs(self, at: int) -> Floats:
@@ -177,7 +177,7 @@ class Choices:
             return
         if not self.assembly.sizable[operator]:
             return
-        part = min(1.0, self.goal.throughput / max(float(self.found.application[0]), NEARLY))
+        part = min(1.0, self.goal.throughput / max(float(self.found.application[0]), ROUNDING))
         need = float(self._needs(0)[operator]) * part
         spare = math.floor((float(self.assembly.capacity[0, operator]) - need) / self._each(operator))
         for count in dict.fromkeys((max(1, spare), 1)):
@@ -205,9 +205,9 @@ class Choices:
         if self.hold == "interval":
             return instants
         if lost:
-            again = np.flatnonzero(self.found.application[self.at :] >= self.goal.lowest - NEARLY)
+            again = np.flatnonzero(self.found.application[self.at :] >= self.goal.lowest - ROUNDING)
             return max(1, self.at + int(again[0])) if again.size else instants
-        below = np.flatnonzero(found.application < self.goal.lowest - NEARLY)
+        below = np.flatnonzero(found.application < self.goal.lowest - ROUNDING)
         return int(below[0]) if below.size else instants
 
     def _price(self, operator: int, instances: int, hosts: Sequence[Host]) -> float:
@@ -219,7 +219,7 @@ class Choices:
 
         def of(type: HostType) -> float:
             room = min(type.cores / cores if cores > 0 else math.inf, type.memory / memory if memory > 0 else math.inf)
-            each = instances if math.isinf(room) else max(1, math.floor(room + NEARLY))
+            each = instances if math.isinf(room) else max(1, math.floor(room + ROUNDING))
             count = len(hosts) if self.problem.shared else math.ceil(instances / max(1, each))
             return count * type.price * type.billing.units(works)
 
@@ -282,7 +282,7 @@ def look_ahead(
         why = (*found.stages[0].why, *_gone(first, fewer))
         without = _Search(problem, fewer.deployment(), conditions, hold, why).schedule()
         holds = _short(without, problem.goal) <= _short(found, problem.goal)
-        if holds and without.worth > found.worth + NEARLY:
+        if holds and without.worth > found.worth + ROUNDING:
             found = without
         elif len(names) > 1:  # some of them may go all the same
             left += [names[len(names) // 2 :], names[: len(names) // 2]]
@@ -291,7 +291,7 @@ def look_ahead(
 
 def _short(schedule: StagedPlan, goal: Goal) -> tuple[int, int]:
     """How often no action reaches the target, and how many instants are below the tolerance."""
-    return len(schedule.missed), int((schedule.throughput < goal.lowest - NEARLY).sum())
+    return len(schedule.missed), int((schedule.throughput < goal.lowest - ROUNDING).sum())
 
 
 def _now(conditions: Conditions) -> Conditions:
@@ -321,9 +321,9 @@ def farthest(throughput: Floats, goal: Goal, hold: Hold = "step") -> int:
 
 def _way(reached: float, goal: Goal) -> int:
     """1 where less is reached than the tolerance allows, -1 where more is, else 0."""
-    if reached < goal.lowest - NEARLY:
+    if reached < goal.lowest - ROUNDING:
         return 1
-    return -1 if reached > goal.throughput + goal.tolerance + NEARLY else 0
+    return -1 if reached > goal.throughput + goal.tolerance + ROUNDING else 0
 
 
 class _Search:
@@ -371,7 +371,7 @@ class _Search:
         self.untouched = self.assembly, self.found
         starts = min((kind.start for kind in self.problem.types), default=0.0)
         late = 0.0 if conditions.steady else max(0.0, starts - conditions.lead)
-        self.at = min(math.ceil(late / conditions.seconds - NEARLY), conditions.instants - 1)
+        self.at = min(math.ceil(late / conditions.seconds - ROUNDING), conditions.instants - 1)
 
     def _advance(self, instants: int) -> None:
         """Keep the deployment for so many instants, and note what was planned for their first."""
@@ -413,7 +413,7 @@ class _Search:
         if self.hold == "interval":
             upto = np.arange(1, before.size + 1)
             after, before = np.cumsum(after) / upto, np.cumsum(before) / upto
-        return bool((after >= np.minimum(before, self.goal.lowest) - NEARLY).all())
+        return bool((after >= np.minimum(before, self.goal.lowest) - ROUNDING).all())
 
     def _adapt(self) -> bool:
         """Plan actions at the cross-over, for what is left of the interval (lines 18 to 27); False where none helps.
@@ -428,14 +428,14 @@ class _Search:
         most, before = MOST_AT_ONCE * max(1, len(self.problem.operators)), self.acted
         while self.way in (0, way) and self.acted < most:
             choices = self._choices
-            short = choices.reached < self.goal.throughput - NEARLY
+            short = choices.reached < self.goal.throughput - ROUNDING
             trial = choices.down() if way < 0 else choices.up() if short else None
             if trial is None:
                 break
             self.assembly, self.found, self.way = trial.assembly, trial.found, way
             self.acted += 1
             self.why.append(trial.said)
-        if way > 0 and self._choices.reached < self.goal.lowest - NEARLY:
+        if way > 0 and self._choices.reached < self.goal.lowest - ROUNDING:
             self._miss()
         return self.acted > before and farthest(self.found.application, self.goal, self.hold) > 0
 

@@ -33,8 +33,8 @@ ANYTHING = 0.999
 """Part of the throughput that is a tolerance in which nothing is adapted; hosts whose paid time ends still go."""
 SAID = 3
 """Reasons of a plan that are said of each action."""
-NEARLY = 1e-6
-"""Seconds: times are sums of decimal fractions."""
+TIME_TOLERANCE_S = 1e-6
+"""Times are sums of decimal fractions."""
 
 
 @dataclass(frozen=True)
@@ -132,8 +132,8 @@ class LookAhead(ValueCost):
         if not self.ahead or (own.ahead is not None and not _outdated(self, own, now)):
             return own
         # On the grid of the bins: a forecast begins where the last whole one ends.
-        start = math.floor(now / self.step + NEARLY) * self.step
-        ahead = Ahead(start, self.step, max(1, round(self.horizon / self.step)) + (now - start > NEARLY))
+        start = math.floor(now / self.step + TIME_TOLERANCE_S) * self.step
+        ahead = Ahead(start, self.step, max(1, round(self.horizon / self.step)) + (now - start > TIME_TOLERANCE_S))
         outlooks, learned = self.forecaster.foresee(own.book, ahead, own.learned)
         return replace(own, ahead=ahead, outlooks=outlooks, learned=learned, schedule=None)
 
@@ -149,9 +149,9 @@ def _outdated(policy: LookAhead, own: Foreseen, now: float) -> bool:
     """Whether there is to be a new forecast: it is time, less than a step of the last is left, or it proved wrong."""
     assert own.ahead is not None
     since = now - own.ahead.start
-    if since >= policy.renew - NEARLY or own.ahead.end - now < policy.step - NEARLY:
+    if since >= policy.renew - TIME_TOLERANCE_S or own.ahead.end - now < policy.step - TIME_TOLERANCE_S:
         return True
-    step = math.floor(since / policy.step + NEARLY) - 1
+    step = math.floor(since / policy.step + TIME_TOLERANCE_S) - 1
     if step < 0 or not policy.forecaster.learns:
         return False
     wrong = any(
@@ -175,8 +175,8 @@ def _expected(own: Foreseen, now: float) -> Mapping[SeriesOf, Floats]:
     """The forecast from `now` on, in whole steps; a step that has begun counts with what is left of it."""
     assert own.ahead is not None
     passed = max(0.0, (now - own.ahead.start) / own.ahead.seconds)
-    first = math.floor(passed + NEARLY)
-    part = passed - first if passed - first > NEARLY else 0.0
+    first = math.floor(passed + TIME_TOLERANCE_S)
+    part = passed - first if passed - first > TIME_TOLERANCE_S else 0.0
     found = {}
     for subject, outlook in own.outlooks.items():
         left = outlook.mean[first:]

@@ -28,6 +28,7 @@ from elastream.policies.common.provision import TARGET_UTILISATION
 from elastream.policies.ring.balance import Arc, evened, halved, middle, widened
 from elastream.policies.ring.load import RingLoad
 from elastream.policies.static import filling, missing_hosts
+from elastream.units import ROUNDING
 
 DEFAULT_LATENCY = 2.0
 """Seconds that stand for a target latency where none is given."""
@@ -47,7 +48,7 @@ LEAST_CALM = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class Watched:
+class RingMemory:
     """What the policy remembers: since when each host is overloaded, and light; when hosts or rings last changed; and the
     cores that each host is busy with beside its state partitions, a moving mean of what was measured while none moved."""
 
@@ -139,8 +140,8 @@ class RingBalance(Policy):
     needs: ClassVar[Needs] = frozenset({(Rows.HOST, Metric.CPU), (Rows.OPERATOR, Metric.BACKLOG)})
     name: ClassVar = "ring"
 
-    def plan(self, observation: Observation, memory: Watched | None = None) -> Plan:
-        """Missing hosts, widths of stages without state, then one kind of change of the rings. memory: `Watched`."""
+    def plan(self, observation: Observation, memory: RingMemory | None = None) -> Plan:
+        """Missing hosts, widths of stages without state, then one kind of change of the rings. memory: `RingMemory`."""
         return Round(self, observation, memory).plan()
 
     def unsupported_reason(self, context: Context) -> str | None:
@@ -160,7 +161,7 @@ class RingBalance(Policy):
 class Round:
     """One planning round."""
 
-    def __init__(self, policy: "RingBalance", observation: Observation, before: Watched | None) -> None:
+    def __init__(self, policy: "RingBalance", observation: Observation, before: RingMemory | None) -> None:
         self.policy, self.observation, self.before = policy, observation, before
         target = observation.context.target_latency
         self.queue_high, self.queue_low = policy.queues(target)
@@ -189,8 +190,8 @@ class Round:
 
     # -- what holds ----------------------------------------------------------------------------------------------------
 
-    def _watched(self) -> Watched:
-        now, before = self.observation.time, self.before or Watched(self.observation.time)
+    def _watched(self) -> RingMemory:
+        now, before = self.observation.time, self.before or RingMemory(self.observation.time)
         levels, queues, policy = self.load.levels, self.load.queues, self.policy
         high = {h: before.high.get(h, now) for h in levels if levels[h] >= policy.cpu_high and queues[h] >= self.queue_high}
         low = {h: before.low.get(h, now) for h in levels if levels[h] <= policy.light and queues[h] <= self.queue_low}
@@ -199,9 +200,9 @@ class Round:
         moving = any(task.operator in self.rings for task in self.observation.moving)
         moving = moving or any(not self.observation.follows(name, ring) for name, ring in self.rings.items())
         changed = now if moving or (self.before is not None and hosts != before.hosts) else before.changed
-        return Watched(now, high, low, changed, hosts, self._other(before, changed))
+        return RingMemory(now, high, low, changed, hosts, self._other(before, changed))
 
-    def _other(self, before: Watched, changed: float) -> Mapping[str, float]:
+    def _other(self, before: RingMemory, changed: float) -> Mapping[str, float]:
         """Cores that hosts are busy with beside state, by what was remembered and is measured.
 
         A measurement is of one batch or two and differs by a third from the next: by it alone, cuts go to and fro. It
@@ -504,7 +505,7 @@ class Round:
         levels = [level * observation.capacities[host] for host, level in self.load.levels.items() if level == level]
         need = math.fsum(levels) * self.load.growth(kind.start + self.pace)
         short = need / self.policy.cpu_high - math.fsum(observation.capacities[host] for host in observation.usable)
-        wanted = max(1, math.ceil(short / (kind.cores * kind.speed) - 1e-9))
+        wanted = max(1, math.ceil(short / (kind.cores * kind.speed) - ROUNDING))
         if self.load.without_pause:
             enough = self.load.enough(self.policy.gain)
             if math.isinf(enough):
@@ -513,7 +514,7 @@ class Round:
                     "number of hosts would shorten these enough: the time between tasks does not become less"
                 )
                 return []
-            wanted = math.ceil(enough - len(observation.usable) - 1e-9)
+            wanted = math.ceil(enough - len(observation.usable) - ROUNDING)
             if wanted <= 0:
                 return []  # what waits becomes less
         why = f"{', '.join(hosts)} overloaded, and no light host would relieve {'it' if len(hosts) == 1 else 'them'}"

@@ -13,7 +13,7 @@ import numpy as np
 from elastream.core.frames import Floats, Integers
 from elastream.core.hosts import HostType
 from elastream.core.qos import Flows
-from elastream.policies.value_cost.packing import NEARLY, rate_of
+from elastream.policies.value_cost.packing import rate_of
 from elastream.policies.value_cost.problem import (
     Conditions,
     Deployment,
@@ -24,6 +24,7 @@ from elastream.policies.value_cost.problem import (
     speeds_of,
     throughput,
 )
+from elastream.units import ROUNDING
 
 CORES, MEMORY, FREE_CORES, FREE_MEMORY, PRICE, LEFT, READY = range(7)
 """What is kept of each host: cores and megabytes, those that no instance holds, money an hour, seconds that are paid, and
@@ -142,7 +143,7 @@ class Assembly:
     def holding(self, operator: int) -> Integers:
         """Rows of the hosts that have room for an instance of `operator`."""
         free = self._of[[FREE_CORES, FREE_MEMORY], : len(self.hosts)]
-        found: Integers = np.flatnonzero((free >= self._needs[:, operator, None] - NEARLY).all(axis=0))
+        found: Integers = np.flatnonzero((free >= self._needs[:, operator, None] - ROUNDING).all(axis=0))
         return found
 
     def place(self, operator: int, without: Collection[int] = ()) -> int | None:
@@ -216,7 +217,7 @@ class Assembly:
         if self.problem.shared:
             return self.problem.types
         cores, memory = self._needs[:, operator].tolist()
-        return tuple(t for t in self.problem.types if t.cores >= cores - NEARLY and t.memory >= memory - NEARLY)
+        return tuple(t for t in self.problem.types if t.cores >= cores - ROUNDING and t.memory >= memory - ROUNDING)
 
 
 def _left_of(since: float, unit: float, now: float) -> float:

@@ -11,9 +11,10 @@ from dataclasses import replace
 import numpy as np
 
 from elastream.policies.value_cost.assembly import Assembly
-from elastream.policies.value_cost.packing import HOUR, NEARLY, power, rate_of
+from elastream.policies.value_cost.packing import HOUR, power, rate_of
 from elastream.policies.value_cost.problem import Conditions, Deployment, Problem, value_of
 from elastream.policies.value_cost.steps import allocate, repacked, replacements, shed, shut_down, vacated
+from elastream.units import ROUNDING
 
 
 def with_successors(problem: Problem, active: Sequence[int]) -> list[list[float]]:
@@ -108,11 +109,11 @@ def adapted(
         assembly = switched(assembly, kept=bought, pace=pace)
     if resources:
         reached = assembly.reached(assembly.limits())
-        if reached <= goal.lowest + NEARLY:
+        if reached <= goal.lowest + ROUNDING:
             allocate(assembly, goal.throughput)
             assembly = repacked(assembly, goal.throughput)
         lasting = assembly.under(enduring(problem, conditions))
-        if reached >= goal.throughput + goal.tolerance - NEARLY:
+        if reached >= goal.throughput + goal.tolerance - ROUNDING:
             lasting = shed(lasting, goal.throughput)
         lasting = vacated(lasting, goal.throughput, _called(lasting, due))
         wanted = replacements(lasting, goal.throughput, _called(lasting, soon))
@@ -155,9 +156,9 @@ def switched(assembly: Assembly, *, kept: Collection[int] = (), traded: bool = T
     """
     goal = assembly.problem.goal
     reached = assembly.reached(assembly.limits())
-    if reached <= goal.lowest + NEARLY:
+    if reached <= goal.lowest + ROUNDING:
         return _lowered(assembly, kept, traded, pace)
-    if reached >= goal.throughput + goal.tolerance - NEARLY:
+    if reached >= goal.throughput + goal.tolerance - ROUNDING:
         return _raised(assembly.under(enduring(assembly.problem, assembly.conditions))).under(assembly.conditions)
     return assembly
 
@@ -169,7 +170,7 @@ def _raised(assembly: Assembly) -> Assembly:
         for option in (
             ranked(problem, row, with_successors(problem, assembly.active)[row]) if _several(problem, row) else ()
         ):
-            if problem.options[row][option].value > value + NEARLY and (carried := _carried(assembly, row, option)):
+            if problem.options[row][option].value > value + ROUNDING and (carried := _carried(assembly, row, option)):
                 assembly = carried
                 break
     return assembly
@@ -182,7 +183,7 @@ def _lowered(assembly: Assembly, kept: Collection[int], traded: bool, pace: floa
             continue
         costs = with_successors(problem, assembly.active)[row]
         for option in ranked(problem, row, costs):
-            less = costs[option] < costs[assembly.active[row]] * (1 - NEARLY)
+            less = costs[option] < costs[assembly.active[row]] * (1 - ROUNDING)
             if less and not _dear(assembly, row, option, pace) and (carried := _carried(assembly, row, option)):
                 return carried
     worthwhile, trial = assembly.copy(), assembly.copy()
@@ -230,7 +231,7 @@ def _least_lost(assembly: Assembly, kept: Collection[int], pace: float) -> tuple
         for option in range(len(options)) if len(options) > 1 and row not in kept else ():
             saved = now - work(problem, with_option(active, row, option), conditions)
             lost = max(0.0, options[active[row]].value - options[option].value)
-            if saved <= NEARLY * now or _dear(assembly, row, option, pace):
+            if saved <= ROUNDING * now or _dear(assembly, row, option, pace):
                 continue
             if best is None or (lost / saved, -saved) < best[:2]:
                 best = lost / saved, -saved, row, option
@@ -242,7 +243,7 @@ def worth(assembly: Assembly, operator: int, option: int) -> bool:
     problem, active = assembly.problem, assembly.active
     lost = value_of(problem, active) - value_of(problem, with_option(active, operator, option))
     money = money_of(assembly, operator, option) * problem.goal.period / HOUR
-    return lost <= problem.line.sigma * money + NEARLY
+    return lost <= problem.line.sigma * money + ROUNDING
 
 
 def money_of(assembly: Assembly, operator: int, option: int) -> float:
@@ -265,7 +266,7 @@ def cheaper(assembly: Assembly, operator: int) -> int | None:
     """The option of `operator` with the next lower need of cores, its successors' counted; None where none needs less."""
     costs = with_successors(assembly.problem, assembly.active)[operator]
     active = assembly.active[operator]
-    rows = [row for row, cost in enumerate(costs) if cost < costs[active] * (1 - NEARLY)]
+    rows = [row for row, cost in enumerate(costs) if cost < costs[active] * (1 - ROUNDING)]
     return max(rows, key=lambda row: (costs[row], assembly.problem.options[operator][row].value), default=None)
 
 
@@ -273,5 +274,5 @@ def better(assembly: Assembly, operator: int) -> int | None:
     """The option of `operator` with the next higher value; None where it runs the highest."""
     options = assembly.problem.options[operator]
     value = options[assembly.active[operator]].value
-    rows = [row for row, option in enumerate(options) if option.value > value + NEARLY]
+    rows = [row for row, option in enumerate(options) if option.value > value + ROUNDING]
     return min(rows, key=lambda row: (options[row].value, options[row].cost), default=None)

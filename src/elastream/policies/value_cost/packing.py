@@ -15,9 +15,8 @@ import numpy as np
 from elastream.core.frames import Floats, Integers
 from elastream.core.hosts import HostType
 from elastream.policies.value_cost.problem import Problem
+from elastream.units import ROUNDING
 
-NEARLY = 1e-9
-"""Sums of decimal fractions: rounding must cost neither an instance nor a host."""
 HOUR = 3600.0
 
 
@@ -52,8 +51,8 @@ class Bin:
 
     def room(self, cores: float, memory: float) -> int:
         """How many instances that need so much there is room for."""
-        by_cores = (self.cores + NEARLY) / cores if cores > 0 else math.inf
-        by_memory = (self.memory + NEARLY) / memory if memory > 0 else math.inf
+        by_cores = (self.cores + ROUNDING) / cores if cores > 0 else math.inf
+        by_memory = (self.memory + ROUNDING) / memory if memory > 0 else math.inf
         return max(0, math.floor(min(by_cores, by_memory, 1e9)))
 
     def put(self, operator: int, count: int, cores: float, memory: float) -> None:
@@ -80,11 +79,11 @@ def packed(problem: Problem, order: Sequence[int], needs: Floats, least: Integer
                 bins = (*kept, *all_of_it)
                 if (
                     best is None
-                    or (_price(bins), len(bins)) < (best[0] - NEARLY, best[1])
-                    or (_price(bins) < best[0] + NEARLY and len(bins) < best[1])
+                    or (_price(bins), len(bins)) < (best[0] - ROUNDING, best[1])
+                    or (_price(bins) < best[0] + ROUNDING and len(bins) < best[1])
                 ):
                     best = _price(bins), len(bins), bins
-            if rates[number] <= min(rates[number:]) + NEARLY:
+            if rates[number] <= min(rates[number:]) + ROUNDING:
                 kept += _filled(problem, order, rest, few, sizes[number], most - len(kept), full=True) or ()
                 rest, few = _left(problem, needs, least, kept)
             if best is not None and _price(kept) > best[0]:
@@ -126,7 +125,7 @@ def _filled(
     """
     if problem.shared:
         hosts = float(needs[0]) / power(type)
-        count = math.floor(hosts + NEARLY) if full else math.ceil(hosts - NEARLY)
+        count = math.floor(hosts + ROUNDING) if full else math.ceil(hosts - ROUNDING)
         return None if count > most else [Bin.empty(type, len(problem.operators)) for _ in range(max(0, count))]
     smallest = _smallest(problem)
     bins, open_ones = list[Bin](), list[Bin]()
@@ -135,7 +134,7 @@ def _filled(
             continue
         cores, memory = float(problem.cores[operator]), float(problem.memory[operator])
         wanted = float(needs[operator]) / (type.speed * float(problem.per_instance[operator]))
-        count = math.floor(wanted + NEARLY) if full else max(int(least[operator]), math.ceil(wanted - NEARLY))
+        count = math.floor(wanted + ROUNDING) if full else max(int(least[operator]), math.ceil(wanted - ROUNDING))
         while count > 0:
             into = next((one for one in open_ones if one.room(cores, memory)), None)
             if into is None:

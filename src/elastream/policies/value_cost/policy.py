@@ -34,7 +34,7 @@ from elastream.policies.common.placement import balance
 from elastream.policies.common.provision import TARGET_UTILISATION
 from elastream.policies.value_cost.assembly import Assembly
 from elastream.policies.value_cost.greedy import adapted, better, deployed, money_of, with_option
-from elastream.policies.value_cost.packing import HOUR, NEARLY, rate_of
+from elastream.policies.value_cost.packing import HOUR, rate_of
 from elastream.policies.value_cost.problem import (
     Conditions,
     Deployment,
@@ -50,6 +50,7 @@ from elastream.policies.value_cost.problem import (
 )
 from elastream.policies.value_cost.reading import KnownWork, Situation, read
 from elastream.policies.value_cost.sharded import adapted_apart
+from elastream.units import ROUNDING
 
 
 def missed(problem: Problem, wanted: Deployment, conditions: Conditions) -> tuple[str, ...]:
@@ -73,7 +74,7 @@ def loss(problem: Problem, wanted: Deployment, conditions: Conditions) -> tuple[
     line, value = problem.line, score(problem, wanted, conditions).value
     even = (line.at_highest + (value - line.highest) / line.sigma) * HOUR / problem.goal.period
     hourly = math.fsum([rate_of(host.type) for host in wanted.hosts])
-    if hourly <= even * (1 + NEARLY):
+    if hourly <= even * (1 + ROUNDING):
         return ()
     return (f"at a loss: the hosts cost {hourly:.3g} an hour, and a value of {value:.2f} breaks even at {even:.3g}",)
 
@@ -87,7 +88,7 @@ def _lacking(problem: Problem, wanted: Deployment, conditions: Conditions) -> Fl
     if problem.shared:
         need = np.full_like(need, need.sum())
     found: Floats = np.maximum(need - capacity.mean(axis=0), 0.0)
-    return np.where(found > NEARLY * np.maximum(need, 1.0), found, 0.0)
+    return np.where(found > ROUNDING * np.maximum(need, 1.0), found, 0.0)
 
 
 def _why(problem: Problem, wanted: Deployment, lacking: Floats) -> str:
@@ -95,7 +96,7 @@ def _why(problem: Problem, wanted: Deployment, lacking: Floats) -> str:
     name, cores, memory = problem.operators[row], float(problem.cores[row]), float(problem.memory[row])
     if not problem.types:
         return ": there is no type of host to lease"
-    holding = [kind for kind in problem.types if kind.cores >= cores - NEARLY and kind.memory >= memory - NEARLY]
+    holding = [kind for kind in problem.types if kind.cores >= cores - ROUNDING and kind.memory >= memory - ROUNDING]
     if problem.placed[row] and not holding:
         return f": no type of host has the {cores:g} cores and {memory:g} MB that an instance of {name!r} needs"
     if problem.fixed[row]:

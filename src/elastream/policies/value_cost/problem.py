@@ -16,6 +16,7 @@ from elastream.core.frames import Floats, Integers
 from elastream.core.hosts import HostType
 from elastream.core.qos import BreakEven, FlowNetwork, Flows, application_value, flow_limits, flows
 from elastream.errors import InputError
+from elastream.units import ROUNDING
 
 HOUR = 3600.0
 
@@ -250,7 +251,7 @@ class Score:
 
     def feasible(self, goal: Goal) -> bool:
         """Whether the mean relative throughput is within the goal's tolerance."""
-        return self.mean >= goal.lowest - 1e-9
+        return self.mean >= goal.lowest - ROUNDING
 
 
 def speeds_of(problem: Problem, deployment: Deployment, conditions: Conditions) -> Floats:

@@ -23,6 +23,7 @@ from elastream.policies.common.draft import Draft
 from elastream.policies.common.provision import TARGET_UTILISATION
 from elastream.policies.value_cost.packing import HOUR
 from elastream.policies.value_cost.problem import Conditions, Deployment, Goal, Host, Option, Problem, paid, value_of
+from elastream.units import ROUNDING
 
 PROFITABLE = 2.0
 """What the work of the highest value costs, times this, is what it breaks even at where a user gives nothing: at the cost
@@ -296,7 +297,7 @@ class _Reading:
     def _passed(self, problem: Problem, deployment: Deployment) -> KnownWork:
         """What is known of the period: its value so far, or that it has begun since the last round."""
         before, now = self.before, self.observation.time
-        began = math.floor(now / problem.goal.period + 1e-9) * problem.goal.period
+        began = math.floor(now / problem.goal.period + ROUNDING) * problem.goal.period
         value = value_of(problem, deployment.active)
         if began == before.began:
             return replace(before, time=now, valued=before.valued + value * (now - before.time))

@@ -13,9 +13,9 @@ import numpy as np
 from elastream.core.frames import Floats
 from elastream.policies.value_cost.assembly import Assembly
 from elastream.policies.value_cost.greedy import chosen, ranked, switched
-from elastream.policies.value_cost.packing import NEARLY
 from elastream.policies.value_cost.problem import Conditions, Deployment, Problem
 from elastream.policies.value_cost.steps import allocate, cores_of, grow, shed, shut_down, without_spare
+from elastream.units import ROUNDING
 
 
 def alone(problem: Problem, operator: int) -> Problem:
@@ -81,9 +81,9 @@ def adapted_apart(
         own = everyone.alone(operator, *its)
         if resources:
             reached = own.reached()
-            if reached <= goal.lowest + NEARLY:
+            if reached <= goal.lowest + ROUNDING:
                 allocate(own, goal.throughput)
-            elif reached >= goal.throughput + goal.tolerance - NEARLY:
+            elif reached >= goal.throughput + goal.tolerance - ROUNDING:
                 own = shed(own, goal.throughput)
         everyone.take(operator, own)
     return (shut_down(everyone) if resources else everyone).deployment()
@@ -97,16 +97,16 @@ def _of_shared(assembly: Assembly, arriving: Floats, later: Collection[int], *, 
     """
     problem, goal = assembly.problem, assembly.problem.goal
     records = np.nan_to_num(arriving) + assembly.conditions.queues / assembly.conditions.seconds
-    asked = np.ceil(goal.throughput * records * problem.costs(assembly.active) - NEARLY)
+    asked = np.ceil(goal.throughput * records * problem.costs(assembly.active) - ROUNDING)
     has = cores_of(assembly)
     for row in later:
         options, active = problem.options[row], assembly.active[row]
-        needs = [math.ceil(goal.throughput * float(records[row]) * option.cost - NEARLY) for option in options]
+        needs = [math.ceil(goal.throughput * float(records[row]) * option.cost - ROUNDING) for option in options]
         total = float(asked.sum())
         part = has / total if total > 0 else math.inf
         for option in ranked(problem, row, [each.cost for each in options]):
-            less = part < 1 - goal.tolerance and options[option].cost < options[active].cost * (1 - NEARLY)
-            more = part > 1 + goal.tolerance and options[option].value > options[active].value + NEARLY
+            less = part < 1 - goal.tolerance and options[option].cost < options[active].cost * (1 - ROUNDING)
+            more = part > 1 + goal.tolerance and options[option].value > options[active].value + ROUNDING
             if (less and needs[option] <= part * needs[active]) or (more and needs[option] - needs[active] <= has - total):
                 assembly.switch(row, option)
                 asked[row] = needs[option]
@@ -114,6 +114,6 @@ def _of_shared(assembly: Assembly, arriving: Floats, later: Collection[int], *, 
     if not resources:
         return assembly
     need = float(asked.sum())
-    while cores_of(assembly) < need - NEARLY and grow(assembly, 0):
+    while cores_of(assembly) < need - ROUNDING and grow(assembly, 0):
         pass
     return without_spare(assembly, need)

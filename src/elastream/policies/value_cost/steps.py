@@ -13,8 +13,9 @@ from elastream.core.frames import Floats, Integers
 from elastream.core.hosts import HostType
 from elastream.core.qos import Flows
 from elastream.policies.value_cost.assembly import Assembly
-from elastream.policies.value_cost.packing import NEARLY, largest, packed, rate_of
+from elastream.policies.value_cost.packing import largest, packed, rate_of
 from elastream.policies.value_cost.problem import throughput
+from elastream.units import ROUNDING
 
 AT_ONCE = 1 / 128
 """Part of an operator's instances that is added at once. The thesis adds single ones; where they are hundreds, a step of
@@ -38,7 +39,7 @@ def bottleneck(assembly: Assembly, found: Flows, without: Collection[int] = ()) 
     """The operator of the lowest relative throughput (`GetNextPE`); None where none is held up for want of cores."""
     relative = found.relative.mean(axis=0)
     can = assembly.sizable | assembly.problem.shared
-    rows = [row for row in assembly.order if can[row] and row not in without and relative[row] < 1 - NEARLY]
+    rows = [row for row in assembly.order if can[row] and row not in without and relative[row] < 1 - ROUNDING]
     return min(rows, key=lambda row: float(relative[row]), default=None)
 
 
@@ -72,7 +73,7 @@ def _largest_for(assembly: Assembly, operator: int) -> HostType | None:
     cores = math.fsum([host.type.cores for host in assembly.hosts])
     gain = {kind.name: (cores + kind.cores) * min(slowest, kind.speed) - now for kind in assembly.problem.types}
     most = max(gain.values(), default=0.0)
-    return largest([kind for kind in assembly.problem.types if gain[kind.name] >= most - NEARLY and most > 0])
+    return largest([kind for kind in assembly.problem.types if gain[kind.name] >= most - ROUNDING and most > 0])
 
 
 def _taken_over(assembly: Assembly, operator: int, found: Flows) -> int | None:
@@ -83,11 +84,11 @@ def _taken_over(assembly: Assembly, operator: int, found: Flows) -> int | None:
     for other in sorted(
         np.flatnonzero(assembly.sizable & (assembly.total > 1)).tolist(), key=lambda row: -float(spare[row])
     ):
-        if spare[other] <= NEARLY:
+        if spare[other] <= ROUNDING:
             break
         if other == operator:
             continue
-        can = (assembly.instances[:, other] > 0) & (speeds * problem.per_instance[other] <= spare[other] + NEARLY)
+        can = (assembly.instances[:, other] > 0) & (speeds * problem.per_instance[other] <= spare[other] + ROUNDING)
         for row in np.flatnonzero(can).tolist():
             assembly.add(other, row, -1)
             if row in assembly.holding(operator):
@@ -108,7 +109,7 @@ def allocate(assembly: Assembly, target: float, *, lease: bool = True) -> bool:
             grow(assembly, row, lease=lease)
     while True:
         found = assembly.flows()
-        if found.application.mean() >= target - NEARLY:
+        if found.application.mean() >= target - ROUNDING:
             return _linked(assembly, target, lease=lease)
         operator = bottleneck(assembly, found, stuck)
         if operator is None:
@@ -128,7 +129,7 @@ def _linked(assembly: Assembly, target: float, *, lease: bool) -> bool:
     while bandwidth is not None:
         found = assembly.flows(bandwidth)
         reached = float(found.application.mean())
-        if reached >= target - NEARLY:
+        if reached >= target - ROUNDING:
             break
         operator = bottleneck(assembly, found, stuck)
         if operator is None:
@@ -138,7 +139,7 @@ def _linked(assembly: Assembly, target: float, *, lease: bool) -> bool:
         before = assembly.copy()
         grown = grow(assembly, operator, lease=lease)
         bandwidth = assembly.limits()
-        if not grown or assembly.reached(bandwidth) <= reached + NEARLY:
+        if not grown or assembly.reached(bandwidth) <= reached + ROUNDING:
             assembly.become(before)
             bandwidth = assembly.limits()
             stuck.add(operator)
@@ -150,7 +151,7 @@ def _behind_link(assembly: Assembly, found: Flows, bandwidth: Floats, without: C
     problem = assembly.problem
     wanted = found.emitted.mean(axis=0)[problem.edges[:, 0]] * problem.parts
     part = np.divide(bandwidth.mean(axis=0), wanted, out=np.full(len(wanted), np.inf), where=wanted > 0)
-    rows = [edge for edge in np.argsort(part).tolist() if part[edge] < 1 - NEARLY]
+    rows = [edge for edge in np.argsort(part).tolist() if part[edge] < 1 - ROUNDING]
     targets = [int(problem.edges[edge, 1]) for edge in rows]
     return next((row for row in targets if row not in without), None)
 
@@ -179,13 +180,13 @@ def repacked(assembly: Assembly, target: float) -> Assembly:
         needs = np.where(assembly.sizable, np.maximum(just_enough(assembly, target) - has, 0.0), 0.0)
         least = np.where(assembly.sizable & (kept.total == 0), 1, 0)
     bins = packed(problem, assembly.order, needs, least, problem.max_hosts - len(kept.hosts))
-    if bins is None or math.fsum([rate_of(each.type) for each in bins]) >= assembly.prices[new].sum() - NEARLY:
+    if bins is None or math.fsum([rate_of(each.type) for each in bins]) >= assembly.prices[new].sum() - ROUNDING:
         return assembly
     for each in bins:
         row = kept.lease(each.type)
         for operator in np.flatnonzero(each.counts).tolist():
             kept.add(operator, row, int(each.counts[operator]))
-    return kept if kept.reached(kept.limits()) >= floor - NEARLY else assembly
+    return kept if kept.reached(kept.limits()) >= floor - ROUNDING else assembly
 
 
 def just_enough(assembly: Assembly, target: float) -> Floats:
@@ -195,13 +196,13 @@ def just_enough(assembly: Assembly, target: float) -> Floats:
     of the largest type was too much.
     """
     found, has = assembly.flows(), assembly.capacity.mean(axis=0)
-    full = found.relative.min(axis=0) >= 1 - NEARLY
+    full = found.relative.min(axis=0) >= 1 - ROUNDING
     used = np.where(assembly.sizable & full, np.minimum(has, needs_of(assembly, found)), has)
 
     def enough(part: float) -> bool:
         capacity = np.where(assembly.sizable, part * used, used)
         flows = throughput(assembly.problem, assembly.active, capacity, assembly.conditions)
-        return bool(flows.application.mean() >= target - NEARLY)
+        return bool(flows.application.mean() >= target - ROUNDING)
 
     low, high = 0.0, 1.0
     if not enough(high):
@@ -268,13 +269,13 @@ def shed(assembly: Assembly, target: float) -> Assembly:
         most = 1 if operator in single else max(1, int(AT_ONCE * fewer.total[operator]))
         rows = [row for _ in range(most) if (row := shrink(fewer, operator)) is not None]
         after = fewer.flows(bandwidth)
-        if rows and after.application.mean() >= target - NEARLY:
+        if rows and after.application.mean() >= target - ROUNDING:
             found = after
             continue
         for row in rows:
             fewer.add(operator, row)
         (needed if len(rows) <= 1 else single).add(operator)
-    return fewer if bandwidth is None or fewer.reached(fewer.limits()) >= target - NEARLY else assembly
+    return fewer if bandwidth is None or fewer.reached(fewer.limits()) >= target - ROUNDING else assembly
 
 
 def cores_of(assembly: Assembly) -> float:
@@ -301,7 +302,7 @@ def without_spare(assembly: Assembly, need: float, rows: Sequence[int] | None = 
             break
         kept[row] = False
         has = cores[kept].sum() * speeds[kept].min() if problem.equal else cores[kept] @ speeds[kept]
-        if has >= need - NEARLY:
+        if has >= need - ROUNDING:
             gone.append(row)
         else:
             kept[row] = True
@@ -331,7 +332,7 @@ def vacated(assembly: Assembly, target: float, rows: Collection[int]) -> Assembl
         if len(assembly.hosts) - len(gone) <= assembly.problem.min_hosts:
             break
         trial = _emptied(assembly, row, gone)
-        if trial is not None and trial.reached(trial.limits()) >= floor - NEARLY:
+        if trial is not None and trial.reached(trial.limits()) >= floor - ROUNDING:
             assembly = trial
             gone.append(row)
     return assembly.without(gone) if gone else assembly
@@ -377,14 +378,14 @@ def replacements(assembly: Assembly, target: float, rows: Collection[int]) -> li
     for row in sorted(rows, key=lambda each: -float(assembly.prices[each])):
         rest = assembly.without([row])
         emptied = rest if problem.shared else _emptied(assembly, row, ())
-        if emptied is not None and emptied.reached(emptied.limits()) >= target - NEARLY:
+        if emptied is not None and emptied.reached(emptied.limits()) >= target - ROUNDING:
             continue  # it can go as it is
         bins = packed(
             problem, assembly.order, *_left_by(assembly, rest, row, enough, target), problem.max_hosts - len(assembly.hosts)
         )
         over = max(assembly.hosts[row].type.billing.unit, REPAID)
         rate = math.fsum([rate_of(each.type) for each in bins or ()])
-        if bins and rate * (float(assembly.paid[row]) + over) < assembly.prices[row] * over - NEARLY:
+        if bins and rate * (float(assembly.paid[row]) + over) < assembly.prices[row] * over - ROUNDING:
             assembly = assembly.copy()
             for each in bins:
                 assembly.lease(each.type)

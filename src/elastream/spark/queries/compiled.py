@@ -28,10 +28,10 @@ from elastream.spark.queries.compiled_frames import Telemetry
 from elastream.spark.queries.query import Instruments, Query, stalled
 from elastream.spark.queries.segments import RunningSegment, scalable_operators
 from elastream.spark.queries.switching import Switching, TablesInUse
-from elastream.spark.queries.updates import UpdateWatch
+from elastream.spark.queries.updates import UpdateTracker
 from elastream.spark.telemetry.batches import Batch
 from elastream.spark.telemetry.frames import state_columns
-from elastream.spark.telemetry.left_out import LeftOutWatch
+from elastream.spark.telemetry.left_out import LeftOutCounts
 from elastream.spark.telemetry.signals import DomainSignals
 from elastream.spark.telemetry.stage_load import PartitionLoads
 from elastream.spark.worker.runner import explain_failure
@@ -59,7 +59,7 @@ class CompiledQueries:
         target_latency: float | None,
         consistency: Consistency = Consistency.BATCH,
         tables: TablesInUse | None = None,
-        left_out: LeftOutWatch | None = None,
+        left_out: LeftOutCounts | None = None,
     ) -> None:
         self.layout, self.running = layout, tuple(running)
         self._speeds = instruments.speeds
@@ -70,7 +70,7 @@ class CompiledQueries:
         self._run_ids = {each.query.runId for each in running}
         self.telemetry = Telemetry(layout, running, {query.name: query.batches for query in self.live}, target_latency)
         self._switching = Switching(layout, running, consistency, tables=tables, changed=self._requested)
-        self._watch = UpdateWatch(layout, running, self.telemetry.queues, self._switching.ran)
+        self._watch = UpdateTracker(layout, running, self.telemetry.queues, self._switching.ran)
         self._signals = DomainSignals(layout.graph)
         self._left_out = left_out
         self._epoch = time.time()

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from elastream.core.frames import Frame
-from elastream.core.latency import Basis
+from elastream.core.frames import Frame, application_frame
+from elastream.core.latency import Basis, figures
 from elastream.core.metrics import Metric
 from elastream.core.observation import MicroBatch
 from elastream.dataflow.endpoints import DomainSignal, Nothing
@@ -31,7 +31,6 @@ from elastream.spark.telemetry.batches import (
     planned_offsets,
     rate_of,
     span_of,
-    weighted_quantile,
 )
 from elastream.spark.telemetry.durations import columns_of, describe_durations, spans_of
 from elastream.spark.worker.composition import latest_batch
@@ -238,17 +237,16 @@ class Telemetry:
             if (known := self._latencies.of(batch)) is not None
             for span in spans_of(known.moments, batch.end)
         ]
-        latencies, weights = columns_of(spans)
+        latencies = figures(*columns_of(spans), self._target)
         durations = [batch.seconds for batches in window.values() for batch in batches]
         # A long batch, be it the first, tells at once that its records are late; a load has its backlog for that.
         planned = [self._planned_at(each) for name, (each, _) in self._sources.items() if name not in self._patterns]
         going = now - float(np.fmin.reduce([NAN, *planned]))
         values: dict[Metric, float] = {
             **further,
+            **latencies,
+            Metric.LATENCY_P99: float(np.fmax(latencies[Metric.LATENCY_P99], going)),
             Metric.COST: cost,
-            Metric.LATENCY_P50: weighted_quantile(latencies, weights, 0.5),
-            Metric.LATENCY_P99: float(np.fmax(weighted_quantile(latencies, weights, 0.99), going)),
-            Metric.LATENCY: float(np.average(latencies, weights=weights)) if len(latencies) else NAN,
             Metric.BATCH_DURATION: float(np.median(durations)) if durations else NAN,
             Metric.THROUGHPUT: sum(
                 (rate_of(window.get(each.segment.name, ()), number) for each, number in self._sources.values()), 0.0
@@ -257,9 +255,7 @@ class Telemetry:
             Metric.BACKLOG: sum((self.backlog(source, now) for source in self._sources), 0.0)
             + sum((self._queue(each, edge) for each in self._running for edge in each.edges), 0.0),
         }
-        if self._target is not None and len(latencies):
-            values[Metric.COMPLIANCE] = float(weights[latencies <= self._target].sum() / weights.sum())
-        return Frame((self._layout.graph.name,), {metric: [value] for metric, value in values.items()}, self._age(now))
+        return application_frame(self._layout.graph.name, values, self._age(now))
 
     def _describe_sources(self, now: float, columns: dict[Metric, dict[str, float]]) -> None:
         window = self._window(now)

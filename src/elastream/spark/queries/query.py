@@ -23,7 +23,7 @@ from elastream.spark.jvm.state_partitions import Run, StatePartitions
 from elastream.spark.jvm.stateful import StatefulStage, ranked_kinds, stateful_stages
 from elastream.spark.placement.placing import Placing
 from elastream.spark.telemetry.batches import Batch, Doing, read_batch, read_doing
-from elastream.spark.telemetry.speeds import SpeedWatch
+from elastream.spark.telemetry.speeds import SpeedProbes
 from elastream.spark.telemetry.stage_load import LoadWindow, PartitionLoads, StageLoad, read_loads
 from elastream.spark.telemetry.state_files import StateSizes
 from elastream.spark.telemetry.traffic import Traffic
@@ -61,15 +61,15 @@ class Instruments:
     task_loads: TaskLoads | None = None
     traffic: Traffic | None = None
     caught_up: int = 1
-    speeds: SpeedWatch | None = None
+    speeds: SpeedProbes | None = None
     recovery: Recovery | None = None
     copies: CopiesDesk | None = None
     wall: Callable[[], float] = time.time
     steady: Callable[[], float] = time.monotonic
 
 
-class TaskWatch:
-    """The tasks of the stateful stages of one run of a query: what Spark's own telemetry says of them, batch by batch.
+class StatefulTasks:
+    """The tasks of the stateful stages of one run of a query, batch by batch, from Spark's own telemetry.
 
     The driver's status store has it all, web interface or not; one call of the gateway brings what the newest batches cost,
     however many tasks that are. That task p of a stage holds state partition p is how Spark schedules stateful stages.
@@ -135,7 +135,7 @@ class Query:
         self._windows: dict[str, LoadWindow] = {}
         self._sizes: dict[str, StateSizes] = {}
         self._names: dict[int, str] = {}
-        self._tasks: TaskWatch | None = None
+        self._tasks: StatefulTasks | None = None
 
     @property
     def operators(self) -> tuple[str, ...]:
@@ -316,7 +316,7 @@ class Query:
         self._names = {operator.rank: name for name, stage in self.stages.items() for operator in stage.operators}
         if stages and self._with.task_loads is not None:
             senders = self._with.traffic is not None
-            self._tasks = TaskWatch(self._with.task_loads, self._execution, stages, senders=senders)
+            self._tasks = StatefulTasks(self._with.task_loads, self._execution, stages, senders=senders)
 
     def _take(self, name: str, load: StageLoad) -> None:
         assert self.stages is not None

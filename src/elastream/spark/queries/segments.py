@@ -12,7 +12,7 @@ from elastream.dataflow.key_table import selections_of
 from elastream.dataflow.operators import Edge
 from elastream.dataflow.stages import Layout, Segment, Stage
 from elastream.recording.directory import RunDirectory
-from elastream.recording.key_tables import KeyTableLog
+from elastream.recording.key_table_log import KeyTableLog
 from elastream.recording.places import Place
 from elastream.spark.dataflow.edges import edge_name
 from elastream.spark.worker.composition import (

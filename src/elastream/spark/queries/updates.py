@@ -39,8 +39,8 @@ class _Open:
     waiting: set[str] = field(default_factory=set)
 
 
-class UpdateWatch:
-    """Follows the updates of `running`, in epoch seconds. queues: logs of durable edges. ran: what a batch ran under."""
+class UpdateTracker:
+    """Progress of updates of `running`, in epoch seconds. queues: logs of durable edges. ran: composition of a batch."""
 
     def __init__(
         self,

@@ -26,8 +26,8 @@ from elastream.core.action import (
     SwitchAlternate,
     SwitchEdge,
 )
-from elastream.core.frames import Frame
-from elastream.core.latency import Basis
+from elastream.core.frames import Frame, application_frame
+from elastream.core.latency import Basis, figures, weighted_share
 from elastream.core.metrics import Metric
 from elastream.core.observation import Composition, MicroBatch
 from elastream.dataflow.graph import Graph
@@ -36,7 +36,7 @@ from elastream.dataflow.signals import Signals
 from elastream.dataflow.stages import Layout, lay_out
 from elastream.spark.jvm.driver_side import running_queries
 from elastream.spark.queries.query import Instruments, Query, stalled
-from elastream.spark.telemetry.batches import Batch, weighted_quantile
+from elastream.spark.telemetry.batches import Batch
 from elastream.spark.telemetry.frames import state_columns
 from elastream.spark.telemetry.stage_load import PartitionLoads
 
@@ -49,8 +49,8 @@ _AS_WRITTEN = (Alternate("as written"),)
 log = logging.getLogger(__name__)
 
 
-class WatchedQueries:
-    """The queries of a session that are chosen, through all their runs. chosen: their ids, None for every one that runs."""
+class SessionQueries:
+    """The chosen queries of a session, through all their runs. chosen: their ids, None for every one that runs."""
 
     scalable: frozenset[str] = frozenset()
     composition = Composition()
@@ -109,7 +109,7 @@ class WatchedQueries:
 
     def application(self, wall: float, cost: float) -> Frame:
         """All queries as one application."""
-        return application_frame(self.layout.graph, self.live, wall, cost, self._target)
+        return application_row(self.layout.graph, self.live, wall, cost, self._target)
 
     def latency_basis(self) -> Mapping[str, Basis]:
         """What latency is measured from, by query."""
@@ -219,23 +219,24 @@ def operator_frame(
     return Frame(names, {metric: [column.get(name, NAN) for name in names] for metric, column in columns.items()})
 
 
-def application_frame(graph: Graph, live: Sequence[Query], wall: float, cost: float, target: float | None = None) -> Frame:
+def application_row(graph: Graph, live: Sequence[Query], wall: float, cost: float, target: float | None = None) -> Frame:
     """All queries as one application: the latency and the batch of the slowest, the rates of all."""
     batches = [query.batches[-1].seconds for query in live if query.batches]
     rates, arriving = [query.rate(wall) for query in live], [query.arriving(wall) for query in live]
-    known = [found for query in live if len((found := query.latencies(wall))[0])]
+    samples = [sample for query in live if len((sample := query.latencies(wall))[0])]
+    latencies = [figures(*sample) for sample in samples]
     behind = [query.batches[-1].behind if query.batches else NAN for query in live]
     values = {
-        Metric.LATENCY: max((float(np.average(each, weights=rows)) for each, rows in known), default=NAN),
-        Metric.LATENCY_P50: max((weighted_quantile(each, rows, 0.5) for each, rows in known), default=NAN),
-        Metric.LATENCY_P99: max((float(each.max()) for each, _ in known), default=NAN),
+        Metric.LATENCY: max((each[Metric.LATENCY] for each in latencies), default=NAN),
+        Metric.LATENCY_P50: max((each[Metric.LATENCY_P50] for each in latencies), default=NAN),
+        Metric.LATENCY_P99: max((float(seconds.max()) for seconds, _ in samples), default=NAN),
         Metric.BATCH_DURATION: max(batches, default=NAN),
         Metric.THROUGHPUT: sum(rates) if rates else NAN,
         Metric.ARRIVAL_RATE: sum(arriving) if arriving else NAN,
         Metric.BACKLOG: sum(behind) if behind else NAN,
         Metric.COST: cost,
     }
-    if target is not None and known:
-        within = sum(float(rows[each <= target].sum()) for each, rows in known)
-        values[Metric.COMPLIANCE] = within / sum(float(rows.sum()) for _, rows in known)
-    return Frame([graph.name], {metric: [value] for metric, value in values.items()})
+    if target is not None and samples:
+        seconds, weights = (np.concatenate(column) for column in zip(*samples, strict=True))
+        values[Metric.COMPLIANCE] = weighted_share(seconds, weights, target)
+    return application_frame(graph.name, values)

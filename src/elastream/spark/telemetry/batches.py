@@ -9,9 +9,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, TypeAlias
 from urllib.parse import unquote
 
-import numpy as np
-
-from elastream.core.frames import Floats
 from elastream.recording.places import Place, modified_at
 from elastream.spark.dataflow.stamps import OBSERVED
 from elastream.spark.worker.composition import latest_batch, offsets_of
@@ -224,15 +221,6 @@ def rate_of(batches: Sequence[Batch], source: int | None = None) -> float:
         return NAN
     rows = sum(batch.rows if source is None else batch.source(source).rows for batch in batches)
     return rows / span_of(batches)
-
-
-def weighted_quantile(values: Floats, weights: Floats, q: float) -> float:
-    """The smallest value with at least `q` of the weight at or below it; NaN where there is none."""
-    if not len(values):
-        return NAN
-    order = np.argsort(values)
-    reached = np.cumsum(weights[order])
-    return float(values[order][min(len(values) - 1, int(np.searchsorted(reached, q * reached[-1] - 1e-12)))])
 
 
 def _partitions(offset: object) -> int:

@@ -6,8 +6,8 @@ from typing import TypeAlias
 import numpy as np
 
 from elastream.core.frames import Floats
+from elastream.core.latency import DURATIONS, figures
 from elastream.core.metrics import Metric
-from elastream.spark.telemetry.batches import weighted_quantile
 from elastream.spark.telemetry.origins import Moments
 
 Span: TypeAlias = tuple[float, float]
@@ -26,9 +26,8 @@ def columns_of(spans: Sequence[Span]) -> tuple[Floats, Floats]:
 
 
 def describe_durations(columns: dict[Metric, dict[str, float]], name: str, spans: Sequence[Span]) -> None:
-    """Mean and quantiles of the time that records spent at the operator `name`; unknown where there are none."""
+    """Enter mean and quantiles of the time that records spent at the operator `name`, unless there are none."""
     if spans:
-        seconds, weights = columns_of(spans)
-        columns[Metric.DURATION][name] = float(np.average(seconds, weights=weights))
-        columns[Metric.DURATION_P50][name] = weighted_quantile(seconds, weights, 0.5)
-        columns[Metric.DURATION_P99][name] = weighted_quantile(seconds, weights, 0.99)
+        latencies = figures(*columns_of(spans))
+        for metric, of in DURATIONS.items():
+            columns[metric][name] = latencies[of]

@@ -37,8 +37,8 @@ def cores_used(hosts: Frame, working: Mapping[str, Lease], compiling: Collection
     return sum(min(used[name], usual * working[name].type.cores) if name in compiling else used[name] for name in working)
 
 
-class HostWatch:
-    """Remembers the CPU time of hosts, so that its use can be told."""
+class HostCpuUsage:
+    """CPU use of hosts, from the CPU time that they report."""
 
     def __init__(self) -> None:
         self._cpu: dict[str, deque[tuple[float, float]]] = {}

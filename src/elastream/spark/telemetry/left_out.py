@@ -29,8 +29,8 @@ STAYS = 120.0
 log = logging.getLogger(__name__)
 
 
-class LeftOutWatch:
-    """What the operators of `layout` that may leave records out have left out so far."""
+class LeftOutCounts:
+    """Counts of the records that lenient operators of `layout` have left out so far."""
 
     def __init__(self, layout: Layout, directory: RunDirectory) -> None:
         self._folders = {

@@ -29,8 +29,8 @@ ECHO_REQUEST, ECHO_REPLY = 8, 0
 MARK = b"elastream"
 
 
-class LinkWatch:
-    """Remembers when which host last answered which, and how long that took. status: a host as its provider sees it."""
+class LinkProbes:
+    """Latencies and last answers of pairs of hosts. status: of a host, by its provider."""
 
     def __init__(self, status: Callable[[str], HostStatus | None]) -> None:
         self._status = status

@@ -57,8 +57,8 @@ class _Probed:
         return max(LEAST_SHARE, min(1.0, self.readings[-1].cores / cores) * kept)
 
 
-class SpeedWatch:
-    """Reads the files in `folder`, one an executor.
+class SpeedProbes:
+    """Speed probes of the executors, which write a file each into `folder`.
 
     stretch: seconds for which a core is taken for a second of CPU time, as of the last look: 1 where hosts get their cores.
     """
@@ -69,7 +69,7 @@ class SpeedWatch:
         self.stretch = 1.0
 
     def look(self, host_of: Mapping[str, str], leases: Mapping[str, Lease], now: float) -> Mapping[str, HostSpeed]:
-        """Speed of each host that works and whose probe is heard of. host_of: by executor."""
+        """Return the speed of each working host whose probe has reported. host_of: by executor."""
         working = {
             name: lease.type for name, lease in leases.items() if lease.state in (HostState.RUNNING, HostState.DRAINING)
         }

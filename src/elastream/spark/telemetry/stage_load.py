@@ -1,6 +1,6 @@
 """What one stage of one micro-batch cost, task by task, and what its tasks sent each other: columns out of lines of text.
 
-Pure arithmetic, so that it can be tested on what a Spark once said. `TaskWatch` and `MapOutputs` fetch the text.
+Pure arithmetic, so that it can be tested on what a Spark once said. `StatefulTasks` and `MapOutputs` fetch the text.
 """
 
 import math

@@ -15,10 +15,10 @@ import numpy as np
 import pyarrow as pa
 
 from elastream.dataflow.operators import Form
-from elastream.spark.worker.key_table import Lookup, Numbers
 from elastream.spark.worker.meter import cpu_seconds
 from elastream.spark.worker.records import Chunk
 from elastream.spark.worker.runner import Runner
+from elastream.spark.worker.table_lookup import Lookup, Numbers
 from elastream.spark.worker.tolerant import Made, each_of
 
 SINGLE = frozenset({Form.MAP, Form.FLAT_MAP, Form.FILTER})

@@ -20,7 +20,6 @@ from elastream.dataflow.operators import Form, OnError
 from elastream.recording.places import Place
 from elastream.spark.worker.by_key import ByKey, Metered
 from elastream.spark.worker.composition import CompositionLog, Digit, code_in_offsets, freeze_imports
-from elastream.spark.worker.key_table import lookup
 from elastream.spark.worker.leaving import Exit, Leaving, leaving_schema
 from elastream.spark.worker.left_out import LeaveOut, LeftOut, attempt_of
 from elastream.spark.worker.meter import TaskRow, cpu_seconds
@@ -28,6 +27,7 @@ from elastream.spark.worker.pulling import pulled
 from elastream.spark.worker.records import Chunk, conformed, shareable
 from elastream.spark.worker.runner import WHOLE, Implementation, Runner
 from elastream.spark.worker.signals import Folding, SignalRow, SignalTap
+from elastream.spark.worker.table_lookup import lookup
 
 ENTRY = "_entry"
 """Column with the number of the entry of a record, in a region with several entries."""

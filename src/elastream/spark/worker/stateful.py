@@ -27,11 +27,11 @@ from elastream.dataflow.operators import OnError
 from elastream.dataflow.windows import Timeout
 from elastream.spark.worker.composition import Digit
 from elastream.spark.worker.fused import Carrier, batch_number, task_number
-from elastream.spark.worker.key_table import Lookup, lookup
 from elastream.spark.worker.left_out import LeftOut, attempt_of
 from elastream.spark.worker.meter import TaskRow
 from elastream.spark.worker.runner import Implementation, OperatorFailed
 from elastream.spark.worker.states import States
+from elastream.spark.worker.table_lookup import Lookup, lookup
 from elastream.spark.worker.windows import Grouping, packed
 
 MOMENT = "_moment"

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from elastream.core.metrics import Metric
-from elastream_papers.thesis.deployed import deployed, of_best, problem_at
-from elastream_papers.thesis.ec2 import RUN
+from elastream_papers.thesis.deployed import RUN, deployed, of_best, problem_at
 from elastream_papers.thesis.reactive.bars import ReactiveResults, _ratio, bars, straightness
 from elastream_papers.thesis.reactive.experiment import (
     ALGORITHMS,

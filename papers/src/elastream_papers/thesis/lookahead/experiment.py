@@ -19,8 +19,18 @@ from elastream.core.plant import Policy
 from elastream.evaluation.prospects import prospect_of
 from elastream.policies.value_cost.problem import Goal
 from elastream.simulator import SimulatedPlant
-from elastream_papers.thesis.deployed import Site, at_best, deployed, problem_at, run_site, settings_of
-from elastream_papers.thesis.ec2 import INSTANT, RUN, CloudAssumptions, host_types
+from elastream_papers.thesis.deployed import (
+    INSTANT,
+    RUN,
+    CloudAssumptions,
+    Site,
+    at_best,
+    deployed,
+    host_types,
+    problem_at,
+    run_site,
+    settings_of,
+)
 from elastream_papers.thesis.lookahead.synthetic import SyntheticAssumptions, break_even, streams, synthetic
 from elastream_papers.thesis.reactive.algorithms import policy_of, searched
 

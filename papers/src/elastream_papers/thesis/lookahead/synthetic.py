@@ -16,7 +16,7 @@ from elastream.dataflow.graph import Graph
 from elastream.dataflow.operators import Alternate, Delivery, Edge, Kind, Operator
 from elastream.loads.pattern import Pattern
 from elastream_papers.harness.assumptions import assumed
-from elastream_papers.thesis.ec2 import PRICES, RUN, loads_between
+from elastream_papers.thesis.deployed import PRICES, RUN, loads_between
 
 STAGES, WIDE = 10, 3
 """Stages, and operators of each (Figure 5.2)."""

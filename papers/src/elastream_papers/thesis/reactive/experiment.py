@@ -16,8 +16,20 @@ from elastream.core.plant import Policy
 from elastream.loads import constant
 from elastream.policies.placements import Untouched
 from elastream.policies.value_cost.problem import Deployment, Goal
-from elastream_papers.thesis.deployed import Site, at_best, deployed, of_best, problem_at, run_site, settings_of
-from elastream_papers.thesis.ec2 import INSTANT, RUN, CloudAssumptions, host_types, walk
+from elastream_papers.thesis.deployed import (
+    INSTANT,
+    RUN,
+    CloudAssumptions,
+    Site,
+    at_best,
+    deployed,
+    host_types,
+    of_best,
+    problem_at,
+    run_site,
+    settings_of,
+    walk,
+)
 from elastream_papers.thesis.reactive.algorithms import policy_of, searched
 from elastream_papers.thesis.reactive.linear_road import LinearRoadAssumptions, break_even, linear_road
 

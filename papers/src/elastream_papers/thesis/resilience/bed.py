@@ -1,7 +1,4 @@
-"""A query with state on hosts that are killed: what a fault costs, and whether anything was lost.
-
-The query is a `Job`, native Spark. One cluster runs many of them, one after the other.
-"""
+"""A query with state (a `Job`) on hosts that are killed: cost of a fault, and exactness of the counts."""
 
 import math
 import statistics
@@ -30,7 +27,7 @@ from elastream.spark.jvm.copies import OpenedCopy
 from elastream.spark.jvm.stateful import StatefulStage
 from elastream.spark.plant import SparkPlant
 from elastream.spark.queries.query import Query
-from elastream.spark.queries.watched import WatchedQueries
+from elastream.spark.queries.watched import SessionQueries
 from elastream.spark.start import start_beside
 from elastream_papers.thesis.resilience.job import Job
 
@@ -82,7 +79,7 @@ class Bed:
     """A running query with its state, on hosts that can be killed. steady: batches that are waited for after a change."""
 
     def __init__(
-        self, plant: SparkPlant[WatchedQueries], query: StreamingQuery, job: Job, root: Path, steady: int = STEADY
+        self, plant: SparkPlant[SessionQueries], query: StreamingQuery, job: Job, root: Path, steady: int = STEADY
     ) -> None:
         self.plant, self.query, self.job = plant, query, job
         self._root, self.steady, self._jobs = root, steady, 0

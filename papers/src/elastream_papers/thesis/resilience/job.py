@@ -1,7 +1,4 @@
-"""A count over a state of any size, whose records are numbered: what must be counted is known whatever happened.
-
-The query is any user's: native Spark, watched and not compiled. Each batch brings as many records.
-"""
+"""A count over numbered records and a state of any size, as native Spark: the right counts are known after any fault."""
 
 from dataclasses import dataclass
 from functools import reduce

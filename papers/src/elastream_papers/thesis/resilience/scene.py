@@ -1,6 +1,5 @@
-"""What the simulated runs of chapter 6 are made of: word frequencies on virtual machines of four cores (6.7, p. 145).
-
-The generators and what is assumed; the thesis prints neither its costs nor its thresholds nor most of its rates.
+"""Scene of chapter 6's simulated runs: word frequencies on virtual machines of four cores (6.7, p. 145), and
+assumptions.
 """
 
 from collections.abc import Mapping

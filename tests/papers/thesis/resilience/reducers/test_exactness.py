@@ -26,7 +26,7 @@ def test_without_faults_every_tuple_is_taken_in_once():
     assert abs(proof.emitted - 40_000) <= 4 * 64
 
 
-def test_the_next_host_clockwise_takes_over_what_a_lost_one_owned_and_nothing_is_lost():
+def test_the_next_host_clockwise_takes_over_without_loss():
     plant = ring(hosts=4, faults=(HostFailure(20.0, "h2"),))
     before = plant.reducers.ring
     heir, token = before.successors("h2", 1)[0], before.tokens["h2"]
@@ -38,7 +38,7 @@ def test_the_next_host_clockwise_takes_over_what_a_lost_one_owned_and_nothing_is
     assert plant.exactness().complete
 
 
-def test_tuples_between_the_checkpoint_and_two_bounds_before_its_stamp_are_counted_twice_and_said_to_be():
+def test_tuples_counted_twice_after_a_checkpoint_are_reported():
     plant = run_out(ring(hosts=3, rate="9000/s", faults=(HostFailure(21.0, "h1"),)))
     (about,) = recoveries(plant)
     a_third = 3000 * 2 * plant.settings.bound
@@ -78,7 +78,7 @@ def test_whatever_fails_no_more_than_r_neighbours_in_a_row_loses_nothing(data):
 
 @settings(max_examples=examples(40), deadline=None, phases=(Phase.generate,))
 @given(data=st.data())
-def test_whatever_tokens_are_set_meanwhile_nothing_is_lost_or_counted_twice_beyond_the_bound(data):
+def test_changing_tokens_loses_nothing_and_doubles_within_the_bound(data):
     plant = ring(hosts=4, replicas=data.draw(st.integers(0, 2)), rate="4000/s", seed=data.draw(st.integers(0, 99)))
     plant.apply(LeaseHost("h5", "vm"))
     plant.advance(6.0)
@@ -94,7 +94,7 @@ def test_whatever_tokens_are_set_meanwhile_nothing_is_lost_or_counted_twice_beyo
     assert proof.unowned == 0
 
 
-def test_more_failures_in_a_row_than_copies_are_counted_and_said_in_one_sentence():
+def test_more_failures_in_a_row_than_copies_are_reported():
     plant = ring(hosts=4, replicas=1)
     pair = plant.reducers.ring.nodes[:2]
     for name in pair:
@@ -107,7 +107,7 @@ def test_more_failures_in_a_row_than_copies_are_counted_and_said_in_one_sentence
     assert "no host that is left had a copy" in alarm.said
 
 
-def test_a_whole_zone_fails_and_nothing_is_lost_where_neighbours_are_of_distinct_zones():
+def test_a_failed_zone_loses_nothing_with_neighbours_in_other_zones():
     zones = [replace(VM, name=zone, zone=zone) for zone in ("left", "right")]
     plant = ring(hosts=["left", "right"] * 3, types=zones, faults=(ZoneFailure(15.0, "left"),))
     run_out(plant)
@@ -152,7 +152,7 @@ def test_a_host_that_joins_takes_over_only_once_its_state_is_there():
     assert run_out(plant).exactness().complete
 
 
-def test_a_neighbour_takes_over_once_it_was_asked_has_answered_and_is_requested_as_it_has_a_copy():
+def test_a_neighbour_with_a_copy_takes_over_once_it_has_answered():
     plant = ring(hosts=3, rate="4000/s")
     plant.advance(20.0)
     first, second, third = plant.reducers.ring.nodes
@@ -176,7 +176,7 @@ def test_a_host_that_goes_hands_its_interval_to_its_neighbour_clockwise(action):
     assert run_out(plant).exactness().complete
 
 
-def test_upstream_backup_loses_local_state_and_external_state_loses_nothing():
+def test_upstream_backup_loses_local_state_but_not_external_state():
     lost = run_out(ring(hosts=3, protection=Protection.UPSTREAM, faults=(HostFailure(20.0, "h1"),)))
     kept = run_out(ring(hosts=3, protection=Protection.EXTERNAL, rate="1000/s", faults=(HostFailure(20.0, "h1"),)))
     assert lost.exactness().lacking > 0

@@ -16,9 +16,8 @@ Bools = NDArray[np.bool_]
 
 @dataclass(slots=True)
 class Waiting:
-    """Tuples that wait: those that arrived from `since` on until the next segment begins, of the partitions `owned`.
-
-    weights: their part of the tuples of each source.
+    """Waiting tuples of the partitions `owned` that arrived from `since` on. weights: their part of each source's
+    tuples.
     """
 
     since: float

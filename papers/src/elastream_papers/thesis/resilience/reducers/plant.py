@@ -27,6 +27,7 @@ from elastream.core.ring import Ring
 from elastream.core.wording import counted
 from elastream.simulator.plant import SimulatedClock
 from elastream.simulator.pool import Event, SimulatedHosts
+from elastream.units import ROUNDING
 from elastream_papers.thesis.resilience.reducers.checkpoints import Checkpoints
 from elastream_papers.thesis.resilience.reducers.cluster import Reducers
 from elastream_papers.thesis.resilience.reducers.handover import Handover
@@ -34,7 +35,7 @@ from elastream_papers.thesis.resilience.reducers.nodes import Node
 from elastream_papers.thesis.resilience.reducers.peers import Peers
 from elastream_papers.thesis.resilience.reducers.serving import serve
 from elastream_papers.thesis.resilience.reducers.settings import Protection
-from elastream_papers.thesis.resilience.reducers.watching import ReducerWatch
+from elastream_papers.thesis.resilience.reducers.watching import ReducerMetricsCollector
 
 if TYPE_CHECKING:
     from elastream_papers.thesis.resilience.reducers.cluster import Reducers
@@ -61,7 +62,7 @@ class ReducersPlant:
         self.checkpoints = Checkpoints(reducers)
         self.handover = Handover(reducers, self.checkpoints)
         self.peers = Peers(reducers, self.checkpoints)
-        self.watch = ReducerWatch(context, reducers, self.checkpoints, pool, keyed, factors)
+        self.watch = ReducerMetricsCollector(context, reducers, self.checkpoints, pool, keyed, factors)
         self.composition = Composition.default(context.graph)
         self.closed = False
         self._leaving: set[str] = set()
@@ -127,7 +128,7 @@ class ReducersPlant:
         """Simulate up to `until`, seconds; returns at once if that time has passed."""
         step = self.settings.step
         while self.time < until:
-            grid = (math.floor(self.time / step + 1e-9) + 1) * step
+            grid = (math.floor(self.time / step + ROUNDING) + 1) * step
             end = min(until, grid, self.watch.next_tick, self.reducers.agenda.next, self.pool.next_event)
             if end > self.time:
                 for node, replay, when in serve(self.reducers, self.reducers.living, self.time, end):

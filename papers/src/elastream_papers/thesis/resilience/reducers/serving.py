@@ -1,7 +1,4 @@
-"""What nodes get done in a piece of time: first what arrives and background work, then replays, then their queues.
-
-Within a piece all is a flow at constant rates, so the cost of a run grows with its pieces, not with its tuples.
-"""
+"""Work of nodes in a piece of time at constant rates: arrivals and background work, then replays, then queues."""
 
 import math
 from collections.abc import Sequence

@@ -6,13 +6,12 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from elastream.core.frames import Floats, Frame, Integers, TaskFrame
-from elastream.core.latency import Basis
+from elastream.core.frames import Floats, Frame, Integers, TaskFrame, application_frame
+from elastream.core.latency import DURATIONS, Basis, figures
 from elastream.core.metrics import Metric
 from elastream.core.observation import NO_COPIES, Composition, Context, Observation, Sample, Standby
 from elastream.core.ring import Ring
 from elastream.simulator.pool import SimulatedHosts
-from elastream.simulator.quantiles import weighted
 from elastream_papers.thesis.resilience.reducers.checkpoints import Checkpoints
 from elastream_papers.thesis.resilience.reducers.cluster import Reducers
 from elastream_papers.thesis.resilience.reducers.nodes import Node
@@ -35,7 +34,7 @@ class RingSample:
         self.busy: dict[str, float] = {}
 
 
-class ReducerWatch:
+class ReducerMetricsCollector:
     """Counts monitoring periods of `reducers`. keyed: the operator on the ring; factor: tuples that the mappers make of the
     records of each source."""
 
@@ -138,13 +137,9 @@ class ReducerWatch:
         if lags:
             times, weights = (np.array(column) for column in zip(*lags, strict=True))
             times = times + reducers.cost + reducers.mean_delay
-            mean = float(times @ weights / weights.sum())
-            middle, late = weighted(times, weights, np.array([0.5, 0.99])).tolist()
-            columns[Metric.DURATION][row] = mean
-            columns[Metric.DURATION_P50][row], columns[Metric.DURATION_P99][row] = middle, late
-            self._application |= {Metric.LATENCY: mean, Metric.LATENCY_P50: middle, Metric.LATENCY_P99: late}
-            if (target := self.context.target_latency) is not None:
-                self._application[Metric.COMPLIANCE] = float(weights[times <= target].sum() / weights.sum())
+            self._application |= figures(times, weights, self.context.target_latency)
+            for metric, of in DURATIONS.items():
+                columns[metric][row] = self._application[of]
         self._operators = columns
         self._tasks = {Metric.BACKLOG: queued, Metric.STATE_SIZE: state}
         if self._before is not None:
@@ -175,10 +170,8 @@ class ReducerWatch:
             time=now,
             context=self.context,
             operators=self._frame(age),
-            application=Frame(
-                (self.context.graph.name,),
-                {metric: [value] for metric, value in overall.items()},
-                dict.fromkeys(self._application, age) if age else 0.0,
+            application=application_frame(
+                self.context.graph.name, overall, dict.fromkeys(self._application, age) if age else 0.0
             ),
             hosts=self._host_frame(hosts, tasks, now, age),
             tasks=tasks,

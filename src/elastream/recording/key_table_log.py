@@ -1,4 +1,4 @@
-"""The key tables of a run, as files of its folder: `tables.jsonl` names the versions, `tables/` holds them.
+"""The log of a run's key tables, in its folder: `tables.jsonl` names the versions, `tables/` holds them.
 
 A version is on disk, under a name with the hash of its content, before its line is; the control loop reads the lines and
 requests what is new. Other processes may append while the run goes on: programs, `elastream tables set`.
@@ -200,3 +200,19 @@ def read_rows(content: "bytes | pa.Buffer") -> tuple[tuple[str, ...], dict[tuple
     whole = pa.ipc.open_file(content).read_all()
     *keys, alternates = (column.to_pylist() for column in whole.columns)
     return tuple(whole.schema.names[:-1]), dict(zip(zip(*keys, strict=True), alternates, strict=True))
+
+
+def key_tables(run: Path | str) -> KeyTableLog:
+    """Return the key tables of the run in the folder `run`, which other processes may append to while it goes on.
+
+    Raises:
+        InputError: for a run that has ended, or a folder that is no run's.
+    """
+    # Workers import this module: they need no recorder.
+    from elastream.recording.live import refuse_ended
+    from elastream.recording.recorder import Recording
+
+    folder = Path(run)
+    recording = Recording.outline(folder)
+    refuse_ended(folder, recording, "key tables")
+    return KeyTableLog(RunDirectory(folder), selections_recorded(recording.header))

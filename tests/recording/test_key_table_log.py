@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from elastream.dataflow.key_table import KeyTable, Selection
 from elastream.errors import DataflowError, InputError
 from elastream.recording.directory import RunDirectory
-from elastream.recording.key_tables import KeyTableLog, read_rows, written_rows
+from elastream.recording.key_table_log import KeyTableLog, read_rows, written_rows
 from support.property_examples import examples
 
 SELECTION = Selection("forecasting", "predict", {"customer": "bigint"}, ("mean", "arima"))

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from elastream.recording.key_tables import read_rows
+from elastream.recording.key_table_log import read_rows
 from elastream.recording.places import Place, stamp_of, write_whole
 from elastream.spark.worker.composition import table_digit
 

@@ -8,10 +8,10 @@ from elastream.dataflow.graph import Graph
 from elastream.dataflow.key_table import selections_of
 from elastream.errors import DataflowError
 from elastream.recording.directory import RunDirectory
-from elastream.recording.key_tables import KeyTableLog
+from elastream.recording.key_table_log import KeyTableLog
 from elastream.recording.mirror import copy_now
 from elastream.spark.worker.composition import LIVE_TABLES, table_digit
-from elastream.spark.worker.key_table import put_in_use
+from elastream.spark.worker.table_lookup import put_in_use
 
 
 def bringing_into_use(graph: Graph, directory: RunDirectory) -> Callable[[str, int, Iterable[Composition]], str] | None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from elastream.dataflow.key_table import Key, KeyTable, Selection
 from elastream.errors import InputError
-from elastream.recording.key_tables import ALTERNATE
+from elastream.recording.key_table_log import ALTERNATE
 
 
 def load_key_table(path: Path, selection: Selection) -> KeyTable:
