@@ -41,11 +41,11 @@ from elastream.report.tally import kept_for
 from elastream.sharing.messages import Claim, Offer
 from elastream.sharing.rules import ArbiterRules
 from elastream.spark.dataflow import change_log, edges
+from elastream.spark.dataflow.readers import Steering
 from elastream.spark.dataflow.sinks import begin_results, latest
-from elastream.spark.dataflow.steering import Steering
 from elastream.spark.hosts.book import HostBook
 from elastream.spark.placement.allocation import AllocationStore
-from elastream.spark.worker.composition import Wanted, write_wanted
+from elastream.spark.worker.composition import CompositionRequest, write_request
 
 EPOCH = 1_700_000_000.0
 DAYS = 30.0
@@ -190,7 +190,7 @@ class Edge:
     def __init__(self, directory: RunDirectory, clock: Jumping) -> None:
         self.records, self._clock, self._written = directory.edge("words", "count"), clock, 0
         self.records.mkdir(parents=True)
-        write_wanted(directory.wanted, Wanted())
+        write_request(directory.wanted, CompositionRequest())
         steering = Steering("words-count", directory.wanted, 2)
         self._reader = edges.EdgeReader(steering, self.records, 1, 1e6, SCHEMA, None)
         self._at = self._reader.initialOffset()

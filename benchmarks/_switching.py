@@ -35,7 +35,7 @@ from elastream.loads import constant
 from elastream.recording.directory import RunDirectory
 from elastream.recording.key_table_log import KeyTableLog
 from elastream.spark.dataflow.edge_log import EdgeLog
-from elastream.spark.dataflow.table_activation import bringing_into_use
+from elastream.spark.dataflow.table_activation import table_publisher
 from elastream.spark.jvm.driver_side import DriverSide
 from elastream.spark.placement.allocation import VolatilePlan
 from elastream.spark.placement.placing import Placing
@@ -43,7 +43,14 @@ from elastream.spark.queries.compiled import CompiledQueries
 from elastream.spark.queries.compiler import start_queries
 from elastream.spark.queries.query import Instruments
 from elastream.spark.queries.segments import RunningSegment, composition_left
-from elastream.spark.worker.composition import CompositionCodec, Ran, latest_batch, newest_ran, offsets_of, ran_in_offsets
+from elastream.spark.worker.composition import (
+    BatchComposition,
+    CompositionCodec,
+    composition_in_offsets,
+    latest_batch,
+    newest_composition,
+    offsets_of,
+)
 from elastream.spark.worker.runner import explain_failure
 
 KEYS = 7
@@ -100,13 +107,13 @@ class Kept:
     """
 
     name: str
-    attempts: dict[int, list[tuple[Ran, pa.Table]]] = field(default_factory=dict)
+    attempts: dict[int, list[tuple[BatchComposition, pa.Table]]] = field(default_factory=dict)
     checkpoint: Path = Path()
     fail: bool = False
 
     def write(self, rows: DataFrame, batch: int) -> None:
         """Keep the rows of one attempt."""
-        ran = ran_in_offsets(self.checkpoint, batch)
+        ran = composition_in_offsets(self.checkpoint, batch)
         assert ran is not None
         table = rows.toArrow()  # which raises where the query is stopped meanwhile
         self.attempts.setdefault(batch, []).append((ran, table))
@@ -138,7 +145,7 @@ def switching_flow(failing: Path, out: Kept, totals: Kept, rate: float) -> Dataf
 class Seen(NamedTuple):
     """A committed batch: what it ran under, and the range of records that it took from each source or edge."""
 
-    ran: Ran
+    ran: BatchComposition
     ranges: tuple[tuple[int, int], ...]
 
 
@@ -206,7 +213,7 @@ class Trial:
             partitions=2,
             target_latency=None,
             consistency=self.consistency,
-            tables=bringing_into_use(self.graph, self.directory),
+            tables=table_publisher(self.graph, self.directory),
         )
         self.composed[self.queries.composition.version] = self.queries.composition
 
@@ -290,7 +297,7 @@ class Trial:
             for batch in query.batches:
                 if batch.id in self.seen[query.name]:
                     continue
-                ran = newest_ran([source.end for source in batch.sources])
+                ran = newest_composition([source.end for source in batch.sources])
                 assert ran is not None
                 self.seen[query.name][batch.id] = Seen(ran, tuple(source.numbers for source in batch.sources))
                 for each in self.requested[-50:]:
@@ -356,7 +363,7 @@ class Trial:
                 continue
             before, after = (offsets_of(each.checkpoint, number) if number >= 0 else () for number in (batch - 1, batch))
             begun = [int(offset["n"]) for offset in before] or [0] * len(after)
-            ran = newest_ran(after)
+            ran = newest_composition(after)
             assert ran is not None
             seen[batch] = Seen(ran, tuple(zip(begun, (int(offset["n"]) for offset in after), strict=True)))
 
@@ -396,7 +403,7 @@ class Trial:
         """Batches of the first query that wrote something."""
         return len(self.out.attempts)
 
-    def decoded(self, ran: Ran) -> Composition:
+    def decoded(self, ran: BatchComposition) -> Composition:
         """What a code says; which versions of key tables its digits stand for, the composition of that version says."""
         found = self.codec.decode(ran.code, ran.version)
         return replace(found, tables=self.composed[ran.version].tables)

@@ -25,9 +25,9 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from elastream import Dataflow
 from elastream.dataflow.endpoints import ArrivalPattern, parquet, records
+from elastream.spark.dataflow.readers import Steering
 from elastream.spark.dataflow.sinks import latest
 from elastream.spark.dataflow.sources import HOLD, open_source
-from elastream.spark.dataflow.steering import Steering
 
 STATE_PARTITIONS = 4
 """One a host of the peak: more would cost each batch of every side, fewer would leave hosts without."""

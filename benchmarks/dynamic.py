@@ -39,12 +39,12 @@ from elastream.dataflow.signals import Signal, SignalReading
 from elastream.guards.evaluator import Element, Evaluator, Guard
 from elastream.guards.language import Language
 from elastream.recording.key_table_log import written_rows
-from elastream.spark.dataflow.fusing import wire
+from elastream.spark.dataflow.chaining import build_walk
 from elastream.spark.dataflow.shipping import pickled
 from elastream.spark.worker.composition import CompositionCodec, CompositionLog
-from elastream.spark.worker.fused import Carrier, stage_function
 from elastream.spark.worker.meter import Meter
-from elastream.spark.worker.table_lookup import put_in_use
+from elastream.spark.worker.table_lookup import publish_table
+from elastream.spark.worker.walk import WorkerPaths, stage_function
 
 BAR, TABLE_BAR, SOURCE = 1.03, 1.1, "the project's bar"
 KEYS, ALTERNATES = 10_000, 4
@@ -195,7 +195,7 @@ class Side:
         self.frame = written(self.spark, self.shape, self.folder.parent)
         arriving = to_arrow_schema(self.frame.schema)
         found = region(self.graph, self.graph.order, ())
-        self.walk = wire(
+        self.walk = build_walk(
             found, "source", "source", self.codec, [arriving], lambda ddl: to_arrow_schema(StructType.fromDDL(ddl))
         )
         self.shipped = pickled(self.walk, "dynamic")
@@ -209,7 +209,7 @@ class Side:
         table = KeyTable(self.graph.name, "vary", (self.shape.key,), rows)
         file = self.folder / "table.arrow"
         file.write_bytes(written_rows(table))
-        put_in_use(self.folder / "tables", "vary", 1, file)
+        publish_table(self.folder / "tables", "vary", 1, file)
 
     def run(self) -> DataFrame:
         """The next batch, under the next composition."""
@@ -217,7 +217,7 @@ class Side:
         if self.variants.dynamic:
             self._compose()
         log = self.log.directory if self.variants.dynamic else None
-        carrier = Carrier(log=log, tables=self.folder / "tables")
+        carrier = WorkerPaths(log=log, tables=self.folder / "tables")
         self.spark.sparkContext.setLocalProperty("streaming.sql.batchId", str(self.batch))
         function = stage_function(self.shipped, carrier, self.meter.sink)
         return self.frame.mapInArrow(function, from_arrow_schema(self.walk.exits[0].schema))

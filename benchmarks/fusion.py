@@ -23,11 +23,11 @@ from pyspark.sql import DataFrame, SparkSession
 
 from elastream.dataflow.builder import Dataflow, Stream
 from elastream.dataflow.chains import region
-from elastream.spark.dataflow.fusing import wire
+from elastream.spark.dataflow.chaining import build_walk
 from elastream.spark.dataflow.shipping import pickled
 from elastream.spark.worker.composition import CompositionCodec
-from elastream.spark.worker.fused import Carrier, stage_function
 from elastream.spark.worker.meter import Meter
+from elastream.spark.worker.walk import WorkerPaths, stage_function
 
 BAR = 5.0
 SIZES = (1_000, 400_000)
@@ -70,9 +70,11 @@ def as_dataflow() -> Dataflow:
 def fused(spark: SparkSession) -> Callable[[DataFrame], DataFrame]:
     """The dataflow as Elastream compiles it: one stage, with its meter."""
     graph = as_dataflow().graph
-    walk = wire(region(graph, graph.order, ()), "source", "source", CompositionCodec(graph), [NUMBER], lambda _: NUMBER)
+    walk = build_walk(
+        region(graph, graph.order, ()), "source", "source", CompositionCodec(graph), [NUMBER], lambda _: NUMBER
+    )
     meter = Meter(spark.sparkContext)
-    function = stage_function(pickled(walk, "fusion"), Carrier(), meter.sink)
+    function = stage_function(pickled(walk, "fusion"), WorkerPaths(), meter.sink)
     return lambda frame: frame.mapInArrow(function, "value long")
 
 

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from elastream import loads as loads
     from elastream import policies as policies
     from elastream.api.autopilot import Autopilot as Autopilot
-    from elastream.recording.key_table_log import key_tables as key_tables
     from elastream.api.result import RunResult as RunResult
     from elastream.api.run import run as run
     from elastream.clouds.local.local import Local as Local
@@ -33,6 +32,7 @@ if TYPE_CHECKING:
     from elastream.dataflow.operators import Alternate as Alternate
     from elastream.errors import ElastreamError as ElastreamError
     from elastream.evaluation.simulate import simulate as simulate
+    from elastream.recording.key_table_log import key_tables as key_tables
     from elastream.spark.jvm.copies_jar import copies_settings as copies_settings
 
 __version__ = "0.2.0"

@@ -15,7 +15,7 @@ from elastream.recording.recorder import Recorder, Recording
 from elastream.recording.tail import last_time, whole_length
 from elastream.report.summary import summarise
 from elastream.spark.placement.allocation import AllocationStore
-from elastream.spark.worker.composition import read_wanted
+from elastream.spark.worker.composition import read_request
 from support.example_run import example_events, example_header, play
 
 
@@ -58,7 +58,7 @@ def test_every_file_of_a_newer_format_is_refused_and_one_without_a_format_is_rea
         lambda: read_manifest(directory),
         Lines(directory.journal, "the journal").read,
         lambda: AllocationStore(directory.allocation),
-        lambda: read_wanted(directory.wanted),
+        lambda: read_request(directory.wanted),
         lambda: Recording.read(directory.recording),
     ):
         with pytest.raises(InputError, match=refused):

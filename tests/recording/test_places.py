@@ -35,7 +35,14 @@ from elastream.recording.places import (
 from elastream.spark.dataflow.change_log import newest_rows, tidy
 from elastream.spark.dataflow.edge_log import EdgeLog, note_composition
 from elastream.spark.dataflow.sinks import _batch_folder, begin_results, latest, replace_results, skip_batch
-from elastream.spark.worker.composition import CompositionLog, Ran, Wanted, latest_batch, read_wanted, write_wanted
+from elastream.spark.worker.composition import (
+    BatchComposition,
+    CompositionLog,
+    CompositionRequest,
+    latest_batch,
+    read_request,
+    write_request,
+)
 from elastream.spark.worker.left_out import LeftOut
 from support.clusters import hdfs
 
@@ -130,16 +137,16 @@ def test_records_of_an_edge_have_the_same_numbers_in_every_process_and_old_ones_
         out = pa.BufferOutputStream()
         pq.write_table(pa.table({"n": [next(rows) for _ in range(2)]}), out)
         write_whole(written / "part-0.parquet", out.getvalue().to_pybytes())
-        note_composition(written, Ran(batch // 10, batch))
+        note_composition(written, BatchComposition(batch // 10, batch))
         mark_whole(written, folder)
-    skip_batch(root, 120, Ran(12, 120))
+    skip_batch(root, 120, BatchComposition(12, 120))
     log, other = EdgeLog(root, versions=True), EdgeLog(root, versions=True)
     assert log.refresh() == other.refresh() == 240
     pieces = log.pieces(5, 9)
     read = [n for p in pieces for n in pq.ParquetFile(readable(p.path)).read().column("n").to_pylist()[p.first :][: p.rows]]
     assert read == [5, 6, 7, 8]
     assert pickle.loads(pickle.dumps(pieces)) == pieces
-    assert log.ran(21) == Ran(1, 10)
+    assert log.composition(21) == BatchComposition(1, 10)
     log.retire(230, time.time() + 3600)
     assert not (root / "batch=0").exists()
     anew = EdgeLog(root)
@@ -147,14 +154,19 @@ def test_records_of_an_edge_have_the_same_numbers_in_every_process_and_old_ones_
 
 
 def test_compositions_and_what_is_wanted_are_read_back(root):
-    write_wanted(root / "wanted.json", Wanted(3, 7, {"source": 2}))
-    assert read_wanted(root / "wanted.json") == Wanted(3, 7, {"source": 2})
-    assert read_wanted(root / "other.json") == Wanted()
+    write_request(root / "wanted.json", CompositionRequest(3, 7, {"source": 2}))
+    assert read_request(root / "wanted.json") == CompositionRequest(3, 7, {"source": 2})
+    assert read_request(root / "other.json") == CompositionRequest()
     log = CompositionLog(root / "composition")
-    assert log.newest() == Ran()
+    assert log.newest() == BatchComposition()
     log.append(5, 1, 42)
     log.append(9, 2, 43)
-    assert [log.ran(batch) for batch in (4, 5, 8, 9)] == [Ran(), Ran(1, 42), Ran(1, 42), Ran(2, 43)]
+    assert [log.at(batch) for batch in (4, 5, 8, 9)] == [
+        BatchComposition(),
+        BatchComposition(1, 42),
+        BatchComposition(1, 42),
+        BatchComposition(2, 43),
+    ]
     assert latest_batch(root / "checkpoint") == -1
     write_whole(root / "checkpoint" / "offsets" / "12", b"v1")
     assert latest_batch(root / "checkpoint") == 12

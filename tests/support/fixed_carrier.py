@@ -2,13 +2,13 @@
 
 from dataclasses import dataclass
 
-from elastream.spark.worker.fused import Carrier
+from elastream.spark.worker.walk import WorkerPaths
 
 __all__ = ["Under"]
 
 
 @dataclass(frozen=True)
-class Under(Carrier):
+class Under(WorkerPaths):
     """Every batch runs under the code `fixed`."""
 
     fixed: int = 0

@@ -28,7 +28,7 @@ from elastream.recording.file_systems import FILES_REACHED_BY
 from elastream.recording.lease_log import LeaseLog
 from elastream.settings import RunSettings
 from elastream.spark.dataflow.kafka import kafka_settings
-from elastream.spark.dataflow.table_activation import bringing_into_use
+from elastream.spark.dataflow.table_activation import table_publisher
 from elastream.spark.hosts.hosts import Hosts
 from elastream.spark.hosts.taking_over import Resumed, begun
 from elastream.spark.hosts.trying import tried
@@ -110,7 +110,7 @@ def start_plant(
             partitions=on.partitions,
             target_latency=settings.latency,
             consistency=consistency,
-            tables=bringing_into_use(graph, directory),
+            tables=table_publisher(graph, directory),
             left_out=LeftOutCounts(layout, directory),
         )
         return on.plant(queries, settings)
@@ -194,7 +194,7 @@ def _on_hosts(name: str, directory: RunDirectory, settings: RunSettings, resumed
         )
         readings = directory.cluster / "speeds"
         readings.mkdir(exist_ok=True)
-        told = {f"spark.executorEnv.{probe.FOLDER}": str(readings)}
+        told = {f"spark.executorEnv.{probe.FOLDER_VARIABLE}": str(readings)}
         if directory.files is not None:
             told[f"spark.executorEnv.{FILES_REACHED_BY}"] = os.environ.get(FILES_REACHED_BY, "{}")
             wanted = {name: value for name, value in wanted.items() if name not in OF_LOCAL_FILES}

@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 from elastream.dataflow.endpoints import Files, Records, TextFiles
 from elastream.errors import EnvironmentProblem, InputError
 from elastream.spark.dataflow.corpus import (
-    BLOCK,
+    BLOCK_BYTES,
     check_files,
     check_text,
-    freeze,
-    frozen,
     input_files,
+    open_corpus,
     read_records,
     slices,
+    store_corpus,
 )
 
 LINE = pa.schema([("value", pa.string())])
@@ -52,8 +52,8 @@ def test_missing_and_empty_inputs_are_refused_by_name(tmp_path: Path) -> None:
     [
         (b"caf\xe9 au lait", 3),
         (b"ok\n" * 10 + b"\xff", 30),
-        (b"x" * (BLOCK - 1) + b"\xc3\xa9" + b"y" * BLOCK + b"\xc3(", 2 * BLOCK + 1),
-        (b"x" * (BLOCK - 1) + b"\xc3" + b"(", BLOCK - 1),
+        (b"x" * (BLOCK_BYTES - 1) + b"\xc3\xa9" + b"y" * BLOCK_BYTES + b"\xc3(", 2 * BLOCK_BYTES + 1),
+        (b"x" * (BLOCK_BYTES - 1) + b"\xc3" + b"(", BLOCK_BYTES - 1),
         (b"cut off \xe2\x82", 8),
     ],
 )
@@ -66,7 +66,7 @@ def test_text_that_is_not_utf8_is_refused_naming_the_byte(tmp_path: Path, conten
 
 def test_text_that_is_utf8_passes_however_it_falls_into_blocks(tmp_path: Path) -> None:
     path = tmp_path / "text.txt"
-    path.write_text("€" * BLOCK, encoding="utf-8")
+    path.write_text("€" * BLOCK_BYTES, encoding="utf-8")
     check_text(path)
 
 
@@ -141,23 +141,23 @@ def test_records_outside_their_schema_are_refused(tmp_path: Path) -> None:
 def test_frozen_records_stay_as_they_were(tmp_path: Path) -> None:
     source, stored = tmp_path / "in.txt", tmp_path / "control" / "corpus.arrow"
     source.write_text("one\ntwo\n")
-    freeze(TextFiles(str(source)), LINE, stored)
+    store_corpus(TextFiles(str(source)), LINE, stored)
     source.write_text("other\n")
-    freeze(TextFiles(str(source)), LINE, stored)
-    assert frozen(stored)["value"].to_pylist() == ["one", "two"]
+    store_corpus(TextFiles(str(source)), LINE, stored)
+    assert open_corpus(stored)["value"].to_pylist() == ["one", "two"]
 
 
 def test_a_run_cannot_resume_with_another_input(tmp_path: Path) -> None:
     stored = tmp_path / "corpus.arrow"
-    freeze(Records(({"n": 1},), "n long"), pa.schema([("n", pa.int64())]), stored)
+    store_corpus(Records(({"n": 1},), "n long"), pa.schema([("n", pa.int64())]), stored)
     with pytest.raises(InputError, match="cannot resume with"):
-        freeze(Records(({"n": 2},), "n long"), pa.schema([("n", pa.int64())]), stored)
+        store_corpus(Records(({"n": 2},), "n long"), pa.schema([("n", pa.int64())]), stored)
 
 
 def test_a_place_that_cannot_be_written_is_a_problem_of_the_machine(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(EnvironmentProblem, match="cannot write"):
-        freeze(Records(({"n": 1},), "n long"), pa.schema([("n", pa.int64())]), tmp_path / "file" / "corpus.arrow")
+        store_corpus(Records(({"n": 1},), "n long"), pa.schema([("n", pa.int64())]), tmp_path / "file" / "corpus.arrow")
 
 
 @given(st.integers(1, 25_000), st.integers(0, 10**9), st.integers(0, 40_000))

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from elastream.spark.dataflow.edge_log import EdgeLog
 from elastream.spark.dataflow.edges import EdgeReader
-from elastream.spark.dataflow.steering import Steering
-from elastream.spark.worker.composition import Wanted, write_wanted
+from elastream.spark.dataflow.readers import Steering
+from elastream.spark.worker.composition import CompositionRequest, write_request
 from support.property_examples import examples
 
 SCHEMA = pa.schema([("n", pa.int64())])
@@ -67,7 +67,7 @@ def test_what_is_forgotten_still_counts(tmp_path):
     assert log.by(999.0) == 3
 
 
-def test_a_batch_is_planned_from_written_files_and_none_without_news(tmp_path):
+def test_a_batch_is_planned_only_from_written_records(tmp_path):
     found = reader(tmp_path)
     start = found.initialOffset()
     assert found.latestOffset(start) == start
@@ -78,13 +78,13 @@ def test_a_batch_is_planned_from_written_files_and_none_without_news(tmp_path):
     assert found.latestOffset(end) == end
 
 
-def test_a_batchs_width_and_code_are_those_of_its_offset(tmp_path):
+def test_width_and_code_of_a_batch_come_from_its_offset(tmp_path):
     write(tmp_path / "records", 0, list(range(10)))
-    write_wanted(tmp_path / "wanted.json", Wanted(3, 7, {"a-b": 5}))
+    write_request(tmp_path / "wanted.json", CompositionRequest(3, 7, {"a-b": 5}))
     found = reader(tmp_path)
     start = found.initialOffset()
     end = found.latestOffset(start)
-    write_wanted(tmp_path / "wanted.json", Wanted(4, 1, {"a-b": 2}))
+    write_request(tmp_path / "wanted.json", CompositionRequest(4, 1, {"a-b": 2}))
     assert (end["version"], end["code"]) == (3, 7)
     parts = found.partitions(start, end)
     assert len(parts) == 5
@@ -105,7 +105,7 @@ def test_records_that_only_pass_are_read_by_few_tasks(tmp_path):
     width=st.integers(1, 6),
     data=st.data(),
 )
-def test_ranges_hold_each_record_once_and_replay_alike(tmp_path_factory, written, width, data):
+def test_ranges_hold_every_record_once_also_in_a_replay(tmp_path_factory, written, width, data):
     folder = tmp_path_factory.mktemp("edge")
     total = 0
     for batch, sizes in enumerate(written):
@@ -138,8 +138,8 @@ def test_a_batch_takes_no_more_than_its_time_allows(tmp_path):
     assert 0 < taken < 1000
 
 
-def test_batches_already_read_are_removed_and_still_counted_later(tmp_path, monkeypatch):
-    for name, value in (("SPARE", 2), ("EACH", 3)):
+def test_read_batches_are_removed_but_still_counted(tmp_path, monkeypatch):
+    for name, value in (("SPARE_BATCHES", 2), ("REMOVED_BATCHES", 3)):
         monkeypatch.setattr(f"elastream.spark.dataflow.edge_log.{name}", value)
     for batch in range(10):
         write(tmp_path, batch, [batch] if batch % 3 else [], at=1000.0 + batch)
@@ -163,7 +163,7 @@ def test_batches_already_read_are_removed_and_still_counted_later(tmp_path, monk
 
 
 def test_a_log_that_was_left_behind_goes_on_with_what_is_there(tmp_path, monkeypatch):
-    for name, value in (("SPARE", 1), ("EACH", 1)):
+    for name, value in (("SPARE_BATCHES", 1), ("REMOVED_BATCHES", 1)):
         monkeypatch.setattr(f"elastream.spark.dataflow.edge_log.{name}", value)
     write(tmp_path, 0, [1, 2])
     behind, reader = EdgeLog(tmp_path), EdgeLog(tmp_path)

@@ -32,8 +32,8 @@ from elastream.guards.pollers import Pollers
 from elastream.settings import AutopilotSettings
 from elastream.spark.attach import attach
 from elastream.spark.dataflow.kafka import kafka_package, kafka_settings, sink_options, source_options
+from elastream.spark.dataflow.readers import Steering
 from elastream.spark.dataflow.sources import check_source, open_source
-from elastream.spark.dataflow.steering import Steering
 from elastream.spark.jvm.capabilities import probe
 from elastream.spark.telemetry import kafka_offsets
 from elastream.spark.telemetry.kafka_offsets import OffsetCommits, committing, offsets_read
@@ -65,7 +65,7 @@ def test_a_session_fetches_the_connector_into_the_users_cache(monkeypatch: pytes
     assert kafka_settings() == {"spark.jars.packages": kafka_package(), "spark.jars.ivy": "/somewhere/elastream/ivy"}
 
 
-def test_a_topic_is_read_from_its_beginning_unless_options_differ() -> None:
+def test_a_topic_is_read_from_its_beginning_by_default() -> None:
     assert source_options(kafka("lines", "a:1,b:2")) == {
         "kafka.bootstrap.servers": "a:1,b:2",
         "subscribe": "lines",
@@ -249,7 +249,7 @@ def test_a_stream_is_written_to_a_topic_and_found_there(spark: SparkSession, bro
 @pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.kafka
-def test_a_watched_topic_query_shows_its_partitions_and_its_lag(spark: SparkSession, broker: str, tmp_path: Path) -> None:
+def test_a_query_over_a_topic_shows_partitions_and_backlog(spark: SparkSession, broker: str, tmp_path: Path) -> None:
     topic = kafka("watched", broker)
     write(spark, topic, 0, 2000)
     held_back = source_options(topic) | {"maxOffsetsPerTrigger": "30"}
@@ -279,7 +279,7 @@ def test_a_watched_topic_query_shows_its_partitions_and_its_lag(spark: SparkSess
 @pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.kafka
-def test_offsets_are_committed_to_a_group_and_a_missing_group_warns_once(
+def test_offsets_are_committed_to_a_group_or_warned_about_once(
     spark: SparkSession, broker: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     from kafka import KafkaAdminClient

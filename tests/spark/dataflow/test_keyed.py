@@ -19,9 +19,9 @@ from elastream.recording.key_table_log import written_rows
 from elastream.spark.dataflow.keyed import Wiring, keyed_frame
 from elastream.spark.jvm.session import STATE_STORES
 from elastream.spark.worker.composition import CompositionCodec, CompositionLog
-from elastream.spark.worker.fused import Carrier
 from elastream.spark.worker.meter import Meter
-from elastream.spark.worker.table_lookup import put_in_use
+from elastream.spark.worker.table_lookup import publish_table
+from elastream.spark.worker.walk import WorkerPaths
 from support.waiting import wait_until
 
 pytestmark = pytest.mark.spark
@@ -63,7 +63,7 @@ class Query:
     def start(self) -> None:
         """Begin, or go on from the checkpoint."""
         frame = self.spark.readStream.schema(self.schema).option("maxFilesPerTrigger", 1).json(str(self.folder / "in"))
-        carrier = Carrier(log=self.log.directory, tables=self.folder / "tables")
+        carrier = WorkerPaths(log=self.log.directory, tables=self.folder / "tables")
         found = keyed_frame(frame, self.operator, Wiring("segment", self.codec, carrier, self.meter))
         writer = found.writeStream.outputMode("update").option("checkpointLocation", str(self.folder / "checkpoint"))
         self.running = writer.foreachBatch(self._take).trigger(processingTime="100 milliseconds").start()
@@ -126,7 +126,7 @@ def gathered(key, rows, state):
 RETURNS = "key string, name string, value string"
 
 
-def test_separate_states_survive_switches_key_tables_and_a_restart(stores, tmp_path):
+def test_own_states_survive_switches_key_tables_and_a_restart(stores, tmp_path):
     flow = Dataflow("own")
     functions = {"sum": summed, "all": gathered}
     states = {"sum": "total double", "all": "values array<long>"}
@@ -138,7 +138,7 @@ def test_separate_states_survive_switches_key_tables_and_a_restart(stores, tmp_p
         (tmp_path / "file").write_bytes(
             written_rows(KeyTable("own", "learn", ("key",), {(key,): name for key, name in rows.items()}))
         )
-        put_in_use(tmp_path / "tables", "learn", version, tmp_path / "file")
+        publish_table(tmp_path / "tables", "learn", version, tmp_path / "file")
     model: dict[tuple[str, str], Any] = {}
     query.start()
     for number in range(10):

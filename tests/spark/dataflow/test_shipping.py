@@ -54,7 +54,7 @@ def run_elsewhere(shipped: bytes, folder: Path) -> str:
 
 
 @pytest.mark.parametrize("run_name", ["__main__", "<run_path>"])
-def test_a_script_run_by_path_ships_its_functions_and_imports(tmp_path, monkeypatch, run_name):
+def test_a_script_run_by_path_ships_functions_helpers_and_imports(tmp_path, monkeypatch, run_name):
     (tmp_path / "helper_beside.py").write_text(HELPER)
     (tmp_path / "script.py").write_text(SCRIPT)
     monkeypatch.syspath_prepend(str(tmp_path))

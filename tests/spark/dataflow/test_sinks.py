@@ -89,7 +89,7 @@ def test_a_folder_without_a_change_log_is_distinguished_from_an_empty_one(tmp_pa
     assert latest(tmp_path).empty
 
 
-def test_earlier_results_are_continued_replaced_or_refused(tmp_path: Path):
+def test_results_are_continued_by_their_run_replaced_or_refused(tmp_path: Path):
     sink = ParquetSink(str(tmp_path))
     check_sink(sink, changes=True)
     begin_results(tmp_path, ["word"], run="mine")

@@ -24,12 +24,17 @@ from elastream.dataflow.endpoints import ArrivalPattern, Files, KafkaTopic, Reco
 from elastream.dataflow.operators import Kind, Operator
 from elastream.errors import InputError
 from elastream.loads import constant, ramp
-from elastream.spark.dataflow.corpus import freeze
-from elastream.spark.dataflow.pacing import committed
+from elastream.spark.dataflow.corpus import store_corpus
+from elastream.spark.dataflow.readers import Steering, committed
 from elastream.spark.dataflow.sources import HELD, HOLD, LOAD, ShapedReader, check_source, open_source
 from elastream.spark.dataflow.stamps import QUANTILES, observation_name
-from elastream.spark.dataflow.steering import Steering
-from elastream.spark.worker.composition import Ran, Wanted, code_in_offsets, latest_batch, write_wanted
+from elastream.spark.worker.composition import (
+    BatchComposition,
+    CompositionRequest,
+    code_in_offsets,
+    latest_batch,
+    write_request,
+)
 from support.waiting import wait_until
 
 WORDS = tuple({"word": word} for word in ("to", "be", "or", "not", "to", "be", "that"))
@@ -46,7 +51,7 @@ def steered(folder: Path, partitions: int = 2) -> Steering:
 
 def reader(folder: Path, load: ArrivalPattern, partitions: int = 2, steering: Steering | None = None) -> ShapedReader:
     """A reader as Spark would make it, without Spark."""
-    freeze(Records(WORDS, "word string"), pa.schema([("word", pa.string())]), folder / "corpus.arrow")
+    store_corpus(Records(WORDS, "word string"), pa.schema([("word", pa.string())]), folder / "corpus.arrow")
     (folder / LOAD).write_bytes(cloudpickle.dumps(load))
     return ShapedReader(folder, steering or steered(folder, partitions), 1.0, SCHEMA)
 
@@ -139,37 +144,39 @@ def test_a_composition_takes_effect_with_the_next_batch_and_not_before(tmp_path:
     planner, start = reader(tmp_path, constant("100/s", "3s"), partitions=3), begun(60)
     first = planner.latestOffset(start)
     assert (first["version"], first["code"], first["partitions"]) == (0, 0, 3)
-    write_wanted(tmp_path / "wanted.json", Wanted(4, 11, {"lines": 8, "others": 3}))
+    write_request(tmp_path / "wanted.json", CompositionRequest(4, 11, {"lines": 8, "others": 3}))
     second = planner.latestOffset(first)
     assert (second["version"], second["code"], second["partitions"]) == (4, 11, 8)
     last = planner.latestOffset(second)
-    write_wanted(tmp_path / "wanted.json", Wanted(5, 12, {"lines": 8}))
+    write_request(tmp_path / "wanted.json", CompositionRequest(5, 12, {"lines": 8}))
     assert last["n"] == 300
     assert planner.latestOffset(last) == last
 
 
 def test_a_source_that_is_held_says_so_takes_nothing_and_shows_what_is_due(tmp_path: Path) -> None:
     planner, start = reader(tmp_path, constant("10/s", "3s")), begun(60)
-    write_wanted(tmp_path / "wanted.json", Wanted(7, 1, held=True))
+    write_request(tmp_path / "wanted.json", CompositionRequest(7, 1, paused=True))
     assert planner.latestOffset(start) == start
     assert (tmp_path / HELD).read_text() == "7"
     report = planner.reportLatestOffset()
     assert report is not None
     assert report["n"] == 30
-    write_wanted(tmp_path / "wanted.json", Wanted(8, 2))
+    write_request(tmp_path / "wanted.json", CompositionRequest(8, 2))
     end = planner.latestOffset(start)
     assert (end["n"], end["version"], end["code"]) == (30, 8, 2)
 
 
-def test_a_version_without_records_still_gets_a_batch(tmp_path: Path) -> None:
-    steering = Steering("lines", tmp_path / "wanted.json", wave=True, checkpoint=tmp_path / "checkpoint", before=Ran(3, 1))
+def test_a_version_without_records_gets_an_empty_batch(tmp_path: Path) -> None:
+    steering = Steering(
+        "lines", tmp_path / "wanted.json", wave=True, checkpoint=tmp_path / "checkpoint", before=BatchComposition(3, 1)
+    )
     planner = reader(tmp_path, constant("10/s", "3s"), steering=Steering.of(steering.option()))
-    write_wanted(tmp_path / "wanted.json", Wanted(3, 1))
+    write_request(tmp_path / "wanted.json", CompositionRequest(3, 1))
     last = planner.latestOffset(begun(60))
     (tmp_path / "checkpoint" / "offsets").mkdir(parents=True)
     (tmp_path / "checkpoint" / "offsets" / "0").write_text("v1\n{}\n" + json.dumps(last))
     assert planner.latestOffset(last) == last
-    write_wanted(tmp_path / "wanted.json", Wanted(4, 2))
+    write_request(tmp_path / "wanted.json", CompositionRequest(4, 2))
     told = planner.latestOffset(last)
     assert told == {**last, "version": 4, "code": 2}
     assert rows(planner, last, told) == []
@@ -177,7 +184,7 @@ def test_a_version_without_records_still_gets_a_batch(tmp_path: Path) -> None:
     assert planner.latestOffset(told) == told
 
 
-def test_the_load_counts_from_its_start_not_from_its_reader(tmp_path: Path) -> None:
+def test_a_load_follows_its_own_start_not_the_readers(tmp_path: Path) -> None:
     load = constant("10/s", "100s")
     assert reader(tmp_path, load).latestOffset(begun(8.05))["n"] == pytest.approx(80, abs=2)
     assert reader(tmp_path, load).initialOffset()["n"] == 0
@@ -267,7 +274,9 @@ def test_counts_are_exact_through_restarts_and_no_batch_mixes_compositions(spark
                 nonlocal seen, version
                 if latest_batch(checkpoint) > seen:
                     seen, version = latest_batch(checkpoint), version + 1
-                    write_wanted(control / "wanted.json", Wanted(version, 100 + version, {"lines": 1 + version % 3}))
+                    write_request(
+                        control / "wanted.json", CompositionRequest(version, 100 + version, {"lines": 1 + version % 3})
+                    )
                 return taken(checkpoint) >= share * target
 
             wait_for(query, on_the_way)

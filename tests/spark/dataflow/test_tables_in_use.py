@@ -9,7 +9,7 @@ from elastream.dataflow.key_table import KeyTable, selections_of
 from elastream.errors import InputError
 from elastream.recording.directory import RunDirectory
 from elastream.recording.key_table_log import KeyTableLog
-from elastream.spark.dataflow.table_activation import bringing_into_use
+from elastream.spark.dataflow.table_activation import table_publisher
 from elastream.spark.worker.table_lookup import lookup
 
 
@@ -29,7 +29,7 @@ def appended(tmp_path, times: int) -> KeyTableLog:
 
 def test_a_version_is_found_by_its_digit_once_it_is_in_use(tmp_path):
     appended(tmp_path, 2)
-    bring = bringing_into_use(forecasting(), RunDirectory(tmp_path))
+    bring = table_publisher(forecasting(), RunDirectory(tmp_path))
     assert bring is not None
     assert bring("predict", 2, ()) == ""
     folder = RunDirectory(tmp_path).tables_in_use
@@ -39,9 +39,9 @@ def test_a_version_is_found_by_its_digit_once_it_is_in_use(tmp_path):
         lookup(folder, "predict", 1, ("mean", "trend"))
 
 
-def test_an_unknown_table_version_is_refused_and_a_changed_file_fails(tmp_path):
+def test_a_missing_version_is_refused_and_a_changed_file_fails(tmp_path):
     log = appended(tmp_path, 1)
-    bring = bringing_into_use(forecasting(), RunDirectory(tmp_path))
+    bring = table_publisher(forecasting(), RunDirectory(tmp_path))
     assert bring is not None
     assert "no key table of version 2" in bring("predict", 2, ())
     log.file("predict", 1).write_bytes(b"something else")
@@ -49,9 +49,9 @@ def test_an_unknown_table_version_is_refused_and_a_changed_file_fails(tmp_path):
         bring("predict", 1, ())
 
 
-def test_a_table_version_waits_while_its_digit_is_in_use(tmp_path):
+def test_versions_with_one_digit_are_not_in_use_together(tmp_path):
     appended(tmp_path, 256)
-    bring = bringing_into_use(forecasting(), RunDirectory(tmp_path))
+    bring = table_publisher(forecasting(), RunDirectory(tmp_path))
     assert bring is not None
     assert bring("predict", 1, ()) == ""
     first, second = Composition(3, tables={"predict": 1}), Composition(4, tables={"predict": 2})
@@ -62,4 +62,4 @@ def test_a_table_version_waits_while_its_digit_is_in_use(tmp_path):
 def test_a_dataflow_that_selects_by_no_key_has_no_tables(tmp_path):
     flow = Dataflow("plain")
     flow.source(None).sink(None)
-    assert bringing_into_use(flow.graph, RunDirectory(tmp_path)) is None
+    assert table_publisher(flow.graph, RunDirectory(tmp_path)) is None

@@ -26,7 +26,13 @@ from elastream.spark.queries.compiler import start_queries
 from elastream.spark.queries.segments import RunningSegment
 from elastream.spark.queries.switching import switch
 from elastream.spark.telemetry.left_out import LeftOutCounts
-from elastream.spark.worker.composition import CompositionCodec, Ran, code_in_offsets, latest_batch, ran_in_offsets
+from elastream.spark.worker.composition import (
+    BatchComposition,
+    CompositionCodec,
+    code_in_offsets,
+    composition_in_offsets,
+    latest_batch,
+)
 from elastream.spark.worker.meter import MeterRow
 from elastream.spark.worker.runner import explain_failure
 from support.waiting import wait_until
@@ -400,7 +406,7 @@ def test_a_branch_behind_a_durable_edge_runs_no_batch_until_chosen(spark, tmp_pa
     passed = 0
     offsets = [(batch, offset["n"]) for batch, offset in batches_of(run, 0)]
     for (_, before), (batch, n) in zip([(-1, 0), *offsets], offsets, strict=False):
-        passed += (n - before) * (ran_in_offsets(first.checkpoint, batch) == Ran(1, 1))
+        passed += (n - before) * (composition_in_offsets(first.checkpoint, batch) == BatchComposition(1, 1))
     assert collected("asleep").num_rows == passed > 0
 
 

@@ -15,7 +15,7 @@ from elastream.errors import InputError
 from elastream.loads import constant
 from elastream.recording.directory import RunDirectory
 from elastream.spark.queries.damage import refuse_damaged
-from elastream.spark.worker.composition import Wanted, write_wanted
+from elastream.spark.worker.composition import CompositionRequest, write_request
 
 READ = 30
 """Records of ten a batch that the second query has read, of 40 that were written."""
@@ -53,7 +53,7 @@ def run(tmp_path: Path, layout: Layout) -> RunDirectory:
         folder.mkdir(parents=True)
         pq.write_table(pa.table({"value": ["a"] * 10}), folder / "part.parquet")
     directory.wanted.parent.mkdir(parents=True, exist_ok=True)
-    write_wanted(directory.wanted, Wanted())
+    write_request(directory.wanted, CompositionRequest())
     return directory
 
 

@@ -16,7 +16,7 @@ from elastream.spark.dataflow.edge_log import EdgeLog
 from elastream.spark.queries.segments import RunningSegment
 from elastream.spark.queries.updates import UpdateTracker
 from elastream.spark.telemetry.batches import Batch, Taken
-from elastream.spark.worker.composition import newest_ran
+from elastream.spark.worker.composition import newest_composition
 
 
 class RingMemory:
@@ -36,7 +36,9 @@ class RingMemory:
             reads = segment.inputs or ("source",)
             fields = dict.fromkeys(RunningSegment.__dataclass_fields__)
             running.append(RunningSegment(**{**fields, "segment": segment, "reads": reads, "edges": {}}))  # type: ignore[arg-type]
-        self.watch = UpdateTracker(self.layout, running, queues, lambda batch: newest_ran([s.end for s in batch.sources]))
+        self.watch = UpdateTracker(
+            self.layout, running, queues, lambda batch: newest_composition([s.end for s in batch.sources])
+        )
         self.counts = [0] * len(running)
         self.taken = [0] * len(running)
         self.now = Composition.default(flow.graph)

@@ -24,7 +24,7 @@ from elastream.spark.queries import switching
 from elastream.spark.queries.segments import RunningSegment, log_of, newest_version
 from elastream.spark.queries.switching import Switching
 from elastream.spark.telemetry.batches import Batch, Taken
-from elastream.spark.worker.composition import CompositionCodec, Wanted, read_wanted, write_wanted
+from elastream.spark.worker.composition import CompositionCodec, CompositionRequest, read_request, write_request
 from support.property_examples import examples
 
 
@@ -72,8 +72,8 @@ class Queries:
         self.rows = [0, 0]
 
     @property
-    def asked(self) -> Wanted:
-        return read_wanted(self.wanted)
+    def asked(self) -> CompositionRequest:
+        return read_request(self.wanted)
 
     def plan(self, number: int, **offset: Any) -> int:
         """A batch of a query is planned; its number."""
@@ -105,7 +105,7 @@ def queries(tmp_path: Path) -> Queries:
 
 def test_all_switches_of_a_plan_are_one_version_and_one_write(queries, monkeypatch):
     written = []
-    monkeypatch.setattr(switching, "write_wanted", lambda path, wanted: written.append(wanted))
+    monkeypatch.setattr(switching, "write_request", lambda path, wanted: written.append(wanted))
     plan = [
         SwitchAlternate("first", "b"),
         SwitchEdge("way", "up"),
@@ -153,15 +153,15 @@ def test_a_switch_back_is_in_force_once_a_batch_ran_under_it(queries):
 
 def test_a_switch_that_cannot_be_written_fails_and_leaves_what_was_there(queries, monkeypatch):
     queries.switching.apply([SwitchAlternate("first", "b")])
-    write, broken = switching.write_wanted, [True]
+    write, broken = switching.write_request, [True]
 
-    def breaks(path: Path, wanted: Wanted) -> None:
+    def breaks(path: Path, wanted: CompositionRequest) -> None:
         write(path, wanted)
         if broken:
             broken.clear()
             raise EnvironmentProblem("the disk is full")
 
-    monkeypatch.setattr(switching, "write_wanted", breaks)
+    monkeypatch.setattr(switching, "write_request", breaks)
     with pytest.raises(EnvironmentProblem):
         queries.switching.apply([SwitchAlternate("last", "d")])
     assert queries.codec.decode(queries.asked.code).alternates == {"first": "b", "last": "c"}
@@ -233,7 +233,7 @@ def test_a_drain_holds_the_sources_until_all_edges_are_committed(tmp_path):
     assert not queries.switching.settle()
     (outcome,) = queries.switching.apply([SwitchAlternate("first", "b"), SwitchAlternate("last", "d")])[:1]
     assert outcome.status is Status.ACCEPTED
-    assert (queries.asked.version, queries.asked.code, queries.asked.held) == (0, 0, True)
+    assert (queries.asked.version, queries.asked.code, queries.asked.paused) == (0, 0, True)
     assert queries.switching.settle()  # the source has not said that it takes no more
     edge_written(queries, 1, 1)
     queries.commit(0, under_way)
@@ -243,7 +243,7 @@ def test_a_drain_holds_the_sources_until_all_edges_are_committed(tmp_path):
     part = queries.plan(1, **edge, n=2)
     queries.commit(1, part)
     queries.switching.apply([SwitchEdge("way", "right")])  # comes with those that wait
-    assert queries.asked.held
+    assert queries.asked.paused
     assert queries.switching.widen(SetParallelism("source", 2))  # as does this
     rest = queries.plan(1, **edge, n=3)
     assert queries.switching.settle()  # planned, not committed
@@ -251,7 +251,7 @@ def test_a_drain_holds_the_sources_until_all_edges_are_committed(tmp_path):
     assert queries.alternates(1) == ("a", "c")
     assert not queries.switching.settle()
     asked = queries.asked
-    assert (asked.version, asked.held, asked.partitions["source"]) == (2, False, 2)
+    assert (asked.version, asked.paused, asked.partitions["source"]) == (2, False, 2)
     assert queries.codec.decode(asked.code).alternates == {"first": "b", "last": "d"}
     assert queries.codec.decode(asked.code).choices == {"way": "right"}
     assert not queries.switching.settle()
@@ -264,11 +264,11 @@ def test_what_a_source_said_of_an_earlier_drain_does_not_count(tmp_path):
     queries.running[0].inputs.mkdir(parents=True)
     for version in (0, 1):
         queries.switching.apply([SwitchAlternate("first", "ba"[version])])
-        assert queries.asked.held
+        assert queries.asked.paused
         assert queries.switching.settle()
         (queries.running[0].inputs / HELD).write_text(str(version))
         assert not queries.switching.settle()
-        assert (queries.asked.version, queries.asked.held) == (version + 1, False)
+        assert (queries.asked.version, queries.asked.paused) == (version + 1, False)
 
 
 SWITCHES = (
@@ -326,7 +326,7 @@ def test_versions_go_on_from_whatever_a_copy_of_the_drivers_files_lacks(wanted, 
     """Where a run goes on elsewhere, what was wanted comes from a copy, and batches were planned under a later version."""
     layout, directory = two_queries(), RunDirectory.create(tmp_path, "two")
     assert newest_version(layout, directory) == 0
-    write_wanted(directory.wanted, Wanted(wanted, 0))
+    write_request(directory.wanted, CompositionRequest(wanted, 0))
     first, last = layout.segments
     offsets = directory.checkpoint(first.name) / "offsets"
     offsets.mkdir(parents=True)

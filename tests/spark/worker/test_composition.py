@@ -15,18 +15,18 @@ from elastream.dataflow.operators import Alternate, Edge, Form, Kind, Operator
 from elastream.errors import DataflowError, EnvironmentProblem
 from elastream.spark.worker.composition import (
     LARGEST_CODE,
-    LIVE_TABLES,
-    WIDEST_POOL,
+    MAX_LIVE_TABLES,
+    MAX_POOL_THREADS,
+    BatchComposition,
     CompositionCodec,
     CompositionLog,
-    Ran,
-    Wanted,
+    CompositionRequest,
     code_in_offsets,
+    composition_in_offsets,
     latest_batch,
-    ran_in_offsets,
-    read_wanted,
+    read_request,
     table_digit,
-    write_wanted,
+    write_request,
 )
 
 
@@ -51,7 +51,7 @@ def test_every_composition_survives_the_way_through_its_code(shape, targets, by_
     selects = ("customer",) if by_key else ()
     tables = sum(count > 1 for count, _ in shape) if by_key else 0
     pools = sum(waiting for _, waiting in shape)
-    ways = math.prod(count for count, _ in shape) * targets * WIDEST_POOL**pools * (LIVE_TABLES + 1) ** tables
+    ways = math.prod(count for count, _ in shape) * targets * MAX_POOL_THREADS**pools * (MAX_LIVE_TABLES + 1) ** tables
     assume(ways <= LARGEST_CODE)  # what is more is refused: a test of its own
     graph = a_chain([count for count, _ in shape], [waiting for _, waiting in shape], targets, selects)
     codec = CompositionCodec(graph)
@@ -91,7 +91,7 @@ def test_more_combinations_than_a_code_can_carry_are_refused():
 
 
 @given(version=st.integers(1, 10**9), further=st.integers(1, 254))
-def test_neighbouring_key_table_versions_have_different_digits(version, further):
+def test_nearby_versions_of_a_key_table_have_different_digits(version, further):
     assert table_digit(0) == 0
     assert 1 <= table_digit(version) <= 255
     assert table_digit(version) != table_digit(version + further)
@@ -115,27 +115,27 @@ def test_a_composition_outside_the_graph_is_refused_by_name(composition, sentenc
 
 def test_what_is_wanted_is_read_as_it_was_written_last(tmp_path: Path):
     path = tmp_path / "control" / "wanted.json"
-    assert read_wanted(path) == Wanted()
-    write_wanted(path, Wanted(1, 0, {"source": 2}))
-    write_wanted(path, Wanted(2, 5, {"source": 4, "a-b": 1}, held=True))
-    assert read_wanted(path) == Wanted(2, 5, {"source": 4, "a-b": 1}, held=True)
+    assert read_request(path) == CompositionRequest()
+    write_request(path, CompositionRequest(1, 0, {"source": 2}))
+    write_request(path, CompositionRequest(2, 5, {"source": 4, "a-b": 1}, paused=True))
+    assert read_request(path) == CompositionRequest(2, 5, {"source": 4, "a-b": 1}, paused=True)
     assert [each.name for each in path.parent.iterdir()] == ["wanted.json"]
 
 
 @given(gaps=st.lists(st.tuples(st.integers(0, 5), st.integers(0, 2**63 - 1)), max_size=8), probe=st.integers(0, 45))
 def test_a_batch_runs_under_the_last_entry_that_reaches_it(tmp_path_factory, gaps, probe):
     log = CompositionLog(tmp_path_factory.mktemp("log"))
-    batch, expected = 0, Ran()
+    batch, expected = 0, BatchComposition()
     for version, (gap, code) in enumerate(gaps):
         batch += gap
         log.append(batch, version, code)
         if batch <= probe:
-            expected = Ran(version, code)
-    assert log.ran(probe) == expected
+            expected = BatchComposition(version, code)
+    assert log.at(probe) == expected
 
 
 def test_an_empty_log_means_the_default_composition(tmp_path: Path):
-    assert CompositionLog(tmp_path / "nowhere").ran(7) == Ran(0, 0)
+    assert CompositionLog(tmp_path / "nowhere").at(7) == BatchComposition(0, 0)
 
 
 def planned(checkpoint: Path, batch: int, *offsets: str) -> None:
@@ -150,8 +150,8 @@ def test_a_switch_begins_two_batches_after_the_newest_one_planned(tmp_path: Path
     log = CompositionLog(tmp_path / "log")
     assert latest_batch(tmp_path) == 10
     assert log.switch(tmp_path, version=1, code=3) == 12
-    assert [log.ran(batch) for batch in (11, 12)] == [Ran(0, 0), Ran(1, 3)]
-    assert log.newest() == Ran(1, 3)
+    assert [log.at(batch) for batch in (11, 12)] == [BatchComposition(0, 0), BatchComposition(1, 3)]
+    assert log.newest() == BatchComposition(1, 3)
 
 
 def test_entries_that_no_replay_can_need_are_deleted(tmp_path: Path):
@@ -160,7 +160,7 @@ def test_entries_that_no_replay_can_need_are_deleted(tmp_path: Path):
         planned(tmp_path, version, "{}")
         log.switch(tmp_path, version, code=version % 7)
     assert len(list((tmp_path / "log").iterdir())) < 250
-    assert [log.ran(batch).version for batch in (250, 300, 402)] == [248, 298, 400]
+    assert [log.at(batch).version for batch in (250, 300, 402)] == [248, 298, 400]
 
 
 def test_a_switch_that_the_query_overtook_is_not_called_done(tmp_path: Path):
@@ -180,6 +180,6 @@ def test_the_offset_log_tells_the_code_of_a_batch(tmp_path: Path):
     planned(tmp_path, 1, json.dumps({"logOffset": 5}))
     assert code_in_offsets(tmp_path, 0) == 7  # the newest: a source that has nothing new keeps its old offset
     assert code_in_offsets(tmp_path, 1) is None
-    assert ran_in_offsets(tmp_path, 0) == Ran(3, 7)
+    assert composition_in_offsets(tmp_path, 0) == BatchComposition(3, 7)
     with pytest.raises(FileNotFoundError):  # not the default composition: it may have been another
         code_in_offsets(tmp_path, 2)

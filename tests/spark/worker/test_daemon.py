@@ -24,10 +24,10 @@ print(json.dumps(answers))
 """
 
 
-def test_workers_forked_after_arrow_was_loaded_compute_with_threads():
+def test_workers_forked_from_a_daemon_compute_with_arrow_threads():
     done = subprocess.run([sys.executable, "-c", FORKED], capture_output=True, text=True, env=dict(os.environ))
     assert json.loads(done.stdout) == [[200_000, True]] * 8, done.stderr
 
 
 def test_what_a_worker_walks_with_is_loaded_before_it_is_forked():
-    assert {"pandas", "pyarrow.compute", "pyspark.worker", "elastream.spark.worker.fused"} <= set(PRELOADED)
+    assert {"pandas", "pyarrow.compute", "pyspark.worker", "elastream.spark.worker.walk"} <= set(PRELOADED)

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from elastream.dataflow.operators import Form
 from elastream.dataflow.windows import Pairs, Window
-from elastream.spark.worker.leaving import EXIT, ORDER
-from elastream.spark.worker.runner import Implementation, OperatorFailed
-from elastream.spark.worker.windows import Grouping, Kept, frame_of, packed
+from elastream.spark.worker.exits import EXIT, ORDER
+from elastream.spark.worker.runner import Implementation, OperatorError
+from elastream.spark.worker.windows import Grouping, PortTables, frame_of, pack
 from support.property_examples import examples
 
 NUMBERS = pa.schema([("k", pa.string()), ("n", pa.int64()), ("last", pa.bool_())])
@@ -45,17 +45,17 @@ def value(port: int, n: int, names: Sequence[str]) -> dict[str, Any]:
     return {"k": "a", names[port]: n} | ({"last": n % 3 == 0} if port == 0 else {})
 
 
-def run(group: Grouping, batches: Sequence[pd.DataFrame]) -> tuple[list[Kept], Kept]:
+def run(group: Grouping, batches: Sequence[pd.DataFrame]) -> tuple[list[PortTables], PortTables]:
     """Windows that were complete batch by batch, and what is kept at the end; the state is written and read in between."""
     stored: tuple[bytes | None, ...] = (None,) * len(group.ports)
     found = []
     for rows in batches:
-        kept = group.unpacked(stored)
+        kept = group.unpack(stored)
         if len(rows):
-            windows, kept = group.complete(group.joined(kept, group.arrived(rows)))
+            windows, kept = group.complete(group.joined(kept, group.incoming(rows)))
             found += windows
-        stored = packed(kept)
-    return found, group.unpacked(stored)
+        stored = pack(kept)
+    return found, group.unpack(stored)
 
 
 def numbers_in(part: pa.Table, column: str = "n") -> list[int]:
@@ -132,23 +132,23 @@ def test_a_zip_puts_the_nth_records_together_and_keeps_what_has_no_partner(left,
     assert sum(part.num_rows for part in kept) == abs(left - right)
 
 
-def test_a_windows_column_orders_the_records_of_a_batch_stably():
+def test_a_windows_column_orders_records_stably():
     rows = pd.DataFrame({"k": "a", "n": [3, 1, 3, 2], "last": [False, False, True, False], ORDER: range(4)})
-    (part,) = grouping(Window(count=4, by="n")).arrived(rows)
+    (part,) = grouping(Window(count=4, by="n")).incoming(rows)
     assert part.select(["n", "last"]).to_pydict() == {"n": [1, 2, 3, 3], "last": [False, False, False, True]}
 
 
 def test_what_is_left_is_emitted_as_it_is_once_nothing_more_is_waited_for():
     group = grouping(Window(count=3), Form.JOIN, (NUMBERS, OTHERS))
-    kept = group.arrived(of_ports(range(7), range(2)))
-    left = [(numbers_in(a), numbers_in(b, "m")) for a, b in group.ended(kept)]
+    kept = group.incoming(of_ports(range(7), range(2)))
+    left = [(numbers_in(a), numbers_in(b, "m")) for a, b in group.flush(kept)]
     assert left == [([0, 1, 2], [0, 1]), ([3, 4, 5], []), ([6], [])]
 
 
 def test_a_window_of_time_is_in_the_order_of_its_times():
     group = grouping(Window(seconds=10.0, by="n"))
-    kept = group.joined(group.arrived(rows_of([5, 3])), group.arrived(rows_of([4, 1])))
-    ((window,),) = group.ended(kept)
+    kept = group.joined(group.incoming(rows_of([5, 3])), group.incoming(rows_of([4, 1])))
+    ((window,),) = group.flush(kept)
     assert numbers_in(window) == [1, 3, 4, 5]
 
 
@@ -165,10 +165,10 @@ def test_values_of_every_kind_are_kept_as_they_are():
         "day": pd.Timestamp("2026-01-02").date(), "price": __import__("decimal").Decimal("1.10"), "several": [1, 2],
         "inner": {"a": 1, "b": "x"},
     }  # fmt: skip
-    nothing = dict.fromkeys(row)
-    kept = (pa.Table.from_pylist([row, nothing], schema),)
-    assert Grouping("g", Form.WINDOW, Window(count=1), (schema,)).unpacked(packed(kept)) == kept
-    seen = Grouping("g", Form.WINDOW, Window(count=1), (schema,)).arrived(
+    empty = dict.fromkeys(row)
+    kept = (pa.Table.from_pylist([row, empty], schema),)
+    assert Grouping("g", Form.WINDOW, Window(count=1), (schema,)).unpack(pack(kept)) == kept
+    seen = Grouping("g", Form.WINDOW, Window(count=1), (schema,)).incoming(
         frame_of(kept[0].slice(0, 1)).assign(**{ORDER: 0})
     )
     assert seen == (kept[0].slice(0, 1),)
@@ -185,14 +185,14 @@ def failing(_: object, __: object) -> None:
 )
 def test_a_function_that_fails_is_named_with_the_window_that_it_failed_on(function: Callable[..., Any], says: str):
     group = grouping(Window(count=2))
-    (window,), _ = group.complete(group.arrived(rows_of([7, 8])))
-    with pytest.raises(OperatorFailed, match=says) as failed:
+    (window,), _ = group.complete(group.incoming(rows_of([7, 8])))
+    with pytest.raises(OperatorError, match=says) as failed:
         group.call(Implementation("tried", Form.WINDOW, function), ("a",), window)
     assert "'n': 7" in str(failed.value)
 
 
 def test_a_join_without_a_function_emits_every_pair():
     group = grouping(Window(count=2), Form.JOIN, (NUMBERS, OTHERS))
-    (window,), _ = group.complete(group.arrived(of_ports([1, 2], [8, 9])))
+    (window,), _ = group.complete(group.incoming(of_ports([1, 2], [8, 9])))
     pairs = group.call(Implementation("join", Form.JOIN, Pairs(("k",))), ("a",), window)
     assert sorted(pairs[["n", "m"]].values.tolist()) == [[1, 8], [1, 9], [2, 8], [2, 9]]

@@ -20,14 +20,14 @@ from elastream.dataflow.key_table import KeyTable
 from elastream.dataflow.operators import Kind
 from elastream.errors import DataflowError
 from elastream.recording.key_table_log import written_rows
-from elastream.spark.dataflow.fusing import wire
+from elastream.spark.dataflow.chaining import build_walk
 from elastream.spark.telemetry.left_out import read_left_out
-from elastream.spark.worker import by_key
+from elastream.spark.worker import table_lookup
 from elastream.spark.worker.composition import CompositionCodec
-from elastream.spark.worker.fused import Walk, walked
-from elastream.spark.worker.left_out import KEPT, LeftOut
-from elastream.spark.worker.runner import OperatorFailed
-from elastream.spark.worker.table_lookup import put_in_use
+from elastream.spark.worker.left_out import MAX_LETTERS, LeftOut
+from elastream.spark.worker.runner import OperatorError
+from elastream.spark.worker.table_lookup import publish_table
+from elastream.spark.worker.walk import Walk, run_walk
 from support.fixed_carrier import Under
 from support.property_examples import examples
 
@@ -99,19 +99,19 @@ def flowing(add: Callable[..., Stream], on_error: str) -> tuple[Walk, Compositio
     graph = flow.graph
     stateless = [name for name in graph.order if graph.by_name[name].kind is not Kind.KEYED]
     codec = CompositionCodec(graph)
-    return wire(region(graph, stateless, ()), "source", "source", codec, (NUMBERS,), COLUMNS.__getitem__), codec
+    return build_walk(region(graph, stateless, ()), "source", "source", codec, (NUMBERS,), COLUMNS.__getitem__), codec
 
 
 def ran(walk: Walk, rows: list[int], folder: Path | None, *, each: int = 7, number: int = 3, task: int = 5, code: int = 0):
     batches = [pa.RecordBatch.from_pydict({"n": rows[at : at + each]}, schema=NUMBERS) for at in range(0, len(rows), each)]
-    left = walked(walk, Under(fixed=code, left_out=folder), number, batches, lambda _: None, task=task)
+    left = run_walk(walk, Under(fixed=code, left_out=folder), number, batches, lambda _: None, task=task)
     return [n for batch in left for n in batch.column("n").to_pylist()]
 
 
 @pytest.mark.parametrize("form", FORMS)
 @given(rows=st.lists(st.integers(1, 40), max_size=60), width=st.integers(1, 4))
 @settings(max_examples=examples(30))
-def test_failing_records_are_left_out_and_change_no_others(tmp_path_factory, form, rows, width):
+def test_failing_records_are_counted_and_do_not_affect_others(tmp_path_factory, form, rows, width):
     folder = tmp_path_factory.mktemp("left-out")
     walk, codec = flowing(FORMS[form], "dead_letter")
     code = codec.encode(Composition(1, parallelism={"f": width})) if codec.widths else 0
@@ -130,7 +130,7 @@ def test_failing_records_are_left_out_and_change_no_others(tmp_path_factory, for
 @pytest.mark.parametrize("form", FORMS)
 def test_without_it_the_first_record_that_raises_fails_the_task(tmp_path, form):
     walk, codec = flowing(FORMS[form], "fail")
-    with pytest.raises(OperatorFailed):
+    with pytest.raises(OperatorError):
         ran(walk, [1, 2, 3, 4], tmp_path, code=codec.encode(Composition(1)) if codec.widths else 0)
     assert not [*tmp_path.iterdir()]
 
@@ -145,8 +145,8 @@ def test_what_is_skipped_is_counted_and_not_kept(tmp_path):
 @pytest.mark.parametrize("timed", [1, 1000])
 @pytest.mark.parametrize("add", ["map", "flat_map", "filter", "map_arrow"])
 def test_with_a_key_table_each_alternate_leaves_out_its_own(tmp_path, monkeypatch, timed, add):
-    monkeypatch.setattr(by_key, "TIMED", timed)
-    monkeypatch.setattr(by_key, "PART", 1000)
+    monkeypatch.setattr(table_lookup, "TIMED_RECORDS", timed)
+    monkeypatch.setattr(table_lookup, "TIMED_DIVISOR", 1000)
     good = {"map": lambda n: n, "flat_map": lambda n: [n], "filter": lambda n: True, "map_arrow": lambda batch: batch}[add]
     bad = {
         "map": thirds,
@@ -160,22 +160,22 @@ def test_with_a_key_table_each_alternate_leaves_out_its_own(tmp_path, monkeypatc
     getattr(source, add)({"good": good, "bad": bad}, name="f", select_by="n", on_error="dead_letter", **returns).sink(None)
     graph = flow.graph
     codec = CompositionCodec(graph)
-    walk = wire(region(graph, ["source", "f"], ()), "source", "source", codec, (NUMBERS,), COLUMNS.__getitem__)
+    walk = build_walk(region(graph, ["source", "f"], ()), "source", "source", codec, (NUMBERS,), COLUMNS.__getitem__)
     (tmp_path / "file").write_bytes(written_rows(KeyTable("choosing", "f", ("n",), {(n,): "bad" for n in range(6, 20)})))
-    put_in_use(tmp_path / "tables", "f", 1, tmp_path / "file")
+    publish_table(tmp_path / "tables", "f", 1, tmp_path / "file")
     rows = list(range(1, 13))
     code = codec.encode(Composition(1, tables={"f": 1}))
     batches = [pa.RecordBatch.from_pydict({"n": rows}, schema=NUMBERS)]
     carrier = Under(fixed=code, left_out=tmp_path / "left-out", tables=tmp_path / "tables")
     counted: list[Any] = []
-    found = [n for batch in walked(walk, carrier, 3, batches, counted.extend) for n in batch.column("n").to_pylist()]
+    found = [n for batch in run_walk(walk, carrier, 3, batches, counted.extend) for n in batch.column("n").to_pylist()]
     assert sorted(found) == [n for n in rows if n < 6 or n % 3]
     assert {row[9]: (row[4], row[5]) for row in counted if row[9]} == {"good": (5, 5), "bad": (7, 4)}
     letters = read_left_out("source", 3, tmp_path / "left-out" / "3").letters
     assert [(each["alternate"], each["record"]) for each in letters] == [("bad", n) for n in (6, 9, 12)]
 
 
-def test_the_newest_attempt_of_a_task_counts_even_if_it_fails_nowhere(tmp_path):
+def test_the_newest_attempt_of_a_task_counts_even_if_empty(tmp_path):
     first = LeftOut(tmp_path, 3, "source", 0, (7, False))
     first.add("f", "f", True, "no", [1, 2])
     again = LeftOut(tmp_path, 3, "source", 1, (8, False))
@@ -187,15 +187,15 @@ def test_the_newest_attempt_of_a_task_counts_even_if_it_fails_nowhere(tmp_path):
 
 def test_a_task_keeps_so_many_letters_and_counts_the_others(tmp_path):
     left_out = LeftOut(tmp_path, 0, "a/b", 0)
-    left_out.add("f", "f", True, "no", list(range(KEPT + 50)))
+    left_out.add("f", "f", True, "no", list(range(MAX_LETTERS + 50)))
     left_out.add("f", "f", True, ValueError("no\nand more"), [0])
     left_out.add("g", "g", True, "no", ["x" * 20_000, {"at": pd.Timestamp(0)}, {("a", 1): 2}], key=[1])
     found = read_left_out("query", 0, tmp_path / "0")
-    assert found.counts == {"f": KEPT + 51, "g": 3}
-    assert len(found.letters) == KEPT
+    assert found.counts == {"f": MAX_LETTERS + 51, "g": 3}
+    assert len(found.letters) == MAX_LETTERS
 
 
-def test_a_long_or_non_json_record_is_text_and_an_error_is_one_line(tmp_path):
+def test_long_or_unserialisable_records_are_stored_as_text(tmp_path):
     left_out = LeftOut(tmp_path, 0, "a", 0)
     left_out.add(
         "g", "h", True, ValueError("no\nand more"), ["x" * 20_000, {"at": pd.Timestamp(0)}, {("a", 1): 2}], key=[1]

@@ -57,9 +57,9 @@ class Reported:
         self.value = list(rows)
 
 
-def test_a_repeated_task_replaces_its_earlier_signal_even_once_read():
+def test_a_replayed_task_replaces_its_earlier_report():
     meter = Meter.__new__(Meter)
-    meter._told = {}
+    meter._reported = {}
     tasks = [("s", 4, "split", 0, 10, 30, 0.5, 101.0, 103.0, "a", task) for task in range(2)]
     meter.sink = Reported(*tasks)
     assert [(row.rows_in, row.tasks) for row in meter.drain()] == [(20, 2)]

@@ -16,15 +16,15 @@ import os, sys, time
 from elastream.spark.worker import probe
 probe.name_executor()
 probe.begin()
-print(os.environ[probe.EXECUTOR], *open(f"/proc/self/task/{os.getpid()}/children").read().split(), flush=True)
+print(os.environ[probe.EXECUTOR_VARIABLE], *open(f"/proc/self/task/{os.getpid()}/children").read().split(), flush=True)
 sys.stdin.read()
 """
 JVM = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {DAEMON!r}])"
 
 
-def test_a_daemons_probe_ends_with_its_executor(tmp_path):
+def test_a_daemon_probes_for_its_executor_until_it_ends(tmp_path):
     command = [sys.executable, "-c", JVM, "--driver-url", "x", "--executor-id", "17", "--hostname", "y"]
-    environment = {**os.environ, probe.FOLDER: str(tmp_path)}
+    environment = {**os.environ, probe.FOLDER_VARIABLE: str(tmp_path)}
     with subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as jvm:
         executor, child = jvm.stdout.readline().split()
         assert executor == "17"
@@ -38,13 +38,13 @@ def test_a_daemons_probe_ends_with_its_executor(tmp_path):
 
 
 def test_without_an_executor_or_a_folder_nothing_is_probed(monkeypatch, tmp_path):
-    monkeypatch.delenv(probe.EXECUTOR, raising=False)
-    monkeypatch.setenv(probe.FOLDER, str(tmp_path))
+    monkeypatch.delenv(probe.EXECUTOR_VARIABLE, raising=False)
+    monkeypatch.setenv(probe.FOLDER_VARIABLE, str(tmp_path))
     probe.name_executor()  # of this process, whose parent is no executor
-    assert probe.EXECUTOR not in os.environ
+    assert probe.EXECUTOR_VARIABLE not in os.environ
     probe.begin()
-    monkeypatch.delenv(probe.FOLDER)
-    monkeypatch.setenv(probe.EXECUTOR, "1")
+    monkeypatch.delenv(probe.FOLDER_VARIABLE)
+    monkeypatch.setenv(probe.EXECUTOR_VARIABLE, "1")
     probe.begin()
     assert not list(tmp_path.iterdir())
 
@@ -59,12 +59,12 @@ def test_the_daemon_knows_its_executor_before_it_loads_anything_heavy():
     [((0, 0), (100, 0), 1.0), ((0, 0), (75, 25), 0.75), ((1000, 10), (1030, 40), 0.5), ((5, 5), (5, 10), 1.0)],
 )
 def test_what_was_stolen_is_a_part_of_what_was_wanted(before, after, kept):
-    assert probe.kept(before, after) == kept
+    assert probe.share_received(before, after) == kept
 
 
 def test_probing_takes_a_thousandth_of_a_host_at_most_however_small_it_is():
     assert [probe.pause(spent, cores) for spent, cores in ((0.002, 1.0), (0.002, 0.1), (0.03, 2.0))] == pytest.approx(
-        [probe.PERIOD, 20.0, 15.0]
+        [probe.PERIOD_S, 20.0, 15.0]
     )
 
 

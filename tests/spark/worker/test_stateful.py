@@ -21,10 +21,10 @@ from elastream.recording.key_table_log import written_rows
 from elastream.spark.telemetry.left_out import read_left_out
 from elastream.spark.worker import stateful
 from elastream.spark.worker.composition import Digit
-from elastream.spark.worker.runner import Implementation, OperatorFailed, explain_failure
-from elastream.spark.worker.stateful import MOMENT, WATCHED, Choice, Keyed, state_function
+from elastream.spark.worker.runner import Implementation, OperatorError, explain_failure
+from elastream.spark.worker.stateful import MOMENT, WATCHED, AlternateDigits, KeyedOperator, state_function
 from elastream.spark.worker.states import States
-from elastream.spark.worker.table_lookup import put_in_use
+from elastream.spark.worker.table_lookup import publish_table
 from support.property_examples import examples
 
 NAMES = ("sum", "all", "last")
@@ -80,13 +80,13 @@ class Composed:
 class FakeSpark:
     """Spark's part: state and time-out by key, and the calls of a batch."""
 
-    keyed: Keyed
+    keyed: KeyedOperator
     state: dict[int, tuple[Any, int]] = field(default_factory=dict)
     counted: list[Any] = field(default_factory=list)
 
     def batch(self, carrier: Composed, records: Mapping[int, Sequence[int]], now: int) -> list[tuple[int, str, str]]:
         """Run a batch at millisecond `now`; the rows that it emits."""
-        run = state_function(cloudpickle.dumps(self.keyed), "segment", "op", carrier, _Sink(self.counted))
+        run = state_function(cloudpickle.dumps(self.keyed), "segment", carrier, _Sink(self.counted))
         timeout = self.keyed.timeout
         rows = []
         for key, values in records.items():
@@ -123,11 +123,11 @@ class _Sink:
         self._rows += rows
 
 
-def keyed_of(own: bool, names: Sequence[str], timeout: Timeout | None = None) -> Keyed:
+def keyed_of(own: bool, names: Sequence[str], timeout: Timeout | None = None) -> KeyedOperator:
     schemas = [ALL if name == "all" else SUM for name in names]
     alternates = tuple(Implementation(name, Form.STATE, FUNCTIONS[name]) for name in names)
     pick, table = Digit(1, len(names)), Digit(len(names), 256)
-    return Keyed("op", alternates, States(schemas, own), Choice(pick, table, (0,)), timeout)
+    return KeyedOperator("op", alternates, States(schemas, own), AlternateDigits(pick, table, (0,)), timeout)
 
 
 batches = st.lists(
@@ -154,7 +154,7 @@ def test_whatever_is_switched_states_are_those_of_a_plain_model(tmp_path_factory
     for version in (1, 2):
         rows = {(key,): names[number] for key, number in TABLES[version].items()}
         (folder / "file").write_bytes(written_rows(KeyTable("flow", "op", ("k",), rows)))
-        put_in_use(folder, "op", version, folder / "file")
+        publish_table(folder, "op", version, folder / "file")
     model: dict[int, dict[int, Any]] = {}
     due: dict[int, int] = {}
     calls: Counter[tuple[str, int]] = Counter()
@@ -201,13 +201,13 @@ def test_a_failing_function_keeps_the_state_and_is_named():
     before = dict(spark.state)
     alternates = (spark.keyed.alternates[0], Implementation("all", Form.STATE, fails))
     spark.keyed = replace(spark.keyed, alternates=alternates)
-    with pytest.raises(OperatorFailed) as failed:
+    with pytest.raises(OperatorError) as failed:
         spark.batch(Composed(1), {1: [5]}, 1001)
     assert "operator 'op' (alternate 'all') failed" in explain_failure(failed.value)
     assert spark.state == before
 
 
-def test_on_error_leaves_out_the_calls_records_and_keeps_the_state(tmp_path, monkeypatch):
+def test_on_error_leaves_records_out_and_restarts_the_time_out(tmp_path, monkeypatch):
     monkeypatch.setattr(stateful, "batch_number", lambda: 7)
 
     def fails(key, rows, state):
@@ -236,10 +236,10 @@ def test_on_error_leaves_out_the_calls_records_and_keeps_the_state(tmp_path, mon
     assert spark.state == {}
 
 
-def test_an_unfit_state_is_an_error_of_the_alternate_that_left_it():
+def test_an_unfit_state_is_an_error_of_its_alternate():
     keyed = keyed_of(False, ("sum", "last"))
     wrong = Implementation("sum", Form.STATE, lambda key, rows, state: (emitted("sum", key, 0), ("many", 1)))
-    with pytest.raises(OperatorFailed) as failed:
+    with pytest.raises(OperatorError) as failed:
         FakeSpark(replace(keyed, alternates=(wrong, keyed.alternates[1]))).batch(Composed(0), {1: [4]}, 1000)
     assert "it left a state that is not (total bigint, n bigint)" in explain_failure(failed.value)
 
@@ -254,14 +254,14 @@ def test_a_time_out_without_a_function_ends_the_state_and_emits_nothing():
 def test_records_without_a_time_keep_the_time_out_of_those_before():
     spark = FakeSpark(keyed_of(False, ("sum", "last"), Timeout(0.05, by="v", function=ended)))
     spark.batch(Composed(0), {1: [200]}, 1000)
-    run = state_function(cloudpickle.dumps(spark.keyed), "segment", "op", Composed(0), _Sink([]))
+    run = state_function(cloudpickle.dumps(spark.keyed), "segment", Composed(0), _Sink([]))
     spark._call(run, 1, pd.DataFrame({"k": [1], "v": [1], MOMENT: [None], WATCHED: [0]}), 1001, timed_out=False)
     assert spark.state[1][1] == moment(200) + 50
 
 
 def test_each_alternate_of_a_task_has_counts_of_its_own(tmp_path):
     (tmp_path / "file").write_bytes(written_rows(KeyTable("flow", "op", ("k",), {(1,): "last"})))
-    put_in_use(tmp_path, "op", 1, tmp_path / "file")
+    publish_table(tmp_path, "op", 1, tmp_path / "file")
     spark = FakeSpark(keyed_of(False, ("sum", "last")))
     spark.batch(Composed(2, tmp_path), {1: [1, 2], 2: [3]}, 1000)
     assert {row[9]: (row[4], row[5]) for row in spark.counted} == {"last": (2, 1), "sum": (1, 1)}

@@ -11,10 +11,10 @@ from pyspark import cloudpickle
 
 from elastream.dataflow.operators import Form, OnError
 from elastream.dataflow.windows import Timeout, Window
-from elastream.spark.worker.fused import Carrier
-from elastream.spark.worker.leaving import ORDER
+from elastream.spark.worker.exits import ORDER
 from elastream.spark.worker.runner import Implementation
-from elastream.spark.worker.stateful import MOMENT, WATCHED, Choice, Keyed, state_function
+from elastream.spark.worker.stateful import MOMENT, WATCHED, AlternateDigits, KeyedOperator, state_function
+from elastream.spark.worker.walk import WorkerPaths
 from elastream.spark.worker.windows import Grouping
 
 COLUMNS = pa.schema([("k", pa.string()), ("n", pa.int64())])
@@ -66,9 +66,9 @@ class Function:
         function = function or (lambda key, rows: pd.DataFrame({"key": [key], "n": [list(rows.n)]}))
         numbers = Implementation("all", Form.WINDOW, function)
         grouping = Grouping("grouped", Form.WINDOW, window, (COLUMNS,))
-        keyed = Keyed("grouped", (numbers,), grouping, Choice(), timeout, on_error)
+        keyed = KeyedOperator("grouped", (numbers,), grouping, AlternateDigits(), timeout, on_error)
         self.sink = Sink()
-        self._function = state_function(cloudpickle.dumps(keyed), "segment", "grouped", Carrier(), self.sink)  # type: ignore
+        self._function = state_function(cloudpickle.dumps(keyed), "segment", WorkerPaths(), self.sink)  # type: ignore
 
     def __call__(
         self,
@@ -102,7 +102,7 @@ def test_a_key_without_an_incomplete_window_has_no_state():
     assert state.ends is None
 
 
-def test_an_event_time_timeout_follows_the_newest_record_and_watermark():
+def test_an_event_time_out_follows_the_newest_record_and_the_watermark():
     function, state = Function(Window(count=9), Timeout(2.0, by="at")), State(watermark=1000)
     function(state, [0], more={MOMENT: 500, WATCHED: pd.Timestamp.max})
     assert state.ends == 2500

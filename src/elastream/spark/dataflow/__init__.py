@@ -1,1 +1,1 @@
-"""Compiles a dataflow to Spark: fused walks, durable edges, keyed operators, sources and sinks."""
+"""Compiles a dataflow to Spark: chained operators, durable edges, keyed operators, sources and sinks."""

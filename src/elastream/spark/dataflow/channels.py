@@ -1,7 +1,6 @@
-"""Starts a segment's query with its sinks and durable edges, and opens Kafka edges on the reading side.
+"""Builds the writer of a segment's query with its sinks and durable edges, and opens Kafka edges.
 
-A single append-only flow uses Spark's own sink. Several flows, updated results, and file edges share one `foreachBatch`.
-`sinks` writes single batches; `edges` reads file edges.
+A single append-only flow uses Spark's own sink. Several flows, updated results and file edges share one `foreachBatch`.
 """
 
 import re
@@ -12,7 +11,6 @@ from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 from pyspark.sql.types import StructType
 
@@ -39,16 +37,18 @@ from elastream.spark.dataflow.sinks import (
 )
 from elastream.spark.dataflow.stamps import with_stamps
 from elastream.spark.jvm.gateway import jvm_of
-from elastream.spark.worker.composition import Ran, latest_batch
-from elastream.spark.worker.leaving import EXIT
+from elastream.spark.worker.composition import BatchComposition, latest_batch
+from elastream.spark.worker.exits import EXIT
 
 
 @dataclass(frozen=True)
 class Outflow:
-    """Records that leave a region to a sink, a keyed operator or a durable edge.
+    """Records that leave a chain to a sink, a keyed operator or a durable edge.
 
-    exit: number of their rows in `frame`, if it holds several flows. natives: column expressions applied to them. awake:
-    whether there can be any under the composition with a code; None: always.
+    Attributes:
+        exit: Exit number, if `frame` holds several flows.
+        natives: Column expressions to apply.
+        awake: Returns True if a composition's code lets records through; None for always.
     """
 
     target: Operator | Edge
@@ -59,18 +59,18 @@ class Outflow:
 
     @property
     def name(self) -> str:
-        """The operator that the records are for."""
+        """Return the operator that receives the records."""
         return self.target.target if isinstance(self.target, Edge) else self.target.name
 
     def part(self, frame: DataFrame) -> DataFrame:
-        """The records of this flow in `frame`, the whole stream or one batch of it."""
+        """Return the records of this flow in `frame`."""
         if self.exit is not None:
             frame = frame.where(F.col(EXIT) == self.exit).select(f"_{self.exit}.*")
         return selected(frame, self.natives)
 
 
 def selected(frame: DataFrame, natives: Sequence[Operator], keep: Sequence[str] = ()) -> DataFrame:
-    """`frame` after native column expressions, with the columns `keep`. Raises DataflowError for an invalid expression."""
+    """Apply native column expressions; `keep` more columns. Raises DataflowError for an invalid expression."""
     for operator in natives:
         columns = operator.alternates[0].function
         assert isinstance(columns, Mapping)
@@ -85,7 +85,7 @@ def selected(frame: DataFrame, natives: Sequence[Operator], keep: Sequence[str] 
 
 
 def read_edge(spark: SparkSession, graph: Graph, edge: Edge, schema: StructType) -> DataFrame:
-    """The stream of records that the upstream query writes to the Kafka edge `edge`; for file edges see `edges`."""
+    """Open the stream of a Kafka edge. For file edges see `edges`."""
     topic = edge_topic(graph, edge)
     _make_topic(spark, topic)
     messages = spark.readStream.format("kafka").options(**source_options(topic)).load()
@@ -94,13 +94,13 @@ def read_edge(spark: SparkSession, graph: Graph, edge: Edge, schema: StructType)
 
 
 def _make_topic(spark: SparkSession, topic: KafkaTopic) -> None:
-    """Create the topic of an edge, with the broker's defaults: a query cannot subscribe to a missing topic."""
+    # With the broker's defaults: a query cannot subscribe to a missing topic.
     jvm = jvm_of(spark)
     unset = jvm.java.util.Optional.empty()
     try:
         with kafka_admin(spark, topic) as admin:
-            wanted = jvm.org.apache.kafka.clients.admin.NewTopic(topic.topic, unset, unset)
-            admin.createTopics(jvm.java.util.Collections.singleton(wanted)).all().get()
+            definition = jvm.org.apache.kafka.clients.admin.NewTopic(topic.topic, unset, unset)
+            admin.createTopics(jvm.java.util.Collections.singleton(definition)).all().get()
     except Py4JError as error:
         if "TopicExistsException" not in str(error):
             raise EnvironmentProblem(f"Kafka at {topic.servers} did not create the topic {topic.topic!r}") from error
@@ -109,24 +109,24 @@ def _make_topic(spark: SparkSession, topic: KafkaTopic) -> None:
 # -- sinks -------------------------------------------------------------------------------------------------------------
 
 
-def start_writing(
+def query_writer(
     graph: Graph,
     name: str,
     flows: Sequence[Outflow],
     key: tuple[str, ...],
     directory: RunDirectory,
-    interval: float,
     *,
-    ran: Callable[[int], Ran],
-    noted: bool = False,
+    composition_of: Callable[[int], BatchComposition],
+    versions: bool = False,
     retention: float = RETENTION,
-) -> StreamingQuery:
-    """Start the query `name` that writes `flows`, which share one frame. key: key columns if rows are updates, else empty.
+) -> DataStreamWriter:
+    """Return the writer of the query `name`, which writes `flows` from their common frame. Raises EnvironmentProblem.
 
-    A batch starts when the previous one has ended, and at least `interval` seconds after its start. ran: what a batch runs
-    under, by its number. noted: whether records on durable edges keep that. retention: seconds for which the changes of
-    updated results are kept as they came. Raises EnvironmentProblem if a sink cannot be
-    written.
+    Args:
+        key: Key columns if rows are updates, else empty.
+        composition_of: Returns the composition of a batch.
+        versions: True if durable edges store the composition.
+        retention: Time for which single changes stay (seconds).
     """
     checkpoint = directory.checkpoint(name)
     fresh = latest_batch(checkpoint) < 0
@@ -140,7 +140,7 @@ def start_writing(
         if isinstance(target, Operator):
             _begin(sink, key, run_id(directory), fresh)
         if isinstance(target, Edge) and isinstance(sink, ParquetSink):
-            parts.append(_edge_part(group, place_of(sink.path), ran if noted else lambda batch: None))
+            parts.append(_edge_part(group, place_of(sink.path), composition_of if versions else lambda _: None))
         else:
             parts.append(_Part(tuple(group), _batch_writer(target, sink, key, retention)))
     frame = flows[0].frame
@@ -148,13 +148,10 @@ def start_writing(
     if len(flows) == 1 and not key and native:
         writer = _native_writer(flows[0].part(frame), target, sink)
     else:
-        writer = frame.writeStream.outputMode("update" if key else "append").foreachBatch(_into_parts(parts, ran))
-    return (
-        writer.queryName(f"{graph.name}.{name}")
-        .option("checkpointLocation", str(checkpoint))
-        .trigger(processingTime=f"{interval * 1e3:.0f} milliseconds")
-        .start()
-    )
+        writer = frame.writeStream.outputMode("update" if key else "append").foreachBatch(
+            _into_parts(parts, composition_of)
+        )
+    return writer.queryName(f"{graph.name}.{name}").option("checkpointLocation", str(checkpoint))
 
 
 def _destination(graph: Graph, target: Operator | Edge, directory: RunDirectory) -> SinkSpec:
@@ -162,7 +159,7 @@ def _destination(graph: Graph, target: Operator | Edge, directory: RunDirectory)
         if target.durable == "kafka":
             return edge_topic(graph, target)
         return ParquetSink(str(directory.edge(target.source, target.target)))
-    assert target.writes is not None  # refused before
+    assert target.writes is not None  # checked before the start
     return ParquetSink(str(directory.results(target.name))) if target.writes == ParquetSink() else target.writes
 
 
@@ -191,24 +188,23 @@ BatchWriter = Callable[[DataFrame, int], None]
 
 @dataclass(frozen=True)
 class _Part:
-    """What is written to one place. rest: what is done there in a batch under which all of its flows sleep."""
+    """The writer of one destination; `rest` replaces it in batches that no flow reaches."""
 
     flows: tuple[Outflow, ...]
     write: BatchWriter
-    rest: Callable[[int], None] = lambda batch: None
+    rest: Callable[[int], None] = lambda _: None
 
 
-def _edge_part(flows: Sequence[Outflow], records: Place, noted: Callable[[int], Ran | None]) -> _Part:
-    """Records on a durable edge of files. Readers find batches by their number, so that one that sleeps is there, too."""
+def _edge_part(flows: Sequence[Outflow], records: Place, composition_of: Callable[[int], BatchComposition | None]) -> _Part:
+    # Readers find batches by number, so empty ones are written, too.
     return _Part(
         tuple(flows),
-        lambda frame, batch: write_batch(frame, records, batch, noted(batch)),
-        lambda batch: skip_batch(records, batch, noted(batch)),
+        lambda frame, batch: write_batch(frame, records, batch, composition_of(batch)),
+        lambda batch: skip_batch(records, batch, composition_of(batch)),
     )
 
 
 def _batch_writer(target: Operator | Edge, sink: SinkSpec, key: tuple[str, ...], retention: float) -> BatchWriter:
-    """Function that writes one batch to `sink`: updates for an operator with a `key`, records on an edge over Kafka."""
     match sink:
         case ParquetSink(path):
             if key:
@@ -220,31 +216,31 @@ def _batch_writer(target: Operator | Edge, sink: SinkSpec, key: tuple[str, ...],
             options = sink_options(sink)
             return lambda frame, _: _messages(frame, target, key).write.format("kafka").options(**options).save()
         case Nothing() | DomainSignal():
-            return lambda frame, batch: None
+            return lambda _frame, _batch: None
         case StreamWriter():
             return sink.write
 
 
+# Text of JVM failures in a query that was stopped in the middle of a batch.
 STOPPED = re.compile(r"Interrupted(IO)?Exception|ClosedByInterruptException|SPARK_JOB_CANCELLED")
-"""What a failure of the JVM says where the query was stopped in the middle of a batch."""
 
 
 def short_if_stopped(error: Exception) -> Exception:
-    """`error`; in three lines, and as the interruption that Spark looks for, where it says that the query was stopped.
-
-    Spark then searches the traceback (StreamExecution.PROXY_ERROR) with a regular expression that overflows the stack of
-    the query's thread at 1,250 characters: a stack trace of the JVM has ten times as many.
-    """
+    """Shorten the error of a stopped query to three lines with the interruption that Spark expects."""
+    # Spark searches the traceback (StreamExecution.PROXY_ERROR) with a regular expression that overflows its thread's
+    # stack at 1,250 characters; a JVM stack trace has ten times as many.
     call, *lines = str(error).split("\n")
     if not STOPPED.search("\n".join(lines)):
         return error
-    told = f"py4j.protocol.Py4JJavaError: {call[:200]}\n{lines[0][:200]}\n"
-    return RuntimeError(f"{told}Caused by: java.lang.InterruptedException: the query was stopped in the middle of a batch")
+    summary = f"py4j.protocol.Py4JJavaError: {call[:200]}\n{lines[0][:200]}\n"
+    return RuntimeError(
+        f"{summary}Caused by: java.lang.InterruptedException: the query was stopped in the middle of a batch"
+    )
 
 
-def _into_parts(parts: Sequence[_Part], ran: Callable[[int], Ran]) -> BatchWriter:
+def _into_parts(parts: Sequence[_Part], composition_of: Callable[[int], BatchComposition]) -> BatchWriter:
     def write(frame: DataFrame, batch: int) -> None:
-        code = ran(batch).code
+        code = composition_of(batch).code
         awake = [[flow for flow in part.flows if flow.awake is None or flow.awake(code)] for part in parts]
         # Each part is a separate job; without persist each would execute the walk again.
         several = sum(map(len, awake)) > 1
@@ -258,7 +254,7 @@ def _into_parts(parts: Sequence[_Part], ran: Callable[[int], Ran]) -> BatchWrite
                 for flow in flows[1:]:
                     rows = rows.unionByName(flow.part(whole))
                 part.write(rows, batch)
-            if not any(awake):  # operators before the choices run all the same, and state has a version for each batch
+            if not any(awake):  # operators still run, and state needs a version for each batch
                 frame.write.format("noop").mode("overwrite").save()
         except Py4JJavaError as error:
             raise short_if_stopped(error) from None

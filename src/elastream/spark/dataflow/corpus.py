@@ -1,7 +1,6 @@
-"""Stores the records that a shaped load replays: read once, saved next to the checkpoint, memory-mapped by workers.
+"""Stores the records that a shaped load replays: one Arrow file that workers map into memory.
 
-A load addresses records by number, so they must not change during a run, even if the user's files do: they are stored as
-one Arrow file, of which a batch is a few slices. `sources` determines when each record is due.
+A load addresses records by number, so they must not change with the user's files.
 """
 
 import codecs
@@ -26,42 +25,39 @@ from elastream.dataflow.endpoints import Files, Records, TextFiles
 from elastream.errors import EnvironmentProblem, InputError, first_line
 from elastream.recording.places import Place, stamp_of
 
-ROWS = 10_000
-"""Most rows of an Arrow batch passed to Spark, its default."""
+# Spark's default.
+MAX_BATCH_ROWS = 10_000
 
 ORIGIN = b"elastream.origin"
-BLOCK = 1 << 20
-READABLE = ("parquet", "json", "csv")
+BLOCK_BYTES = 1 << 20
+FORMATS = ("parquet", "json", "csv")
 
 
 def input_files(path: str) -> tuple[Path, ...]:
-    """Files that `path` (a file, a folder or a glob) names, sorted; in a folder without those that begin with `.` or `_`.
-
-    Raises InputError if there are no files, or only empty ones.
-    """
+    """Return the visible files of a path, folder or glob, sorted. Raises InputError for none."""
     place = Path(path).expanduser()
     if place.is_file():
-        found = [place]
+        files = [place]
     elif place.is_dir():
-        found = [child for child in place.iterdir() if child.is_file() and child.name[0] not in "._"]
-        if not found:
+        files = [child for child in place.iterdir() if child.is_file() and child.name[0] not in "._"]
+        if not files:
             raise InputError(f"the folder {path} holds no file")
     else:
-        found = [Path(name) for name in glob.glob(str(place), recursive=True) if Path(name).is_file()]
-        if not found:
+        files = [Path(name) for name in glob.glob(str(place), recursive=True) if Path(name).is_file()]
+        if not files:
             raise InputError(f"no file matches {path}" if glob.has_magic(path) else f"there is no file or folder {path}")
-    if not any(file.stat().st_size for file in found):
+    if not any(file.stat().st_size for file in files):
         raise InputError(f"{path} is empty")
-    return tuple(sorted(found))
+    return tuple(sorted(files))
 
 
 def check_text(file: Path) -> None:
-    """Raise InputError if `file` cannot be read or is not UTF-8 text (with the position of the byte)."""
+    """Raise InputError if `file` is not UTF-8 text."""
     decoder = codecs.getincrementaldecoder("utf-8")()
     position = 0
     try:
         with _opened(file) as stream:
-            while block := stream.read(BLOCK):
+            while block := stream.read(BLOCK_BYTES):
                 position -= len(decoder.getstate()[0])
                 decoder.decode(block)
                 position = stream.tell()
@@ -74,9 +70,9 @@ def check_text(file: Path) -> None:
 
 
 def check_files(spec: Files) -> None:
-    """Raise InputError for an unknown format, or a file that is not in the format parquet."""
-    if spec.format not in READABLE:
-        raise InputError(f"{spec.path}: the format {spec.format!r} is not one of {', '.join(READABLE)}")
+    """Raise InputError for an unknown format or an invalid parquet file."""
+    if spec.format not in FORMATS:
+        raise InputError(f"{spec.path}: the format {spec.format!r} is not one of {', '.join(FORMATS)}")
     for file in input_files(spec.path):
         if spec.format == "parquet":
             try:
@@ -86,10 +82,7 @@ def check_files(spec: Files) -> None:
 
 
 def read_records(spec: TextFiles | Files | Records, schema: pa.Schema) -> pa.Table:
-    """Read all records of `spec`, files in sorted order, in the Arrow `schema`; shape (records, columns), records >= 1.
-
-    Raises InputError with file or column if they cannot be read in that schema.
-    """
+    """Read all records of `spec`, files in sorted order. Raises InputError with file or column."""
     match spec:
         case TextFiles(path, _, format):
             table = pa.concat_tables([_lines(file, schema) for file in input_files(path)])
@@ -106,14 +99,14 @@ def read_records(spec: TextFiles | Files | Records, schema: pa.Schema) -> pa.Tab
                     f"records do not fit their schema ({spec.schema}): {first_line(error).rstrip('.')}"
                 ) from None
     if not table.num_rows:
-        raise InputError(f"{getattr(spec, 'path', 'the list of records')} holds no record")
+        raise InputError(f"{'the list of records' if isinstance(spec, Records) else spec.path} holds no record")
     return table
 
 
-def freeze(spec: TextFiles | Files | Records, schema: pa.Schema, file: Path) -> None:
-    """Store the records of `spec` in `file`, unless it exists: a resumed run reads the records of its start.
+def store_corpus(spec: TextFiles | Files | Records, schema: pa.Schema, file: Path) -> None:
+    """Store the records of `spec` in `file`, unless it exists: a resumed run keeps its input.
 
-    Raises InputError if `file` was created from another input, EnvironmentProblem if it cannot be written.
+    Raises InputError for another input, and EnvironmentProblem.
     """
     origin = _origin(spec)
     if file.exists():
@@ -126,34 +119,34 @@ def freeze(spec: TextFiles | Files | Records, schema: pa.Schema, file: Path) -> 
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         with pa.ipc.new_file(str(temporary), table.schema) as out:
-            out.write_table(table.combine_chunks(), max_chunksize=ROWS)
-        os.replace(temporary, file)
+            out.write_table(table.combine_chunks(), max_chunksize=MAX_BATCH_ROWS)
+        temporary.replace(file)
     except OSError as error:
         raise EnvironmentProblem(f"cannot write {file}: {error.strerror or error}") from None
 
 
-def frozen(file: Place) -> pa.Table:
-    """The records in `file`, memory-mapped where it is on this machine; opened once per process."""
+def open_corpus(file: Place) -> pa.Table:
+    """Open the stored records once a process, memory-mapped if the file is local."""
     return _mapped(file, stamp_of(file))
 
 
 def slices(table: pa.Table, first: int, last: int) -> Iterator[pa.RecordBatch]:
-    """Records `first` to `last` (exclusive) of the endless repetition of `table`, in batches of at most ROWS rows."""
+    """Yield records `first` to `last` (exclusive) of the endless repetition of `table` in batches."""
     size = table.num_rows
-    short = table.combine_chunks().to_batches()[0] if size < ROWS else None
+    short = table.combine_chunks().to_batches()[0] if size < MAX_BATCH_ROWS else None
     while first < last:
         if short is not None:
-            rows = min(last - first, ROWS)
+            rows = min(last - first, MAX_BATCH_ROWS)
             yield short.take(pa.array((first + np.arange(rows)) % size))
         else:
             begin = first % size
-            rows = min(last - first, ROWS, size - begin)
+            rows = min(last - first, MAX_BATCH_ROWS, size - begin)
             yield from table.slice(begin, rows).to_batches()
         first += rows
 
 
 @lru_cache(maxsize=4)
-def _mapped(file: Place, stamp: tuple[int, int]) -> pa.Table:
+def _mapped(file: Place, _stamp: tuple[int, int]) -> pa.Table:
     return pa.ipc.open_file(pa.memory_map(str(file)) if isinstance(file, Path) else file.read_bytes()).read_all()
 
 
@@ -162,7 +155,7 @@ def _opened(file: Path) -> IO[bytes]:
 
 
 def _lines(file: Path, schema: pa.Schema) -> pa.Table:
-    """Non-blank lines of a text file, split as Spark's text source splits them."""
+    """Return the non-blank lines of a text file, split like Spark's text source."""
     try:
         with _opened(file) as stream:
             content = stream.read()
@@ -216,10 +209,7 @@ def _not_utf8(file: Path, position: int, error: UnicodeDecodeError) -> InputErro
 
 
 def replayed(file: Path, count: int) -> Iterator[Any]:
-    """The first `count` records of a load over the records in `file`, in the form that operators get.
-
-    A record is its value if there is one column, else a dict by column.
-    """
-    table = frozen(file)
+    """Yield the first `count` records of a load: plain values of a single column, or dicts."""
+    table = open_corpus(file)
     rows = table.column(0).to_pylist() if table.num_columns == 1 else table.to_pylist()
     return islice(cycle(rows), count)

@@ -1,7 +1,4 @@
-"""The records of a durable edge by number: files in the order in which they were written, and what each was written under.
-
-Used by all who look at an edge: its reader, readers beside it, telemetry. Nothing is kept of files that were forgotten.
-"""
+"""The records of a durable edge by number: files in write order, and each batch's composition."""
 
 import contextlib
 import json
@@ -13,16 +10,16 @@ import pyarrow.parquet as pq
 
 from elastream.recording.formats import marked, unmarked
 from elastream.recording.places import Place, names_in, readable, remove_tree, there_as_a_whole, write_whole, written_at
-from elastream.spark.worker.composition import Ran
+from elastream.spark.worker.composition import BatchComposition
 
-COMPOSITION = "_composition.json"
-"""File in a batch's folder: what it was written under. Spark's readers skip it."""
-FIRST = "_first.json"
-"""File in an edge's folder: its oldest batch, and how many records came before that, whose folders are gone."""
-SPARE = 10
-"""Newest batches that are never removed: the writing query may be about to write the last of them again."""
-EACH = 100
-"""Batches that are removed at a time, at least: each time FIRST is written first."""
+# File in a batch's folder, which Spark's readers skip: the composition of the batch.
+COMPOSITION_FILE = "_composition.json"
+# File in an edge's folder: its oldest batch, and the number of records in the removed batches before.
+FIRST_FILE = "_first.json"
+# Newest batches that are never removed: the writing query may write the last of them again.
+SPARE_BATCHES = 10
+# Batches are removed at least this many at a time, because FIRST_FILE is written each time.
+REMOVED_BATCHES = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,19 +31,18 @@ class FilePiece:
     rows: int
 
 
-def note_composition(folder: Place, ran: Ran) -> None:
-    """Note in a batch's folder, before it appears under its name, what the batch ran under."""
-    write_whole(folder / COMPOSITION, json.dumps(ran).encode())
+def note_composition(folder: Place, composition: BatchComposition) -> None:
+    """Store a batch's composition in its folder, before the folder is renamed."""
+    write_whole(folder / COMPOSITION_FILE, json.dumps(composition).encode())
 
 
 class EdgeLog:
-    """The files of an edge in record order: by batch, within a batch by file name.
+    """The files of an edge in record order: by batch, then by file name.
 
-    A batch's folder appears atomically (`sinks.write_batch`) and never changes, so that record numbers are the same in
-    every process. Every batch writes a folder, so that the next one is found by name, without listing folders again. Its
-    reader removes the folders of batches that nobody needs any more, and notes which one is the first that is left.
+    A batch's folder appears atomically and never changes, so all processes agree on record numbers.
 
-    versions: whether to read what each batch ran under, which is noted where records keep their version.
+    Args:
+        versions: True to read the composition of each batch.
     """
 
     def __init__(self, folder: Place, *, versions: bool = False) -> None:
@@ -56,14 +52,14 @@ class EdgeLog:
         self._ends: list[int] = []
         self._written: list[float] = []
         self._batch: list[int] = []
-        self._under: list[Ran | None] = []
-        self._newest: Ran | None = None
+        self._under: list[BatchComposition | None] = []
+        self._newest: BatchComposition | None = None
         self._forgotten = 0
         self._first = 0
         self._batch_ends, self._batch_written = array("q"), array("d")
 
     def refresh(self) -> int:
-        """Register newly written files; returns the number of records written so far."""
+        """Register new files and return the number of records written so far."""
         if not there_as_a_whole(self._folder / f"batch={self._batches}"):
             self._skip_removed()
         while there_as_a_whole(batch := self._folder / f"batch={self._batches}"):
@@ -83,26 +79,23 @@ class EdgeLog:
         return self.total
 
     def _skip_removed(self) -> None:
-        """Go on with the oldest batch that is there, where those before it were read and removed."""
         with contextlib.suppress(FileNotFoundError):
-            found = unmarked(json.loads((self._folder / FIRST).read_text()), self._folder / FIRST)
-            if found["batch"] > self._batches:
+            first = unmarked(json.loads((self._folder / FIRST_FILE).read_text()), self._folder / FIRST_FILE)
+            if first["batch"] > self._batches:
                 self.forget(self.total)
-                self._first = self._batches = int(found["batch"])
-                self._forgotten = int(found["records"])
+                self._first = self._batches = int(first["batch"])
+                self._forgotten = int(first["records"])
                 self._batch_ends, self._batch_written = array("q"), array("d")
 
     def retire(self, upto: int, before: float) -> None:
-        """Remove the oldest batches, of which all records come before number `upto`, and that were written before epoch
-        second `before`. Only its reader does that, and with records that it never wants again.
-        """
-        count, most = 0, len(self._batch_ends) - SPARE
+        """Remove the oldest batches with only records before `upto`, written before epoch second `before`."""
+        count, most = 0, len(self._batch_ends) - SPARE_BATCHES
         while count < most and self._batch_ends[count] <= upto and self._batch_written[count] < before:
             count += 1
-        if count < EACH:
+        if count < REMOVED_BATCHES:
             return
         first, records = self._first + count, self._batch_ends[count - 1]
-        write_whole(self._folder / FIRST, json.dumps(marked({"batch": first, "records": records})).encode())
+        write_whole(self._folder / FIRST_FILE, json.dumps(marked({"batch": first, "records": records})).encode())
         for number in range(self._first, first):
             with contextlib.suppress(OSError):
                 remove_tree(self._folder / f"batch={number}")
@@ -111,77 +104,77 @@ class EdgeLog:
 
     @property
     def total(self) -> int:
-        """Records written up to the last `refresh`."""
+        """Return the records written up to the last `refresh`."""
         return self._ends[-1] if self._ends else self._forgotten
 
     @property
     def batches(self) -> int:
-        """Number of the batch behind the last that `refresh` found."""
+        """Return the number of the next batch after the last `refresh`."""
         return self._batches
 
     @property
     def forgotten(self) -> int:
-        """Records before the first that is kept."""
+        """Return the number of forgotten records."""
         return self._forgotten
 
     def forget(self, upto: int) -> None:
-        """Drop the files whose records all come before number `upto`."""
+        """Drop the files with only records before number `upto`."""
         gone = bisect_right(self._ends, upto)
         if gone:
             self._forgotten = self._ends[gone - 1]
             del self._ends[:gone], self._files[:gone], self._written[:gone], self._batch[:gone], self._under[:gone]
 
     def shift(self, seconds: float) -> None:
-        """Date what is registered by a clock that was set forward by `seconds` since."""
+        """Shift all write times after the clock was set forward by `seconds`."""
         self._written = [written + seconds for written in self._written]
 
-    def ran(self, number: int) -> Ran | None:
-        """What record `number` was written under; if it is not written yet, what the newest batch was; None before one."""
+    def composition(self, number: int) -> BatchComposition | None:
+        """Return the composition of record `number`; for a future record, that of the newest batch."""
         at = bisect_right(self._ends, number)
         return self._under[at] if at < len(self._under) else self._newest
 
     def until(self, first: int, version: int) -> int:
-        """Number of the first record from `first` on that was written under a later version than `version`."""
+        """Return the first record from `first` on with a later version than `version`."""
         at = bisect_right(self._ends, first)
-        while at < len(self._ends) and ((ran := self._under[at]) is None or ran.version <= version):
+        while at < len(self._ends) and ((under := self._under[at]) is None or under.version <= version):
             first, at = self._ends[at], at + 1
         return first
 
     def written(self, number: int) -> float:
-        """Epoch seconds at which record `number` was written; NaN if not written yet, or forgotten."""
+        """Return the write time of record `number` (epoch seconds); NaN if unknown."""
         at = bisect_right(self._ends, number)
         return self._written[at] if self._forgotten <= number and at < len(self._written) else float("nan")
 
     def wrote(self, first: int, last: int) -> list[tuple[int, float, int]]:
-        """Records `first` to `last` (exclusive), as far as known: (batch that wrote them, when, how many) by file."""
-        found = []
+        """Return (batch, write time, records) of each file in records `first` to `last` (exclusive)."""
+        parts = []
         first = max(first, self._forgotten)
         at = bisect_right(self._ends, first)
         while first < last and at < len(self._ends):
             upto = min(last, self._ends[at])
-            found.append((self._batch[at], self._written[at], upto - first))
+            parts.append((self._batch[at], self._written[at], upto - first))
             first, at = upto, at + 1
-        return found
+        return parts
 
     def by(self, time: float) -> int:
-        """Records written by `time`, epoch seconds, forgotten ones included."""
+        """Return the records written by `time` (epoch seconds), forgotten ones included."""
         at = bisect_right(self._written, time)
         return self._ends[at - 1] if at else self._forgotten
 
     def pieces(self, first: int, last: int) -> tuple[FilePiece, ...]:
-        """Records `first` to `last` (exclusive) by file; they must be written and not forgotten."""
-        found = []
+        """Return records `first` to `last` (exclusive) by file. All must be registered."""
+        pieces = []
         at = bisect_right(self._ends, first)
         while first < last:
             begins = self._ends[at - 1] if at else self._forgotten
             upto = min(last, self._ends[at])
-            found.append(FilePiece(self._files[at], first - begins, upto - first))
+            pieces.append(FilePiece(self._files[at], first - begins, upto - first))
             first, at = upto, at + 1
-        return tuple(found)
+        return tuple(pieces)
 
 
-def _noted(folder: Place) -> Ran | None:
+def _noted(folder: Place) -> BatchComposition | None:
     try:
-        return Ran(*json.loads((folder / COMPOSITION).read_text()))
+        return BatchComposition(*json.loads((folder / COMPOSITION_FILE).read_text()))
     except FileNotFoundError:
-        return None  # written by a run in which records did not keep their version
+        return None  # the run did not keep records' versions

@@ -1,8 +1,7 @@
-"""Reads a durable edge as a Spark data source: the downstream query takes the upstream query's records range by range.
+"""Reads a durable edge as a Spark data source: ranges of numbered records.
 
-Spark's file source takes all files into one batch, in as many tasks as the cluster has cores, which leaves no backlog to
-measure and no parallelism to set. Here records are numbered in write order (`edge_log`): a batch is a range, the rest is
-the edge's backlog, and the offset carries composition and parallelism, as that of a shaped load does (see `sources`).
+Spark's file source takes all files into one batch, which leaves no backlog to measure and no parallelism to set. Here the
+offset carries composition and parallelism, as in `sources`.
 """
 
 import time
@@ -19,17 +18,15 @@ from pyspark.sql.types import StructType
 from elastream.dataflow.operators import Edge
 from elastream.recording.places import Place, place_of, readable
 from elastream.spark.dataflow.edge_log import EdgeLog, FilePiece
-from elastream.spark.dataflow.pacing import RangeReader, shares
-from elastream.spark.dataflow.steering import Steering
+from elastream.spark.dataflow.readers import RangeReader, Steering, shares
 from elastream.spark.jvm.adapters import arrow_schema
 from elastream.spark.worker.composition import freeze_imports
-from elastream.spark.worker.records import conformed
+from elastream.spark.worker.records import conform
 
 FORMAT = "elastream_edge"
-ROWS = 10_000
-"""Most records in an Arrow batch."""
-KEPT = 600.0
-"""Seconds for which records stay on disk once they were read: others follow the edge too, and may be late."""
+MAX_BATCH_ROWS = 10_000
+# Time for which records stay on disk after they were read (seconds): others follow the edge too, and may be late.
+RETENTION_S = 600.0
 
 
 @dataclass(frozen=True)
@@ -40,7 +37,7 @@ class EdgeSlice(InputPartition):
 
 
 def edge_name(edge: Edge) -> str:
-    """Name of an edge in offsets and in what is wanted."""
+    """Return the name of an edge in offsets and requests."""
     return f"{edge.source}-{edge.target}"
 
 
@@ -56,9 +53,11 @@ def open_edge(
 ) -> DataFrame:
     """Open the stream of the records in a folder.
 
-    steering: says under which composition, and in how many tasks; at most one per `rows_each` records. batch_seconds:
-    target duration of a batch, which limits its size. checkpoint: that of the reading query, whose commit log has the
-    commit time of each batch.
+    Args:
+        steering: Source of composition and parallelism.
+        rows_each: Minimum number of records per task.
+        batch_seconds: Target duration of a batch.
+        checkpoint: Checkpoint of the reading query, whose commit log dates batches.
     """
     records.mkdir(parents=True, exist_ok=True)
     spark.dataSource.register(EdgeSource)
@@ -77,15 +76,15 @@ def open_edge(
 
 
 class EdgeSource(DataSource):
-    """Spark data source of a durable edge; options: the arguments of `open_edge`, and `commits`, the commit log."""
+    """Spark data source of a durable edge."""
 
     @classmethod
     def name(cls) -> str:
-        """Name of the format for `spark.readStream.format`."""
+        """Return the format's name."""
         return FORMAT
 
     def streamReader(self, schema: StructType) -> "EdgeReader":
-        """Create the reader, in the driver's or a worker's Python process."""
+        """Create the reader."""
         options = self.options
         return EdgeReader(
             Steering.of(options["steering"]),
@@ -98,7 +97,7 @@ class EdgeSource(DataSource):
 
 
 class EdgeReader(RangeReader):
-    """An offset has `edge`, the edge's name, because a query may read several, and `n`, records taken so far."""
+    """Reader of a durable edge. An offset holds its name `edge` and `n`, the records so far."""
 
     def __init__(
         self,
@@ -114,30 +113,27 @@ class EdgeReader(RangeReader):
         self._name, self._rows_each = steering.name, rows_each
 
     def initialOffset(self) -> dict[str, Any]:
-        """The offset before the first record."""
-        self._course.look()
+        """Return the offset before the first record."""
+        self._next_batch.look()
         return self._offset(edge=self._name, n=0)
 
     def plan(self, start: dict[str, Any]) -> dict[str, Any]:
-        """The written records, up to the governor's limit and the next change of version where records keep theirs.
-
-        `start`, which means no batch, if there are none.
-        """
+        """Plan written records up to the governor's limit and the next version; `start` for no batch."""
         now = time.time()
         self._pacing.settle(now)
-        self._course.look()
-        taken = int(start["n"])
-        upto = min(self._log.refresh(), taken + self._pacing.allowance)
-        if self._course.wave:
-            upto = min(upto, self._log.until(taken, self._course.next.version))
-        if upto > taken:
-            self._pacing.begin(upto - taken, now)
-        elif not self._course.announces:
+        self._next_batch.look()
+        first = int(start["n"])
+        upto = min(self._log.refresh(), first + self._pacing.allowance)
+        if self._next_batch.wave:
+            upto = min(upto, self._log.until(first, self._next_batch.next.version))
+        if upto > first:
+            self._pacing.begin(upto - first, now)
+        elif not self._next_batch.announces:
             return dict(start)
         return self._offset(edge=self._name, n=upto)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[EdgeSlice]:
-        """Contiguous shares of the batch, as even as possible, none of them empty."""
+        """Divide the batch into even, contiguous, non-empty shares."""
         first, last = int(start["n"]), int(end["n"])
         if self._log.total < last:  # after a restart, Spark replays a batch before it requests the latest offset
             self._log.refresh()
@@ -145,16 +141,16 @@ class EdgeReader(RangeReader):
         return [EdgeSlice(self._log.pieces(a, b)) for a, b in shares(first, last, width) if b > a]
 
     def read(self, partition: EdgeSlice) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
-        """Arrow batches of a slice."""
+        """Yield the Arrow batches of a slice."""
         freeze_imports()
         for piece in partition.pieces:
             # Read as a single file: as a dataset, the folder's `batch=N` would become a column.
             table = pq.ParquetFile(readable(piece.path)).read().slice(piece.first, piece.rows)
-            for batch in table.to_batches(max_chunksize=ROWS):
-                yield conformed(batch, self._schema)
+            for batch in table.to_batches(max_chunksize=MAX_BATCH_ROWS):
+                yield conform(batch, self._schema)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Forget the records before `end`, and remove what was written KEPT ago: Spark does not request them again."""
-        taken = int(end["n"])
-        self._log.retire(taken, time.time() - KEPT)
-        self._log.forget(taken)
+        """Drop records before `end`, which Spark never requests again."""
+        end_number = int(end["n"])
+        self._log.retire(end_number, time.time() - RETENTION_S)
+        self._log.forget(end_number)

@@ -1,7 +1,4 @@
-"""Converts a `KafkaTopic` to options of Spark's Kafka connector, and names the connector's package.
-
-The connector is not part of PySpark; Spark downloads it when a session starts with `spark.jars.packages`.
-"""
+"""Converts a `KafkaTopic` to options of Spark's Kafka connector, which Spark downloads at start."""
 
 import os
 from collections.abc import Iterator, Mapping
@@ -16,23 +13,23 @@ from elastream.errors import InputError
 from elastream.spark.jvm.gateway import Java, jvm_of
 
 SCALA = "2.13"
-CLIENT = "kafka."
-"""Options of a topic that begin so are its client's."""
+# Prefix of options for the Kafka client itself.
+CLIENT_PREFIX = "kafka."
 
 
 def kafka_package(version: str = pyspark.__version__) -> str:
-    """Maven coordinate of Spark's Kafka connector: `group:artifact:version`."""
+    """Return the Maven coordinate of Spark's Kafka connector: `group:artifact:version`."""
     return f"org.apache.spark:spark-sql-kafka-0-10_{SCALA}:{version}"
 
 
 def kafka_settings() -> Mapping[str, str]:
-    """Settings of a session that reads or writes Kafka; jars are downloaded once, to the user's cache folder."""
+    """Return session settings for Kafka, with jars cached for the user."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return {"spark.jars.packages": kafka_package(), "spark.jars.ivy": str(cache / "elastream" / "ivy")}
 
 
 def source_options(topic: KafkaTopic) -> Mapping[str, str]:
-    """Options of `readStream.format("kafka")`: from the earliest record on, unless `topic.options` overrides it."""
+    """Return the options of `readStream.format("kafka")`, by default from the earliest record."""
     return {
         "kafka.bootstrap.servers": topic.servers,
         "subscribe": topic.topic,
@@ -42,12 +39,12 @@ def source_options(topic: KafkaTopic) -> Mapping[str, str]:
 
 
 def sink_options(topic: KafkaTopic) -> Mapping[str, str]:
-    """Options of `writeStream.format("kafka")`."""
+    """Return the options of `writeStream.format("kafka")`."""
     return {"kafka.bootstrap.servers": topic.servers, "topic": topic.topic, **topic.options}
 
 
 def check_topic(topic: KafkaTopic) -> None:
-    """Raise InputError for a topic without a name, or servers that are not `host:port[,host:port...]`."""
+    """Raise InputError for a topic without a name or valid `host:port` servers."""
     if not topic.topic:
         raise InputError(f"a Kafka topic at {topic.servers} has no name")
     for server in topic.servers.split(","):
@@ -58,13 +55,12 @@ def check_topic(topic: KafkaTopic) -> None:
 
 @contextmanager
 def kafka_admin(spark: SparkSession, topic: KafkaTopic, defaults: Mapping[str, str] | None = None) -> Iterator[Java]:
-    """Kafka's own admin client in the JVM, for the servers of `topic` and with its client's options, or else `defaults`.
-
-    Raises Py4JError where it cannot be made.
-    """
+    """Open Kafka's admin client in the JVM, with the topic's client options over `defaults`. Raises Py4JError."""
     jvm = jvm_of(spark)
     properties = jvm.java.util.Properties()
-    own = {name.removeprefix(CLIENT): value for name, value in topic.options.items() if name.startswith(CLIENT)}
+    own = {
+        name.removeprefix(CLIENT_PREFIX): value for name, value in topic.options.items() if name.startswith(CLIENT_PREFIX)
+    }
     for name, value in {**(defaults or {}), **own, "bootstrap.servers": topic.servers}.items():
         properties.put(name, value)
     admin = jvm.org.apache.kafka.clients.admin.Admin.create(properties)

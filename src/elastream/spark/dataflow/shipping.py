@@ -1,7 +1,6 @@
-"""Pickles user functions such that workers do not need the user's modules.
+"""Pickles user functions so that workers do not need the user's modules.
 
-PySpark pickles only `__main__` by value; a helper module next to the user's script, or a script that runs under another
-name, would be missing on the hosts. Therefore modules that are not installed are pickled by value too.
+PySpark pickles only `__main__` by value. Here modules that are not installed are pickled by value, too.
 """
 
 import sys
@@ -20,7 +19,7 @@ cloudpickle: Any = untyped_cloudpickle
 
 
 def pickled(value: object, what: str) -> bytes:
-    """`value` as bytes that a worker can load. Raises DataflowError that names `what` if it cannot be pickled."""
+    """Return `value` pickled for workers. Raises DataflowError that names `what` if that fails."""
     with _local_modules_by_value():
         try:
             return bytes(cloudpickle.dumps(value))
@@ -45,7 +44,7 @@ def _local_modules_by_value() -> Iterator[None]:
 
 
 def _is_local(module: ModuleType) -> bool:
-    """Whether `module` is the user's own file: not installed, nor part of Python or this package."""
+    """Return True for a file of the user's own."""
     file = getattr(module, "__file__", None)
     name = getattr(module, "__name__", "__main__")
     if not file or name == "__main__" or name.partition(".")[0] == __package__.partition(".")[0]:
@@ -55,7 +54,6 @@ def _is_local(module: ModuleType) -> bool:
 
 
 def _is_installed(file: Path) -> bool:
-    """Whether a module's file is of this Python or of a library, be that a user's or another environment's (`.pth`)."""
     return not _LIBRARIES.isdisjoint(file.parts) or any(file.is_relative_to(place) for place in _INSTALLED)
 
 

@@ -1,7 +1,6 @@
 """Writes results idempotently, so that a replayed batch changes nothing, and reads them back.
 
-Append-only results use Spark's own sinks. Updated results are written as a change log (`change_log`); `latest` reads the
-newest row of each key from it, without a Spark session. `channels` selects the sink of a query.
+Append-only results use Spark's own sinks, updated results a change log.
 """
 
 import json
@@ -34,24 +33,25 @@ from elastream.recording.places import (
 from elastream.spark.dataflow.change_log import BATCH, MERGED, newest_rows
 from elastream.spark.dataflow.edge_log import note_composition
 from elastream.spark.dataflow.kafka import check_topic
-from elastream.spark.worker.composition import Ran
+from elastream.spark.worker.composition import BatchComposition
 
+# File in a sink's folder, which Spark's readers skip: the run that wrote it, and the key columns of a change log.
 KEY_FILE = "_key.json"
-"""File in the folder of a sink, which Spark's readers skip: whose results they are, and the key columns of a change log."""
 
+# Files of Spark's own sink.
 _PART = re.compile(r"\.?part-\d{5}-[0-9a-f-]{36}.*\.parquet(\.crc)?$")
-"""Files of Spark's own sink."""
 
 
 def check_sink(sink: SinkSpec | None, *, changes: bool, run: str | None = "") -> None:
-    """Raise ElastreamError for a folder that a run cannot write, or a topic that cannot be, before anything is started.
+    """Raise ElastreamError for a folder or topic that a run cannot write.
 
-    changes: whether the results are those of a keyed operator, kept as a change log. run: whose results may be there
-    already; None: anybody's, they are to be replaced.
+    Args:
+        changes: True for a change log.
+        run: Run whose results may be there; None allows any.
     """
     match sink:
         case ParquetSink(path) if path and is_address(path):
-            if changes:  # what only Spark writes, only Spark has to reach
+            if changes:  # appended rows are written by Spark alone
                 try:
                     _refuse_occupied(place_of(path), changes, run)
                 except OSError as error:
@@ -71,10 +71,8 @@ def check_sink(sink: SinkSpec | None, *, changes: bool, run: str | None = "") ->
 
 
 def _refuse_occupied(path: Place, changes: bool, run: str | None) -> None:
-    """Raise EnvironmentProblem if `path` holds what a run must not touch: other files, or results of another run.
-
-    Both runs number their batches from 0: Spark would take new batches for written, and a reader the old ones for new.
-    """
+    """Raise EnvironmentProblem if `path` holds other files or another run's results."""
+    # Both runs number batches from 0: Spark would skip new batches as written, and readers would mix old with new.
     entries = sorted(names_in(path)) if path.is_dir() else []
     others = [name for name in entries if not _in_change_log(name)]
     if changes and others:
@@ -88,7 +86,6 @@ def _refuse_occupied(path: Place, changes: bool, run: str | None) -> None:
 
 
 def _about(path: Place) -> dict[str, Any]:
-    """What the folder of a sink says of itself; nothing where it does not."""
     try:
         return unmarked(dict(json.loads((path / KEY_FILE).read_text())), path / KEY_FILE)
     except (FileNotFoundError, ValueError, TypeError):
@@ -96,7 +93,7 @@ def _about(path: Place) -> dict[str, Any]:
 
 
 def replace_results(sinks: Iterable[SinkSpec | None]) -> None:
-    """Remove the results of earlier runs from the folders of `sinks`, and nothing else. Raises EnvironmentProblem."""
+    """Remove results of earlier runs from the folders of `sinks`. Raises EnvironmentProblem."""
     for path in {place_of(sink.path) for sink in sinks if isinstance(sink, ParquetSink) and sink.path}:
         try:
             for name in names_in(path) if path.is_dir() else ():
@@ -107,10 +104,10 @@ def replace_results(sinks: Iterable[SinkSpec | None]) -> None:
 
 
 def begin_results(path: Place, key: Sequence[str] = (), *, run: str = "", fresh: bool = True) -> None:
-    """Prepare `path` for the results of `run`: a change log keyed by `key`, or appended rows.
+    """Prepare `path` for the results of `run`; with `key` as a change log. Raises EnvironmentProblem.
 
-    fresh: whether none of its batches was planned yet. Raises EnvironmentProblem if the folder holds other files or the
-    results of another run, or cannot be written.
+    Args:
+        fresh: True if no batch was planned yet.
     """
     try:
         path.mkdir(parents=True, exist_ok=True)
@@ -125,53 +122,51 @@ def _in_change_log(name: str) -> bool:
     return bool(BATCH.match(name)) or name in (KEY_FILE, MERGED) or name.startswith((".batch=", f".{KEY_FILE}"))
 
 
-def write_batch(frame: DataFrame, path: Place, batch: int, ran: Ran | None = None) -> None:
-    """Write the rows of one batch to the folder `path/batch=N`, by the workers, and rename it into place.
-
-    An existing batch was written before a crash and is kept: the reading query may have read it. ran: what the batch ran
-    under, to be noted with its records.
-    """
+def write_batch(frame: DataFrame, path: Place, batch: int, composition: BatchComposition | None = None) -> None:
+    """Write one batch to `path/batch=N` on the workers, atomically. An existing batch stays."""
+    # Keep a batch from before a crash: the downstream query may have read it.
     folder, written = _batch_folder(path, batch)
     if not there_as_a_whole(folder):
         frame.write.mode("overwrite").parquet(str(written))
-        _appear(written, folder, ran)
+        _appear(written, folder, composition)
 
 
-def skip_batch(path: Place, batch: int, ran: Ran | None = None) -> None:
-    """Write a batch without rows as `write_batch` would, at the cost of a folder."""
+def skip_batch(path: Place, batch: int, composition: BatchComposition | None = None) -> None:
+    """Write a batch without rows."""
     folder, written = _batch_folder(path, batch)
     if not there_as_a_whole(folder):
         written.mkdir(parents=True, exist_ok=True)
-        _appear(written, folder, ran)
+        _appear(written, folder, composition)
 
 
 def _batch_folder(path: Place, batch: int) -> tuple[Place, Place]:
-    """The folder of a batch, and the one that it is written to: the same where folders are not renamed."""
     folder = path / f"batch={batch}"
     return folder, folder if isinstance(path, RemotePath) and not path.renames else path / f".batch={batch}"
 
 
-def _appear(written: Place, folder: Place, ran: Ran | None) -> None:
-    if ran is not None:
-        note_composition(written, ran)
+def _appear(written: Place, folder: Place, composition: BatchComposition | None) -> None:
+    if composition is not None:
+        note_composition(written, composition)
     mark_whole(written, folder)
 
 
 def latest(path: str | os.PathLike[str], key: str | Sequence[str] | None = None) -> pd.DataFrame:
-    """The newest row of each key in the change log at `path`, keys in order of first appearance.
+    """Return the newest row of each key in the change log at `path`. Raises InputError.
 
-    key: the key columns, by default those that the log was written with. Raises InputError if there is no change log, or
-    it has no such column.
+    Keys are in order of first appearance.
+
+    Args:
+        key: Key columns, by default those of the log.
     """
     root = place_of(path)
     if not (root / KEY_FILE).exists() and not any(BATCH.match(each.name) for each in root.glob("batch=*")):
         raise InputError(f"{root} holds no change log: it has no folder batch=0")
     columns = _key_columns(root, key)
     try:
-        found = newest_rows(root, columns)
+        rows = newest_rows(root, columns)
     except InputError as error:
         raise InputError(f"{root} has {error}: name one with latest(path, key=...)") from None
-    return pd.DataFrame(columns=columns) if found is None else found
+    return pd.DataFrame(columns=columns) if rows is None else rows
 
 
 def _key_columns(root: Place, key: str | Sequence[str] | None) -> list[str]:
@@ -189,20 +184,20 @@ _collecting = Lock()
 
 
 def collect_batch(frame: DataFrame, name: str, batch: int) -> None:
-    """Keep the rows of one batch in memory; a replay replaces them."""
+    """Store the rows of one batch in memory; a replay replaces them."""
     table = frame.toArrow()
     with _collecting:
         _collected.setdefault(name, {})[batch] = table
 
 
 def forget_collected(name: str) -> None:
-    """Drop the rows kept under `name`, at the start of a new run."""
+    """Drop the rows collected under `name`, at the start of a new run."""
     with _collecting:
         _collected.pop(name, None)
 
 
 def collected(name: str) -> pa.Table:
-    """The rows kept under `name` in this process so far, in batch order. Raises InputError if there are none."""
+    """Return the rows collected under `name` so far, in batch order. Raises InputError for none."""
     with _collecting:
         batches = dict(_collected.get(name, {}))
     if not batches:
@@ -211,31 +206,28 @@ def collected(name: str) -> pa.Table:
 
 
 def tables_collected(names: Iterable[str]) -> dict[str, pa.Table]:
-    """By name the rows kept under each of `names`; a table without columns where no batch has come yet."""
+    """Return the rows collected under each name, possibly none."""
     with _collecting:
-        known = {name for name in names if _collected.get(name)}
-    return {name: collected(name) if name in known else pa.table({}) for name in names}
+        present = {name for name in names if _collected.get(name)}
+    return {name: collected(name) if name in present else pa.table({}) for name in names}
 
 
 # -- Kafka -------------------------------------------------------------------------------------------------------------
 
 
 def as_records(frame: DataFrame) -> DataFrame:
-    """Rows as Kafka messages for a downstream query: all columns as JSON in the column `value`."""
+    """Return rows as Kafka messages for a downstream query: JSON in `value`."""
     return frame.select(F.to_json(F.struct("*")).alias("value"))
 
 
 def as_messages(frame: DataFrame, key: Sequence[str]) -> DataFrame:
-    """Rows as Kafka messages with columns `key` and `value`: an existing column `value`, else all columns as JSON.
-
-    The key is the column `key` if there is one, else the values of the key columns.
-    """
+    """Return rows as Kafka messages: existing columns `key` and `value`, else the key columns and a JSON of all."""
     value = F.col("value").cast("string") if "value" in frame.columns else F.to_json(F.struct("*"))
-    known = [name for name in key if name in frame.columns]
+    columns = [name for name in key if name in frame.columns]
     if "key" in frame.columns:
         return frame.select(F.col("key").cast("string").alias("key"), value.alias("value"))
-    if known:
+    if columns:
         return frame.select(
-            F.concat_ws("|", *(F.col(name).cast("string") for name in known)).alias("key"), value.alias("value")
+            F.concat_ws("|", *(F.col(name).cast("string") for name in columns)).alias("key"), value.alias("value")
         )
     return frame.select(value.alias("value"))

@@ -1,8 +1,7 @@
-"""Opens the sources of a dataflow: shaped loads as a replayable Spark data source, others with Spark's own readers.
+"""Opens the sources of a dataflow: shaped loads as a replayable data source, others with Spark's readers.
 
-A shaped load is a function of time: its offset is a record number and a time, and any range can be read again. The offset
-also carries the batch's composition (see `worker.composition`), so that a batch never mixes two and a replay uses the same
-one. `corpus` stores the records; `policies.common.governor` limits batch sizes.
+A shaped load is a function of time: any range of its records can be read again. Its offset also carries the batch's
+composition, so that a batch never mixes two and a replay uses the same one.
 """
 
 import pickle
@@ -25,18 +24,17 @@ from elastream.dataflow.endpoints import ArrivalPattern, Files, KafkaTopic, Reco
 from elastream.dataflow.operators import Operator
 from elastream.errors import InputError, first_line
 from elastream.recording.places import Place, is_address, place_of, write_whole
-from elastream.spark.dataflow.corpus import check_files, check_text, freeze, frozen, input_files, slices
+from elastream.spark.dataflow.corpus import check_files, check_text, input_files, open_corpus, slices, store_corpus
 from elastream.spark.dataflow.kafka import check_topic, source_options
-from elastream.spark.dataflow.pacing import RangeReader, shares
+from elastream.spark.dataflow.readers import RangeReader, Steering, shares
 from elastream.spark.dataflow.stamps import with_stamps
-from elastream.spark.dataflow.steering import Steering
 from elastream.spark.jvm.adapters import arrow_schema
 from elastream.spark.worker.composition import freeze_imports
 
 FORMAT = "elastream_load"
+# Files in a source's control folder. While `hold` exists, a load does not begin. A paused source writes the request's
+# version to `held` once it takes no more records.
 CORPUS, LOAD, RECORDS, HOLD, HELD = "corpus.arrow", "load.pickle", "records", "hold", "held"
-"""Files in a source's control folder. While `hold` exists, a load does not begin; `held` has the version that the source
-was requested to take no more records under, once it takes none."""
 
 
 @dataclass(frozen=True)
@@ -57,13 +55,16 @@ def open_source(
     checkpoint: Place | None = None,
     inputs: Place | None = None,
 ) -> DataFrame:
-    """Open the stream of a source operator.
+    """Open the stream of a source: Elastream's data source with a load, else Spark's reader. Raises InputError.
 
-    With a load: Elastream's source. Composition and number of tasks are what `steering` says; batches are limited to about
-    `batch_seconds`, from commit times in the log of `checkpoint`, if given. In the folder `control` the source keeps its
-    records, which tasks read in the folder `inputs`, by default the same. The load begins after the query's first, empty
-    batch has started the workers, and continues by the clock, also across restarts. Without a load: Spark's readers. Raises
-    InputError for records that cannot be read.
+    A load begins after the query's first, empty batch and follows the clock across restarts.
+
+    Args:
+        control: Folder of stored records and control files.
+        steering: Source of composition and parallelism.
+        batch_seconds: Target duration of a batch.
+        checkpoint: Checkpoint whose commit log dates batches.
+        inputs: Folder from which tasks read the stored records; default `control`.
     """
     match operator.reads:
         case KafkaTopic() as topic:
@@ -78,12 +79,12 @@ def open_source(
             return reader.schema(schema).format(format).options(header=True).load(place)
         case Records(_, schema, None) as spec:
             folder = (inputs or control) / RECORDS
-            freeze(spec, _arrow(spec.schema), control / CORPUS)
+            store_corpus(spec, _arrow(spec.schema), control / CORPUS)
             _as_parquet(control / CORPUS, folder)
             return spark.readStream.schema(schema).parquet(str(folder))
         case TextFiles() | Files() | Records() as spec:
             control.mkdir(parents=True, exist_ok=True)
-            freeze(spec, _arrow(spec.schema), control / CORPUS)
+            store_corpus(spec, _arrow(spec.schema), control / CORPUS)
             (control / LOAD).write_bytes(cloudpickle.dumps(spec.load))
             corpus = (inputs or control) / CORPUS
             if not corpus.exists():
@@ -103,7 +104,6 @@ def open_source(
 
 
 def _read_by(reader: StreamReader, spark: SparkSession, name: str) -> DataFrame:
-    """What a source of the user's own reads; raises InputError where that fails or is not as it declares."""
     what = f"source {name!r}: {type(reader).__name__}.read"
     try:
         frame = reader.read(spark)
@@ -122,12 +122,12 @@ def _read_by(reader: StreamReader, spark: SparkSession, name: str) -> DataFrame:
 
 
 def timestamp_of(reads: SourceSpec | None) -> str | None:
-    """The column with the time stamps of a source's records, if it has one."""
+    """Return the time stamp column of a source, if it has one."""
     return "timestamp" if isinstance(reads, KafkaTopic) else getattr(reads, "timestamp", None)
 
 
 def files_read(operator: Operator, inputs: Place) -> str | None:
-    """The local file, folder or glob whose files Spark's file source reads for a source; None for any other."""
+    """Return the local path that Spark's file source reads, if it reads one."""
     match operator.reads:
         case TextFiles(path, None) | Files(path, load=None) if not is_address(path):
             return str(Path(path).expanduser())
@@ -137,11 +137,7 @@ def files_read(operator: Operator, inputs: Place) -> str | None:
 
 
 def check_source(operator: Operator) -> None:
-    """Raise InputError for an invalid input of a source, before anything is started.
-
-    Checks for a missing path, an empty folder, text that is not UTF-8 (with file and byte), an unknown format, and a topic
-    without name or servers. Paths with a scheme (`s3a://...`) without a load are checked by Spark.
-    """
+    """Raise InputError for an invalid input. Spark itself checks addresses (`s3a://...`)."""
     match operator.reads:
         case TextFiles(path, load) | Files(path, load=load) if is_address(path):
             if load is not None:
@@ -157,19 +153,19 @@ def check_source(operator: Operator) -> None:
         case KafkaTopic() as topic:
             check_topic(topic)
         case _:
-            pass  # what a reader of the user's own reads is known when it is opened
+            pass  # a StreamReader is checked when it is opened
 
 
 class ShapedSource(DataSource):
-    """Spark data source of a load. Its options are those of `open_source`, and `commits`."""
+    """Spark data source of a load."""
 
     @classmethod
     def name(cls) -> str:
-        """Name of the format for `spark.readStream.format`."""
+        """Return the format's name."""
         return FORMAT
 
     def streamReader(self, schema: StructType) -> "ShapedReader":
-        """Create the reader, in the driver's or a worker's Python process."""
+        """Create the reader."""
         options = self.options
         return ShapedReader(
             Path(options["control"]),
@@ -182,9 +178,9 @@ class ShapedSource(DataSource):
 
 
 class ShapedReader(RangeReader):
-    """An offset has `n`, records taken so far; `t`, seconds of the load up to which they are taken; and `started`, epoch
-    seconds when the load began, 0 before: the first batch of a query takes no records and starts the workers, then the load
-    begins.
+    """Reader of a load, which begins after the query's first, empty batch.
+
+    An offset holds `n`, the records so far; `t`, the load's time (seconds); and `started` (epoch seconds, 0 before).
     """
 
     def __init__(
@@ -199,82 +195,80 @@ class ShapedReader(RangeReader):
         super().__init__(steering, batch_seconds, schema, commits)
         self._control, self._corpus = control, corpus or control / CORPUS
         self._planned: dict[str, Any] | None = None
-        self._held: int | None = None
+        self._paused: int | None = None
         self._began: float | None = None
         self._due: tuple[int, float] | None = None
 
     @cached_property
     def _load(self) -> ArrivalPattern:
         # Loaded only where batches are planned: a long trace must not be sent with every task.
-        found: ArrivalPattern = pickle.loads((self._control / LOAD).read_bytes())
-        return found
+        load: ArrivalPattern = pickle.loads((self._control / LOAD).read_bytes())
+        return load
 
     def initialOffset(self) -> dict[str, Any]:
-        """The offset before the load begins."""
-        self._course.look()
+        """Return the offset before the load begins."""
+        self._next_batch.look()
         return self._offset(n=0, t=0.0, started=0.0)
 
     def plan(self, start: dict[str, Any]) -> dict[str, Any]:
-        """The due records, up to the governor's limit; `start`, which means no batch, if there are none, or it is held."""
+        """Plan the due records up to the governor's limit; `start` for no batch."""
         now = time.time()
         self._pacing.settle(now)
-        self._course.look()
-        if held := self._course.wanted.held:
-            self._acknowledge(self._course.wanted.version)
+        self._next_batch.look()
+        if paused := self._next_batch.request.paused:
+            self._acknowledge(self._next_batch.request.version)
         if not start["started"] and (self._planned is None or (self._control / HOLD).exists()):
             self._planned = dict(start)
             return dict(start)
         if self._began is None:
             self._began = float(start["started"]) or now
-            # Arrivals within two batch durations are not treated as a burst, whatever a record costs.
+            # Two batch durations of arrivals are no burst, whatever a record costs.
             self._pacing.allow(int(2 * self._pacing.batch_seconds * self._load.rate(now - self._began)))
-        taken, started = int(start["n"]), self._began
+        position, started = int(start["n"]), self._began
         due = self._load.count(now - started)
-        upto = taken if held else min(due, taken + self._pacing.allowance)
-        self._planned, self._due = dict(start), (max(due, taken), now - started)
-        if upto > taken:
+        upto = position if paused else min(due, position + self._pacing.allowance)
+        self._planned, self._due = dict(start), (max(due, position), now - started)
+        if upto > position:
             seconds = now - started if upto == due else self._load.due(upto - 1)
             self._planned = self._offset(n=upto, t=seconds, started=started)
-            self._pacing.begin(upto - taken, now)
-        elif self._course.announces:
-            self._planned = self._offset(n=taken, t=float(start["t"]), started=started)
+            self._pacing.begin(upto - position, now)
+        elif self._next_batch.announces:
+            self._planned = self._offset(n=position, t=float(start["t"]), started=started)
         return dict(self._planned)
 
     def due(self) -> int | None:
-        """Records due when the batch was planned."""
+        """Return the records due when the batch was planned."""
         return None if self._due is None else self._due[0]
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """The records due when the batch was planned, for Spark's progress: latest minus end offset is the backlog."""
+        """Return the due records. Spark's progress shows them minus the end offset as backlog."""
         if self._planned is None or self._due is None:
             return None
         due, elapsed = self._due
         return {**self._planned, "n": due, "t": elapsed}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[Slice]:
-        """Contiguous shares of the batch, as even as possible, none of them empty."""
+        """Divide the batch into even, contiguous, non-empty shares."""
         first, last = int(start["n"]), int(end["n"])
         width = max(1, min(int(end["partitions"]), last - first))
         return [Slice(a, b) for a, b in shares(first, last, width)]
 
     def read(self, partition: Slice) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
-        """Arrow batches of a slice."""
+        """Yield the Arrow batches of a slice."""
         freeze_imports()
-        for batch in slices(frozen(self._corpus), partition.first, partition.last):
+        for batch in slices(open_corpus(self._corpus), partition.first, partition.last):
             yield pa.RecordBatch.from_arrays(batch.columns, schema=self._schema)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """No effect: every range can be read again."""
+        """Do nothing: every range can be read again."""
 
     def _acknowledge(self, version: int) -> None:
-        """Say that no batch that is planned from now on takes records. The one before has been committed by now."""
-        if self._held != version:
+        if self._paused != version:
             write_whole(self._control / HELD, str(version).encode())
-            self._held = version
+            self._paused = version
 
 
 def _file_reader(spark: SparkSession, path: str) -> tuple[DataStreamReader, str]:
-    """A reader and folder for `path`: Spark's file source reads folders only, so a file is its folder with a filter."""
     place = Path(path).expanduser()
     if place.is_file():
         return spark.readStream.option("pathGlobFilter", place.name), str(place.parent)
@@ -286,9 +280,8 @@ def _arrow(schema: StructType | str) -> pa.Schema:
 
 
 def _as_parquet(corpus: Path, folder: Place) -> None:
-    """Write the stored records to a folder that Spark's file source reads once."""
     target = folder / "records.parquet"
     if not target.exists():
         out = pa.BufferOutputStream()
-        pa.parquet.write_table(frozen(corpus), out)
+        pa.parquet.write_table(open_corpus(corpus), out)
         write_whole(target, out.getvalue().to_pybytes())

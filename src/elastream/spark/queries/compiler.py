@@ -28,16 +28,13 @@ from elastream.errors import DataflowError, first_line
 from elastream.recording.directory import RunDirectory
 from elastream.recording.parts import RETENTION
 from elastream.recording.places import Place
-from elastream.spark.dataflow.channels import Outflow, read_edge, start_writing
+from elastream.spark.dataflow.chaining import awake, build_walk, inlet_frame, union_inlets
+from elastream.spark.dataflow.channels import Outflow, query_writer, read_edge
 from elastream.spark.dataflow.edges import edge_name, open_edge
-from elastream.spark.dataflow.fusing import wire
-from elastream.spark.dataflow.inlets import entering, together
-from elastream.spark.dataflow.keyed import Wiring, keyed_frame, schema_from
+from elastream.spark.dataflow.keyed import Wiring, keyed_frame, schema_from, windowed_frame
+from elastream.spark.dataflow.readers import Steering
 from elastream.spark.dataflow.shipping import pickled
-from elastream.spark.dataflow.sleeping import awake
 from elastream.spark.dataflow.sources import HOLD, files_read, open_source
-from elastream.spark.dataflow.steering import Steering
-from elastream.spark.dataflow.windows import windowed_frame
 from elastream.spark.jvm.adapters import arrow_schema
 from elastream.spark.queries.segments import (
     SHUFFLED_EACH,
@@ -50,14 +47,14 @@ from elastream.spark.queries.segments import (
 )
 from elastream.spark.telemetry.left_out import forget_uncommitted
 from elastream.spark.worker.composition import (
+    BatchComposition,
     CompositionCodec,
-    Ran,
-    Wanted,
+    CompositionRequest,
     latest_batch,
-    write_wanted,
+    write_request,
 )
-from elastream.spark.worker.fused import Carrier, stage_function
 from elastream.spark.worker.meter import Meter
+from elastream.spark.worker.walk import WorkerPaths, stage_function
 
 SHORTEST_INTERVAL = 0.1
 """Seconds between the starts of two batches by default: an idle query polls its source that often."""
@@ -114,8 +111,9 @@ def start_queries(
     # A query takes these from the session at its start, and keeps them.
     _set(spark, wanted)
     try:
-        write_wanted(
-            directory.wanted, Wanted(composition.version, codec.encode(composition), widths_of(layout, composition))
+        write_request(
+            directory.wanted,
+            CompositionRequest(composition.version, codec.encode(composition), widths_of(layout, composition)),
         )
         for segment in layout.segments:
             compiler = _Compiler(common, segment)
@@ -199,17 +197,17 @@ class _Compiler:
         for flow in flows:
             if isinstance(flow.target, Edge):
                 edges[flow.target] = flow.part(flow.frame).schema
-        query = start_writing(
+        writer = query_writer(
             self.graph,
             self.segment.name,
             flows,
             plan.updates,
             self.common.directory,
-            interval,
-            ran=partial(ran_under, self.checkpoint, self.inputs, self.own),
-            noted=self.wave,
+            composition_of=partial(ran_under, self.checkpoint, self.inputs, self.own),
+            versions=self.wave,
             retention=self.common.retention,
         )
+        query = writer.trigger(processingTime=f"{interval * 1e3:.0f} milliseconds").start()
         return RunningSegment(
             self.segment,
             query,
@@ -256,17 +254,21 @@ class _Compiler:
         if not self.wave:
             return Steering(name, wanted)
         # An edge that nothing was written to: of a new run, it is as all began; of one that goes on, it may hold anything.
-        before = Ran(self.composition.version, self.codec.encode(self.composition)) if self.common.fresh else Ran(-1)
+        before = (
+            BatchComposition(self.composition.version, self.codec.encode(self.composition))
+            if self.common.fresh
+            else BatchComposition(-1)
+        )
         edges = {edge_name(edge): self._records(edge) for edge in self.edges}
         return Steering(name, wanted, wave=True, checkpoint=self.checkpoint, edges=edges, before=before)
 
-    def _carrier(self) -> Carrier:
+    def _carrier(self) -> WorkerPaths:
         """How the code reaches a stage: by the offset log, else by the log of the batches; a task reads it once.
 
         No record carries it: a column more costs a stage of cheap functions a tenth or two of its CPU time.
         """
         lenient = any(self.graph.operator(name).lenient for name in self.segment.operators)
-        carrier = Carrier(left_out=self.common.directory.left_out(self.segment.name) if lenient else None)
+        carrier = WorkerPaths(left_out=self.common.directory.left_out(self.segment.name) if lenient else None)
         if self.codec.size == 1:
             return carrier
         carrier = replace(carrier, tables=self.common.directory.tables_in_use if self.codec.tables else None)
@@ -317,14 +319,14 @@ class _Compiler:
         """The flows out of a region whose inlets are `frames`."""
         carrier = self._carrier()
         lanes = [self._lane(inlet) for inlet in part.inlets]
-        frames = [entering(*each) for each in zip(frames, part.inlets, lanes, strict=True)]
+        frames = [inlet_frame(*each) for each in zip(frames, part.inlets, lanes, strict=True)]
         if part.plain:
             (outlet,) = part.outlets
             return [Outflow(outlet.target, frames[0], None, outlet.natives)]
         arriving = [self._arrow(frame.schema) for frame in frames]
-        walk = wire(part, self.segment.name, lead, self.codec, arriving, self._declared)
+        walk = build_walk(part, self.segment.name, lead, self.codec, arriving, self._declared)
         shipped = pickled(walk, f"dataflow {self.graph.name!r}")
-        into = frames[0] if len(frames) == 1 else together(frames, lanes)
+        into = frames[0] if len(frames) == 1 else union_inlets(frames, lanes)
         function = stage_function(shipped, carrier, self.meter.sink, self.meter.signals)
         out = into.mapInArrow(function, from_arrow_schema(walk.schema))
         if not part.written:  # what it does is done in the walk: no row leaves it

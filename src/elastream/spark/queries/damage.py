@@ -20,7 +20,7 @@ from elastream.recording.places import Place, names_in
 from elastream.spark.dataflow.edge_log import EdgeLog
 from elastream.spark.dataflow.edges import edge_name
 from elastream.spark.queries.segments import committed_offsets
-from elastream.spark.worker.composition import latest_batch, read_wanted
+from elastream.spark.worker.composition import latest_batch, read_request
 
 METADATA = "metadata"
 """File in a checkpoint: which query it is of."""
@@ -45,7 +45,7 @@ def refuse_damaged(layout: Layout, directory: RunDirectory) -> None:
     A query without a checkpoint begins anew, with a warning where others have begun; not where a durable edge has, which
     would take what is written and read anew for what was before.
     """
-    read_wanted(directory.wanted)
+    read_request(directory.wanted)
     came = {each.name: _came(directory, each.name) for each in layout.segments}
     for query, at in came.items():
         if at == NOWHERE and any(each.committed >= 0 for each in came.values()):

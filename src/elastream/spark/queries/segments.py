@@ -16,14 +16,14 @@ from elastream.recording.key_table_log import KeyTableLog
 from elastream.recording.places import Place
 from elastream.spark.dataflow.edges import edge_name
 from elastream.spark.worker.composition import (
+    BatchComposition,
     CompositionCodec,
     CompositionLog,
-    Ran,
+    composition_in_offsets,
     latest_batch,
-    newest_ran,
+    newest_composition,
     offsets_of,
-    ran_in_offsets,
-    read_wanted,
+    read_request,
     table_version,
 )
 from elastream.spark.worker.meter import Meter
@@ -67,7 +67,7 @@ class RunningSegment:
         """The composition by batch, where no source of ours carries it."""
         return log_of(self.inputs)
 
-    def ran(self, batch: int) -> Ran | None:
+    def ran(self, batch: int) -> BatchComposition | None:
         """What a batch ran under; None where Spark has deleted its offsets."""
         try:
             return ran_under(self.checkpoint, self.inputs, self.own_source, batch)
@@ -83,7 +83,7 @@ def committed_offsets(checkpoint: Place) -> Sequence[Mapping[str, Any]]:
 
 def composition_left(layout: Layout, directory: RunDirectory, new: Composition) -> Composition:
     """The composition that an earlier driver wanted last; `new` where it had none yet. Its version goes on from there."""
-    wanted = read_wanted(directory.wanted)
+    wanted = read_request(directory.wanted)
     if not wanted.partitions:
         return new
     widths = {name: width for name, width in wanted.partitions.items() if name in layout.graph.by_name}
@@ -104,11 +104,11 @@ def newest_version(layout: Layout, directory: RunDirectory) -> int:
 
     Where a run goes on from a copy of its driver's files, batches may have been planned under a later one than that says.
     """
-    found = [read_wanted(directory.wanted).version]
+    found = [read_request(directory.wanted).version]
     for segment in layout.segments:
         checkpoint, inputs = directory.checkpoint(segment.name), directory.inputs(segment.name)
         if (planned := latest_batch(checkpoint)) >= 0:
-            found.append((newest_ran(offsets_of(checkpoint, planned)) or Ran()).version)
+            found.append((newest_composition(offsets_of(checkpoint, planned)) or BatchComposition()).version)
         found.append(log_of(inputs).newest().version)
     return max(found)
 
@@ -156,6 +156,6 @@ def log_of(inputs: Place) -> CompositionLog:
     return CompositionLog(inputs / "composition")
 
 
-def ran_under(checkpoint: Place, inputs: Place, own: bool, batch: int) -> Ran:
+def ran_under(checkpoint: Place, inputs: Place, own: bool, batch: int) -> BatchComposition:
     """What a batch of a segment runs under, by its folders. own: whether it has a source or an edge of ours."""
-    return (ran_in_offsets(checkpoint, batch) if own else log_of(inputs).ran(batch)) or Ran()
+    return (composition_in_offsets(checkpoint, batch) if own else log_of(inputs).at(batch)) or BatchComposition()

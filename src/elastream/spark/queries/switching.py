@@ -11,7 +11,7 @@ All switches of a plan are one version, written at once for all queries; no quer
     wanted      no batch comes, because no record does                      wanted: an idle query has no batch to show it in
     effective   the switch cannot be written                                effective, the action is FAILED
 
-`batch` and `wave` differ in what a query behind a durable edge takes for its next version (see `dataflow.steering`).
+`batch` and `wave` differ in what a query behind a durable edge takes for its next version (see `dataflow.readers`).
 `drain` puts two states between wanted and in flight; the composition waits meanwhile, and so do the sources:
 
     state       event                                                       next
@@ -40,7 +40,14 @@ from elastream.spark.dataflow.edges import edge_name
 from elastream.spark.dataflow.sources import HELD
 from elastream.spark.queries.segments import RunningSegment, widths_of
 from elastream.spark.telemetry.batches import Batch
-from elastream.spark.worker.composition import Ran, Wanted, latest_batch, newest_ran, offsets_of, write_wanted
+from elastream.spark.worker.composition import (
+    BatchComposition,
+    CompositionRequest,
+    latest_batch,
+    newest_composition,
+    offsets_of,
+    write_request,
+)
 
 log = logging.getLogger(__name__)
 
@@ -59,7 +66,7 @@ def switch(layout: Layout, running: Sequence[RunningSegment], composition: Compo
     one planned. held: whether sources take no more records. Raises EnvironmentProblem or OSError where that fails.
     """
     code = running[0].codec.encode(composition)
-    write_wanted(running[0].wanted, Wanted(composition.version, code, widths_of(layout, composition), held))
+    write_request(running[0].wanted, CompositionRequest(composition.version, code, widths_of(layout, composition), held))
     for each in running:
         if not each.own_source and each.codec.size > 1 and each.log.newest().version != composition.version:
             each.log.switch(each.checkpoint, composition.version, code)
@@ -124,11 +131,11 @@ class Switching:
                 found[batch.query] = self.under(ran)
         self.effective = {**self.effective, **found}
 
-    def ran(self, batch: Batch) -> Ran | None:
+    def ran(self, batch: Batch) -> BatchComposition | None:
         """What a committed batch ran under; None where that is not known any more."""
-        return newest_ran([each.end for each in batch.sources]) or self._segment[batch.query].ran(batch.id)
+        return newest_composition([each.end for each in batch.sources]) or self._segment[batch.query].ran(batch.id)
 
-    def under(self, ran: Ran) -> Composition:
+    def under(self, ran: BatchComposition) -> Composition:
         """The composition of that version; of an earlier controller's, what its code says."""
         with self._lock:
             known = self._versions.get(ran.version)

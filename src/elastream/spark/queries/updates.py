@@ -19,7 +19,7 @@ from elastream.dataflow.stages import Layout
 from elastream.spark.dataflow.edge_log import EdgeLog
 from elastream.spark.queries.segments import RunningSegment
 from elastream.spark.telemetry.batches import Batch
-from elastream.spark.worker.composition import Ran
+from elastream.spark.worker.composition import BatchComposition
 
 KEPT = 1000
 """Newest batches of each query that are kept, and newest updates."""
@@ -47,7 +47,7 @@ class UpdateTracker:
         layout: Layout,
         running: Sequence[RunningSegment],
         queues: Mapping[Edge, EdgeLog],
-        ran: Callable[[Batch], Ran | None],
+        ran: Callable[[Batch], BatchComposition | None],
     ) -> None:
         self._layout, self._queues, self._ran = layout, queues, ran
         self._running = {each.segment.name: each for each in running}

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeAlias
 from urllib.parse import unquote
 
 from elastream.recording.places import Place, modified_at
-from elastream.spark.dataflow.stamps import OBSERVED
+from elastream.spark.dataflow.stamps import OBSERVATION_PREFIX
 from elastream.spark.worker.composition import latest_batch, offsets_of
 
 WINDOW = 3.0
@@ -151,7 +151,9 @@ def read_batch(query: str, fields: Sequence[str], before: Batch | None, poll: fl
         rows=sum(each.rows for each in taken) if taken else int(rows),
         since=start if before is None else min(start, max(before.end, start - WINDOW)),
         sources=tuple(taken),
-        observed={unquote(name.removeprefix(OBSERVED)): row for name, row in json.loads(observed or "{}").items()},
+        observed={
+            unquote(name.removeprefix(OBSERVATION_PREFIX)): row for name, row in json.loads(observed or "{}").items()
+        },
     )
 
 

@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from elastream.core.hosts import HostState, Lease
-from elastream.spark.worker.probe import PERIOD, SpeedReading, file_of
+from elastream.spark.worker.probe import PERIOD_S, SpeedReading, file_of
 
 READINGS = 5
 """Newest readings of a host of whose work the median counts: a single one is a millisecond of a busy machine."""
-STALE = 6 * PERIOD
+STALE = 6 * PERIOD_S
 """Seconds without a new reading after which a speed is unknown: a probe waits for its turn behind busy workers."""
 LEAST_SHARE = 0.01
 """Least part of its cores that a host is taken to get."""

@@ -1,1 +1,1 @@
-"""Code that runs in Spark's Python workers: fused operator graphs, their records, and their meter."""
+"""Code that runs in Spark's Python workers: chained operators, their records and their meter."""

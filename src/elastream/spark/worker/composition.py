@@ -1,8 +1,7 @@
-"""Passes compositions to the workers, such that each batch runs under one composition, also when it is replayed.
+"""Compositions on their way to the workers. Each batch runs under exactly one, also in a replay.
 
-A composition is encoded as one integer, its code. Elastream's sources copy the code from the file of what is wanted to
-their offset, hence to Spark's offset log, from which tasks read it. For foreign sources, a composition log next to the
-checkpoint maps batch ids to codes. The control plane chooses compositions.
+A composition is encoded as one integer, its code. Elastream's sources write it to Spark's offset log. For foreign sources
+a log beside the checkpoint maps batches to codes.
 """
 
 import functools
@@ -19,39 +18,37 @@ from elastream.errors import DataflowError, EnvironmentProblem, InputError
 from elastream.recording.formats import marked, unmarked
 from elastream.recording.places import Place, names_in, write_whole
 
-WIDEST_POOL = 64
-"""Most threads of a waiting operator in one task: the radix of its digit in the code."""
+# Threads of a waiting operator in one task: the radix of its digit in the code.
+MAX_POOL_THREADS = 64
 
-LIVE_TABLES = 255
-"""Versions of a key table that a code tells apart. Replays reach back over a hundred batches, which Spark keeps logs of."""
+# Versions of a key table that a code distinguishes. Replays reach back about the hundred batches of Spark's logs.
+MAX_LIVE_TABLES = 255
 
 LARGEST_CODE = 2**63 - 1
 
-MARGIN = 2
-"""Batches between the newest planned one and the first after a switch of a foreign source: one may be planned meanwhile."""
+# Batches between the newest planned one and a switch of a foreign source: one more may be planned meanwhile.
+SWITCH_MARGIN_BATCHES = 2
 
-REPLAYED = 200
-"""Batches back that a replay may reach, generously: Spark keeps the logs of the last hundred."""
+# Batches that a replay may reach back, generously: Spark keeps the logs of the last hundred.
+REPLAY_WINDOW_BATCHES = 200
 
 
 @dataclass(frozen=True, slots=True)
 class Digit:
-    """One digit of the mixed-radix code: a value from 0 to `radix` - 1, multiplied by `weight`."""
+    """One digit of the mixed-radix code, from 0 to `radix` - 1, times `weight`."""
 
     weight: int
     radix: int
 
     def of(self, code: int) -> int:
-        """Value of this digit in `code`."""
+        """Return the value of this digit in `code`."""
         return code // self.weight % self.radix
 
 
 class CompositionCodec:
-    """Encodes the switchable settings of `graph` as one integer in [0, `size`), `size` <= 2^63 - 1, and decodes it.
+    """Encodes the switchable settings of `graph` as an integer in [0, `size`) and decodes it.
 
-    There is one digit per operator with several alternates, per choice with several targets, for the pool width (1 to 64)
-    of each waiting operator, and for the version of each key table (`table_digit`). Raises DataflowError if they combine in
-    more than 2^63 - 1 ways.
+    Raises DataflowError above 2^63 - 1 combinations.
     """
 
     def __init__(self, graph: Graph) -> None:
@@ -65,13 +62,13 @@ class CompositionCodec:
             if len(operator.alternates) > 1:
                 self.alternates[operator.name] = self._digit(len(operator.alternates))
             if operator.waits and operator.kind is Kind.TRANSFORM:
-                self.widths[operator.name] = self._digit(WIDEST_POOL)
+                self.widths[operator.name] = self._digit(MAX_POOL_THREADS)
         for choice, targets in graph.choices.items():
             if len(targets) > 1:
                 self.choices[choice] = self._digit(len(targets))
         for operator in graph.operators:
             if operator.selects:
-                self.tables[operator.name] = self._digit(LIVE_TABLES + 1)
+                self.tables[operator.name] = self._digit(MAX_LIVE_TABLES + 1)
         if self.size > LARGEST_CODE:
             raise DataflowError(
                 f"dataflow {graph.name!r}: its alternates, choices, key tables and waiting operators combine in "
@@ -79,15 +76,12 @@ class CompositionCodec:
             )
 
     def encode(self, composition: Composition) -> int:
-        """The code of `composition`; missing settings are the first alternate, the first target, a pool of 1, and no table.
-
-        Raises DataflowError for an unknown alternate or target, and for a pool width outside 1 to 64.
-        """
+        """Return the code of `composition`, missing settings at their first value. Raises DataflowError."""
         code = 0
         for name, digit in self.alternates.items():
             operator = self.graph.operator(name)
-            if (wanted := composition.alternates.get(name)) is not None:
-                code += operator.alternates.index(operator.alternate(wanted)) * digit.weight
+            if (alternate := composition.alternates.get(name)) is not None:
+                code += operator.alternates.index(operator.alternate(alternate)) * digit.weight
         for name, digit in self.choices.items():
             targets = self.graph.choices[name]
             target = composition.choices.get(name, targets[0])
@@ -96,18 +90,17 @@ class CompositionCodec:
             code += targets.index(target) * digit.weight
         for name, digit in self.widths.items():
             width = composition.parallelism.get(name, 1)
-            if not 1 <= width <= WIDEST_POOL:
-                raise DataflowError(f"operator {name!r} has a pool of {width} threads; it must have 1 to {WIDEST_POOL}")
+            if not 1 <= width <= MAX_POOL_THREADS:
+                raise DataflowError(
+                    f"operator {name!r} has a pool of {width} threads; it must have 1 to {MAX_POOL_THREADS}"
+                )
             code += (width - 1) * digit.weight
         return code + sum(
             table_digit(composition.tables.get(name, 0)) * digit.weight for name, digit in self.tables.items()
         )
 
     def decode(self, code: int, version: int = 0, parallelism: Mapping[str, int] | None = None) -> Composition:
-        """The composition of `code`; parallelism: widths of stages, which the code does not contain.
-
-        Of key tables it has the digit, which is their version as long as there were at most 255.
-        """
+        """Return the composition of `code`, with stage widths from `parallelism` and tables by their digit."""
         alternates = {o.name: o.alternates[0].name for o in self.graph.operators if o.alternates}
         for name, digit in self.alternates.items():
             alternates[name] = self.graph.operator(name).alternates[digit.of(code)].name
@@ -115,7 +108,7 @@ class CompositionCodec:
         for name, digit in self.choices.items():
             choices[name] = self.graph.choices[name][digit.of(code)]
         widths = {name: digit.of(code) + 1 for name, digit in self.widths.items()}
-        tables = {name: found for name, digit in self.tables.items() if (found := digit.of(code))}
+        tables = {name: version_digit for name, digit in self.tables.items() if (version_digit := digit.of(code))}
         return Composition(version, alternates, choices, {**(parallelism or {}), **widths}, tables)
 
     def _digit(self, radix: int) -> Digit:
@@ -125,105 +118,104 @@ class CompositionCodec:
 
 
 def table_digit(version: int) -> int:
-    """The digit of a key table in a code: 0 for none, and of two versions the same only if they are 255 or more apart."""
-    return 0 if version == 0 else (version - 1) % LIVE_TABLES + 1
+    """Return the digit of a table's version, 0 for none. Digits repeat after 255 versions."""
+    return 0 if version == 0 else (version - 1) % MAX_LIVE_TABLES + 1
 
 
 def table_version(digit: int, newest: int) -> int:
-    """The newest version, of `newest`, that has `digit`."""
-    return newest - (newest - digit) % LIVE_TABLES
+    """Return the newest version up to `newest` that has `digit`."""
+    return newest - (newest - digit) % MAX_LIVE_TABLES
 
 
-class Ran(NamedTuple):
-    """What a batch ran under: a composition by its version and code. The default one where nothing was ever requested."""
+class BatchComposition(NamedTuple):
+    """Version and code of a batch's composition, by default the initial one."""
 
     version: int = 0
     code: int = 0
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """What is requested of the next batches of all queries: a composition, and the tasks by name of a source or an edge.
+class CompositionRequest:
+    """The request for the next batches of all queries.
 
-    held: whether sources take no further records, so that what is under way drains.
+    Attributes:
+        partitions: Tasks by source or edge.
+        paused: True if sources take no further records.
     """
 
     version: int = 0
     code: int = 0
     partitions: Mapping[str, int] = field(default_factory=dict)
-    held: bool = False
+    paused: bool = False
 
     @property
-    def ran(self) -> Ran:
-        """The composition."""
-        return Ran(self.version, self.code)
+    def composition(self) -> BatchComposition:
+        """Return the composition."""
+        return BatchComposition(self.version, self.code)
 
 
-def write_wanted(path: Place, wanted: Wanted) -> None:
-    """Replace, atomically and for all queries, the file that Elastream's sources and edges read before each batch."""
-    write_whole(path, json.dumps(marked(asdict(wanted))).encode())
+def write_request(path: Place, request: CompositionRequest) -> None:
+    """Replace the request that sources and edges read before each batch, atomically."""
+    content = asdict(request)
+    content["held"] = content.pop("paused")
+    write_whole(path, json.dumps(marked(content)).encode())
 
 
-def read_wanted(path: Place) -> Wanted:
-    """Read what `write_wanted` wrote last; the default composition if nothing was written.
-
-    Raises InputError where it is not what was written.
-    """
+def read_request(path: Place) -> CompositionRequest:
+    """Return the last request, or the default. Raises InputError for a damaged file."""
     try:
-        return Wanted(**unmarked(json.loads(path.read_text()), path))
+        content = unmarked(json.loads(path.read_text()), path)
+        return CompositionRequest(paused=content.pop("held", False), **content)
     except FileNotFoundError:
-        return Wanted()
+        return CompositionRequest()
     except (ValueError, TypeError, AttributeError) as error:
         raise InputError(f"{path} is damaged ({error}): restore it, or start the run anew") from None
 
 
 class CompositionLog:
-    """Log of the first batch of each composition, for foreign sources: a folder with one small file per entry.
+    """Log of the first batch of each composition, for foreign sources.
 
-    An entry is written before its first batch is planned, so that all tasks of a batch read the same entry, on every host
-    and also when the batch is replayed. Entries that no replay can need are deleted.
+    Entries are written before that batch is planned, so that all tasks and replays agree.
     """
 
     def __init__(self, directory: Place) -> None:
         self.directory = directory
 
     def append(self, batch: int, version: int, code: int) -> None:
-        """Set the code of batches from `batch` on, up to a later entry. `batch` must not be planned yet."""
+        """Set the code from `batch` on, which must not be planned yet."""
         entry = {"batch": batch, "version": version, "code": code}
-        # Versions increase: of two entries for one batch, both written before it began, the newer one applies.
+        # Versions increase: of two entries for one batch the newer one applies. Both precede the batch.
         write_whole(self.directory / f"{batch:012d}-{version:012d}.json", json.dumps(entry).encode())
 
-    def ran(self, batch: int) -> Ran:
-        """What `batch` runs under."""
+    def at(self, batch: int) -> BatchComposition:
+        """Return the composition of `batch`."""
         reached = [name for name in self._names() if int(name[:12]) <= batch]
         if not reached:
-            return Ran()
+            return BatchComposition()
         entry = json.loads((self.directory / max(reached)).read_text())
-        return Ran(int(entry["version"]), int(entry["code"]))
+        return BatchComposition(int(entry["version"]), int(entry["code"]))
 
-    def newest(self) -> Ran:
-        """What batches run under once all entries are reached."""
-        return self.ran(10**12)
+    def newest(self) -> BatchComposition:
+        """Return the composition after all entries."""
+        return self.at(10**12)
 
     def switch(self, checkpoint: Place, version: int, code: int) -> int:
-        """Switch a running query to `code`; returns the first batch under it, MARGIN after the newest planned one.
+        """Switch a running query to `code` and return the first batch under it.
 
-        Raises EnvironmentProblem if the query planned that batch while the entry was being written (this process was
-        suspended for two batches): tasks of one batch may then have run under two compositions.
+        Raises EnvironmentProblem if that batch may have run under two compositions.
         """
         newest = latest_batch(checkpoint)
-        first = newest + MARGIN
+        first = newest + SWITCH_MARGIN_BATCHES
         self.append(first, version, code)
         if (planned := latest_batch(checkpoint)) >= first:
             raise EnvironmentProblem(
                 f"batch {planned} of {checkpoint} was planned while its composition was being written: this process was "
                 "suspended for more than a batch, and batches since then may have run under two compositions"
             )
-        self._forget(newest - REPLAYED)
+        self._forget(newest - REPLAY_WINDOW_BATCHES)
         return first
 
     def _forget(self, batch: int) -> None:
-        """Delete the entries that say nothing of `batch` or a later one."""
         for name in sorted(name for name in self._names() if int(name[:12]) <= batch)[:-1]:
             (self.directory / name).unlink(missing_ok=True)
 
@@ -235,7 +227,7 @@ class CompositionLog:
 
 
 def latest_batch(checkpoint: Place, log: str = "offsets") -> int:
-    """Number of the newest batch planned by the query with this checkpoint; -1 before the first. log: or `commits`."""
+    """Return the newest batch in a checkpoint's `log` (`offsets` or `commits`), or -1."""
     try:
         return max((int(name) for name in names_in(checkpoint / log) if name.isdigit()), default=-1)
     except FileNotFoundError:
@@ -243,47 +235,42 @@ def latest_batch(checkpoint: Place, log: str = "offsets") -> int:
 
 
 def offsets_of(checkpoint: Place, batch: int) -> list[Mapping[str, Any]]:
-    """The offsets of `batch`, one a source; of a source that writes them in another form than ours, nothing.
-
-    Spark writes the offset log before it runs a batch, and replays a batch from it. Raises FileNotFoundError where it has
-    no such entry, or no more.
-    """
+    """Return the end offset of each source in `batch`, empty for foreign ones. Raises FileNotFoundError."""
     return [_offset(line) for line in (checkpoint / "offsets" / str(batch)).read_text().splitlines()[2:]]
 
 
 def _offset(line: str) -> Mapping[str, Any]:
     try:
-        found = json.loads(line)
+        offset = json.loads(line)
     except ValueError:
         return {}
-    return found if isinstance(found, dict) else {}
+    return offset if isinstance(offset, dict) else {}
 
 
-def newest_ran(offsets: Iterable[Mapping[str, Any]]) -> Ran | None:
-    """What the batch that ends at `offsets` runs under; None if no source of Elastream is among its sources.
+def newest_composition(offsets: Iterable[Mapping[str, Any]]) -> BatchComposition | None:
+    """Return the composition in `offsets`; None without a source of Elastream."""
+    # A source without new records keeps its old offset.
+    return max(
+        (BatchComposition(int(o["version"]), int(o["code"])) for o in offsets if "version" in o and "code" in o),
+        default=None,
+    )
 
-    The newest version: a source without new records keeps its old offset.
-    """
-    return max((Ran(int(o["version"]), int(o["code"])) for o in offsets if "version" in o and "code" in o), default=None)
 
-
-def ran_in_offsets(checkpoint: Place, batch: int) -> Ran | None:
-    """What `batch` runs under, as Elastream's sources put it into its offset; None if the query has no such source."""
-    return newest_ran(offsets_of(checkpoint, batch))
+def composition_in_offsets(checkpoint: Place, batch: int) -> BatchComposition | None:
+    """Return the composition in the offsets of `batch`; None without Elastream's sources."""
+    return newest_composition(offsets_of(checkpoint, batch))
 
 
 def code_in_offsets(checkpoint: Place, batch: int) -> int | None:
-    """The code in the offset of `batch`; None if the query has no source of Elastream."""
-    ran = ran_in_offsets(checkpoint, batch)
-    return None if ran is None else ran.code
+    """Return the code in the offsets of `batch`; None without Elastream's sources."""
+    composition = composition_in_offsets(checkpoint, batch)
+    return None if composition is None else composition.code
 
 
 @functools.cache
 def freeze_imports() -> None:
-    """Exclude all objects loaded so far from garbage collection; only the first call in a process has an effect.
-
-    PySpark's workers run a full collection after every task. With pandas and Arrow loaded, it visits some 10^5 permanent
-    objects: 30 ms of CPU, twice per partition and batch, more than the work of a small batch.
-    """
+    """Exclude all objects loaded so far from garbage collection, once a process."""
+    # PySpark's workers run a full collection after every task. With pandas and Arrow loaded it visits 10^5 permanent
+    # objects: 30 ms of CPU, twice for each partition and batch.
     gc.collect()
     gc.freeze()

@@ -1,9 +1,7 @@
-"""Records of one task that an operator left out, as its function raised on them: counted, and kept where that is wanted.
+"""Records of one task that an operator left out because its function raised.
 
-A task writes a file of its own as it goes, so that all of it is there before its batch is committed; the driver takes in
-the files of committed batches (`spark.telemetry.left_out`). A file is that of one attempt: of a task that ran again the
-newest attempt says what holds, also where it left nothing out. Nothing is written while nothing is left out. On a file
-system that is not mounted all of a file is written when the task says so (`flush`).
+Each task attempt writes a file before its batch commits; the newest attempt counts. `spark.telemetry.left_out` reads
+them.
 """
 
 import json
@@ -19,23 +17,26 @@ from pyspark import TaskContext
 from elastream.errors import first_line
 from elastream.recording.places import Place, RemotePath
 
-KEPT = 1000
-"""Dead letters that one task of a batch keeps; those beyond are counted."""
-BYTES = 1_000_000
-"""Bytes of them."""
-LONGEST = 10_000
-"""Most characters of a record, or of a key."""
-SAID = 500
-"""Most characters of an error."""
-DIGITS = 12
-"""Width of a count, which is written over as it grows."""
+# Dead letters stored per task and batch; further ones are only counted.
+MAX_LETTERS = 1000
+MAX_LETTERS_BYTES = 1_000_000
+# Of a record or a key.
+MAX_RECORD_CHARS = 10_000
+MAX_ERROR_CHARS = 500
+# Fixed width, because a count is overwritten in place as it grows.
+COUNT_WIDTH = 12
 
+# Takes an error and the records that are left out because of it.
 LeaveOut: TypeAlias = Callable[[BaseException | str, Sequence[Any]], None]
-"""Takes an error, and the records that are left out because of it."""
 
 
 class LeftOut:
-    """What one task leaves out. folder: of its query; None: it is counted here only. lead: of the task's stage."""
+    """Records that one task leaves out: counted, and optionally stored as dead letters.
+
+    Args:
+        folder: Folder of the query; None only counts.
+        lead: Lead of the task's stage.
+    """
 
     def __init__(
         self, folder: Place | None, batch: int, lead: str, task: int, attempt: tuple[int, bool] = (0, False)
@@ -45,35 +46,41 @@ class LeftOut:
             None if folder is None or batch < 0 else folder / str(batch) / f"{quote(lead, safe='')}-{task}.{number}"
         )
         self._file: FileIO | BytesIO | None = None
-        self._lock = threading.Lock()  # functions that wait run on several threads
+        self._lock = threading.Lock()  # waiting functions run on several threads
         self._places: dict[tuple[str, str], int] = {}
         self.counts: dict[tuple[str, str], int] = {}
-        self._kept = self._bytes = 0
+        self._letters = self._bytes = 0
+        # The newest attempt's file replaces those before, so it exists even if nothing is left out.
         if again and self._path is not None:
             self._open()
 
     def by(self, operator: str, alternate: str, *, keep: bool) -> LeaveOut:
-        """What takes the records that `alternate` of `operator` raises on; keep: as dead letters."""
+        """Return a function that leaves out records on which `alternate` raises."""
         return partial(self.add, operator, alternate, keep)
 
     def add(
         self, operator: str, alternate: str, keep: bool, error: BaseException | str, records: Sequence[Any], key: Any = None
     ) -> None:
-        """Count `records`, of `key` if they have one, and keep them with `error` if `keep`. Raises OSError."""
+        """Count `records`, and store them with `error` and `key` if `keep`. Raises OSError."""
         with self._lock:
             self._count((operator, alternate), len(records))
-            what = error if isinstance(error, str) else _said(error)
+            what = error if isinstance(error, str) else _describe(error)
             for record in records if keep else ():
-                letter = {"operator": operator, "alternate": alternate, "error": what[:SAID], "record": _shown(record)}
-                letter |= {} if key is None else {"key": _shown(key)}
+                letter = {
+                    "operator": operator,
+                    "alternate": alternate,
+                    "error": what[:MAX_ERROR_CHARS],
+                    "record": _as_json(record),
+                }
+                letter |= {} if key is None else {"key": _as_json(key)}
                 line = json.dumps(letter, default=repr).encode() + b"\n"
-                if self._kept == KEPT or self._bytes + len(line) > BYTES:
+                if self._letters == MAX_LETTERS or self._bytes + len(line) > MAX_LETTERS_BYTES:
                     return
-                self._kept, self._bytes = self._kept + 1, self._bytes + len(line)
+                self._letters, self._bytes = self._letters + 1, self._bytes + len(line)
                 self._append(line)
 
     def flush(self) -> None:
-        """Let all that was left out so far be in the file. Raises OSError."""
+        """Write all records left out so far to the file. Raises OSError."""
         if isinstance(self._file, BytesIO) and self._path is not None:
             self._path.write_bytes(self._file.getvalue())
 
@@ -81,18 +88,17 @@ class LeftOut:
         self.counts[what] = count = self.counts.get(what, 0) + more
         if what not in self._places:
             head = json.dumps({"operator": what[0], "alternate": what[1]})[:-1].encode() + b', "count": '
-            self._places[what] = self._append(head + f"{count:>{DIGITS}}".encode() + b"}\n") + len(head)
+            self._places[what] = self._append(head + f"{count:>{COUNT_WIDTH}}".encode() + b"}\n") + len(head)
         elif self._file is not None:
             self._file.seek(self._places[what])
-            self._file.write(f"{count:>{DIGITS}}".encode())
+            self._file.write(f"{count:>{COUNT_WIDTH}}".encode())
 
     def _append(self, line: bytes) -> int:
-        """Append a line; where in the file it begins."""
         if self._path is None:
             return 0
         file = self._file or self._open()
         at = file.seek(0, 2)
-        if file.write(line) != len(line):  # a disk that is full takes a part first
+        if file.write(line) != len(line):  # a nearly full disk accepts a part
             raise OSError(28, "No space left on device", str(self._path))
         return at
 
@@ -107,24 +113,23 @@ class LeftOut:
 
 
 def attempt_of(context: TaskContext | None) -> tuple[int, bool]:
-    """Number of a task's attempt, unique in its application, and whether one failed before it."""
+    """Return the unique number of a task attempt, and True if an earlier one failed."""
     if context is None:
         return 0, False
     return int(context.taskAttemptId()), context.attemptNumber() > 0
 
 
-def _said(error: BaseException) -> str:
-    name, said = type(error).__name__, first_line(error)
-    return said if said == name else f"{name}: {said}"
+def _describe(error: BaseException) -> str:
+    name, message = type(error).__name__, first_line(error)
+    return message if message == name else f"{name}: {message}"
 
 
-def _shown(record: Any) -> Any:
-    """A record as JSON has it; as text, cut off, where it is long or JSON cannot have it."""
+def _as_json(record: Any) -> Any:
     try:
         text = json.dumps(record, default=repr)
     except (TypeError, ValueError):
         text = repr(record)
     else:
-        if len(text) <= LONGEST:
+        if len(text) <= MAX_RECORD_CHARS:
             return record
-    return text[:LONGEST]
+    return text[:MAX_RECORD_CHARS]

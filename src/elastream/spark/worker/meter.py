@@ -1,39 +1,40 @@
-"""Meters each operator per batch inside the Python workers, at the cost of two clock readings per call.
+"""Meters each operator by batch inside the Python workers, at two clock readings a call.
 
-Spark does not see operators fused into one stage, and its time metrics of an Arrow stage include waiting. The meter is an
-accumulator, updated by each finished task; `spark.telemetry` derives metrics from it.
+Spark sees only stages, and its time metrics include waiting. `spark.telemetry` derives metrics from this accumulator.
 """
 
 import resource
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias, TypeVar
 
 from pyspark import Accumulator, SparkContext
 from pyspark.accumulators import AddingAccumulatorParam
 
+from elastream.spark.worker.records import Chunk
+from elastream.spark.worker.runner import Runner
 from elastream.spark.worker.signals import SignalRow
 
+# One task's counts for one alternate: segment, batch, operator, code, rows in, rows out, busy, first, last, alternate's
+# name (empty for the lead of a stage), task number.
 TaskRow: TypeAlias = tuple[str, int, str, int, int, int, float, float, float, str, int]
-"""Counts of one task for one alternate of an operator: segment, batch, operator, code, rows in, rows out, busy, first,
-last, the name of the alternate, empty for what leads a stage and is no function, and the task's number in its stage."""
-KEPT = 4
-"""Batches of a query of which what was told is kept: the one that runs, and some before."""
+# Batches of a query whose task rows are merged with later reports: the running one and some before.
+MERGED_BATCHES = 4
 Row = TypeVar("Row")
 
 
 @dataclass(frozen=True, slots=True)
 class MeterRow:
-    """Counts of one alternate of an operator in one batch.
+    """Counts of one alternate of an operator in one batch. A replayed task counts once.
 
-    code: of the composition. rows_in, rows_out: records. busy: seconds of thread time over all tasks; for a waiting
-    operator, seconds that threads of its pool were occupied. first, last: epoch seconds of the first call's begin and the
-    last call's end. tasks: number of tasks. alternate: its name, empty for the lead of a stage. A task that ran again,
-    because its results were lost or its batch is replayed, counts once; a failed one does not.
+    The lead of a stage has a row without alternate: records that entered, and their transfer time.
 
-    The lead of a stage (a source, a durable edge's target, a keyed operator) has a row without alternate: its records are
-    those that entered the stage, its busy time is the transport into and out of Python.
+    Attributes:
+        busy: Thread time, or occupied time of a pool's threads (seconds).
+        first: Start of the first call (epoch seconds).
+        last: End of the last call (epoch seconds).
+        tasks: Number of tasks.
     """
 
     segment: str
@@ -50,26 +51,28 @@ class MeterRow:
 
 
 class Meter:
-    """The meter on the driver; `sink` and `signals` are the accumulators passed to the workers' functions."""
+    """The meter on the driver, with the accumulators that workers add to."""
 
     def __init__(self, context: SparkContext) -> None:
         self.sink: Accumulator[list[TaskRow]] = context.accumulator([], AddingAccumulatorParam([]))
         self.signals: Accumulator[list[SignalRow]] = context.accumulator([], AddingAccumulatorParam([]))
-        self._told: dict[tuple[str, int], list[TaskRow]] = {}
+        self._reported: dict[tuple[str, int], list[TaskRow]] = {}
 
     def drain(self) -> list[MeterRow]:
-        """All that was told of those batches of which tasks have reported since the last call, merged."""
+        """Return the merged rows of all batches with reports since the last call."""
         rows = _drained(self.sink)
         fresh = dict.fromkeys((row[0], row[1]) for row in rows)
         for row in rows:
-            self._told.setdefault((row[0], row[1]), []).append(row)
-        found = merged(row for batch in fresh for row in self._told[batch])
-        newest = dict(sorted(self._told))  # a query's last batch comes last
-        self._told = {key: told for key, told in self._told.items() if key[1] > newest[key[0]] - KEPT}
-        return found
+            self._reported.setdefault((row[0], row[1]), []).append(row)
+        counts = merged(row for batch in fresh for row in self._reported[batch])
+        newest = dict(sorted(self._reported))  # a query's last batch comes last
+        self._reported = {
+            key: task_rows for key, task_rows in self._reported.items() if key[1] > newest[key[0]] - MERGED_BATCHES
+        }
+        return counts
 
     def drain_signals(self) -> list[SignalRow]:
-        """What tasks have told of signals since the last call."""
+        """Return the signals' rows reported since the last call."""
         return _drained(self.signals)
 
 
@@ -82,22 +85,19 @@ def _drained(sink: Accumulator[list[Row]]) -> list[Row]:
 
 
 def cpu_seconds() -> float:
-    """CPU seconds of this thread and of ended child processes, whose work counts as the operator's."""
+    """Return the CPU time of this thread and of ended child processes (seconds)."""
     children = resource.getrusage(resource.RUSAGE_CHILDREN)
     return time.thread_time() + children.ru_utime + children.ru_stime
 
 
 def merged(rows: Iterable[TaskRow]) -> list[MeterRow]:
-    """Sum the rows of tasks, in order of segment, batch, operator, composition and alternate.
-
-    Of a task that has told of the same twice, the last counts.
-    """
+    """Sum the rows of tasks by segment, batch, operator, code and alternate. A task's last row counts."""
     newest = {(*row[:4], *row[9:]): row for row in rows}
-    found: dict[tuple[str, int, str, int, str], MeterRow] = {}
+    counts: dict[tuple[str, int, str, int, str], MeterRow] = {}
     for segment, batch, operator, code, rows_in, rows_out, busy, first, last, alternate, _ in newest.values():
         key = (segment, batch, operator, code, alternate)
-        before = found.get(key) or MeterRow(*key[:4], 0, 0, 0.0, first, last, 0, alternate)
-        found[key] = MeterRow(
+        before = counts.get(key) or MeterRow(*key[:4], 0, 0, 0.0, first, last, 0, alternate)
+        counts[key] = MeterRow(
             *key[:4],
             before.rows_in + rows_in,
             before.rows_out + rows_out,
@@ -107,4 +107,32 @@ def merged(rows: Iterable[TaskRow]) -> list[MeterRow]:
             before.tasks + 1,
             alternate,
         )
-    return [found[key] for key in sorted(found)]
+    return [counts[key] for key in sorted(counts)]
+
+
+@dataclass(slots=True)
+class MeteredRunner:
+    """A runner with its counts in one task under one composition."""
+
+    runner: Runner
+    rows_in: int = 0
+    rows_out: int = 0
+    busy: float = 0.0
+    first: float = field(default_factory=time.time)
+    last: float = field(default_factory=time.time)
+
+    def __call__(self, chunk: Chunk) -> Chunk:
+        """Apply the operator to `chunk`."""
+        begun, started = time.time(), cpu_seconds()
+        result = self.runner(chunk)
+        self.count(begun, cpu_seconds() - started, chunk.rows, result.rows)
+        return result
+
+    def count(self, begun: float, busy: float, rows_in: int, rows_out: int) -> None:
+        """Count a call that started at `begun` (epoch seconds) and ends now."""
+        if not self.rows_in:
+            self.first = begun
+        self.busy += busy
+        self.last = time.time()
+        self.rows_in += rows_in
+        self.rows_out += rows_out

@@ -1,9 +1,7 @@
-"""Measures from inside how fast a host's cores are, in a process beside the Python workers of its executor.
+"""Measures the speed of a host's cores, in a process beside its executor's Python workers.
 
-The daemon that forks workers forks it, so that no task waits for it. Every few seconds it does a fixed piece of work of the
-kind that workers do, and times it in CPU seconds: a slow core takes more of them, whatever else runs. What a quota or a
-hypervisor keeps back takes none; the kernel tells of it. A file per executor has the newest reading, which
-`telemetry.speeds` makes speeds of.
+Every few seconds it times a fixed piece of work in CPU seconds. Time withheld by a quota or a hypervisor is reported
+separately. `telemetry.speeds` reads the readings.
 """
 
 import contextlib
@@ -18,28 +16,30 @@ from pathlib import Path
 from elastream.clouds.local.confinement import cores_allowed, own_groups
 from elastream.clouds.local.processes import end_with_parent
 
-FOLDER, EXECUTOR = "ELASTREAM_PROBES", "ELASTREAM_EXECUTOR"
-"""Environment variables: the folder of readings, and the id of the executor that this process belongs to."""
-PERIOD = 5.0
-"""Seconds between two readings, at least."""
-SHARE = 0.001
-"""Of a host's cores, what probing may use: after a reading that took more, the next comes later."""
-PIECES = 5
-"""Times that the work is done for a reading, the fastest of which counts: what else runs only ever adds to one."""
+# Environment variables: the folder of readings, and the id of the executor that this process belongs to.
+FOLDER_VARIABLE, EXECUTOR_VARIABLE = "ELASTREAM_PROBES", "ELASTREAM_EXECUTOR"
+PERIOD_S = 5.0
+# Probing may use this share of the host's cores. After a more expensive reading the next comes later.
+MAX_CPU_SHARE = 0.001
+# The fastest repetition counts: other processes only ever add time.
+REPETITIONS = 5
+# The kernel's maximum: workers that want the core get it first.
 NICENESS = 19
-"""The kernel's greatest: workers that want the core get it first."""
-ROUNDS = 4_000
-NUMBERS = 4_096
-"""The work: rounds of Python, and numbers that NumPy sorts; a third of a millisecond on two shared cores of 2026."""
-LEAST_TICKS = 20
-"""Clock ticks (10 ms each) that a machine must have wanted between two readings for what it did not get to say anything."""
+WORK_ROUNDS = 4_000
+# WORK_ROUNDS and WORK_NUMBERS take a third of a millisecond on two shared cores of 2026.
+WORK_NUMBERS = 4_096
+# Below this many demanded ticks (10 ms) between two readings, stolen time is noise.
+MIN_TICKS = 20
 
 
 @dataclass(frozen=True, slots=True)
 class SpeedReading:
-    """What a probe found. piece: CPU seconds of the work. cores: that this process's quotas and CPU set leave it.
+    """A reading of the probe.
 
-    kept: part of the CPU time that the machine wanted since the reading before and got; a hypervisor stole the rest.
+    Attributes:
+        piece: CPU time of the work (seconds).
+        cores: Cores that quotas and the CPU set allow.
+        kept: Share of the demanded CPU time that no hypervisor stole.
     """
 
     piece: float
@@ -48,27 +48,27 @@ class SpeedReading:
 
 
 def file_of(folder: Path, executor: str) -> Path:
-    """Where the newest reading of an executor is."""
+    """Return the file with the newest reading of an executor."""
     return folder / f"{executor}.json"
 
 
 def name_executor() -> None:
-    """Note in the environment to which executor the calling process belongs, a child of its JVM."""
-    with contextlib.suppress(OSError, ValueError, IndexError):  # no executor's, or no such system
+    """Store the id of this process's executor in the environment."""
+    with contextlib.suppress(OSError, ValueError, IndexError):  # not an executor, or no /proc
         words = Path(f"/proc/{os.getppid()}/cmdline").read_bytes().split(b"\0")
-        os.environ[EXECUTOR] = words[words.index(b"--executor-id") + 1].decode()
+        os.environ[EXECUTOR_VARIABLE] = words[words.index(b"--executor-id") + 1].decode()
 
 
 def begin() -> None:
-    """Fork the process that probes; nothing where no folder or no executor is known. It ends with the calling process."""
-    folder, executor, parent = os.environ.get(FOLDER), os.environ.get(EXECUTOR), os.getpid()
+    """Fork the probe, which ends with the calling process. Needs a folder and an executor."""
+    folder, executor, parent = os.environ.get(FOLDER_VARIABLE), os.environ.get(EXECUTOR_VARIABLE), os.getpid()
     if not folder or not executor or os.fork():
         return
     try:
         end_with_parent()
         os.dup2(os.open(os.devnull, os.O_RDWR), 0)
         os.dup2(0, 1)
-        os.closerange(3, 65_536)  # pipes and sockets of the daemon's, which must close when it ends
+        os.closerange(3, 65_536)  # the daemon's pipes and sockets, which must close with it
         os.nice(NICENESS)
         _probe(file_of(Path(folder), executor), parent)
     except BaseException:
@@ -82,48 +82,48 @@ def _probe(file: Path, parent: int) -> None:
     while os.getppid() == parent:
         began, ticks = time.process_time(), machine_ticks()
         cores = min(float(len(os.sched_getaffinity(0))), cores_allowed(groups))
-        _write(file, SpeedReading(timed(), cores, kept(before, ticks)))
+        _write(file, SpeedReading(timed(), cores, share_received(before, ticks)))
         before = ticks
         time.sleep(pause(time.process_time() - began, cores))
 
 
 def pause(spent: float, cores: float) -> float:
-    """Seconds until the next reading after one that took `spent` CPU seconds of a host with these cores."""
-    return max(PERIOD, spent / SHARE / cores)
+    """Return the seconds until the next reading, after one of `spent` CPU seconds."""
+    return max(PERIOD_S, spent / MAX_CPU_SHARE / cores)
 
 
 def timed() -> float:
-    """CPU seconds that the work takes."""
-    import numpy as np  # the daemon reads this module before it knows whether a fork that has NumPy takes its place
+    """Return the CPU seconds that the work takes."""
+    import numpy as np  # not at the top: the daemon imports this before a fork with NumPy may take over
 
-    numbers, taken = np.random.default_rng(1).random(NUMBERS), []
-    for _ in range(PIECES):
+    numbers, durations = np.random.default_rng(1).random(WORK_NUMBERS), []
+    for _ in range(REPETITIONS):
         began = time.thread_time()
         total = 0
-        for number in range(ROUNDS):
+        for number in range(WORK_ROUNDS):
             total += number * number % 7
         np.sort(numbers)
-        taken.append(time.thread_time() - began)
-    return min(taken)
+        durations.append(time.thread_time() - began)
+    return min(durations)
 
 
 def machine_ticks() -> tuple[int, int]:
-    """(Ticks that this machine's cores have worked, ticks that a hypervisor has stolen of them) since it started."""
+    """Return the ticks that this machine worked, and those a hypervisor stole."""
     try:
         user, nice, system, _, _, irq, softirq, steal = map(int, Path("/proc/stat").read_text().split(maxsplit=9)[1:9])
-    except (OSError, ValueError):  # no such system
+    except (OSError, ValueError):  # no /proc
         return 0, 0
     return user + nice + system + irq + softirq, steal
 
 
-def kept(before: tuple[int, int], after: tuple[int, int]) -> float:
-    """Part of the CPU time wanted between two `machine_ticks` that the machine got; 1 where it wanted little."""
+def share_received(before: tuple[int, int], after: tuple[int, int]) -> float:
+    """Return the share of demanded ticks that were not stolen; 1 for few."""
     worked, stolen = after[0] - before[0], after[1] - before[1]
-    return worked / (worked + stolen) if worked + stolen >= LEAST_TICKS else 1.0
+    return worked / (worked + stolen) if worked + stolen >= MIN_TICKS else 1.0
 
 
 def _write(file: Path, reading: SpeedReading) -> None:
     new = file.with_suffix(".new")
-    with contextlib.suppress(OSError):  # the run's folder is gone, or full: the speed is unknown then
+    with contextlib.suppress(OSError):  # without a folder or space the speed is unknown
         new.write_text(json.dumps(asdict(reading)))
-        os.replace(new, file)
+        new.replace(file)

@@ -1,8 +1,4 @@
-"""Holds the records between operators of a walk, as an Arrow batch or Python values, converted on demand.
-
-Conversion dominates the cost of cheap operators: between two functions of single records the values stay Python objects,
-and a batch is converted once for all branches.
-"""
+"""Records between the operators of a walk, as an Arrow batch or Python values."""
 
 from collections.abc import Callable
 from itertools import compress
@@ -12,11 +8,9 @@ import pyarrow as pa
 
 
 class Chunk:
-    """Records between operators, as an Arrow batch, Python values, or both; each form is computed on demand.
+    """Records as an Arrow batch, Python values (plain, or dicts by column), or both."""
 
-    A Python value is that of the only column, or a dict by column.
-    """
-
+    # Conversion dominates the cost of cheap operators: values stay Python objects between two functions of single records.
     __slots__ = ("_batch", "_values", "rows", "schema")
 
     def __init__(self, schema: pa.Schema, batch: pa.RecordBatch | None = None, values: list[Any] | None = None) -> None:
@@ -26,7 +20,7 @@ class Chunk:
         self.rows = batch.num_rows if batch is not None else len(values or ())
 
     def batch(self) -> pa.RecordBatch:
-        """As Arrow, in the declared schema. Raises Arrow's exceptions for values that do not fit it."""
+        """Return the records as Arrow. Raises Arrow's exceptions for values outside the schema."""
         if self._batch is None:
             values, names = self._values, self.schema.names
             if len(names) == 1:
@@ -37,42 +31,42 @@ class Chunk:
         return self._batch
 
     def values(self) -> list[Any]:
-        """As Python values."""
-        found: list[Any] | None = self._values
-        if found is None:
+        """Return the records as Python values."""
+        values: list[Any] | None = self._values
+        if values is None:
             columns = [_column_values(column) for column in self._batch.columns]
             names = self.schema.names
             single = len(columns) == 1
-            found = columns[0] if single else [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
-            self._values = found
-        return found
+            values = columns[0] if single else [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
+            self._values = values
+        return values
 
     def by(self, of_values: Callable[[list[Any], list[str]], Any], of_batch: Callable[[pa.RecordBatch], Any]) -> Any:
-        """What one of the two functions gives for the records, in whichever form they are there already."""
+        """Apply `of_batch` if the Arrow form exists, else `of_values`."""
         return of_batch(self._batch) if self._batch is not None else of_values(self._values, self.schema.names)
 
     def at(self, rows: Any) -> "Chunk":
-        """The records with the numbers `rows`, an array."""
+        """Return the records at the positions `rows`, an array."""
         return Chunk(self.schema, self.batch().take(pa.array(rows)))
 
-    def kept(self, keep: list[Any]) -> "Chunk":
-        """The records for which `keep` is true."""
+    def filtered(self, keep: list[Any]) -> "Chunk":
+        """Return the records for which `keep` is true."""
         batch = None if self._batch is None else self._batch.filter(pa.array(map(bool, keep), pa.bool_()))
         values = None if self._values is None else list(compress(self._values, keep))
         return Chunk(self.schema, batch, values)
 
     def slice(self, start: int, stop: int) -> "Chunk":
-        """The records with the numbers from `start` to before `stop`."""
+        """Return the records from position `start` to `stop` (exclusive)."""
         return Chunk(self.schema, self.batch().slice(start, stop - start))
 
-    def dealt(self, first: int, hands: int) -> "Chunk":
-        """Every `hands`-th record, starting with number `first`."""
+    def every(self, first: int, hands: int) -> "Chunk":
+        """Return every `hands`-th record, starting at position `first`."""
         if self._batch is None:
             return Chunk(self.schema, values=self._values[first::hands])
         return Chunk(self.schema, self._batch.take(pa.array(range(first, self.rows, hands), pa.int64())))
 
-    def apart(self) -> "Chunk":
-        """A copy without the Python values, so that a function that modifies a dict does not affect other branches."""
+    def without_values(self) -> "Chunk":
+        """Return a copy whose dicts other branches cannot modify."""
         return Chunk(self.schema, self._batch)
 
 
@@ -85,13 +79,13 @@ def _column_values(column: pa.Array) -> list[Any]:
     return list(column.to_pylist())
 
 
-def shareable(schema: pa.Schema) -> bool:
-    """Whether branches may share Python values: a single column of immutable values."""
+def is_shareable(schema: pa.Schema) -> bool:
+    """Return True if branches may share Python values, which are immutable."""
     return len(schema) == 1 and not pa.types.is_nested(schema.field(0).type)
 
 
-def conformed(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """`batch` in `schema`: columns selected by name and cast. Raises KeyError for a missing column, ArrowException."""
+def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """Return `batch` in `schema`, columns by name and cast. Raises KeyError and ArrowException."""
     if batch.schema.equals(schema):
         return batch
     columns = []

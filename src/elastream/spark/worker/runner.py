@@ -1,15 +1,18 @@
-"""Executes one operator of a walk: its selected alternate, in any form, on a thread pool if it waits.
+"""Runs one operator in a task: its selected alternate, in any form, on a thread pool if it waits.
 
-An error names operator, alternate and record if a function raises or returns values outside its schema.
+Errors name operator, alternate and record. With an `on_error` only failing records are left out: functions of single
+records continue after them, and failing batches are halved.
 """
 
 import json
 import re
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import chain, compress, pairwise
+from operator import length_hint
 from typing import Any
 
 import pyarrow as pa
@@ -17,17 +20,15 @@ import pyarrow as pa
 from elastream.dataflow.operators import Form
 from elastream.errors import first_line
 from elastream.spark.worker.left_out import LeaveOut
-from elastream.spark.worker.records import Chunk, conformed
-from elastream.spark.worker.tolerant import Made, each_of, halved
+from elastream.spark.worker.records import Chunk, conform
 
-FAILED = "ELASTREAM-OPERATOR-FAILED "
-"""Prefix of the JSON description of an operator's failure, which `explain_failure` searches for."""
-SHOWN = 200
-"""Most characters of a record in an error message."""
-PLAIN = frozenset({list, tuple, set, frozenset, dict, str})
-"""Types of results that can be iterated without any code of the user's."""
-WHOLE = (Form.ARROW, Form.PANDAS, Form.STREAM)
-"""Forms of functions that take batches; the others take single records."""
+# Prefix of the JSON description of an operator's failure, which `explain_failure` searches for.
+FAILURE_PREFIX = "ELASTREAM-OPERATOR-FAILED "
+MAX_RECORD_CHARS = 200
+# Types whose iteration runs no user code.
+BUILTIN_COLLECTIONS = frozenset({list, tuple, set, frozenset, dict, str})
+# Forms of functions that take batches; the others take single records.
+BATCH_FORMS = (Form.ARROW, Form.PANDAS, Form.STREAM)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,13 +41,13 @@ class Implementation:
 
 
 def in_short(value: object) -> str:
-    """`value` as Python writes it, cut off at SHOWN characters."""
+    """Return the `repr` of `value`, cut off."""
     shown = repr(value)
-    return shown if len(shown) <= SHOWN else shown[: SHOWN - 3] + "..."
+    return shown if len(shown) <= MAX_RECORD_CHARS else shown[: MAX_RECORD_CHARS - 3] + "..."
 
 
-class OperatorFailed(RuntimeError):
-    """A user function raised, or returned values outside its schema. `explain_failure` parses the message."""
+class OperatorError(RuntimeError):
+    """Error of a user function, or of a value outside its schema. `explain_failure` parses it."""
 
     def __init__(
         self, operator: str, alternate: str, error: BaseException | str, record: object, batch_of: int = 0
@@ -60,21 +61,126 @@ class OperatorFailed(RuntimeError):
             "record": in_short(record),
             "batch_of": batch_of,
         }
-        super().__init__(FAILED + json.dumps(description))
+        super().__init__(FAILURE_PREFIX + json.dumps(description))
+
+
+# Takes a record's position and the error; may raise to end the task.
+OnFailure = Callable[[int, BaseException], None]
+
+
+def map_each(calls: Iterator[Any], left: Iterator[Any], count: int, blank: Any, failed: OnFailure) -> list[Any]:
+    """Return the result of each of `count` records, `blank` for failing ones.
+
+    Args:
+        calls: `map` over the list iterator `left`.
+    """
+    made: list[Any] = []
+    while True:
+        try:
+            made.extend(calls)
+        except Exception as error:
+            failed(count - length_hint(left) - 1, error)
+        else:
+            if len(made) == count:
+                return made
+            # A StopIteration of the function ends the map, as if there were no more records.
+            failed(len(made), StopIteration())
+        made.append(blank)
+
+
+class Results:
+    """Results of a function of single records: one each, or a collection for FLAT_MAP.
+
+    Args:
+        bad: Positions of left-out records; grows with unfit results.
+    """
+
+    def __init__(self, form: Form, values: list[Any], made: list[Any], bad: set[int]) -> None:
+        self.form, self.values, self.made, self.bad = form, values, made, bad
+
+    @staticmethod
+    def blank(form: Form) -> Any:
+        """Return the result that stands for a left-out record."""
+        return {Form.FLAT_MAP: (), Form.FILTER: False}.get(form)
+
+    def chunk(self, of: Chunk, schema: pa.Schema) -> Chunk:
+        """Return the output; `of` are the input records, from which a filter selects."""
+        return of.filtered(self.made) if self.form is Form.FILTER else Chunk(schema, values=self.emitted(0, len(self.made)))
+
+    def emitted(self, first: int, behind: int) -> list[Any]:
+        """Return the output values of the records from position `first` to `behind` (exclusive)."""
+        made = self.made if (first, behind) == (0, len(self.made)) else self.made[first:behind]
+        match self.form:
+            case Form.FLAT_MAP:
+                return list(chain.from_iterable(made))
+            case Form.FILTER:
+                return list(compress(self.values[first:behind], made))
+        return [each for at, each in enumerate(made, first) if at not in self.bad] if self.bad else made
+
+    def counts(self) -> Sequence[int]:
+        """Return the number of output records of each input record."""
+        match self.form:
+            case Form.FLAT_MAP:
+                return list(map(len, self.made))
+            case Form.FILTER:
+                return list(map(bool, self.made))
+        return [at not in self.bad for at in range(len(self.made))]
+
+    def arrow(self, of: Chunk, schema: pa.Schema, failed: OnFailure) -> Chunk:
+        """Return the output as Arrow; records with unfit results go to `failed`."""
+        result = self.chunk(of, schema)
+        try:
+            result.batch()
+        except Exception:
+            self._fit(schema, failed)
+            result = self.chunk(of, schema)
+            result.batch()
+        return result
+
+    def _fit(self, schema: pa.Schema, failed: OnFailure) -> None:
+        parts = [(0, len(self.made))]
+        while parts:
+            first, behind = parts.pop()
+            try:
+                Chunk(schema, values=self.emitted(first, behind)).batch()
+            except Exception as error:  # user values may raise anything
+                if behind - first > 1:
+                    half = (first + behind) // 2
+                    parts += [(half, behind), (first, half)]
+                    continue
+                failed(first, error)
+                self.made[first] = self.blank(self.form)
+
+
+def call_by_halves(
+    call: Callable[[pa.RecordBatch], Any], batch: pa.RecordBatch, failed: Callable[[Any, BaseException], None]
+) -> list[Any]:
+    """Return the results of `call` on ever smaller halves of `batch`; failing records go to `failed`."""
+    try:
+        return [call(batch)]
+    except Exception as error:
+        if batch.num_rows == 1:
+            failed(Chunk(batch.schema, batch).values()[0], error)
+            return []
+    half = batch.num_rows // 2
+    return [*call_by_halves(call, batch.slice(0, half), failed), *call_by_halves(call, batch.slice(half), failed)]
 
 
 @dataclass(frozen=True, slots=True)
 class _Raised:
-    """In the place of a result: what a function raised."""
-
     error: Exception
 
 
 class Runner:
-    """The operator `name` in one task, with alternate `chosen` and output `schema`.
+    """The operator `name` in one task, with the alternate `chosen`.
 
-    width: threads of its pool if it waits, else None. as_arrow: whether its output must be Arrow. leave_out: takes records
-    on which its function raises; None: the task fails then. waited: seconds that threads of the pool were occupied.
+    Args:
+        width: Threads of its pool if it waits.
+        as_arrow: True if the output must be Arrow.
+        leave_out: Takes failing records; None lets the task fail.
+
+    Attributes:
+        waited: Time that threads of the pool were occupied (seconds).
     """
 
     def __init__(
@@ -96,32 +202,30 @@ class Runner:
         self.waited = 0.0
 
     def __call__(self, chunk: Chunk) -> Chunk:
-        """Apply the operator to `chunk`. Raises OperatorFailed."""
-        if self.chosen.form in WHOLE:
+        """Apply the operator to `chunk`. Raises OperatorError."""
+        if self.chosen.form in BATCH_FORMS:
             return self._whole(chunk)
         values, bad = chunk.values(), set[int]()
-        found = Made(self.chosen.form, values, self.for_each(values, bad), bad)
+        results = Results(self.chosen.form, values, self.for_each(values, bad), bad)
         if not self.as_arrow:
-            return found.chunk(chunk, self.schema)
-        return found.arrow(chunk, self.schema, lambda at, error: self.misfit(found, at, error))
+            return results.chunk(chunk, self.schema)
+        return results.arrow(chunk, self.schema, lambda at, error: self.misfit(results, at, error))
 
     def for_each(self, values: list[Any], bad: set[int]) -> list[Any]:
-        """What the function gives for each of `values`, of a form of single records; of FLAT_MAP, a collection each.
-
-        bad: to which the numbers of those are added that are left out. Raises OperatorFailed.
-        """
+        """Return each value's result; add left-out positions to `bad`. Raises OperatorError."""
         function, flat = self.chosen.function, self.chosen.form is Form.FLAT_MAP
-        blank = Made.blank(self.chosen.form)
+        blank = Results.blank(self.chosen.form)
 
         def failed(at: int, error: BaseException) -> None:
             self.failed(values, bad, at, error)
 
         if self.pool is None:
             left = iter(values)
-            results = each_of(map(function, left), left, len(values), blank, failed)
-            if flat and not PLAIN.issuperset(map(type, results)):  # what raises as it is iterated is found now
+            results = map_each(map(function, left), left, len(values), blank, failed)
+            if flat and not BUILTIN_COLLECTIONS.issuperset(map(type, results)):
+                # Iterate now, so that errors of user-defined iterables surface here.
                 left = iter(results)
-                results = each_of(map(list, left), left, len(values), blank, failed)
+                results = map_each(map(list, left), left, len(values), blank, failed)
             return results
         made: list[Any] = []
         for result in self._timed(values, (lambda value: list(function(value))) if flat else function):
@@ -132,25 +236,25 @@ class Runner:
         return made
 
     def failed(self, values: list[Any], bad: set[int], at: int, error: BaseException | str) -> None:
-        """Leave out record number `at` of `values`, which is added to `bad`; raises OperatorFailed where it must not be."""
+        """Leave out the record at position `at`. Raises OperatorError if the task must fail."""
         if self.leave_out is None:
             raise self._failure(error, values[at]) from (None if isinstance(error, str) else error)
         bad.add(at)
         self.leave_out(error, [values[at]])
 
-    def misfit(self, found: Made, at: int, error: BaseException) -> None:
-        """Leave out record number `at`, as its result is not in the schema; raises OperatorFailed where it must not be."""
-        returned = next(filter(self._is_misfit, found.emitted(at, at + 1)), None)
+    def misfit(self, results: Results, at: int, error: BaseException) -> None:
+        """Leave out the record at position `at` for its unfit result. Raises OperatorError."""
+        returned = next(filter(self._is_misfit, results.emitted(at, at + 1)), None)
         if isinstance(error, KeyError):
-            said = f"it returned {in_short(returned)}, which has no column {error}"
+            message = f"it returned {in_short(returned)}, which has no column {error}"
         else:
             promised = ", ".join(f"{field.name} {field.type}" for field in self.schema)
             row = "a dict of " if len(self.schema) > 1 else ""
-            said = f"it returned {in_short(returned)}, which is not {row}{promised} ({error})"
-        self.failed(found.values, found.bad, at, said)
+            message = f"it returned {in_short(returned)}, which is not {row}{promised} ({error})"
+        self.failed(results.values, results.bad, at, message)
 
-    def _failure(self, error: BaseException | str, record: object, batch_of: int = 0) -> OperatorFailed:
-        return OperatorFailed(self.name, self.chosen.name, error, record, batch_of)
+    def _failure(self, error: BaseException | str, record: object, batch_of: int = 0) -> OperatorError:
+        return OperatorError(self.name, self.chosen.name, error, record, batch_of)
 
     def _whole(self, chunk: Chunk) -> Chunk:
         batch = chunk.batch()
@@ -165,21 +269,19 @@ class Runner:
             elif (leave_out := self.leave_out) is None:
                 raise self._failure(result.error, part.slice(0, 1).to_pylist()[0], part.num_rows) from result.error
             else:
-                results += halved(call, part, lambda record, error: leave_out(error, [record]))
+                results += call_by_halves(call, part, lambda record, error: leave_out(error, [record]))
         if len(results) == 1:
             return Chunk(self.schema, results[0])
         return Chunk(self.schema, pa.concat_batches(results) if results else pa.RecordBatch.from_pylist([], self.schema))
 
     def _arrow(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        return conformed(self.chosen.function(batch), self.schema)
+        return conform(self.chosen.function(batch), self.schema)
 
     def _pandas(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         frame = self.chosen.function(batch.to_pandas())
         return pa.RecordBatch.from_pandas(frame, schema=self.schema, preserve_index=False)
 
     def _timed(self, values: Sequence[Any], function: Callable[..., Any]) -> Iterator[Any]:
-        """Results in order, or what was raised; adds the seconds that threads of the pool were occupied to `waited`."""
-
         def timed(value: Any) -> tuple[Any, float]:
             start = time.perf_counter()
             try:
@@ -195,7 +297,7 @@ class Runner:
     def _is_misfit(self, value: Any) -> bool:
         try:
             Chunk(self.schema, values=[value]).batch()
-        except Exception:  # whatever a value of the user's raises here
+        except Exception:  # user values may raise anything
             return True
         return False
 
@@ -206,19 +308,15 @@ _CAUSES = (
     (re.compile(r"ModuleNotFoundError: No module named '([^']+)'"), "the hosts lack the Python module {0!r}"),
     (re.compile(r"java\.lang\.OutOfMemoryError: ([^\n]+)"), "an executor ran out of memory ({0})"),
 )
+# The driver's error if the process that plans a user's data source ended.
 _READER_ENDED = re.compile(r"\Ajava\.(net|io)\.\w+Exception\b.*?\bPythonStreamingSourceRunner\b", re.DOTALL)
-"""Stack trace of the error that the driver gets where the process ended in which a user's data source plans its batches."""
 
 
 def explain_failure(exception: BaseException) -> str:
-    """The cause of a streaming query's failure, in one sentence without a stack trace.
-
-    For a user function that raised: operator, alternate, record and error. For known causes: a specific sentence. Else:
-    the root cause in Spark's text.
-    """
+    """Return the cause of a query's failure in one sentence: operator and record, or Spark's root cause."""
     text = str(exception)
-    if (at := text.find(FAILED)) >= 0:
-        return _operator_failed(text[at + len(FAILED) :])
+    if (at := text.find(FAILURE_PREFIX)) >= 0:
+        return _operator_failed(text[at + len(FAILURE_PREFIX) :])
     if _READER_ENDED.match(str(getattr(getattr(exception, "_cause", None), "_stackTrace", ""))):
         return "the Python process ended in which the reader of a data source runs on the driver: killed, or out of memory"
     for pattern, sentence in _CAUSES:
@@ -229,7 +327,36 @@ def explain_failure(exception: BaseException) -> str:
 
 
 def _operator_failed(text: str) -> str:
-    found, _ = json.JSONDecoder().raw_decode(text)
-    alternate = f" (alternate {found['alternate']!r})" if found["alternate"] != found["operator"] else ""
-    where = f"a batch of {found['batch_of']} records that begins with" if found["batch_of"] else "the record"
-    return f"operator {found['operator']!r}{alternate} failed on {where} {found['record']}: {found['error']}"
+    failure, _ = json.JSONDecoder().raw_decode(text)
+    alternate = f" (alternate {failure['alternate']!r})" if failure["alternate"] != failure["operator"] else ""
+    where = f"a batch of {failure['batch_of']} records that begins with" if failure["batch_of"] else "the record"
+    return f"operator {failure['operator']!r}{alternate} failed on {where} {failure['record']}: {failure['error']}"
+
+
+def run_stream(operator: str, chosen: Implementation, schema: pa.Schema, buffer: deque[pa.RecordBatch]) -> Iterator[Chunk]:
+    """Apply a function of a whole stream to its buffered records. Raises OperatorError.
+
+    It runs after the task's last record and releases batches as it reads them.
+    """
+    newest = buffer[0]
+
+    def records() -> Iterator[pa.RecordBatch]:
+        nonlocal newest
+        while buffer:
+            newest = buffer.popleft()
+            yield newest
+
+    def failed(error: BaseException | str) -> OperatorError:
+        return OperatorError(operator, chosen.name, error, newest.slice(0, 1).to_pylist()[0], newest.num_rows)
+
+    try:
+        for result in chosen.function(records()):
+            if not isinstance(result, pa.RecordBatch):
+                raise failed(f"it emitted a {type(result).__name__}, not a pyarrow.RecordBatch")
+            yield Chunk(schema, conform(result, schema))
+    except OperatorError:
+        raise
+    except Exception as error:
+        raise failed(error) from error
+    finally:
+        buffer.clear()

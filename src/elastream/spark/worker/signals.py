@@ -1,7 +1,6 @@
-"""Folds the records of a diagnostic branch into the value of a signal, inside the walk: no row of them leaves it.
+"""Folds the records of a diagnostic branch into a signal's value inside the walk.
 
-Each task folds its own records. Folds do not depend on the order of records, and a task that runs again gives the same
-part again; `spark.telemetry.signals` puts the parts of a batch together.
+Each task folds its own records, in any order. `spark.telemetry.signals` combines the parts.
 """
 
 from collections.abc import Iterable
@@ -13,17 +12,17 @@ import pyarrow.compute as pc
 
 from elastream.dataflow.endpoints import Fold
 from elastream.dataflow.signals import SignalValue
-from elastream.spark.worker.runner import OperatorFailed
+from elastream.spark.worker.runner import OperatorError
 
+# Number of folded values and their result: the sum for `sum` and `mean`, 1 or 0 for `any` and `all`.
 Part: TypeAlias = tuple[int, float]
-"""Values that were folded, and what they came to: their sum for `sum` and `mean`, 1 or 0 for `any` and `all`."""
+# One task's report of one signal: segment, batch, signal, task number, and its part.
 SignalRow: TypeAlias = tuple[str, int, str, int, int, float]
-"""What one task tells of one signal: segment, batch, signal, partition of the task, and its part."""
 
 
 @dataclass(frozen=True, slots=True)
 class SignalTap:
-    """Where the records of a diagnostic branch end: they become a value of the signal `name`."""
+    """The end of a diagnostic branch, whose records become a signal's value."""
 
     name: str
     fold: Fold
@@ -31,7 +30,7 @@ class SignalTap:
 
 
 class Folding:
-    """One task's part of one signal under way."""
+    """One task's part of one signal, in progress."""
 
     def __init__(self, tap: SignalTap) -> None:
         self.tap = tap
@@ -40,11 +39,11 @@ class Folding:
 
     @property
     def part(self) -> Part:
-        """As far as it has come."""
+        """Return the part so far."""
         return self.count, self.value
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Fold the records of `batch`: nulls and NaN are left out. Raises OperatorFailed for a column of another type."""
+        """Fold the records of `batch`, without nulls and NaN. Raises OperatorError for other types."""
         if self.tap.fold is Fold.COUNT:
             self.count += batch.num_rows
             return
@@ -60,7 +59,7 @@ class Folding:
             column = column.cast(pa.float64(), safe=False)
         except pa.ArrowException as error:
             name = f"signal({self.tap.name})"
-            raise OperatorFailed(name, name, error, batch.slice(0, 1).to_pylist()[0], batch.num_rows) from error
+            raise OperatorError(name, name, error, batch.slice(0, 1).to_pylist()[0], batch.num_rows) from error
         return column.filter(pc.invert(pc.is_nan(column)))
 
 
@@ -75,7 +74,7 @@ _OF_COLUMN = {
 
 
 def folded(fold: Fold, parts: Iterable[Part]) -> SignalValue | None:
-    """The value of the parts together; None where nothing was folded."""
+    """Return the value of all parts together; None if nothing was folded."""
     whole: Part = (0, 0.0)
     for part in parts:
         whole = _both(fold, whole, part)

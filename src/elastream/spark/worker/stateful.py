@@ -1,17 +1,4 @@
-"""Executes functions with state per key inside `applyInPandasWithState`: their alternates, their states, their time-outs.
-
-What becomes of the state of a key, whichever alternate is active:
-
-| call | function | state before | state after | time-out |
-| --- | --- | --- | --- | --- |
-| records of the key | returns (rows, state) | any | that alternate's field: state; others: as before | set anew |
-| records of the key | returns (rows, None) | any | that field: none; without any field, no state | set anew, or none |
-| records of the key | raises | any | as before: the batch fails, and replays under the same composition | as before |
-| records of the key | raises, with an `on_error` | any | as before; the records are left out | set anew, or none |
-| time-out | raises, with an `on_error` | any | none, of no alternate; its state is what is left out | none |
-| time-out | has one: its rows are emitted | any | none, of no alternate | none |
-| time-out | has none: nothing is emitted | any | none, of no alternate | none |
-"""
+"""Runs functions with state per key inside `applyInPandasWithState`: alternates, states and time-outs."""
 
 import time
 import warnings
@@ -26,25 +13,39 @@ from pyspark import Accumulator, TaskContext, cloudpickle
 from elastream.dataflow.operators import OnError
 from elastream.dataflow.windows import Timeout
 from elastream.spark.worker.composition import Digit
-from elastream.spark.worker.fused import Carrier, batch_number, task_number
 from elastream.spark.worker.left_out import LeftOut, attempt_of
 from elastream.spark.worker.meter import TaskRow
-from elastream.spark.worker.runner import Implementation, OperatorFailed
+from elastream.spark.worker.runner import Implementation, OperatorError
 from elastream.spark.worker.states import States
 from elastream.spark.worker.table_lookup import Lookup, lookup
-from elastream.spark.worker.windows import Grouping, packed
+from elastream.spark.worker.walk import WorkerPaths, batch_number, task_number
+from elastream.spark.worker.windows import Grouping, PortTables, pack
 
+# Column with a record's time (milliseconds since 1970), for a time-out by event time.
 MOMENT = "_moment"
-"""Column with the time of a record in milliseconds since 1970, for a time-out by the time of records."""
+# Column that Spark takes for the one with the watermark, beside MOMENT.
 WATCHED = "_watched"
-"""Column that Spark takes for the one with the watermark, beside MOMENT."""
 
+# The state of a key after a call, whichever alternate is active:
+#
+# | event | function | state after | time-out |
+# | --- | --- | --- | --- |
+# | records | returns (rows, state) | its alternate's field; others unchanged | set anew |
+# | records | returns (rows, None) | no such field; none without any | set anew, or none |
+# | records | raises | unchanged: the batch fails and replays | unchanged |
+# | records | raises, with an `on_error` | unchanged; the records are left out | set anew, or none |
+# | time-out | raises, with an `on_error` | none; the state is left out | none |
+# | time-out | emits rows, or is missing | none | none |
 StateFunction = Callable[[tuple[Any, ...], Iterable[pd.DataFrame], Any], Iterator[pd.DataFrame]]
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
-    """What says which alternate runs. Digits: pick of an alternate, table of a key table. by: its columns in the key."""
+class AlternateDigits:
+    """The digits that select an alternate.
+
+    Attributes:
+        by: Positions of the table's columns in the key.
+    """
 
     pick: Digit | None = None
     table: Digit | None = None
@@ -52,67 +53,67 @@ class Choice:
 
 
 @dataclass(frozen=True, slots=True)
-class Keyed:
+class KeyedOperator:
     """A keyed operator, as sent to the workers.
 
-    states: how the state of a key is kept, or the records of its windows. on_error: what becomes of records on which its
-    function raises.
+    Attributes:
+        states: Codec of the key's states, or grouping of its window records.
     """
 
     name: str
     alternates: tuple[Implementation, ...]
     states: States | Grouping
-    choice: Choice
+    choice: AlternateDigits
     timeout: Timeout | None = None
     on_error: OnError = OnError.FAIL
 
 
 @lru_cache(maxsize=64)
-def _loaded(pickled: bytes) -> Keyed:
-    # A worker process executes many tasks: user functions and their modules are loaded once. PySpark pads what a key has
-    # emitted with empty rows, which pandas warns of on standard error.
+def _loaded(pickled: bytes) -> KeyedOperator:
+    # A worker process executes many tasks: user functions and their modules are loaded once. PySpark pads a key's
+    # output with empty rows, about which pandas warns.
     warnings.filterwarnings("ignore", "The behavior of DataFrame concatenation with empty", FutureWarning)
-    keyed: Keyed = cloudpickle.loads(pickled)
+    keyed: KeyedOperator = cloudpickle.loads(pickled)
     return keyed
 
 
 class _Task:
-    """One task of the operator: its composition, and its counts, an entry for each alternate that runs."""
-
-    def __init__(self, keyed: Keyed, number: int, segment: str, carrier: Carrier, sink: Accumulator[list[TaskRow]]) -> None:
+    def __init__(
+        self, keyed: KeyedOperator, number: int, segment: str, paths: WorkerPaths, sink: Accumulator[list[TaskRow]]
+    ) -> None:
         self.keyed, self.number = keyed, number
         self._segment, self._sink, self._batch, self._task = segment, sink, batch_number(), task_number()
-        self._code = code = carrier.code(self._batch)
+        self._code = code = paths.code(self._batch)
         choice = keyed.choice
         self._otherwise = choice.pick.of(code) if choice.pick else 0
         self._table: Lookup | None = None
         if choice.table is not None and (digit := choice.table.of(code)):
-            assert carrier.tables is not None
-            self._table = lookup(carrier.tables, keyed.name, digit, [each.name for each in keyed.alternates])
+            assert paths.tables is not None
+            self._table = lookup(paths.tables, keyed.name, digit, [each.name for each in keyed.alternates])
         self._counted: dict[int, list[Any]] = {}
         context = TaskContext.get()
-        # The functions behind it run in the same task, and their stage has its name.
-        self._left_out = LeftOut(carrier.left_out, self._batch, f"{keyed.name} by key", self._task, attempt_of(context))
+        # Functions after it run in the same task under its name, so this file needs another one.
+        self._left_out = LeftOut(paths.left_out, self._batch, f"{keyed.name} by key", self._task, attempt_of(context))
         self._left_out.flush()
 
     def chosen(self, key: tuple[Any, ...]) -> int:
-        """Number of the alternate that runs for `key`."""
+        """Return the number of the alternate for `key`."""
         if self._table is None:
             return self._otherwise
         number = self._table.of_key([key[at] for at in self.keyed.choice.by])
         return self._otherwise if number < 0 else number
 
     def leave_out(
-        self, alternate: int, key: tuple[Any, ...], records: pd.DataFrame | list[Any], failed: OperatorFailed
+        self, alternate: int, key: tuple[Any, ...], records: pd.DataFrame | list[Any], failed: OperatorError
     ) -> None:
-        """Leave out what a function has failed on; raises `failed` where it must not be."""
+        """Leave out the records of a failed call, or raise `failed`."""
         keyed = self.keyed
         if keyed.on_error is OnError.FAIL:
             raise failed
         rows = records if isinstance(records, list) else records.to_dict("records")
         keep = keyed.on_error is OnError.DEAD_LETTER
         self._left_out.add(keyed.name, keyed.alternates[alternate].name, keep, failed.error, rows, list(key))
-        self._left_out.flush()  # nothing is called when the task ends
+        self._left_out.flush()  # PySpark calls nothing at the end of the task
 
     def count(self, alternate: int, rows_in: int, rows_out: int, busy: float) -> None:
         """Count a call of an alternate that ends now."""
@@ -129,17 +130,15 @@ class _Task:
         counts[8] = time.time()
 
 
-def state_function(
-    shipped: bytes, segment: str, operator: str, carrier: Carrier, sink: Accumulator[list[TaskRow]]
-) -> StateFunction:
-    """Build the function for `applyInPandasWithState`: called per key of a batch. shipped: a pickled `Keyed`."""
+def state_function(shipped: bytes, segment: str, paths: WorkerPaths, sink: Accumulator[list[TaskRow]]) -> StateFunction:
+    """Build the function for `applyInPandasWithState` of a pickled KeyedOperator."""
     newest: list[_Task] = []
 
     def task() -> _Task:
         context = TaskContext.get()
         number = context.taskAttemptId() if context is not None else -1
         if not newest or newest[0].number != number:
-            newest[:] = [_Task(_loaded(shipped), number, segment, carrier, sink)]
+            newest[:] = [_Task(_loaded(shipped), number, segment, paths, sink)]
         return newest[0]
 
     def run(key: tuple[Any, ...], frames: Iterable[pd.DataFrame], state: Any) -> Iterator[pd.DataFrame]:
@@ -157,17 +156,16 @@ def state_function(
 def _applied(
     task: _Task, states: States, key: tuple[Any, ...], frames: Iterable[pd.DataFrame], state: Any
 ) -> Iterator[pd.DataFrame]:
-    """The records of a key in one batch."""
     keyed, number = task.keyed, task.chosen(key)
     chosen, timeout = keyed.alternates[number], keyed.timeout
     rows, moments = _rows(frames)
-    kept = state.getOption
+    stored = state.getOption
     started = time.thread_time()
     try:
-        result, left = chosen.function(key, rows, states.of(kept, number))
-        after = states.after(kept, number, left)
+        result, left = chosen.function(key, rows, states.of(stored, number))
+        after = states.after(stored, number, left)
     except Exception as error:
-        task.leave_out(number, key, rows, OperatorFailed(keyed.name, chosen.name, error, key, len(rows)))
+        task.leave_out(number, key, rows, OperatorError(keyed.name, chosen.name, error, key, len(rows)))
         if timeout is not None and state.exists:
             _set_timeout(state, timeout, moments)
         task.count(number, len(rows), 0, time.thread_time() - started)
@@ -183,19 +181,18 @@ def _applied(
 
 
 def _ended(task: _Task, states: States, key: tuple[Any, ...], state: Any) -> Iterator[pd.DataFrame]:
-    """The time-out of a key: its state ends."""
     keyed, number = task.keyed, task.chosen(key)
     function = keyed.timeout.function if keyed.timeout is not None else None
-    kept = state.getOption
+    stored = state.getOption
     state.remove()
     if function is None:
         return
     started = time.thread_time()
     try:
-        result = function(key, states.of(kept, number))
+        result = function(key, states.of(stored, number))
         emitted = len(result)
     except Exception as error:
-        task.leave_out(number, key, [kept], OperatorFailed(keyed.name, keyed.alternates[number].name, error, key))
+        task.leave_out(number, key, [stored], OperatorError(keyed.name, keyed.alternates[number].name, error, key))
         return
     task.count(number, 0, emitted, time.thread_time() - started)
     yield result
@@ -204,35 +201,42 @@ def _ended(task: _Task, states: States, key: tuple[Any, ...], state: Any) -> Ite
 def _windowed(
     task: _Task, grouping: Grouping, key: tuple[Any, ...], frames: Iterable[pd.DataFrame], state: Any
 ) -> Iterator[pd.DataFrame]:
-    """The records of a key, or its time-out, where records are kept until a window of them is complete."""
-    number, timeout = task.chosen(key), task.keyed.timeout
-    chosen, started, rows = task.keyed.alternates[number], time.thread_time(), 0
-    kept = grouping.unpacked(state.getOption)
+    timeout, started, rows = task.keyed.timeout, time.thread_time(), 0
+    waiting = grouping.unpack(state.getOption)
     moments = None
     if state.hasTimedOut:
-        windows, kept = grouping.ended(kept), grouping.nothing
+        windows, waiting = grouping.flush(waiting), grouping.empty
     else:
-        arrived, moments = _rows(frames)
-        rows, kept = len(arrived), grouping.joined(kept, grouping.arrived(arrived))
+        incoming, moments = _rows(frames)
+        rows, waiting = len(incoming), grouping.joined(waiting, grouping.incoming(incoming))
         if not grouping.in_time:
-            windows, kept = grouping.complete(kept)
+            windows, waiting = grouping.complete(waiting)
         elif int(key[-1]) <= state.getCurrentWatermarkMs():
-            windows, kept = grouping.ended(kept), grouping.nothing
+            windows, waiting = grouping.flush(waiting), grouping.empty
         else:
             windows = []
-    if any(part.num_rows for part in kept):
-        state.update(packed(kept))
+    if any(part.num_rows for part in waiting):
+        state.update(pack(waiting))
         if grouping.in_time:
-            state.setTimeoutTimestamp(int(key[-1]) - 1)  # it ends when the watermark is beyond that
+            state.setTimeoutTimestamp(int(key[-1]) - 1)  # the state ends once the watermark passes it
         elif timeout is not None:
             _set_timeout(state, timeout, moments)
     elif state.exists:
         state.remove()
+    yield from _call_windows(task, grouping, key, windows, rows, started)
+
+
+def _call_windows(
+    task: _Task, grouping: Grouping, key: tuple[Any, ...], windows: Iterable[PortTables], rows: int, started: float
+) -> Iterator[pd.DataFrame]:
+    """Apply the function to complete windows; the first one counts `rows` and the time since `started`."""
+    number = task.chosen(key)
+    chosen = task.keyed.alternates[number]
     named = key[:-1] if grouping.in_time else key
     for window in windows:
         try:
             result = grouping.call(chosen, named, window)
-        except OperatorFailed as failed:
+        except OperatorError as failed:
             task.leave_out(number, named, [row for part in window for row in part.to_pylist()], failed)
             continue
         task.count(number, rows, len(result), time.thread_time() - started)
@@ -244,7 +248,6 @@ def _windowed(
 
 
 def _rows(frames: Iterable[pd.DataFrame]) -> tuple[pd.DataFrame, "pd.Series[int] | None"]:
-    """The records of a key in one batch, and their times where a time-out goes by them."""
     first, *others = frames
     rows = pd.concat([first, *others], ignore_index=True) if others else first
     if MOMENT not in rows.columns:
@@ -255,12 +258,11 @@ def _rows(frames: Iterable[pd.DataFrame]) -> tuple[pd.DataFrame, "pd.Series[int]
 
 
 def _set_timeout(state: Any, timeout: Timeout, moments: "pd.Series[int] | None") -> None:
-    """Let the state end `timeout` after the newest record that its key has had."""
     milliseconds = max(1, round(timeout.seconds * 1000))
     if moments is None:
         state.setTimeoutDuration(milliseconds)
         return
     newest = moments.max()
     due = int(newest) + milliseconds if newest == newest else 0
-    # The watermark may be beyond it: then it ends in the next batch without records of the key.
+    # If the watermark is later, the state ends in the next batch without records of the key.
     state.setTimeoutTimestamp(max(due, state.oldTimeoutTimestamp, state.getCurrentWatermarkMs(), 1))

@@ -1,7 +1,7 @@
-"""How the state of a key is kept: a field for each alternate with a state of its own, or one field for all of them.
+"""The form in which Spark stores the state of a key: pickled fields, one per alternate or one for all.
 
-Each field holds the state as it was left, in bytes that only its alternates read: what another alternate does cannot touch
-it, and lists and maps are possible (PySpark 4.3 reads the schema of a state in small letters, and fails on theirs).
+Alternates cannot change each other's field. Pickled fields may hold lists and maps; PySpark 4.3 fails on such state
+schemas.
 """
 
 import operator
@@ -35,7 +35,12 @@ _BITS: Mapping[type[DataType], int] = {ByteType: 8, ShortType: 16, IntegerType: 
 
 
 class States:
-    """The states of one keyed operator. schemas: of each alternate. own: whether each has a state of its own."""
+    """The states of one keyed operator.
+
+    Args:
+        schemas: State schema of each alternate.
+        own: True if each alternate has its own state.
+    """
 
     def __init__(self, schemas: Sequence[StructType], own: bool) -> None:
         self._schemas = tuple(schemas)
@@ -44,25 +49,22 @@ class States:
 
     @property
     def schema(self) -> StructType:
-        """What Spark keeps for a key."""
+        """Return the schema of the fields that Spark stores for a key."""
         fields = len(self._schemas) if self._own else 1
         return StructType([StructField(f"state_{number}", BinaryType()) for number in range(fields)])
 
-    def of(self, kept: State | None, alternate: int) -> State | None:
-        """The state that alternate number `alternate` gets, of what is kept for the key; None: it has none."""
-        content = None if kept is None else kept[self._at(alternate)]
+    def of(self, stored: State | None, alternate: int) -> State | None:
+        """Return an alternate's state from the stored fields, or None."""
+        content = None if stored is None else stored[self._at(alternate)]
         if content is None:
             return None
-        found: State = pickle.loads(content)
-        return found
+        state: State = pickle.loads(content)
+        return state
 
-    def after(self, kept: State | None, alternate: int, state: Any) -> State | None:
-        """What is kept once `alternate` has left `state`; None: nothing. Raises ValueError for a state that does not fit.
-
-        The states of other alternates are what they were, byte for byte.
-        """
+    def after(self, stored: State | None, alternate: int, state: Any) -> State | None:
+        """Return the fields to store after `alternate` returned `state`, or None. Raises ValueError."""
         at = self._at(alternate)
-        fields = list(kept) if kept is not None else [None] * len(self.schema)
+        fields = list(stored) if stored is not None else [None] * len(self.schema)
         fields[at] = None if state is None else pickle.dumps(self._fitted(alternate, state), pickle.HIGHEST_PROTOCOL)
         return None if all(field is None for field in fields) else tuple(fields)
 
@@ -77,12 +79,12 @@ class States:
         fits = self._fits.setdefault(alternate, tuple(fit_of(field.dataType) for field in schema))
         try:
             return tuple(None if value is None else fit(value) for fit, value in zip(fits, state, strict=True))
-        except Exception as error:  # a value of the user's may raise anything here
+        except Exception as error:  # user values may raise anything
             raise ValueError(f"it left a state that is not ({shown}): {error}") from error
 
 
 def fit_of(kind: DataType) -> Fit:
-    """A function that gives a value as it is kept: of type `kind`, in Python's own types. It raises for others."""
+    """Return a function that converts values to Python's own types, or raises."""
     if isinstance(kind, FloatType | DoubleType):
         return _fraction
     if (bits := _BITS.get(type(kind))) is not None:

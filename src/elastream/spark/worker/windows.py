@@ -1,8 +1,4 @@
-"""Windows where batches run: records of a key are kept, as Arrow, until a window of them is complete.
-
-`Grouping` says what is complete and what is kept, and has no session; `stateful` calls it inside `applyInPandasWithState`.
-Native aggregates in windows need none of it.
-"""
+"""Windows in the workers: the records of a key wait, as Arrow, until a window of them is complete."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,18 +13,18 @@ from pyspark.sql.types import BinaryType, StructField, StructType
 
 from elastream.dataflow.operators import Form
 from elastream.dataflow.windows import Window, WindowKind
-from elastream.spark.worker.leaving import EXIT, ORDER
-from elastream.spark.worker.runner import Implementation, OperatorFailed
+from elastream.spark.worker.exits import EXIT, ORDER
+from elastream.spark.worker.runner import Implementation, OperatorError
 
+# Columns of a record's time window: its start, its end, and its end in milliseconds since 1970.
 START, END, UNTIL = "_start", "_end", "_until"
-"""Columns of a record's time window: its start and end, and its end in milliseconds since 1970."""
-Kept: TypeAlias = tuple[pa.Table, ...]
-"""Records of one key by port, in order."""
+# Records of one key by port, in order.
+PortTables: TypeAlias = tuple[pa.Table, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Grouping:
-    """How the operator `name` groups its records. ports: their columns, by input. window: None for a zip."""
+    """The grouping of an operator's records; `window` is None for a zip."""
 
     name: str
     form: Form
@@ -37,18 +33,18 @@ class Grouping:
 
     @property
     def schema(self) -> StructType:
-        """What Spark keeps for a key: the records of each port."""
+        """Return the schema of a key's state: the records of each port."""
         return StructType([StructField(f"port_{number}", BinaryType()) for number in range(len(self.ports))])
 
     @property
-    def nothing(self) -> Kept:
-        """No records."""
+    def empty(self) -> PortTables:
+        """Return empty tables, one a port."""
         return tuple(schema.empty_table() for schema in self.ports)
 
-    def unpacked(self, stored: Sequence[bytes | None] | None) -> Kept:
-        """What `packed` was given; nothing where there is no state."""
+    def unpack(self, stored: Sequence[bytes | None] | None) -> PortTables:
+        """Return the tables that `pack` stored; empty ones without state."""
         if stored is None:
-            return self.nothing
+            return self.empty
         return tuple(
             schema.empty_table() if each is None else _table(bytes(each), schema)
             for each, schema in zip(stored, self.ports, strict=True)
@@ -56,58 +52,58 @@ class Grouping:
 
     @property
     def in_time(self) -> bool:
-        """Whether its windows are of time: then every call is for one window."""
+        """Return True for time windows, where each call is for one window."""
         return self.window is not None and self.window.kind is WindowKind.TIME
 
-    def arrived(self, rows: pd.DataFrame) -> Kept:
-        """The records of one key in one micro-batch, by port and in order."""
+    def incoming(self, rows: pd.DataFrame) -> PortTables:
+        """Return a key's records in one micro-batch, by port and in order."""
         rows = rows.sort_values(ORDER)
         if len(self.ports) == 1:
             table = pa.Table.from_pandas(rows, self.ports[0], preserve_index=False).replace_schema_metadata()
             return (table if self.in_time else self._in_order(table),)
-        found = list[pa.Table]()
+        tables = list[pa.Table]()
         for port, schema in enumerate(self.ports):
             values = [_as_dict(value) for value in rows.loc[rows[EXIT] == port, f"_{port}"]]
             batch = pa.RecordBatch.from_struct_array(pa.array(values, pa.struct(list(schema))))
-            found.append(pa.Table.from_batches([batch], schema))
-        return tuple(found) if self.in_time else tuple(map(self._in_order, found))
+            tables.append(pa.Table.from_batches([batch], schema))
+        return tuple(tables) if self.in_time else tuple(map(self._in_order, tables))
 
-    def joined(self, before: Kept, after: Kept) -> Kept:
-        """The records of `before`, then those of `after`."""
+    def joined(self, before: PortTables, after: PortTables) -> PortTables:
+        """Return the records of `before`, then those of `after`."""
         return tuple(pa.concat_tables(pair) for pair in zip(before, after, strict=True))
 
-    def complete(self, kept: Kept) -> tuple[list[Kept], Kept]:
-        """The windows that `kept` completes, the oldest first, and what is to be kept on. Not for windows of time."""
+    def complete(self, waiting: PortTables) -> tuple[list[PortTables], PortTables]:
+        """Return the complete windows, oldest first, and the rest. Not for time windows."""
         if self.window is None:
-            whole = min(part.num_rows for part in kept)
-            first = tuple(part.slice(0, whole) for part in kept)
-            return [first] if whole else [], tuple(part.slice(whole) for part in kept)
-        spans = [_spans(self.window, part) for part in kept]
+            whole = min(part.num_rows for part in waiting)
+            first = tuple(part.slice(0, whole) for part in waiting)
+            return [first] if whole else [], tuple(part.slice(whole) for part in waiting)
+        spans = [_spans(self.window, part) for part in waiting]
         count = min(map(len, spans))
         if not count:
-            return [], kept
+            return [], waiting
         windows = [
-            tuple(part.slice(of[n][0], of[n][1] - of[n][0]) for part, of in zip(kept, spans, strict=True))
+            tuple(part.slice(of[n][0], of[n][1] - of[n][0]) for part, of in zip(waiting, spans, strict=True))
             for n in range(count)
         ]
-        return windows, tuple(part.slice(of[count - 1][2]) for part, of in zip(kept, spans, strict=True))
+        return windows, tuple(part.slice(of[count - 1][2]) for part, of in zip(waiting, spans, strict=True))
 
-    def ended(self, kept: Kept) -> list[Kept]:
-        """What `kept` holds, as the windows that it is emitted in when no more records are waited for."""
+    def flush(self, waiting: PortTables) -> list[PortTables]:
+        """Return the windows to emit when no more records are expected."""
         if self.window is None or self.in_time:
-            return [tuple(map(self._in_order, kept))]
+            return [tuple(map(self._in_order, waiting))]
         left = []
-        for part in kept:
+        for part in waiting:
             spans = _spans(self.window, part)
             rest = part.slice(spans[-1][2]) if spans else part
             left.append([*(part.slice(a, b - a) for a, b, _ in spans), *([rest] if rest.num_rows else [])])
         return [
-            tuple(none if part is None else part for part, none in zip(window, self.nothing, strict=True))
+            tuple(none if part is None else part for part, none in zip(window, self.empty, strict=True))
             for window in zip_longest(*left)
         ]
 
-    def call(self, chosen: Implementation, key: tuple[Any, ...], window: Kept) -> pd.DataFrame:
-        """What the alternate `chosen` makes of one complete window. Raises OperatorFailed."""
+    def call(self, chosen: Implementation, key: tuple[Any, ...], window: PortTables) -> pd.DataFrame:
+        """Apply the alternate `chosen` to one complete window. Raises OperatorError."""
         if self.form is Form.ZIP:
             columns = [column for part in window for column in part.columns]
             return frame_of(pa.Table.from_arrays(columns, [name for part in window for name in part.column_names]))
@@ -119,12 +115,11 @@ class Grouping:
             raise self._failed(chosen, f"it returned a {type(result).__name__}, not a pandas DataFrame", window)
         return result
 
-    def _failed(self, chosen: Implementation, error: BaseException | str, window: Kept) -> OperatorFailed:
+    def _failed(self, chosen: Implementation, error: BaseException | str, window: PortTables) -> OperatorError:
         first = next(part for part in window if part.num_rows).slice(0, 1).to_pylist()[0]
-        return OperatorFailed(self.name, chosen.name, error, first, sum(part.num_rows for part in window))
+        return OperatorError(self.name, chosen.name, error, first, sum(part.num_rows for part in window))
 
     def _in_order(self, part: pa.Table) -> pa.Table:
-        """Records that have come, by the column that the window names; of equal ones the first to come is first."""
         if self.window is None or not self.window.by or not part.num_rows:
             return part
         return part.take(pc.sort_indices(part, [(self.window.by, "ascending")]))
@@ -134,7 +129,7 @@ Span: TypeAlias = tuple[int, int, int]
 
 
 def _spans(window: Window, part: pa.Table) -> Sequence[Span]:
-    """The complete windows of `part`: first record, the one behind the last, and the first of the window that follows."""
+    """Return the complete windows of `part`: start, end (exclusive), and the next one's start."""
     if window.kind is WindowKind.COUNT:
         length, step = int(window.count or 0), int(window.step)
         return [(at, at + length, at + step) for at in range(0, part.num_rows - length + 1, step)]
@@ -144,20 +139,20 @@ def _spans(window: Window, part: pa.Table) -> Sequence[Span]:
 
 
 def frame_of(part: pa.Table) -> pd.DataFrame:
-    """Records as Spark gives them to functions on pandas."""
-    found: pd.DataFrame = part.to_pandas(date_as_object=True, coerce_temporal_nanoseconds=True)
-    return found
+    """Convert records to pandas as Spark does for pandas functions."""
+    frame: pd.DataFrame = part.to_pandas(date_as_object=True, coerce_temporal_nanoseconds=True)
+    return frame
 
 
-def packed(kept: Kept) -> tuple[bytes | None, ...]:
-    """Records as state: one value a port, None where there are none."""
-    return tuple(_bytes(part) if part.num_rows else None for part in kept)
+def pack(tables: PortTables) -> tuple[bytes | None, ...]:
+    """Return records as state: one value a port, None for no records."""
+    return tuple(_bytes(part) if part.num_rows else None for part in tables)
 
 
 def _bytes(part: pa.Table) -> bytes:
     (batch,) = part.combine_chunks().to_batches()
-    found: bytes = batch.serialize().to_pybytes()
-    return found
+    content: bytes = batch.serialize().to_pybytes()
+    return content
 
 
 def _table(stored: bytes, schema: pa.Schema) -> pa.Table:
@@ -165,5 +160,4 @@ def _table(stored: bytes, schema: pa.Schema) -> pa.Table:
 
 
 def _as_dict(value: Any) -> Any:
-    """A struct as Spark gives it to Python, by field."""
     return value.asDict() if hasattr(value, "asDict") else value

@@ -20,12 +20,12 @@ from elastream.dataflow.graph import Graph
 from elastream.dataflow.key_table import KeyTable
 from elastream.dataflow.operators import Kind
 from elastream.recording.key_table_log import written_rows
-from elastream.spark.dataflow.fusing import wire
-from elastream.spark.worker import by_key
+from elastream.spark.dataflow.chaining import build_walk
+from elastream.spark.worker import table_lookup
 from elastream.spark.worker.composition import CompositionCodec
-from elastream.spark.worker.fused import Walk, walked
-from elastream.spark.worker.runner import OperatorFailed, explain_failure
-from elastream.spark.worker.table_lookup import Lookup, put_in_use
+from elastream.spark.worker.runner import OperatorError, explain_failure
+from elastream.spark.worker.table_lookup import Lookup, publish_table
+from elastream.spark.worker.walk import Walk, run_walk
 from support.fixed_carrier import Under
 from support.property_examples import examples
 
@@ -77,14 +77,16 @@ def graph_of(form: str, select_by: str | Sequence[str]) -> Graph:
 
 def walk_of(graph: Graph) -> Walk:
     stateless = [name for name in graph.order if graph.by_name[name].kind is not Kind.KEYED]
-    return wire(region(graph, stateless, ()), "source", "source", CompositionCodec(graph), [RECORD], SCHEMAS.__getitem__)
+    return build_walk(
+        region(graph, stateless, ()), "source", "source", CompositionCodec(graph), [RECORD], SCHEMAS.__getitem__
+    )
 
 
 def in_use(folder: Path, table: KeyTable, version: int = 1) -> Path:
     """The folder of tables in use, with this one."""
     file = folder / "table.arrow"
     file.write_bytes(written_rows(table))
-    put_in_use(folder / "tables", table.operator, version, file)
+    publish_table(folder / "tables", table.operator, version, file)
     return folder / "tables"
 
 
@@ -94,7 +96,7 @@ def ran(graph: Graph, rows: Sequence[Row], composition: Composition, tables: Pat
     cuts = range(0, len(rows), batch_rows)
     batches = [pa.RecordBatch.from_pylist(list(rows[at : at + batch_rows]), schema=RECORD) for at in cuts]
     counted: list[Any] = []
-    out = list(walked(walk_of(graph), Under(tables=tables, fixed=code), 3, batches, counted.extend))
+    out = list(run_walk(walk_of(graph), Under(tables=tables, fixed=code), 3, batches, counted.extend))
     return [row for batch in out for row in batch.to_pylist()], counted
 
 
@@ -117,7 +119,7 @@ choices = st.sampled_from(sorted(ALTERNATES))
     rows=rows_of,
     otherwise=choices,
     batch_rows=st.integers(1, 20),
-    timed=st.sampled_from([1, 5, by_key.TIMED]),
+    timed=st.sampled_from([1, 5, table_lookup.TIMED_RECORDS]),
     data=st.data(),
 )
 def test_each_record_meets_the_alternate_of_its_key(tmp_path_factory, form, rows, otherwise, batch_rows, timed, data):
@@ -128,7 +130,7 @@ def test_each_record_meets_the_alternate_of_its_key(tmp_path_factory, form, rows
     tables = in_use(tmp_path_factory.mktemp("tables"), KeyTable("choosing", "choose", columns, table))
     composition = Composition(1, {"choose": otherwise}, tables={"choose": 1})
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(by_key, "TIMED", timed)
+        patched.setattr(table_lookup, "TIMED_RECORDS", timed)
         found, counted = ran(graph, rows, composition, tables, batch_rows)
 
     def alternate(row: Row) -> str:
@@ -165,7 +167,7 @@ def test_two_versions_in_use_do_not_mix(tmp_path):
 
 @pytest.mark.parametrize("timed", [1, 1000])
 def test_a_failure_names_the_alternate_of_the_key_and_the_record(tmp_path, monkeypatch, timed):
-    monkeypatch.setattr(by_key, "TIMED", timed)
+    monkeypatch.setattr(table_lookup, "TIMED_RECORDS", timed)
     flow = Dataflow("choosing")
 
     def breaks(row: Row) -> Row:
@@ -176,7 +178,7 @@ def test_a_failure_names_the_alternate_of_the_key_and_the_record(tmp_path, monke
     rows = [{"key": key, "group": 1, "n": n} for n, key in enumerate("abc")]
     for name, sentence in (("bad", "no such customer"), ("wrong", "'n': 'many'}, which is not a dict of key")):
         tables = in_use(tmp_path, KeyTable("choosing", "choose", ("key",), {("b",): name}))
-        with pytest.raises(OperatorFailed) as failed:
+        with pytest.raises(OperatorError) as failed:
             ran(flow.graph, rows, Composition(1, tables={"choose": 1}), tables)
         said = explain_failure(failed.value)
         assert f"(alternate '{name}')" in said
@@ -185,7 +187,7 @@ def test_a_failure_names_the_alternate_of_the_key_and_the_record(tmp_path, monke
 
 
 def test_what_records_cost_is_dealt_by_what_those_cost_that_were_timed(tmp_path, monkeypatch):
-    monkeypatch.setattr(by_key, "TIMED", 8)
+    monkeypatch.setattr(table_lookup, "TIMED_RECORDS", 8)
     flow = Dataflow("choosing")
 
     def dear(row: Row) -> Row:

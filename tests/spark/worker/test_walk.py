@@ -24,12 +24,12 @@ from elastream.dataflow.chains import region
 from elastream.dataflow.graph import Graph
 from elastream.dataflow.operators import Kind
 from elastream.errors import DataflowError
-from elastream.spark.dataflow.fusing import wire
+from elastream.spark.dataflow.chaining import build_walk
 from elastream.spark.worker.composition import CompositionCodec
-from elastream.spark.worker.fused import ENTRY, Carrier, Walk, walked
-from elastream.spark.worker.leaving import EXIT, ORDER
+from elastream.spark.worker.exits import EXIT, ORDER
 from elastream.spark.worker.meter import MeterRow, merged
-from elastream.spark.worker.runner import OperatorFailed, explain_failure
+from elastream.spark.worker.runner import OperatorError, explain_failure
+from elastream.spark.worker.walk import ENTRY, Walk, WorkerPaths, run_walk
 from support.fixed_carrier import Under
 from support.property_examples import examples
 
@@ -49,7 +49,9 @@ def numbers_flow() -> tuple[Dataflow, Stream]:
 
 def walk_of(graph: Graph, arriving: Sequence[pa.Schema] = (NUMBERS,)) -> Walk:
     stateless = [name for name in graph.order if graph.by_name[name].kind is not Kind.KEYED]
-    return wire(region(graph, stateless, ()), "source", "source", CompositionCodec(graph), arriving, COLUMNS.__getitem__)
+    return build_walk(
+        region(graph, stateless, ()), "source", "source", CompositionCodec(graph), arriving, COLUMNS.__getitem__
+    )
 
 
 class Ran:
@@ -71,7 +73,7 @@ class Ran:
         ]
         walk = walk_of(graph, arriving)
         counted: list[Any] = []
-        results = list(walked(walk, Under(fixed=code), 3, batches, counted.extend))
+        results = list(run_walk(walk, Under(fixed=code), 3, batches, counted.extend))
         names = [exit.name for exit in walk.exits]
         self.rows: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
         for result in results:
@@ -182,7 +184,7 @@ def test_the_composition_chooses_the_alternate_and_the_edge(alternate, target, s
     assert sum(map(len, ran.rows.values())) == 20
 
 
-def test_a_branch_does_not_see_another_branch_change_a_record():
+def test_branches_do_not_share_changes_to_dicts():
     def spoil(record: dict[str, int]) -> dict[str, int]:
         record["n"] = -1
         return record
@@ -238,7 +240,7 @@ def waiting_flow(function: Callable[[int], Any], flat: bool = False) -> Graph:
     return flow.graph
 
 
-def test_a_waiting_operator_runs_as_many_calls_at_once_as_its_pool_has():
+def test_a_waiting_operator_runs_pool_width_calls_at_once():
     together = threading.Barrier(4, timeout=600)
 
     def call(n: int) -> int:
@@ -255,7 +257,7 @@ def test_an_operator_that_waits_keeps_the_order_of_what_it_emits():
     assert ran.meter["call"].rows_out == 60
 
 
-def test_a_waiting_batch_operator_splits_batches_by_its_pool_width():
+def test_a_waiting_batch_form_is_cut_into_pool_width_parts():
     sizes: list[int] = []
 
     def call(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -287,7 +289,7 @@ def test_records_of_two_sources_enter_where_their_source_does():
         )
         for entry, values in rows.items()
     ]
-    results = walked(walk, Carrier(), 0, batches, lambda _: None)
+    results = run_walk(walk, WorkerPaths(), 0, batches, lambda _: None)
     assert [n for result in results for n in result.column("n").to_pylist()] == [2, 3, 4, 10, 20]
 
 
@@ -344,11 +346,11 @@ FAILING: dict[str, tuple[Callable[[Stream], Stream], str]] = {
 
 
 @pytest.mark.parametrize("case", FAILING)
-def test_a_failing_function_is_reported_with_operator_and_record(case):
+def test_a_failure_names_operator_alternate_and_record(case):
     add, sentence = FAILING[case]
     flow, stream = numbers_flow()
     add(stream).sink(None)
-    with pytest.raises(OperatorFailed) as caught:
+    with pytest.raises(OperatorError) as caught:
         Ran(flow.graph, range(10))
     spark_says = RuntimeError(
         f"[STREAM_FAILED] Query failed: Traceback\n  pickle.py\n{caught.value}\n\tat java.lang.Thread"
@@ -371,7 +373,7 @@ def test_a_long_record_is_shown_in_part():
     flow, stream = numbers_flow()
     words = stream.map(lambda n: "x" * 5000, returns="word string", name="long")
     words.map(lambda word: 1 // 0, returns="n long", name="f").sink(None)
-    with pytest.raises(OperatorFailed) as caught:
+    with pytest.raises(OperatorError) as caught:
         Ran(flow.graph, [1])
     assert len(explain_failure(caught.value)) < 350
 
@@ -382,16 +384,16 @@ def test_a_long_record_is_shown_in_part():
 def metered(walk: Walk, rows: Sequence[int]) -> dict[str, MeterRow]:
     counted: list[Any] = []
     batch = pa.RecordBatch.from_pydict({"n": rows}, schema=NUMBERS)
-    list(walked(walk, Carrier(), 3, [batch], counted.extend))
+    list(run_walk(walk, WorkerPaths(), 3, [batch], counted.extend))
     return {row.operator: row for row in merged(counted) if row.alternate}
 
 
-def test_a_leading_operator_meters_its_work_and_its_transport_apart():
+def test_a_leading_operator_has_a_row_for_work_and_one_for_transport():
     flow, stream = numbers_flow()
     stream.map(lambda n: sum(range(20_000)) * 0 + n, returns="n long", name="add").sink(None)
     counted: list[Any] = []
     batch = pa.RecordBatch.from_pydict({"n": range(100)}, schema=NUMBERS)
-    list(walked(replace(walk_of(flow.graph), lead="add"), Carrier(), 3, [batch], counted.extend))
+    list(run_walk(replace(walk_of(flow.graph), lead="add"), WorkerPaths(), 3, [batch], counted.extend))
     transport, own = merged(counted)
     assert (transport.operator, transport.alternate, own.operator, own.alternate) == ("add", "", "add", "add")
     assert (transport.rows_in, own.rows_in, own.rows_out, own.tasks) == (100, 100, 100, 1)
@@ -456,14 +458,14 @@ def test_a_pull_that_stops_early_or_fails_is_one_call_a_task(tmp_path):
     stream.map_stream({"first": first_batch, "failing": failing}, returns="n long", name="pull").sink(None)
     assert Ran(flow.graph, range(20)).values() == list(range(7))
     assert Ran(flow.graph, range(20)).meter["pull"].rows_in == 20
-    with pytest.raises(OperatorFailed, match="no more"):
+    with pytest.raises(OperatorError, match="no more"):
         Ran(flow.graph, range(20), Composition(1, {"pull": "failing"}))
 
 
 def test_a_pull_that_emits_no_batches_is_named():
     flow, stream = numbers_flow()
     stream.map_stream(lambda batches: [7], returns="n long", name="pull").sink(None)
-    with pytest.raises(OperatorFailed, match=r"pull.*it emitted a int, not a pyarrow.RecordBatch"):
+    with pytest.raises(OperatorError, match=r"pull.*it emitted a int, not a pyarrow.RecordBatch"):
         Ran(flow.graph, range(3))
 
 
@@ -475,21 +477,23 @@ def test_records_for_a_signal_stay_in_the_walk_and_are_told_once_a_task():
     stream.sink(None)
     walk, told = walk_of(flow.graph), list[Any]()
     batches = [pa.RecordBatch.from_pydict({"n": [n, n + 1]}, schema=NUMBERS) for n in range(0, 10, 2)]
-    left = list(walked(walk, Carrier(), 3, batches, lambda _: None, told.extend, 5))
+    left = list(run_walk(walk, WorkerPaths(), 3, batches, lambda _: None, told.extend, 5))
     assert [exit.name for exit in walk.exits] == ["sink"]
     assert sum(batch.num_rows for batch in left) == 10
     assert sorted(told) == [("source", 3, "most", 5, 5, 9.0), ("source", 3, "seen", 5, 5, 0.0)]
     told.clear()
-    list(walked(walk, Carrier(), 4, [batches[0].slice(0, 1)], lambda _: None, told.extend, 5))
+    list(run_walk(walk, WorkerPaths(), 4, [batches[0].slice(0, 1)], lambda _: None, told.extend, 5))
     assert told == []
 
 
-def test_rows_carry_their_position_for_operators_that_depend_on_order():
+def test_rows_carry_their_position_where_order_matters():
     flow, stream = numbers_flow()
     stream.window(count=2).group_by("n").apply(lambda key, rows: rows, returns="n long", name="pairs").sink(None)
     walk = walk_of(flow.graph)
     batches = [pa.RecordBatch.from_pydict({"n": [7, 8]}, schema=NUMBERS)] * 2
-    rows = [row for batch in walked(walk, Carrier(), 0, batches, lambda _: None, None, 3) for row in batch.to_pylist()]
+    rows = [
+        row for batch in run_walk(walk, WorkerPaths(), 0, batches, lambda _: None, None, 3) for row in batch.to_pylist()
+    ]
     assert [row["n"] for row in rows] == [7, 8, 7, 8]
     assert [row[ORDER] - 3 * 2**40 for row in rows] == [0, 1, 2, 3]
 
@@ -506,6 +510,6 @@ def test_one_task_that_reads_two_entries_in_turn_keeps_them_apart():
         for number in (0, 1)
     ]
     batch = pa.RecordBatch.from_arrays([pa.array(entries, pa.int32()), *structs], names=[ENTRY, "_0", "_1"])
-    rows = [row for each in walked(walk, Carrier(), 0, [batch], lambda _: None) for row in each.to_pylist()]
+    rows = [row for each in run_walk(walk, WorkerPaths(), 0, [batch], lambda _: None) for row in each.to_pylist()]
     assert [row["_0"]["n"] for row in rows if row[EXIT] == 0] == [0, 1, 3]
     assert [row["_1"]["n"] for row in rows if row[EXIT] == 1] == [3, 5, 6]

@@ -1,26 +1,29 @@
-"""Wires a fused region for its workers: edges become routes between numbered nodes, operators get digits and schemas.
+"""Builds the walk of a chain for its workers, and the frame that enters it.
 
-No session is needed. What is fused is decided in `dataflow.chains`, and what cannot be compiled refused in
-`dataflow.compiling`.
+`dataflow.chains` decides what is chained; `dataflow.compiling` refuses what cannot be compiled.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache, reduce
 from typing import cast
 
 import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
 
-from elastream.dataflow.chains import FusedRegion
+from elastream.dataflow.chains import FusedRegion, Inlet
 from elastream.dataflow.compiling import merge_refused
 from elastream.dataflow.graph import Graph
 from elastream.dataflow.operators import Delivery, Edge
+from elastream.spark.dataflow.channels import selected
 from elastream.spark.worker.composition import CompositionCodec
-from elastream.spark.worker.fused import Route, Step, Walk, WalkEntry
-from elastream.spark.worker.leaving import Exit
+from elastream.spark.worker.exits import Exit
 from elastream.spark.worker.runner import Implementation
 from elastream.spark.worker.signals import SignalTap
+from elastream.spark.worker.walk import ENTRY, Route, Step, Walk, WalkEntry
 
 
-def wire(
+def build_walk(
     region: FusedRegion,
     segment: str,
     lead: str,
@@ -28,10 +31,10 @@ def wire(
     arriving: Sequence[pa.Schema],
     schema_of: Callable[[str], pa.Schema],
 ) -> Walk:
-    """Build the walk of `region`: edges become routes between numbered nodes, operators get their digits and schemas.
+    """Build the walk of `region`. Raises DataflowError for merged streams of different types.
 
-    arriving: schemas of the inlets after their native part. schema_of: parses Spark DDL. Raises DataflowError for an
-    operator that merges streams whose columns have different types: those of SQL expressions are known only now.
+    Args:
+        arriving: Schemas of the inlets after their native part.
     """
     graph = codec.graph
     ends = [*region.written, *(outlet for outlet in region.outlets if outlet.signal is not None)]
@@ -41,7 +44,7 @@ def wire(
 
     def routes(edges: Sequence[Edge]) -> tuple[Route, ...]:
         ways = [(edge, out_of.get(edge, number.get(edge.target))) for edge in edges]
-        return tuple(_route(edge, to, codec) for edge, to in ways if to is not None)  # none leads into an empty branch
+        return tuple(_route(edge, to, codec) for edge, to in ways if to is not None)  # None for an empty branch
 
     emitted: dict[Edge, pa.Schema] = {}
     for inlet, schema in zip(region.inlets, arriving, strict=True):
@@ -94,3 +97,47 @@ def _merged(graph: Graph, name: str, into: Sequence[Edge], emitted: Mapping[Edge
 
 def _columns(schema: pa.Schema) -> str:
     return ", ".join(f"{field.name} {field.type}" for field in schema)
+
+
+def open_exits(walk: Walk, code: int) -> frozenset[int]:
+    """Return the exits of `walk` that records can reach under `code`."""
+    nodes: list[WalkEntry | Step] = [*walk.entries, *walk.steps]
+    reached = set(range(len(walk.entries)))
+    for number, node in enumerate(nodes):  # steps are in topological order
+        if number in reached:
+            reached |= {r.to for r in node.routes if r.choice is None or r.choice.of(code) == r.position}
+    return frozenset(number - len(nodes) for number in reached if number >= len(nodes))
+
+
+def awake(walk: Walk, exit: int) -> Callable[[int], bool]:
+    """Return a function that tells by code if records can reach `exit`."""
+
+    @lru_cache(maxsize=256)
+    def reaches(code: int) -> bool:
+        return exit in open_exits(walk, code)
+
+    return reaches
+
+
+def inlet_frame(frame: DataFrame, inlet: Inlet, lane: str | None) -> DataFrame:
+    """Apply the native part of `inlet`; use a single task if it has a `lane`."""
+    rows = selected(frame, inlet.natives, [])
+    return rows if lane is None else rows.coalesce(1)
+
+
+def union_inlets(frames: Sequence[DataFrame], lanes: Sequence[str | None]) -> DataFrame:
+    """Return several inlets as one frame, with the inlet's number and a struct of its columns.
+
+    Args:
+        lanes: Single-task stage of each inlet, if any.
+    """
+    schemas = [frame.schema for frame in frames]
+    tagged: dict[str | int, DataFrame] = {}
+    for number, frame in enumerate(frames):
+        columns = [F.lit(number).alias(ENTRY)]
+        for other, schema in enumerate(schemas):
+            empty = F.lit(None).cast(schema)
+            columns.append((F.struct(*schema.names) if other == number else empty).alias(f"_{other}"))
+        lane, rows = lanes[number] or number, frame.select(*columns)
+        tagged[lane] = tagged[lane].unionAll(rows).coalesce(1) if lane in tagged else rows
+    return reduce(lambda left, right: left.unionAll(right), tagged.values())

@@ -1,4 +1,4 @@
-"""Where records keep the version that they entered under: what readers of one query agree on without asking one another."""
+"""Readers: the version of their next batch, and its start before Spark 4.2 passes one."""
 
 import json
 from pathlib import Path
@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from elastream.spark.dataflow.edge_log import EdgeLog, note_composition
 from elastream.spark.dataflow.edges import EdgeReader
-from elastream.spark.dataflow.steering import Course, Steering
-from elastream.spark.worker.composition import Ran, Wanted, newest_ran, write_wanted
+from elastream.spark.dataflow.readers import NextBatchPlan, RangeReader, Steering
+from elastream.spark.worker.composition import BatchComposition, CompositionRequest, newest_composition, write_request
 from support.property_examples import examples
 
 SCHEMA = pa.schema([("n", pa.int64())])
@@ -29,14 +29,14 @@ class Query:
         self.newest = dict.fromkeys(self.records, 0)
         self.batches = dict.fromkeys(self.records, 0)
         self.readers = {name: self.reader(name) for name in self.records}
-        self.source = Course(self.steering("source"))
+        self.source = NextBatchPlan(self.steering("source"))
         self.offsets: dict[str, dict[str, Any]] = {name: each.initialOffset() for name, each in self.readers.items()}
         self.offsets["source"] = {"n": 0, "version": 0, "code": 0}
         self.planned = 0
 
     def steering(self, name: str) -> Steering:
         checkpoint = self.folder / "checkpoint"
-        found = Steering(name, self.folder / "wanted.json", 2, True, checkpoint, self.records, Ran(0, 0))
+        found = Steering(name, self.folder / "wanted.json", 2, True, checkpoint, self.records, BatchComposition(0, 0))
         return Steering.of(found.option())
 
     def reader(self, name: str) -> EdgeReader:
@@ -49,7 +49,7 @@ class Query:
         place.mkdir(parents=True)
         if rows:
             pq.write_table(pa.table({"n": pa.array([0] * rows, pa.int64())}), place / "part-0.parquet")
-        note_composition(place, Ran(self.newest[edge], 10 * self.newest[edge]))
+        note_composition(place, BatchComposition(self.newest[edge], 10 * self.newest[edge]))
         self.batches[edge] += 1
         self.written[edge] += [self.newest[edge]] * rows
 
@@ -69,7 +69,7 @@ class Query:
         (self.folder / "checkpoint" / "offsets" / str(self.planned)).write_text(
             "\n".join(["v1", "{}", *(json.dumps(offset) for offset in found.values())])
         )
-        ran = newest_ran(found.values())
+        ran = newest_composition(found.values())
         assert ran is not None
         assert ran.code == 10 * ran.version
         for name in self.records:
@@ -82,7 +82,7 @@ class Query:
 
 @settings(max_examples=examples(60))
 @given(edges=st.integers(1, 3), data=st.data())
-def test_no_batch_mixes_versions_and_all_records_are_read_in_the_end(tmp_path_factory, edges, data):
+def test_no_batch_mixes_versions_and_all_records_are_read(tmp_path_factory, edges, data):
     query = Query(tmp_path_factory.mktemp("query"), edges)
     names = [*query.records, "source"]
 
@@ -103,12 +103,12 @@ def test_no_batch_mixes_versions_and_all_records_are_read_in_the_end(tmp_path_fa
         pass
     for edge, offset in query.offsets.items():
         assert offset["n"] == len(query.written.get(edge, range(offset["n"])))
-    assert newest_ran(query.offsets.values()) == Ran(last, 10 * last)
+    assert newest_composition(query.offsets.values()) == BatchComposition(last, 10 * last)
 
 
-def test_a_reader_stops_at_the_next_version_and_announces_an_empty_one(tmp_path):
+def test_a_reader_stops_at_the_next_version_and_announces_empty_ones(tmp_path):
     query = Query(tmp_path, 1)
-    write_wanted(tmp_path / "wanted.json", Wanted(9, 90, {"e0": 5}))
+    write_request(tmp_path / "wanted.json", CompositionRequest(9, 90, {"e0": 5}))
     for rows, further in ((3, 0), (1, 0), (2, 1), (0, 1), (1, 1)):
         query.write("e0", rows, further)
     seen = []
@@ -122,7 +122,7 @@ def test_a_reader_stops_at_the_next_version_and_announces_an_empty_one(tmp_path)
     assert not query.plan(["e0"], lambda: False)
 
 
-def test_an_edge_that_is_ahead_waits_and_an_idle_one_holds_none_up(tmp_path):
+def test_an_edge_ahead_waits_but_not_for_idle_ones(tmp_path):
     query = Query(tmp_path, 2)
     query.write("e0", 2, 1)
     assert not query.plan(["e0", "e1"], lambda: False)  # e1 may still bring records of version 0
@@ -134,11 +134,11 @@ def test_an_edge_that_is_ahead_waits_and_an_idle_one_holds_none_up(tmp_path):
     assert [query.offsets[name]["n"] for name in ("e0", "e1")] == [2, 1]
 
 
-def test_after_a_restart_an_empty_edge_may_still_bring_any_version(tmp_path):
+def test_an_empty_edge_may_bring_any_version_after_a_restart(tmp_path):
     query = Query(tmp_path, 2)
     query.write("e0", 2, 1)
     steering = query.steering("e0")
-    again = Steering(steering.name, steering.wanted, 1, True, steering.checkpoint, steering.edges, Ran(-1))
+    again = Steering(steering.name, steering.request, 1, True, steering.checkpoint, steering.edges, BatchComposition(-1))
     reader = EdgeReader(again, query.records["e0"], 1, 1e6, SCHEMA, None)
     start = query.offsets["e0"]
     assert reader.latestOffset(start) == start
@@ -146,17 +146,81 @@ def test_after_a_restart_an_empty_edge_may_still_bring_any_version(tmp_path):
     assert reader.latestOffset(start)["n"] == 2
 
 
-def test_records_written_without_a_version_are_read_with_the_first(tmp_path):
-    for batch, ran in enumerate((None, Ran(2, 20), Ran(3, 30))):
+def test_records_without_a_version_join_the_first_one(tmp_path):
+    for batch, ran in enumerate((None, BatchComposition(2, 20), BatchComposition(3, 30))):
         place = tmp_path / f"batch={batch}"
         place.mkdir()
         pq.write_table(pa.table({"n": pa.array([0], pa.int64())}), place / "part-0.parquet")
         if ran is not None:
             note_composition(place, ran)
     log = EdgeLog(tmp_path, versions=True)
-    assert log.ran(0) is None
+    assert log.composition(0) is None
     log.refresh()
-    assert [log.ran(number) for number in range(4)] == [None, Ran(2, 20), Ran(3, 30), Ran(3, 30)]
+    assert [log.composition(number) for number in range(4)] == [
+        None,
+        BatchComposition(2, 20),
+        BatchComposition(3, 30),
+        BatchComposition(3, 30),
+    ]
     assert log.until(0, 2) == 2
     log.forget(3)
-    assert log.ran(3) == Ran(3, 30)
+    assert log.composition(3) == BatchComposition(3, 30)
+
+
+class Queue(RangeReader):
+    """A queue that has `there` records, of which a batch takes two at most."""
+
+    def __init__(self, folder, there=0, kept=True):
+        super().__init__(Steering("q", folder / "wanted.json"), 1.0, pa.schema([]), folder / "commits" if kept else None)
+        self.there = there
+
+    def initialOffset(self):
+        return {"n": 0}
+
+    def plan(self, start):
+        return {"n": min(self.there, start["n"] + 2)} if self.there > start["n"] else dict(start)
+
+    def due(self):
+        return self.there
+
+    def partitions(self, start, end):
+        return []
+
+    def read(self, partition):
+        return iter(())
+
+
+def test_from_a_given_offset_a_batch_is_planned_as_it_is(tmp_path):
+    assert Queue(tmp_path, 3).latestOffset({"n": 0}, "no limit") == {"n": 2}
+    assert not list(tmp_path.iterdir())
+
+
+def test_without_one_it_goes_on_after_the_last_and_says_what_is_there(tmp_path):
+    queue = Queue(tmp_path)
+    assert [queue.latestOffset(), queue.latestOffset()] == [{"n": 0}] * 2  # no batch
+    queue.there = 3
+    assert queue.latestOffset() == {"n": 2, "due": 3}
+    assert queue.latestOffset() == {"n": 3, "due": 3}
+    assert queue.latestOffset() == {"n": 3, "due": 3}  # no batch
+
+
+def test_after_a_restart_as_well(tmp_path):
+    assert Queue(tmp_path, 3).latestOffset() == {"n": 2, "due": 3}
+    assert Queue(tmp_path, 3).latestOffset() == {"n": 3, "due": 3}
+    assert Queue(tmp_path, 3, kept=False).latestOffset() == {"n": 2, "due": 3}
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.booleans(), st.booleans())))
+def test_batches_follow_each_other_whatever_of_them_spark_has_logged(tmp_path_factory, steps):
+    """Spark plans a batch from what it has logged to what it is given, which it may lose before it has logged it."""
+    folder = tmp_path_factory.mktemp("queue")
+    queue, logged = Queue(folder), 0
+    for more, lost, restarted in steps:
+        queue.there += more
+        end = queue.latestOffset()["n"]
+        assert logged <= end <= queue.there
+        logged = logged if lost else end
+        queue = Queue(folder, queue.there) if restarted else queue
+    for _ in range(queue.there):
+        logged = queue.latestOffset()["n"]
+    assert logged == queue.there

@@ -9,10 +9,9 @@ from elastream.core.composition import switched
 from elastream.core.observation import Composition
 from elastream.dataflow.builder import Dataflow
 from elastream.dataflow.chains import region
-from elastream.spark.dataflow.fusing import wire
-from elastream.spark.dataflow.sleeping import awake, open_exits
+from elastream.spark.dataflow.chaining import awake, build_walk, open_exits
 from elastream.spark.worker.composition import CompositionCodec
-from elastream.spark.worker.fused import Walk, walked
+from elastream.spark.worker.walk import Walk, run_walk
 from support.fixed_carrier import Under
 
 NUMBER = pa.schema([("n", pa.int64())])
@@ -30,7 +29,7 @@ def peak() -> tuple[Walk, CompositionCodec]:
     light.merge(heavy).sink(None, name="both")
     codec = CompositionCodec(flow.graph)
     graph = flow.graph
-    return wire(region(graph, graph.order, ()), "source", "source", codec, [NUMBER], lambda _: NUMBER), codec
+    return build_walk(region(graph, graph.order, ()), "source", "source", codec, [NUMBER], lambda _: NUMBER), codec
 
 
 def under(codec: CompositionCodec, target: str) -> int:
@@ -51,7 +50,7 @@ def test_exits_are_open_where_the_choices_lead():
 def test_records_leave_only_by_exits_that_are_open(numbers, target):
     walk, codec = peak()
     code = under(codec, target)
-    rows = list(walked(walk, Under(fixed=code), 0, [pa.record_batch({"n": numbers})], lambda rows: None))
+    rows = list(run_walk(walk, Under(fixed=code), 0, [pa.record_batch({"n": numbers})], lambda rows: None))
     left = {int(exit) for batch in rows for exit in batch.column(0).to_pylist()}
     assert left <= open_exits(walk, code)
     assert sum(batch.num_rows for batch in rows) == len(numbers) * len(open_exits(walk, code))

@@ -1,8 +1,7 @@
-"""Executes the stateless operators of a stage inside one `mapInArrow`: a walk over their graph, batch by batch.
+"""Runs the chained operators of a stage inside one `mapInArrow`: a walk over their graph, batch by batch.
 
-A chain of Arrow stages per operator, or a union per branch, costs several times as much as the operators themselves; here
-operators, alternates, fan-out, fan-in and choices share one transfer into Python. `spark.dataflow.fusing` builds the walk;
-the composition is read from the logs next to the checkpoint.
+All operators, alternates and branches share one transfer into Python. Tasks read the composition from the logs beside the
+checkpoint.
 """
 
 import time
@@ -18,34 +17,32 @@ from pyspark import Accumulator, TaskContext, cloudpickle
 
 from elastream.dataflow.operators import Form, OnError
 from elastream.recording.places import Place
-from elastream.spark.worker.by_key import ByKey, Metered
 from elastream.spark.worker.composition import CompositionLog, Digit, code_in_offsets, freeze_imports
-from elastream.spark.worker.leaving import Exit, Leaving, leaving_schema
+from elastream.spark.worker.exits import Exit, ExitRows, exit_schema
 from elastream.spark.worker.left_out import LeaveOut, LeftOut, attempt_of
-from elastream.spark.worker.meter import TaskRow, cpu_seconds
-from elastream.spark.worker.pulling import pulled
-from elastream.spark.worker.records import Chunk, conformed, shareable
-from elastream.spark.worker.runner import WHOLE, Implementation, Runner
+from elastream.spark.worker.meter import MeteredRunner, TaskRow, cpu_seconds
+from elastream.spark.worker.records import Chunk, conform, is_shareable
+from elastream.spark.worker.runner import BATCH_FORMS, Implementation, Runner, run_stream
 from elastream.spark.worker.signals import Folding, SignalRow, SignalTap
-from elastream.spark.worker.table_lookup import lookup
+from elastream.spark.worker.table_lookup import KeyTableRunner, lookup
 
+# Column with the number of a record's entry, in a chain with several entries.
 ENTRY = "_entry"
-"""Column with the number of the entry of a record, in a region with several entries."""
 
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """An edge inside the walk, to node number `to`; with `choice`, active only while that digit equals `position`."""
+    """An edge to node number `to`, active while the digit `choice` equals `position`."""
 
     to: int
-    dealt: bool = False
+    round_robin: bool = False
     choice: Digit | None = None
     position: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class WalkEntry:
-    """Where records enter: a source, a durable edge, or the keyed operator before the region."""
+    """An entry of records: a source, a durable edge, or a keyed operator."""
 
     name: str
     columns: tuple[str, ...]
@@ -54,10 +51,7 @@ class WalkEntry:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """An operator. schema: output. Digits: pick chooses its alternate, width that of its pool, table its key table.
-
-    on_error: what becomes of records on which its function raises.
-    """
+    """An operator; `pick`, `width` and `table` are digits of its alternate, pool and key table."""
 
     name: str
     alternates: tuple[Implementation, ...]
@@ -69,27 +63,29 @@ class Step:
     on_error: OnError = OnError.FAIL
 
     def chosen(self, code: int) -> int:
-        """Number of the alternate under `code`; with a key table, that for keys which it does not name."""
+        """Return the number of the alternate under `code`; with a key table, of keys without a row."""
         return self.pick.of(code) if self.pick else 0
 
     def by_table(self, code: int) -> int:
-        """The digit of its key table under `code`; 0 for none."""
+        """Return the digit of the key table under `code`; 0 for none."""
         return self.table.of(code) if self.table else 0
 
     def may_run(self, code: int) -> Sequence[Implementation]:
-        """The alternates that records under `code` may meet."""
+        """Return the alternates that records may meet under `code`."""
         return self.alternates if self.by_table(code) else (self.alternates[self.chosen(code)],)
 
-    def wide(self, code: int) -> int | None:
-        """Threads of its pool under `code`; None if it has no pool."""
+    def pool_width(self, code: int) -> int | None:
+        """Return the threads of the pool under `code`; None without a pool."""
         return self.width.of(code) + 1 if self.width else None
 
 
 @dataclass(frozen=True, slots=True)
 class Walk:
-    """A region as one walk. Nodes are numbered: `entries`, then `steps` in topological order, then `exits`, then `taps`.
+    """A chain as one walk. Nodes are numbered: `entries`, `steps` in topological order, `exits`, `taps`.
 
-    lead: the operator to which the stage's transport is attributed. ordered: whether rows say which place they have.
+    Attributes:
+        lead: Operator that accounts for the stage's transport.
+        ordered: True if rows carry their position in the micro-batch.
     """
 
     segment: str
@@ -102,17 +98,19 @@ class Walk:
 
     @property
     def schema(self) -> pa.Schema:
-        """Of the rows that leave it."""
-        return leaving_schema(self.exits, self.ordered)
+        """Return the schema of the output rows."""
+        return exit_schema(self.exits, self.ordered)
 
 
 @dataclass(frozen=True, slots=True)
-class Carrier:
-    """Where the region reads the code of the composition.
+class WorkerPaths:
+    """Paths that tasks read the composition and key tables from and write left-out records to.
 
-    offsets: from the offset log of this checkpoint (Elastream's sources). log: from the composition log (foreign sources).
-    Both unset: the region has nothing to switch. tables: folder of key tables in use. left_out: folder for what tasks
-    leave out; None: nothing may be left out.
+    Attributes:
+        offsets: Checkpoint of a query with Elastream's sources.
+        log: Composition log for foreign sources.
+        tables: Folder of key tables in use.
+        left_out: Folder for left-out records.
     """
 
     offsets: Place | None = None
@@ -121,14 +119,14 @@ class Carrier:
     left_out: Place | None = None
 
     def code(self, batch: int) -> int:
-        """The code of `batch`."""
+        """Return the code of `batch`."""
         if self.offsets is not None:
             return code_in_offsets(self.offsets, batch) or 0
-        return CompositionLog(self.log).ran(batch).code if self.log is not None else 0
+        return CompositionLog(self.log).at(batch).code if self.log is not None else 0
 
 
-class Tally:
-    """Counters of what leads the stage, in one task under one composition."""
+class LeadCounts:
+    """Counts of the stage's lead in one task under one composition."""
 
     __slots__ = ("busy", "first", "last", "rows_in")
 
@@ -139,10 +137,7 @@ class Tally:
 
 
 class Walker:
-    """One task's walk under one composition.
-
-    tables: folder of key tables in use. foldings: of its taps, in their order. left_out: takes records that are left out.
-    """
+    """The walk of one task under one composition."""
 
     def __init__(
         self,
@@ -156,74 +151,74 @@ class Walker:
         self.code = code
         self.foldings = foldings
         self.left_out = left_out
-        nodes = (*walk.entries, *walk.steps, *walk.exits, *walk.taps)
-        self.routes = [_live(getattr(node, "routes", ()), code) for node in nodes]
+        ends = len(walk.exits) + len(walk.taps)
+        routes = [*(entry.routes for entry in walk.entries), *(step.routes for step in walk.steps)]
+        self.routes = [*(_live(each, code) for each in routes), *[()] * ends]
         self.steps_from = len(walk.entries)
         self.exits_from = self.steps_from + len(walk.steps)
         self.taps_from = self.exits_from + len(walk.exits)
         self.steps = [self._step(number, step, tables) for number, step in enumerate(walk.steps, self.steps_from)]
-        pulling = {n: step for n, step in enumerate(self.steps, self.steps_from) if isinstance(step, Metered)}
-        self.kept = {
+        pulling = {n: step for n, step in enumerate(self.steps, self.steps_from) if isinstance(step, MeteredRunner)}
+        self.buffers = {
             n: (run, deque[pa.RecordBatch]()) for n, run in pulling.items() if run.runner.chosen.form is Form.STREAM
         }
-        self.turns = [0] * len(nodes)
-        self.lead = Tally()
+        self.turns = [0] * len(self.routes)
+        self.lead = LeadCounts()
 
-    def _step(self, number: int, step: Step, tables: Place | None) -> Metered | ByKey:
-        as_arrow, width = self._needs_arrow(number, step.schema), step.wide(self.code)
+    def _step(self, number: int, step: Step, tables: Place | None) -> MeteredRunner | KeyTableRunner:
+        as_arrow, width = self._needs_arrow(number, step.schema), step.pool_width(self.code)
 
-        def made(alternate: int) -> Runner:
+        def make(alternate: int) -> Runner:
             implementation = step.alternates[alternate]
             return Runner(step.name, implementation, step.schema, width, as_arrow, self._leaves_out(step, implementation))
 
         chosen = step.chosen(self.code)
         if not (digit := step.by_table(self.code)):
-            return Metered(made(chosen))
+            return MeteredRunner(make(chosen))
         assert tables is not None
         table = lookup(tables, step.name, digit, [each.name for each in step.alternates])
-        return ByKey(made, table, chosen, step.schema)
+        return KeyTableRunner(make, table, chosen, step.schema)
 
     def _leaves_out(self, step: Step, implementation: Implementation) -> LeaveOut | None:
         if step.on_error is OnError.FAIL or self.left_out is None:
             return None
         return self.left_out.by(step.name, implementation.name, keep=step.on_error is OnError.DEAD_LETTER)
 
-    def metered(self) -> Iterator[Metered]:
-        """What ran, alternate by alternate."""
+    def metered(self) -> Iterator[MeteredRunner]:
+        """Yield the metered runner of each alternate that ran."""
         for step in self.steps:
-            yield from step.runs.values() if isinstance(step, ByKey) else (step,)
+            yield from step.runs.values() if isinstance(step, KeyTableRunner) else (step,)
 
     def _needs_arrow(self, number: int, schema: pa.Schema) -> bool:
-        """Whether node `number` must emit Arrow: a target needs it, or branches must not share mutable values."""
+        """Return True if a target needs Arrow, or branches share mutable values."""
         routes = self.routes[number]
-        return (len(routes) > 1 and not shareable(schema)) or any(
+        return (len(routes) > 1 and not is_shareable(schema)) or any(
             route.to >= self.exits_from
-            or any(each.form in WHOLE for each in self.walk.steps[route.to - self.steps_from].may_run(self.code))
+            or any(each.form in BATCH_FORMS for each in self.walk.steps[route.to - self.steps_from].may_run(self.code))
             for route in routes
         )
 
     def through(self, entry: int, batch: pa.RecordBatch) -> list[tuple[int, pa.RecordBatch]]:
-        """Process `batch` from entry number `entry`; returns (exit number, records) pairs."""
+        """Process `batch` from entry number `entry`; return pairs of exit number and records."""
         return self._onward(entry, Chunk(batch.schema, batch))
 
     def finish(self) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """Let the operators that pull have what was kept for them; behind the last record of the task."""
-        for number, (run, held) in self.kept.items():
+        """Run the operators that pull, after the task's last record."""
+        for number, (run, buffer) in self.buffers.items():
             runner = run.runner
-            results = pulled(runner.name, runner.chosen, runner.schema, held) if held else iter(())
+            results = run_stream(runner.name, runner.chosen, runner.schema, buffer) if buffer else iter(())
             while (chunk := _next(run, results)) is not None:
                 yield from self._onward(number, chunk)
 
     def _onward(self, emitter: int, chunk: Chunk) -> list[tuple[int, pa.RecordBatch]]:
-        """Send what node number `emitter` emitted through the nodes behind it."""
         waiting: list[list[Chunk]] = [[] for _ in self.routes]
         self._send(emitter, chunk, waiting)
         for number in range(max(emitter + 1, self.steps_from), self.exits_from):
-            if number in self.kept:
-                run, held = self.kept[number]
+            if number in self.buffers:
+                run, buffer = self.buffers[number]
                 for chunk in waiting[number]:
-                    run.took(time.time(), 0.0, chunk.rows, 0)
-                    held.append(chunk.batch())
+                    run.count(time.time(), 0.0, chunk.rows, 0)
+                    buffer.append(chunk.batch())
                 continue
             step = self.steps[number - self.steps_from]
             for chunk in waiting[number]:
@@ -233,7 +228,7 @@ class Walker:
         left, ending = [], waiting[self.exits_from : self.taps_from]
         for number, (exit, chunks) in enumerate(zip(self.walk.exits, ending, strict=True)):
             if chunks:
-                batches = [conformed(chunk.batch(), exit.schema) for chunk in chunks]
+                batches = [conform(chunk.batch(), exit.schema) for chunk in chunks]
                 left.append((number, pa.concat_batches(batches) if len(batches) > 1 else batches[0]))
         for folding, chunks in zip(self.foldings, waiting[self.taps_from :], strict=True):
             for chunk in chunks:
@@ -242,14 +237,14 @@ class Walker:
 
     def _send(self, number: int, chunk: Chunk, waiting: list[list[Chunk]]) -> None:
         routes = self.routes[number]
-        hands = sum(route.dealt for route in routes)
-        share = len(routes) == 1 or shareable(chunk.schema)
+        hands = sum(route.round_robin for route in routes)
+        share = len(routes) == 1 or is_shareable(chunk.schema)
         turn = self.turns[number]
         seat = 0
         for route in routes:
-            part = chunk if share else chunk.apart()
-            if route.dealt:
-                part = part.dealt((seat - turn) % hands, hands)
+            part = chunk if share else chunk.without_values()
+            if route.round_robin:
+                part = part.every((seat - turn) % hands, hands)
                 seat += 1
             if part.rows:
                 waiting[route.to].append(part)
@@ -257,7 +252,7 @@ class Walker:
             self.turns[number] = (turn + chunk.rows) % hands
 
     def report(self, segment: str, batch: int, task: int) -> list[TaskRow]:
-        """Rows of the meter, for operators that processed records."""
+        """Return the meter's rows for operators that processed records."""
         rows: list[TaskRow] = []
         for run in self.metered():
             if run.rows_in:
@@ -276,10 +271,10 @@ class Walker:
                 run.runner.pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _next(run: Metered, results: Iterator[Chunk]) -> Chunk | None:
+def _next(run: MeteredRunner, results: Iterator[Chunk]) -> Chunk | None:
     begun, started = time.time(), cpu_seconds()
     chunk = next(results, None)
-    run.took(begun, cpu_seconds() - started, 0, 0 if chunk is None else chunk.rows)
+    run.count(begun, cpu_seconds() - started, 0, 0 if chunk is None else chunk.rows)
     return chunk
 
 
@@ -288,14 +283,14 @@ def _live(routes: Sequence[Route], code: int) -> tuple[Route, ...]:
 
 
 def batch_number() -> int:
-    """Number of the micro-batch of this task; -1 outside a streaming query."""
+    """Return the number of this task's micro-batch; -1 outside a streaming query."""
     context = TaskContext.get()
-    found = context.getLocalProperty("streaming.sql.batchId") if context is not None else None
-    return int(found) if found is not None else -1
+    number = context.getLocalProperty("streaming.sql.batchId") if context is not None else None
+    return int(number) if number is not None else -1
 
 
 def task_number() -> int:
-    """Number of this task among those of its stage in the batch; 0 outside Spark. A replay gives it the same records."""
+    """Return this task's number in its stage, also in a replay; 0 outside Spark."""
     context = TaskContext.get()
     return context.partitionId() if context is not None else 0
 
@@ -309,44 +304,46 @@ def _loaded(pickled: bytes) -> Walk:
 
 def stage_function(
     pickled: bytes,
-    carrier: Carrier,
+    paths: WorkerPaths,
     sink: Accumulator[list[TaskRow]],
     signals: Accumulator[list[SignalRow]] | None = None,
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Build the function for `mapInArrow`. pickled: a Walk; sink, signals: accumulators of the meter."""
+    """Build the function for `mapInArrow` of a pickled Walk; `sink` and `signals` are accumulators."""
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        tell = signals.add if signals is not None else None
-        return walked(_loaded(pickled), carrier, batch_number(), batches, sink.add, tell, task_number())
+        report_signals = signals.add if signals is not None else None
+        return run_walk(_loaded(pickled), paths, batch_number(), batches, sink.add, report_signals, task_number())
 
     return run
 
 
-def walked(
+def run_walk(
     walk: Walk,
-    carrier: Carrier,
+    paths: WorkerPaths,
     number: int,
     batches: Iterable[pa.RecordBatch],
     report: Callable[[list[TaskRow]], object],
-    tell: Callable[[list[SignalRow]], object] | None = None,
+    report_signals: Callable[[list[SignalRow]], object] | None = None,
     task: int = 0,
 ) -> Iterator[pa.RecordBatch]:
-    """Process the records of one task of batch `number`, in the schema of the walk; with several exits rows are `tagged`.
+    """Process one task of batch `number` and yield rows in the walk's schema.
 
-    report, tell: take counts and signals when the task is done. task: its number in the batch.
+    Args:
+        report: Receives the meter's rows at the end.
+        report_signals: Receives the signals' rows at the end.
     """
     freeze_imports()
     started, begun = cpu_seconds(), time.time()
     foldings = tuple(map(Folding, walk.taps))
-    left_out = LeftOut(carrier.left_out, number, walk.lead, task, attempt_of(TaskContext.get()))
-    walker = Walker(walk, carrier.code(number), carrier.tables, foldings, left_out)
-    leaving = Leaving(walk.exits, walk.ordered, task)
+    left_out = LeftOut(paths.left_out, number, walk.lead, task, attempt_of(TaskContext.get()))
+    walker = Walker(walk, paths.code(number), paths.tables, foldings, left_out)
+    leaving = ExitRows(walk.exits, walk.ordered, task)
     try:
         for batch in batches:
             if not batch.num_rows:
                 continue
             walker.lead.rows_in += batch.num_rows
-            for entry, records in entered(walk.entries, batch):
+            for entry, records in split_by_entry(walk.entries, batch):
                 for exit, result in walker.through(entry, records):
                     yield leaving(exit, result)
         for exit, result in walker.finish():
@@ -356,14 +353,14 @@ def walked(
         lead.busy = max(0.0, cpu_seconds() - started - sum(run.busy for run in walker.metered()))
         lead.first, lead.last = begun, time.time()
         report(walker.report(walk.segment, number, task))
-        if tell is not None and (told := [f for f in foldings if f.count]):
-            tell([(walk.segment, number, folding.tap.name, task, *folding.part) for folding in told])
+        if report_signals is not None and (counted := [f for f in foldings if f.count]):
+            report_signals([(walk.segment, number, folding.tap.name, task, *folding.part) for folding in counted])
     finally:
         walker.close()
 
 
-def entered(entries: Sequence[WalkEntry], batch: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """The records of `batch` by WalkEntry number, in that entry's columns; one task may read several entries in turn."""
+def split_by_entry(entries: Sequence[WalkEntry], batch: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """Split `batch` by entry, in that entry's columns. A task may read several entries in turn."""
     if len(entries) == 1:
         yield 0, batch.select(list(entries[0].columns))
         return

@@ -1,4 +1,4 @@
-"""The rows in which records leave a walk: of several exits in one stream, numbered where an operator needs their order."""
+"""The rows in which records leave a walk: tagged with their exit, and numbered if order matters."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,24 +6,24 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
+# Column with the number of a record's exit, in a chain with several exits.
 EXIT = "_exit"
-"""Column with the number of the exit of a record, in a region with several exits."""
+# Column with a record's position in its micro-batch: its task, then its place in the task.
 ORDER = "_order"
-"""Column with the place of a record in its micro-batch, where that is needed: its task, then its place in the task."""
-TASK = 1 << 40
-"""Records of one task that places tell apart, at most."""
+# Positions reserved for the records of one task.
+MAX_TASK_RECORDS = 1 << 40
 
 
 @dataclass(frozen=True, slots=True)
 class Exit:
-    """Where records leave: to a sink, a durable edge, a keyed operator, or native columns before one of these."""
+    """An exit of records: a sink, a durable edge, a keyed operator, or native columns."""
 
     name: str
     schema: pa.Schema
 
 
-def leaving_schema(exits: Sequence[Exit], ordered: bool) -> pa.Schema:
-    """Of the rows that leave a walk. Without an exit there are none, and a column only because Spark needs one."""
+def exit_schema(exits: Sequence[Exit], ordered: bool) -> pa.Schema:
+    """Return the schema of a walk's output rows; Spark needs a column even without exits."""
     match exits:
         case []:
             schema = pa.schema([pa.field(EXIT, pa.int32())])
@@ -34,16 +34,16 @@ def leaving_schema(exits: Sequence[Exit], ordered: bool) -> pa.Schema:
     return schema.append(pa.field(ORDER, pa.int64())) if ordered else schema
 
 
-class Leaving:
-    """Turns what leaves a walk by its exits into rows of its schema. task: number of this task in the micro-batch."""
+class ExitRows:
+    """Converts records at the exits of task number `task` into output rows."""
 
     def __init__(self, exits: Sequence[Exit], ordered: bool, task: int) -> None:
         self._tagged = tagged_schema(exits) if len(exits) > 1 else None
         self._ordered = ordered
-        self._place = task * TASK
+        self._place = task * MAX_TASK_RECORDS
 
     def __call__(self, exit: int, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """`batch`, which leaves by exit number `exit`, as rows."""
+        """Return `batch`, which leaves by exit number `exit`, as rows."""
         rows = batch if self._tagged is None else _tagged(exit, batch, self._tagged)
         if self._ordered:
             rows = rows.append_column(ORDER, pa.array(np.arange(self._place, self._place + rows.num_rows)))
@@ -52,14 +52,13 @@ class Leaving:
 
 
 def tagged_schema(exits: Sequence[Exit]) -> pa.Schema:
-    """Schema for rows of several exits in one stream: the exit number, and a struct per exit, one of them filled."""
+    """Return the schema of several exits: the exit's number and a struct per exit, one filled."""
     return pa.schema(
         [pa.field(EXIT, pa.int32()), *(pa.field(f"_{n}", pa.struct(list(exit.schema))) for n, exit in enumerate(exits))]
     )
 
 
 def _tagged(exit: int, batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """`batch` as rows of `tagged_schema`."""
     rows = batch.num_rows
     columns: list[pa.Array] = [pa.repeat(pa.scalar(exit, pa.int32()), rows)]
     for number in range(len(schema) - 1):
