@@ -17,7 +17,7 @@ from _cluster import word_count
 from _common import Report, main, progress
 from campaign.patching import patched
 
-from elastream.clouds.local.closed import Secrets
+from elastream.clouds.local.authentication import Secrets
 from elastream.loads import constant
 
 ROUNDS, BATCHES, QUICK_BATCHES = 5, 20, 4

@@ -74,10 +74,10 @@ class Starter:
         if "archive" not in has:
             archive.archive_for = lambda java: None
         if "weights" not in has:
-            hosts.FIRST_WEIGHT = hosts.NEXT_WEIGHT = 0.1
+            hosts.FIRST_START_WEIGHT = hosts.NEXT_START_WEIGHT = 0.1
         self.provider = Local(HOST, max_hosts=8).open(folder)
         assert isinstance(self.provider, LocalHosts)
-        reach = self.provider.terms.reach
+        reach = self.provider.terms.endpoint
         assert reach is not None
         settings = session.settings_for(
             driver_address=reach.driver_address,
@@ -216,7 +216,7 @@ def longest_batches(windows: int, weights: Sequence[float]) -> list[Window]:
         plant = bench.plant
         bench.steady(25)
         for number in range(windows):
-            hosts.FIRST_WEIGHT = weight = weights[number % len(weights)]
+            hosts.FIRST_START_WEIGHT = weight = weights[number % len(weights)]
             names = [f"n{number}{each}" for each in range(AT_ONCE)]
             began = time.time()
             for name in names:
@@ -247,7 +247,7 @@ def measure(arguments: argparse.Namespace) -> Report:
     report.environment["hosts"] = f"{HOST.cores:g} core each; {LOAD} lines/s on one of them while three start"
     if arguments.part != "batches":
         measure_starts(report, arguments)
-    weights = arguments.first_weight or [hosts.FIRST_WEIGHT]
+    weights = arguments.first_weight or [hosts.FIRST_START_WEIGHT]
     windows = longest_batches(arguments.windows or (1 if arguments.quick else 5), weights)
     for weight in weights:
         alike = [each for each in windows if each.weight == weight]

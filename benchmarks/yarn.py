@@ -27,7 +27,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from elastream import Autopilot, HostType
 from elastream.clouds import Yarn
-from elastream.clouds.executors import heap_and_rest
+from elastream.clouds.executors import memory_settings
 from elastream.clouds.local.java import cache_folder
 from elastream.core.hosts import HostState
 from elastream.spark.attach import AttachedPlant
@@ -59,7 +59,7 @@ def on_yarn() -> Iterator[tuple[Any, Yarn, Path]]:
         with yarn(root / "cluster") as cluster:
             settings = {
                 **YARN_HERE,
-                **heap_and_rest(KIND),
+                **memory_settings(KIND),
                 "spark.yarn.stagingDir": cluster.staging,
                 "spark.executor.instances": str(FIRST),
                 "spark.sql.shuffle.partitions": str(STATES),

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from elastream.core.metrics import PLANTS, Metric, Promise, Rows
 from elastream.dataflow.operators import Kind
-from elastream.observability.metrics import EXPORTED, metric_name
+from elastream.observability.metrics import EXPORTED_ROWS, metric_name
 
 INTRODUCTION = """\
 # Metrics
@@ -32,7 +32,8 @@ def page() -> Iterator[str]:
         items = tuple(measurements(metric))
         first = same_as.setdefault(items, metric)
         yield from items if first is metric else (f"Measured as [`{first}`](#{first}).",)
-        if exported := [f"`{metric_name(r, metric)}`" for r in EXPORTED if any(r is each for each, _ in metric.promises)]:
+        rows = [each for each in EXPORTED_ROWS if any(each is row for row, _ in metric.promises)]
+        if exported := [f"`{metric_name(each, metric)}`" for each in rows]:
             yield f"\nPrometheus: {', '.join(exported)}"
 
 

@@ -293,23 +293,23 @@ def _said_before_written() -> Sequence[tuple[Any, str, Any]]:
     def become(self: ArbiterNode, state: Any, keys: Mapping[str, str]) -> None:
         self._state, self._keys = state, {name: key for name, key in keys.items() if name in state.applications}
 
-    return [(ArbiterNode, "_become", become)]
+    return [(ArbiterNode, "_commit", become)]
 
 
 def _order_unwritten() -> Sequence[tuple[Any, str, Any]]:
     def become(self: RegionNode, state: Any) -> None:
         self.state = state
 
-    return [(RegionNode, "_become", become)]
+    return [(RegionNode, "_commit", become)]
 
 
 def _old_claims() -> Sequence[tuple[Any, str, Any]]:
-    hear = arbiter._hear_application
+    hear = arbiter._apply_claim
 
     def believe(ledger: Any, claim: Any) -> bool:
         return hear(ledger, replace(claim, number=ledger.members[claim.application].number + 1, seen=10**9))
 
-    return [(arbiter, "_hear_application", believe), *_unlocked_machines()]
+    return [(arbiter, "_apply_claim", believe), *_unlocked_machines()]
 
 
 def _unlocked_machines() -> Sequence[tuple[Any, str, Any]]:

@@ -15,7 +15,7 @@ from typing import Any
 from campaign.errors import raised
 from campaign.history import Commit, History, content_of, row_of
 from elastream.clouds.local.cluster import LocalCluster
-from elastream.clouds.provider import HostStatus, Measured, Phase, RunState, Terms
+from elastream.clouds.provider import HostStatus, HostUsage, Phase, ProviderOffer, RunState
 from elastream.core.hosts import Billing, HostType
 
 EPOCH = 1_700_000_000.0
@@ -62,7 +62,7 @@ class Cloud:
 
     def __init__(self, name: str, types: tuple[HostType, ...], now: Callable[[], float], max_hosts: int) -> None:
         self.name, self._now = name, now
-        self.terms = Terms(types, max_hosts, patience=60.0)
+        self.terms = ProviderOffer(types, max_hosts, patience=60.0)
         self.machines: dict[str, Machine] = {}
         self.room: float = math.inf
         self.slow = 1.0
@@ -94,8 +94,8 @@ class Cloud:
             for name, each in self.machines.items()
         }
 
-    def measure(self) -> Mapping[str, Measured]:
-        return {name: Measured(each.seconds, 100.0) for name, each in self.machines.items() if each.up}
+    def measure(self) -> Mapping[str, HostUsage]:
+        return {name: HostUsage(each.seconds, 100.0) for name, each in self.machines.items() if each.up}
 
     def report(self, state: RunState) -> None:
         """Nothing."""
@@ -133,7 +133,7 @@ class Cluster:
     java_options = driver_options = ()
     confinement, link_rate = "as on paper", math.nan
     url, driver_address, executor_memory_mb = "spark://paper:7077", "paper", 667
-    refusal = staticmethod(LocalCluster.refusal)
+    name_problem = staticmethod(LocalCluster.name_problem)
     secrets = SimpleNamespace(session_settings={}, shared="")
 
     def __init__(self, name: str, types: tuple[HostType, ...], now: Callable[[], float]) -> None:
@@ -190,8 +190,8 @@ class Cluster:
     def archive_classes(self) -> None:
         """Nothing."""
 
-    def measure(self) -> Mapping[str, Measured]:
-        return {name: Measured(each.seconds, 100.0) for name, each in self.machines.items() if each.up}
+    def measure(self) -> Mapping[str, HostUsage]:
+        return {name: HostUsage(each.seconds, 100.0) for name, each in self.machines.items() if each.up}
 
     def close(self) -> None:
         self.machines.clear()

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from campaign.disk import Killed
 from campaign.errors import raised
 from campaign.history import Call, History
-from elastream.clouds.provider import HostStatus, Measured, Provider, RunState, Terms
+from elastream.clouds.provider import HostStatus, HostUsage, Provider, ProviderOffer, RunState
 from elastream.core.hosts import HostType
 from elastream.errors import CloudError
 
@@ -79,7 +79,7 @@ class Process:
         self.dies, self.room = "", math.inf
         self.calls_die = ""
         self.call_errors: list[str] = []
-        self.measures: Mapping[str, Measured] | None = None
+        self.measures: Mapping[str, HostUsage] | None = None
         self.stale_until = self.absurd_until = -math.inf
         self.absurd = "nan"
         self.lost_until = self.unanswered_until = self.doubled_until = -math.inf
@@ -103,7 +103,7 @@ class FaultyProvider:
         self.provider, self._process = provider, process
 
     @property
-    def terms(self) -> Terms:
+    def terms(self) -> ProviderOffer:
         return self.provider.terms
 
     def lease(self, hosts: Mapping[str, HostType]) -> None:
@@ -117,7 +117,7 @@ class FaultyProvider:
         self._process.works()
         return self.provider.hosts()
 
-    def measure(self) -> Mapping[str, Measured]:
+    def measure(self) -> Mapping[str, HostUsage]:
         process = self._process
         process.works()
         found = self.provider.measure()

@@ -34,9 +34,8 @@ from elastream.core.alarm import Alarms
 from elastream.errors import CloudError, ElastreamError, EnvironmentProblem, InputError
 from elastream.policies.e2df.regions import RegionRules
 from elastream.pool.arbiter import ArbiterNode, Entitlement, UnknownMember
-from elastream.pool.region import RegionNode
-from elastream.pool.region_link import follow
-from elastream.pool.state_log import StateLog, steady
+from elastream.pool.region import RegionNode, follow
+from elastream.pool.state_log import StateLog, steady_clock
 from elastream.recording.lease_log import LeaseLog
 from elastream.recording.lines import JournalProblem
 from elastream.recording.manifest import held
@@ -241,7 +240,7 @@ class World:
         log = StateLog(self.folder / "arbiter" / "journal", "arbiter")
         try:
             offer = Offer(f"paper {self.folder}", tuple(TYPES.values()), MAX_HOSTS)
-            self.arbiter = ArbiterNode(offer, RULES, log, steady(self.wall, self.now), regions=REGIONS, period=0.5)
+            self.arbiter = ArbiterNode(offer, RULES, log, steady_clock(self.wall, self.now), regions=REGIONS, period=0.5)
             while True:
                 strand.sleep(self.time + BEAT)
                 self.processes["arbiter"].works()
@@ -263,7 +262,7 @@ class World:
                 return False
 
             link: Any = RegionLine(self, process)
-            follow(node, link, 5.0, stopped=stopped, clock=steady(self.wall, self.now))
+            follow(node, link, 5.0, stopped=stopped, clock=steady_clock(self.wall, self.now))
         finally:
             log.close()
 

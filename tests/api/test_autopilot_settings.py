@@ -5,9 +5,9 @@ from types import SimpleNamespace
 import pytest
 
 from elastream.api.autopilot import Autopilot
-from elastream.clouds.executors import GrantedExecutors
+from elastream.clouds.executors import ExecutorProvider
 from elastream.clouds.local.local import Local
-from elastream.clouds.provider import Terms
+from elastream.clouds.provider import ProviderOffer
 from elastream.core.hosts import PriceList
 from elastream.dataflow.endpoints import kafka
 from elastream.errors import ElastreamError
@@ -53,7 +53,7 @@ BY_CORE = PriceList(core_hour=3600.0)
         (Autopilot(SESSION), None, 0.0),
         (Autopilot(SESSION, prices=BY_CORE), None, 2.0),
         (Autopilot(SESSION, prices=BY_CORE), FakeProvider(), 2.0),
-        (Autopilot(SESSION), GrantedExecutors(Terms((SMALL,), 10), FakeSession()), SMALL.price),
+        (Autopilot(SESSION), ExecutorProvider(ProviderOffer((SMALL,), 10), FakeSession()), SMALL.price),
         (Autopilot(SESSION, host_type=SMALL), None, SMALL.price),
     ],
     ids=["no price", "a price list", "beside hosts of another cloud", "of the cloud that is leased of", "declared"],

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from elastream.clouds.local import archive as module
-from elastream.clouds.local.archive import RECORDED, ClassArchive, Classes, archive_for, merged, options_for
+from elastream.clouds.local.archive import RECORDED, ClassArchive, Classes, archive_for, merge_lists, options_for
 from elastream.clouds.local.java import class_path, find_java, linked_home, spark_home, version_of
 
 
@@ -148,7 +148,7 @@ def test_recorded_lists_are_joined_without_what_was_being_written(tmp_path):
     first, second = tmp_path / "1", tmp_path / "2"
     first.write_text("# NOTE\njava/lang/Object\n@lambda-proxy a b\nunder/wa")
     second.write_text("java/lang/Object id: 0\nown/Loader id: 7 super: 0 source: /some.jar\nother/One\n")
-    assert merged([first, second, tmp_path / "gone"]) == ["java/lang/Object", "@lambda-proxy a b", "other/One"]
+    assert merge_lists([first, second, tmp_path / "gone"]) == ["java/lang/Object", "@lambda-proxy a b", "other/One"]
 
 
 def test_a_folder_that_java_could_not_be_told_of_is_done_without_an_archive(tmp_path):

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from elastream.clouds.local.confinement import TAG
-from elastream.clouds.local.forks import ALIKE
+from elastream.clouds.local.forks import REQUIRED_ENVIRONMENT
 from support.waiting import wait_until
 
 SLOW = """
 import os, sys
-from elastream.clouds.local.forks import taken_over
+from elastream.clouds.local.forks import run_in_fork
 
 def preload():
     with open(os.environ["LOADED"], "a") as file:
@@ -26,7 +26,7 @@ def run():
     print(said)
     sys.exit(int(os.environ.get("ENDS", "0")))
 
-if __name__ == "__main__" and not taken_over("slow"):
+if __name__ == "__main__" and not run_in_fork("slow"):
     print("loads for itself")
 """
 
@@ -37,12 +37,12 @@ class Cluster:
     def __init__(self, folder: Path) -> None:
         self.folder, self.run = folder, secrets.token_hex(4)
         (folder / "slow.py").write_text(SLOW)
-        self.environment = {**os.environ, **ALIKE, "LOADED": str(folder / "loaded"), "MINE": "?"}
+        self.environment = {**os.environ, **REQUIRED_ENVIRONMENT, "LOADED": str(folder / "loaded"), "MINE": "?"}
         # No empty entry: that would be the folder that a process was started in, and each host has its own.
         path = [str(folder), *filter(None, [self.environment.get("PYTHONPATH")])]
         self.environment["PYTHONPATH"] = os.pathsep.join(path)
         self.server = subprocess.Popen(
-            [sys.executable, "-m", "elastream.clouds.local.forks", self.run], env={**os.environ, **ALIKE}
+            [sys.executable, "-m", "elastream.clouds.local.forks", self.run], env={**os.environ, **REQUIRED_ENVIRONMENT}
         )
         wait_until(lambda: f"@elastream-forks-{self.run}" in Path("/proc/net/unix").read_text())
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastream.clouds.executors import HELD, KEPT, GrantedExecutors
-from elastream.clouds.provider import EDGES, UNLIMITED, ClusterWord, Phase, Terms
+from elastream.clouds.executors import LOSS_REPORT_TIMEOUT_S, RECORD_FILE, ExecutorProvider
+from elastream.clouds.provider import EDGES, UNLIMITED, PendingReason, Phase, ProviderOffer
 from elastream.core.hosts import HostType
 from elastream.errors import CloudError
 from support.fake_session import FakeSession
@@ -16,7 +16,7 @@ TYPE = HostType("executor", cores=2, slots=2, price=0.3)
 
 
 def granted(session, folder=None, **given):
-    return GrantedExecutors(Terms((TYPE,), 20), session, **{"allowed": 0, "folder": folder, **given})
+    return ExecutorProvider(ProviderOffer((TYPE,), 20), session, **{"allowed": 0, "folder": folder, **given})
 
 
 def phases(provider):
@@ -25,7 +25,7 @@ def phases(provider):
 
 class TestWaiting:
     def test_a_pending_request_says_what_the_cluster_says_and_that_it_is_refused_for_now(self):
-        session = FakeSession(says=ClusterWord("queue 'etl' is full", refused=True))
+        session = FakeSession(says=PendingReason("queue 'etl' is full", refused=True))
         provider = granted(session)
         provider.lease({"h1": TYPE})
         status = provider.hosts()["h1"]
@@ -42,7 +42,7 @@ class TestWaiting:
         assert set(provider.hosts()) == {"h2"}
 
     def test_what_is_never_granted_is_gone_with_the_reason_and_no_longer_asked_for(self):
-        session = FakeSession(says=ClusterWord("namespace 'etl' does not exist", refused=True, never=True))
+        session = FakeSession(says=PendingReason("namespace 'etl' does not exist", refused=True, never=True))
         provider = granted(session)
         provider.lease({"h1": TYPE})
         status = provider.hosts()["h1"]
@@ -50,11 +50,11 @@ class TestWaiting:
         assert session.totals == [1, 0]
 
     def test_what_is_granted_and_has_not_registered_starts_and_never_waits_again(self):
-        session = FakeSession(says=ClusterWord(starting=1))
+        session = FakeSession(says=PendingReason(starting=1))
         provider = granted(session)
         provider.lease({"h1": TYPE, "h2": TYPE})
         assert phases(provider) == {"h1": Phase.STARTING, "h2": Phase.REQUESTED}
-        session.says = ClusterWord("no room")
+        session.says = PendingReason("no room")
         assert phases(provider)["h1"] is Phase.STARTING
 
     def test_hosts_that_are_leased_before_there_is_a_session_are_requested_once_it_is_open(self):
@@ -138,7 +138,7 @@ class TestLost:
             session.there[executor] = ("10.2.0.7", 2, 0, False)
             provider.hosts()
         assert session.killed == ["2"]
-        now[0] += HELD
+        now[0] += LOSS_REPORT_TIMEOUT_S
         provider.hosts()
         assert session.killed == ["2", "3", "4"]
 
@@ -147,7 +147,7 @@ class TestLost:
         provider = granted(session, allowed=UNLIMITED)
         provider.adopt("h1", "0", TYPE)
         provider.release(["h1"])
-        provider.beside(1)  # a host of another provider starts
+        provider.count_others(1)  # a host of another provider starts
         assert session.totals[-1] == 1
         del session.there["0"]
         provider.hosts()
@@ -164,7 +164,7 @@ class TestLost:
 
     def test_an_executor_on_another_machine_is_refused_where_folders_are_local(self):
         session = FakeSession(obliging=1)
-        provider = granted(session, alone=True, elsewhere=lambda address: f"{address} is elsewhere")
+        provider = granted(session, alone=True, unusable_reason=lambda address: f"{address} is elsewhere")
         provider.lease({"h1": TYPE})
         status = provider.hosts()["h1"]
         assert (status.phase, status.reason) == (Phase.GONE, "10.2.0.101 is elsewhere")
@@ -175,7 +175,7 @@ class TestLost:
 class TestClosing:
     def test_what_was_leased_is_given_back_and_what_was_found_stays(self):
         session = FakeSession({"0": ("10.2.0.1", 2, 0, False)}, obliging=5)
-        provider = granted(session, allowed=1, ends=True)
+        provider = granted(session, allowed=1, ends_with_provider=True)
         provider.adopt("h1", "0", TYPE)
         provider.lease({"h2": TYPE})
         provider.hosts()
@@ -185,7 +185,7 @@ class TestClosing:
 
     def test_a_session_that_could_have_all_of_the_cluster_keeps_what_remains(self):
         session = FakeSession({"0": ("10.2.0.1", 2, 0, False), "1": ("10.2.0.2", 2, 0, False)}, obliging=5)
-        provider = granted(session, allowed=UNLIMITED, ends=True)
+        provider = granted(session, allowed=UNLIMITED, ends_with_provider=True)
         provider.adopt("h1", "0", TYPE)
         provider.lease({"h2": TYPE})
         assert provider.hosts()["h2"].executor == "1"
@@ -238,7 +238,7 @@ class TestRestart:
         "text", ["", "{", "[]", '{"application": "app-1"}', json.dumps({"application": "app-1", "hosts": 3})]
     )
     def test_a_damaged_file_is_a_warning(self, text, tmp_path, caplog):
-        (tmp_path / KEPT).write_text(text)
+        (tmp_path / RECORD_FILE).write_text(text)
         assert granted(FakeSession(), tmp_path).hosts() == {}
         assert "cannot be read" in caplog.text
 

@@ -6,7 +6,7 @@ import math
 import pytest
 
 from elastream.clouds.host_directory import HostDirectory
-from elastream.clouds.provider import HostStatus, Measured, Phase
+from elastream.clouds.provider import HostStatus, HostUsage, Phase
 from elastream.core.hosts import HostType
 from elastream.errors import CloudError, ElastreamError, InputError
 
@@ -39,7 +39,7 @@ def test_its_status_says_how_a_host_is(tmp_path):
     directory.lease({"h1": SMALL})
     (tmp_path / "h1.status.json").write_text(json.dumps({"up": False, "cpu": 0.4, "replicas": 2}))
     assert directory.hosts() == {"h1": HostStatus("small", Phase.STARTING)}
-    assert directory.measure() == {"h1": Measured(cpu=0.4, replicas=2)}
+    assert directory.measure() == {"h1": HostUsage(cpu=0.4, replicas=2)}
 
 
 @pytest.mark.parametrize("damage", ["{", "[]", '{"cpu": "much"}'])

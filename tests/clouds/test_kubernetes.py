@@ -5,7 +5,7 @@ import pytest
 from conformance.provider_suite import ProviderCase, provider_suite
 from elastream import HostType
 from elastream.clouds import Kubernetes
-from elastream.clouds.executors import heap_and_rest
+from elastream.clouds.executors import memory_settings
 from elastream.clouds.provider import ExistingSession, Phase
 from elastream.core.event import Reason, RunEvent
 from elastream.errors import CloudError, EnvironmentProblem
@@ -89,7 +89,7 @@ class TestReal:
         with kubernetes(tmp_path / "cluster") as cluster:
             one = {
                 **cluster.settings,
-                **heap_and_rest(LEAST),
+                **memory_settings(LEAST),
                 "spark.executor.instances": "1",
                 "spark.kubernetes.container.image": "tests",
                 "spark.kubernetes.executor.request.cores": "100m",

@@ -16,7 +16,7 @@ import pytest
 from elastream.clouds.local import java
 from elastream.clouds.local.cluster import LocalCluster, executor_memory
 from elastream.clouds.local.confinement import tagged
-from elastream.clouds.local.java import LONGEST_FOLDER, find_java, temporary_folder
+from elastream.clouds.local.java import MAX_TEMPORARY_PATH, find_java, temporary_folder
 from elastream.clouds.local.local import HOST_TYPES, Local
 from elastream.clouds.local.network import Link
 from elastream.core.hosts import HostType
@@ -342,8 +342,8 @@ def test_temporary_folders_leave_socket_paths_short_enough_for_linux(monkeypatch
     monkeypatch.setattr(tempfile, "tempdir", str(long))
     assert temporary_folder(name) == short / name
     monkeypatch.setattr(tempfile, "tempdir", None)
-    with tempfile.TemporaryDirectory(prefix="s" * (LONGEST_FOLDER - len("/tmp/") - 8), dir=short) as longest:
-        assert len(longest) == LONGEST_FOLDER
+    with tempfile.TemporaryDirectory(prefix="s" * (MAX_TEMPORARY_PATH - len("/tmp/") - 8), dir=short) as longest:
+        assert len(longest) == MAX_TEMPORARY_PATH
         with socket.socket(socket.AF_UNIX) as listening:
             listening.bind(f"{longest}/.{uuid.uuid4()}.sock")
     monkeypatch.setattr(tempfile, "tempdir", str(long))

@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from elastream.clouds.local import hosts as module
-from elastream.clouds.local.closed import Secrets
+from elastream.clouds.local.authentication import Secrets
 from elastream.clouds.local.cluster import LocalCluster
 from elastream.clouds.local.hosts import LocalHosts
-from elastream.clouds.provider import Measured, Phase, RunState
+from elastream.clouds.provider import HostUsage, Phase, RunState
 from elastream.core.hosts import HostType
 from elastream.errors import CloudError, EnvironmentProblem
 from support.fake_clock import FakeClock
@@ -35,7 +35,7 @@ class FakeCluster:
     url, driver_address, executor_memory_mb = "spark://127.0.1.1:7077", "127.0.1.1", 667
     secrets = Secrets(None)
     confinement, link_rate = "each host is held to its cores", float("nan")
-    refusal = staticmethod(LocalCluster.refusal)
+    name_problem = staticmethod(LocalCluster.name_problem)
 
     def status(self):
         return {name: dict(state) for name, state in self.states.items()}
@@ -73,7 +73,7 @@ class FakeCluster:
         self.archived += 1
 
     def measure(self):
-        return {name: Measured(1.0, 100.0) for name in ["somebody else's", *self.states]}
+        return {name: HostUsage(1.0, 100.0) for name in ["somebody else's", *self.states]}
 
 
 @pytest.fixture
@@ -108,7 +108,7 @@ def test_two_hosts_start_at_a_time_for_each_core_in_the_order_of_their_requests(
 def test_a_host_that_never_reports_holds_the_next_one_up_for_a_while_only(hosts, clock, monkeypatch):
     monkeypatch.setattr(module.os, "sched_getaffinity", lambda pid: {0})
     hosts.lease({"h1": SMALL, "h2": SMALL, "h3": SMALL})
-    clock.advance(module.STARTING_FOR - 1)
+    clock.advance(module.START_TIMEOUT_S - 1)
     assert phases(hosts)["h3"] == "requested"
     clock.advance(1)
     assert phases(hosts)["h3"] == "up"
@@ -120,7 +120,7 @@ def test_hosts_that_start_weigh_less_than_those_at_work_and_the_first_of_them_mo
     first = cluster.weights["h1"]
     hosts.report(RunState(ready=frozenset({"h1"})))
     assert (cluster.weights["h1"], cluster.weights["h2"]) == (1.0, first)
-    clock.advance(module.STARTING_FOR)
+    clock.advance(module.START_TIMEOUT_S)
     hosts.hosts()
     assert cluster.weights == {"h1": 1.0, "h2": 1.0, "h3": 1.0}
 
@@ -159,7 +159,7 @@ def test_a_settled_host_is_held_to_its_cores_once(hosts, cluster):
 
 def test_only_hosts_that_were_leased_are_measured(hosts):
     hosts.lease({"h1": SMALL})
-    assert dict(hosts.measure()) == {"h1": Measured(1.0, 100.0)}
+    assert dict(hosts.measure()) == {"h1": HostUsage(1.0, 100.0)}
 
 
 def test_a_type_of_another_region_is_refused(hosts):

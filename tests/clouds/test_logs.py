@@ -3,7 +3,7 @@
 from pathlib import Path
 from urllib.parse import unquote, urlparse
 
-from elastream.clouds.local.closed import quiet_executors
+from elastream.clouds.local.authentication import quiet_executors
 
 
 def test_executors_write_warnings_only_wherever_the_folder_is(tmp_path):

@@ -315,7 +315,7 @@ def test_the_bill_is_shared_and_every_member_hears_its_part(world):
     world.beats(2)
     world.time.now += 25.0
     a.beat()
-    assert a.member.owed() == pytest.approx(2.0)
+    assert a.member.amount_due() == pytest.approx(2.0)
     assert world.node.bill() == pytest.approx({"a": 2.0})
 
 
@@ -370,7 +370,7 @@ class TestRefusals:
 
     def test_the_key_of_another_application(self, world):
         a, b = world.join("a"), world.join("b")
-        a.member._client._place = b.member._client._place
+        a.member._client._path = b.member._client._path
         with pytest.raises(ElastreamError, match="'b'"):
             a.member._client.leave()
         assert "b" in world.node.state.applications

@@ -16,12 +16,12 @@ from fastapi.testclient import TestClient
 
 import elastream
 from conformance.provider_suite import Made, ProviderCase, provider_suite
-from elastream.clouds.executors import GrantedExecutors
+from elastream.clouds.executors import ExecutorProvider
 from elastream.clouds.host_directory import HostDirectory
 from elastream.clouds.local.hosts import LocalHosts
 from elastream.clouds.local.local import Local
 from elastream.clouds.pool import Membership, Pool, PoolHosts
-from elastream.clouds.provider import RunState, Terms
+from elastream.clouds.provider import ProviderOffer, RunState
 from elastream.core.hosts import HostType
 from elastream.pool.arbiter import ArbiterNode
 from elastream.pool.service import arbiter_service
@@ -65,8 +65,8 @@ def granted_executors(folder: Path) -> Iterator[Made]:
         session.obliging = -1 if full else 100  # none comes, but those that are given back go
         session.oblige()
 
-    terms = Terms((SMALL,), 10)
-    provider = GrantedExecutors(terms, session, allowed=0, folder=folder)
+    terms = ProviderOffer((SMALL,), 10)
+    provider = ExecutorProvider(terms, session, allowed=0, folder=folder)
 
     def kill(host: str) -> None:
         del session.there[provider.hosts()[host].executor]
@@ -78,7 +78,7 @@ def granted_executors(folder: Path) -> Iterator[Made]:
         kill,
         fill,
         lambda: len(session.there),
-        reopen=lambda: GrantedExecutors(terms, session, allowed=0, folder=folder),
+        reopen=lambda: ExecutorProvider(terms, session, allowed=0, folder=folder),
     )
 
 

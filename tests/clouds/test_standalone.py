@@ -61,7 +61,7 @@ class TestSaid:
             Standalone("spark://h:7077").open(tmp_path, session=ExistingSession("yarn", 600, 1))
 
     def test_a_session_with_executors_of_another_shape_is_refused(self, tmp_path):
-        session = ExistingSession("spark://h:7077", 600, 1, granting=object())
+        session = ExistingSession("spark://h:7077", 600, 1, allocator=object())
         with pytest.raises(CloudError, match=r"run 1 tasks at a time, and host type 'executor' says 2"):
             Standalone("spark://h:7077", cores=2).open(tmp_path, session=session)
 

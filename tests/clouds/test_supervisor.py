@@ -12,8 +12,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from elastream.clouds.local.cluster import SupervisorConnection
 from elastream.clouds.local.confinement import TAG, CgroupV2, tagged
-from elastream.clouds.local.supervision import Connection
 from elastream.clouds.local.supervisor import Supervisor
 from elastream.errors import EnvironmentProblem
 from support.fake_clock import FakeClock
@@ -49,11 +49,12 @@ class Supervised:
     """A supervisor under test."""
 
     def __init__(self, folder: Path) -> None:
-        self.run, self.folder, self.connection = secrets.token_hex(4), folder, Connection(folder / "supervisor.log")
+        self.run, self.folder = secrets.token_hex(4), folder
+        self.connection = SupervisorConnection(folder / "supervisor.log")
         self.about = self.ask("open", run=self.run, number=1, link=None)
 
-    def ask(self, wanted: str, **arguments):
-        return self.connection.ask(wanted, **arguments)
+    def ask(self, method: str, /, **arguments):
+        return self.connection.ask(method, **arguments)
 
     def spawn(self, name: str, program: str, scratch: tuple[Path, ...] = (), **environment: str) -> None:
         self.ask(
@@ -247,11 +248,11 @@ def test_what_processes_hold_is_read_again_once_that_takes_next_to_nothing(monke
     times = SimpleNamespace(monotonic=clock.now, thread_time=lambda: spent[0])
     monkeypatch.setattr("elastream.clouds.local.supervisor.megabytes", megabytes)
     monkeypatch.setattr("elastream.clouds.local.supervisor.time", times)
-    assert supervisor.held({1, 2}) == supervisor.held({1, 2}) == {1: 100.0, 2: 200.0}
+    assert supervisor.memory_of({1, 2}) == supervisor.memory_of({1, 2}) == {1: 100.0, 2: 200.0}
     clock.advance(2.9)
-    assert supervisor.held({1, 3}) == {1: 100.0, 3: 300.0}, "one is new, and one is gone"
+    assert supervisor.memory_of({1, 3}) == {1: 100.0, 3: 300.0}, "one is new, and one is gone"
     clock.advance(0.2)
-    assert supervisor.held({1, 3}) == {1: 400.0, 3: 500.0}
+    assert supervisor.memory_of({1, 3}) == {1: 400.0, 3: 500.0}
     assert reads == [1, 2, 3, 1, 3]
 
 

@@ -7,7 +7,7 @@ import pytest
 from conformance.provider_suite import ProviderCase, provider_suite
 from elastream import HostType
 from elastream.clouds import Yarn
-from elastream.clouds.executors import heap_and_rest
+from elastream.clouds.executors import memory_settings
 from elastream.clouds.provider import ExistingSession
 from elastream.clouds.yarn import resource_managers
 from elastream.core.hosts import HostState
@@ -84,7 +84,7 @@ class TestSaid:
             Yarn().open(tmp_path, session=ExistingSession("spark://h:7077", 600, 1))
 
     def test_a_container_is_as_large_as_its_type_says(self):
-        assert heap_and_rest(HostType("x", cores=1, memory=1048.576)) == {"spark.executor.memoryOverhead": "300m"}
+        assert memory_settings(HostType("x", cores=1, memory=1048.576)) == {"spark.executor.memoryOverhead": "300m"}
 
 
 def test_a_run_on_a_resource_manager_that_does_not_answer_ends_with_a_sentence(tmp_path):
@@ -112,7 +112,7 @@ class TestYarn(provider_suite(ProviderCase("yarn", conforming(cloud_of, yarn, ro
 class TestReal:
     def test_a_users_query_grows_loses_a_container_and_shrinks_without_a_restart(self, tmp_path):
         with yarn(tmp_path / "cluster") as cluster:
-            one = {**cloud_of(cluster).settings, **heap_and_rest(LEAST), "spark.executor.instances": "1"}
+            one = {**cloud_of(cluster).settings, **memory_settings(LEAST), "spark.executor.instances": "1"}
             with users_session("yarn", tmp_path / "session", LEAST, one, packaged=True) as spark:
                 grows_loses_and_shrinks(spark, cloud_of(cluster), tmp_path)
 

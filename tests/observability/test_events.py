@@ -17,7 +17,7 @@ from elastream.core.scaling import ScalingRules
 from elastream.core.task_id import TaskId
 from elastream.core.wording import at_most
 from elastream.errors import EnvironmentProblem
-from elastream.observability.events import REPEATED, EventBook, EventLog
+from elastream.observability.events import REPEAT_INTERVAL_S, EventBook, EventLog
 from elastream.policies.common.reach import HALF_HELP, NO_HELP
 from support.fake_plant import FakePlant
 
@@ -160,7 +160,7 @@ def test_what_repeats_is_counted_and_sent_again_after_a_while():
 
     assert len(limited(0.0, "h5")) == 1
     assert [limited(at, "h5") for at in (2.0, 4.0)] == [[], []]
-    (again,) = limited(REPEATED, "h5")
+    (again,) = limited(REPEAT_INTERVAL_S, "h5")
     assert (again.count, again.since) == (3, 0.0)
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from elastream.control.loop import Loop
 from elastream.observability.metrics import PrometheusObserver
-from elastream.observability.monitoring import FILES, written
+from elastream.observability.monitoring import FILES, write_files
 from elastream.policies.threshold import Threshold
 from support.fake_plant import FakePlant
 from support.prometheus_server import needs_prometheus, prometheus, promtool, query, samples
@@ -46,7 +46,7 @@ def test_the_page_keeps_the_rules_for_metrics(page):
 
 
 def test_the_rules_and_the_configuration_are_valid(tmp_path):
-    written(tmp_path)
+    write_files(tmp_path)
     for what, name in (("rules", "alerts.yaml"), ("config", "prometheus.yaml")):
         found = promtool("check", what, tmp_path / name)
         assert found.returncode == 0, found.stdout + found.stderr
@@ -92,7 +92,7 @@ def expressions(node):
 
 
 def test_every_dashboard_expression_names_metrics_that_are_served(server, page, tmp_path):
-    written(tmp_path)
+    write_files(tmp_path)
     dashboard = json.loads((tmp_path / FILES[0]).read_text())
     found = sorted(set(expressions(dashboard)))
     assert len(found) > 20

@@ -11,7 +11,7 @@ from elastream.core.action import LeaseHost, MoveTask, Outcome, ReleaseHost, Sta
 from elastream.core.decision import Decision, Fault, Proposal
 from elastream.core.plant import Plan
 from elastream.core.task_id import TaskId
-from elastream.observability.tracing import ROUND, SpanObserver
+from elastream.observability.tracing import ROUND_SPAN, SpanObserver
 from elastream.recording.observer import Ending
 from support.fake_plant import FakePlant
 
@@ -40,7 +40,7 @@ def test_a_round_shows_planning_time_inputs_and_refusals(spans, received):
     refused = Proposal(LeaseHost("h9", "small"), "threshold", "max_hosts: at most 4 hosts may be leased")
     spans.decided(decision(seen={"backlog": 7.0, "latency": float("nan")}, proposals=(refused,), hosts=4.0))
     (span,) = received.get_finished_spans()
-    assert (span.name, span.start_time, span.end_time) == (ROUND, 10_000_000_000, 10_250_000_000)
+    assert (span.name, span.start_time, span.end_time) == (ROUND_SPAN, 10_000_000_000, 10_250_000_000)
     assert span.attributes["elastream.seen.backlog"] == 7.0
     assert "elastream.seen.latency" not in span.attributes
     assert span.attributes["elastream.hosts.wanted"] == 4.0
@@ -51,7 +51,7 @@ def test_a_round_shows_planning_time_inputs_and_refusals(spans, received):
 def test_an_action_is_in_the_trace_of_its_round(spans, received):
     spans.decided(decision(Outcome(MoveTask(TaskId("count", 0), "h2", why="busy"), Status.ACCEPTED)))
     found = named(received)
-    assert found["elastream.MoveTask"].parent.span_id == found[ROUND].context.span_id
+    assert found["elastream.MoveTask"].parent.span_id == found[ROUND_SPAN].context.span_id
     assert found["elastream.MoveTask"].attributes["elastream.why"] == "busy"
 
 
@@ -61,8 +61,8 @@ def test_what_failed_and_what_raised_are_errors(spans, received):
     found = named(received)
     assert found["elastream.LeaseHost"].status.status_code is StatusCode.ERROR
     assert found["elastream.LeaseHost"].status.description == "no quota"
-    assert found[ROUND].status.status_code is StatusCode.ERROR
-    assert "ValueError: no" in found[ROUND].events[0].attributes["exception.stacktrace"]
+    assert found[ROUND_SPAN].status.status_code is StatusCode.ERROR
+    assert "ValueError: no" in found[ROUND_SPAN].events[0].attributes["exception.stacktrace"]
 
 
 def test_a_repeated_decision_is_no_second_round(spans, received):

@@ -66,7 +66,7 @@ def test_an_arbiter_of_regions_is_read(written, tmp_path) -> None:
     assert (setting.host, setting.port, setting.token, setting.period) == ("127.0.0.1", 21000, "0123456789abcdef", 60.0)
     assert setting.journal == tmp_path / "state/arbiter.journal"
     assert (setting.regions, setting.machines) == (("east", "west", "north"), {})
-    assert setting.standings == {"orders": Entitlement(2.0, 2), "clicks": Entitlement()}
+    assert setting.entitlements == {"orders": Entitlement(2.0, 2), "clicks": Entitlement()}
     rules = setting.rules
     assert (rules.prefer, rules.max_latency) == (("east",), 0.05)
     assert (rules.regions["east"].capacity, rules.regions["west"].latency) == (3, 0.04)

@@ -19,8 +19,7 @@ from elastream.core.hosts import HostType
 from elastream.errors import EnvironmentProblem, InputError
 from elastream.policies.e2df.regions import RegionRules
 from elastream.pool.arbiter import ArbiterNode, Entitlement
-from elastream.pool.region import RegionNode
-from elastream.pool.region_link import RegionLink, follow
+from elastream.pool.region import RegionLink, RegionNode, follow
 from elastream.pool.service import listening, serve
 from elastream.pool.state_log import StateLog
 from elastream.recording.lines import JournalProblem
@@ -135,7 +134,7 @@ def test_a_server_whose_journal_cannot_be_written_ends_with_that_sentence(tmp_pa
     node = manager(log)
     node.join("a", Entitlement())
     log._lines._file = open("/dev/full", "wb", buffering=0)  # noqa: SIM115 - closed by the log
-    node._heard[RegionReport, "east"] = RegionReport("east", 1, 0, (), add=("small-east",))
+    node._inbox[RegionReport, "east"] = RegionReport("east", 1, 0, (), add=("small-east",))
     with pytest.raises(JournalProblem, match="No space left on device"), listening("127.0.0.1", unused_port()) as at:
         serve(node, at, TOKEN, period=0.01)
     log.close()

@@ -17,14 +17,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from elastream.clouds.provider import HostStatus, Measured, Phase
+from elastream.clouds.provider import HostStatus, HostUsage, Phase
 from elastream.core.hosts import HostType
 from elastream.errors import CloudError, ElastreamError, InputError
 from elastream.policies.e2df.applications import Application, ApplicationRules, answer
 from elastream.policies.e2df.regions import Region, RegionRules
 from elastream.pool.arbiter import ArbiterNode, Entitlement, UnknownMember
 from elastream.pool.region import RegionNode, RegionState
-from elastream.pool.state_log import StateLog, steady
+from elastream.pool.state_log import StateLog, steady_clock
 from elastream.sharing import holder
 from elastream.sharing.messages import Claim, Offer, RegionOrder, RegionReport, View
 from elastream.sharing.rules import ArbiterRules
@@ -85,7 +85,7 @@ class Cloud:
 
     def measure(self):
         return {
-            host: Measured(cpu=self.cpu.get(host, math.nan), replicas=self.replicas.get(host, 0)) for host in self.leased
+            host: HostUsage(cpu=self.cpu.get(host, math.nan), replicas=self.replicas.get(host, 0)) for host in self.leased
         }
 
     def lease(self, hosts):
@@ -414,7 +414,7 @@ def test_all_that_a_region_remembers_is_found_again(state: RegionState) -> None:
         log = StateLog(folder / "j", "m")
         node = RegionNode("east", REGION, [SMALL], Cloud(), log)
         if start:
-            node._become(state)
+            node._commit(state)
         else:
             assert remembered(node.state) == remembered(state)
         log.close()
@@ -533,13 +533,13 @@ def test_a_region_without_its_journal_rejoins_and_leases_nothing_twice():
         manager.round()
     assert len(cloud.ever) == 2
     amnesiac = RegionNode("east", REGION, [SMALL], IdempotentCloud(cloud), StateLog(None, "east"))
-    assert amnesiac.strays() == ("h1", "h2")
+    assert amnesiac.unordered_hosts() == ("h1", "h2")
     for now in range(3, 6):
         amnesiac.hear(manager.report(amnesiac.report(now)), now)
         amnesiac.act()
         manager.round()
     assert set(amnesiac.state.region.hosts) == set(cloud.leased) == {"h1", "h2"}
-    assert amnesiac.strays() == ()
+    assert amnesiac.unordered_hosts() == ()
     assert manager.state.regions["east"].number == amnesiac.state.region.number
 
 
@@ -571,7 +571,7 @@ def test_an_arbiter_that_lost_its_journal_says_so_and_gives_no_orders():
 
 
 def test_an_application_not_on_the_list_is_refused():
-    node = arbiter(standings={"a": Entitlement(2.0), "b": Entitlement()})
+    node = arbiter(entitlements={"a": Entitlement(2.0), "b": Entitlement()})
     with pytest.raises(CloudError, match=r"there is no application 'c' here .there are: a, b."):
         node.join("c", Entitlement())
     node.join("a", Entitlement(9.0))
@@ -683,7 +683,7 @@ def test_a_request_that_no_region_may_meet_is_refused_with_the_reason():
 def test_setting_the_clock_silences_no_member_and_recalls_end_in_time(tmp_path):
     """The process goes by a clock of its own; the next one by the machine's, which was set back by an hour meanwhile."""
     wall, passed = [1e6], [0.0]
-    clock = steady(lambda: wall[0], lambda: passed[0])
+    clock = steady_clock(lambda: wall[0], lambda: passed[0])
     rules = replace(RULES, silence=15.0, patience=30.0)
     machines = {"m1": "small-east"}
     offer = Offer("demo", tuple(KINDS.values()), 1)
@@ -696,7 +696,7 @@ def test_setting_the_clock_silences_no_member_and_recalls_end_in_time(tmp_path):
     node.round()
     held = node.state.hosts["m1"]
     assert held.owner == "low"
-    node._become(replace(node.state, hosts={"m1": replace(held, tenure=Tenure.RECALLED, until=clock() + 30.0)}), node._keys)
+    node._commit(replace(node.state, hosts={"m1": replace(held, tenure=Tenure.RECALLED, until=clock() + 30.0)}), node._keys)
     node._log.close()
     wall[0] -= 7200.0
     again = ArbiterNode(offer, rules, StateLog(tmp_path / "j", "arbiter"), lambda: wall[0], machines=machines)

@@ -15,7 +15,7 @@ from py4j.protocol import Py4JError
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
-from elastream.clouds.local.closed import POOL_TOKEN
+from elastream.clouds.local.authentication import POOL_TOKEN
 from elastream.clouds.local.cluster import LocalCluster
 from elastream.clouds.local.confinement import tagged
 from elastream.clouds.local.processes import SECRET

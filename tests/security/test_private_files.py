@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from elastream.clouds.local.closed import POOL_TOKEN, Secrets, for_others
+from elastream.clouds.local.authentication import POOL_TOKEN, Secrets, for_others
 from elastream.clouds.local.processes import SECRET
 from elastream.control.journal import Journal
 from elastream.pool.state_log import StateLog

@@ -9,7 +9,7 @@ import urllib.request
 import pytest
 import uvicorn
 
-from elastream.clouds.arbiter_link import of_this_machine
+from elastream.clouds.arbiter_link import is_this_machine
 from elastream.clouds.pool import Pool
 from elastream.errors import CloudError, DataflowError, EnvironmentProblem
 from elastream.observability.metrics import PrometheusObserver
@@ -96,7 +96,7 @@ def test_metrics_are_served_to_this_machine_alone():
     observer = PrometheusObserver(port=0)
     try:
         host, port = observer._server.server_address[:2]
-        assert of_this_machine(host)
+        assert is_this_machine(host)
         assert b"elastream_rounds" in urllib.request.urlopen(f"http://{host}:{port}").read()
     finally:
         observer._server.shutdown()
@@ -105,4 +105,4 @@ def test_metrics_are_served_to_this_machine_alone():
 
 def test_this_machine_is_known_by_its_addresses():
     assert [each for each in ("127.0.0.1", "127.8.9.1", "::1", "localhost", "0.0.0.0", "::", "10.1.1.1", "elsewhere")
-            if of_this_machine(each)] == ["127.0.0.1", "127.8.9.1", "::1", "localhost"]  # fmt: skip
+            if is_this_machine(each)] == ["127.0.0.1", "127.8.9.1", "::1", "localhost"]  # fmt: skip

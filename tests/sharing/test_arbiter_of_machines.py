@@ -7,11 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from elastream.core.hosts import Billing, HostType, Lease
-from elastream.sharing.arbiter import decide, join, leave, refusal
-from elastream.sharing.billing import Paid, bill, parted
+from elastream.sharing.arbiter import decide, join, join_problem, leave
+from elastream.sharing.billing import SharedLease, bill, split_settled
 from elastream.sharing.messages import Claim, View
 from elastream.sharing.rules import ArbiterRules
-from elastream.sharing.state import Arbiter, Tenure, fixed, view_for
+from elastream.sharing.state import Arbiter, Tenure, initial_state, view_for
 from support.property_examples import examples
 
 SMALL = HostType("small", cores=0.5, price=1.0, billing=Billing(30.0))
@@ -22,7 +22,7 @@ RULES = ArbiterRules(patience=20.0, silence=15.0, settle=5.0)
 
 def pool(small: int = 4, big: int = 0) -> Arbiter:
     names = [*["small"] * small, *["big"] * big]
-    return fixed((SMALL, BIG), {f"m{number}": kind for number, kind in enumerate(names, start=1)})
+    return initial_state((SMALL, BIG), {f"m{number}": kind for number, kind in enumerate(names, start=1)})
 
 
 def unit_by_unit(lease, spells, now):
@@ -79,7 +79,7 @@ class Play:
         self.apps: dict[str, App] = {}
 
     def join(self, name: str, wants: int, priority: float = 1.0, minimum: int = 1, kind: str = "small") -> App:
-        assert not refusal(self.state, name, minimum)
+        assert not join_problem(self.state, name, minimum)
         self.state = join(self.state, name, priority, minimum, self.now)
         self.apps[name] = App(name, wants, kind)
         return self.apps[name]
@@ -182,7 +182,7 @@ def test_an_application_that_leaves_frees_its_name_and_its_machines():
     play.join("a", wants=2)
     play.step(5)
     play.state = leave(RULES, play.state, "a", play.now)
-    assert not refusal(play.state, "a", 2)
+    assert not join_problem(play.state, "a", 2)
     assert {machine.tenure for machine in play.state.hosts.values()} == {Tenure.FREE}
 
 
@@ -229,13 +229,13 @@ def test_kinds_are_shared_each_by_itself():
 def test_minima_beyond_the_machines_are_refused(minimum, said):
     play = Play(pool(3, big=5))
     play.join("a", wants=1, minimum=2)
-    assert refusal(play.state, "b", minimum) == said
+    assert join_problem(play.state, "b", minimum) == said
 
 
 def test_a_name_is_taken_while_its_application_lives():
     play = Play(pool())
     play.join("a", wants=1)
-    assert refusal(play.state, "a", 1) == "an application called 'a' is a member already"
+    assert join_problem(play.state, "a", 1) == "an application called 'a' is a member already"
 
 
 def test_a_disconnected_application_regains_unassigned_machines():
@@ -257,12 +257,12 @@ def test_a_disconnected_application_regains_unassigned_machines():
 class TestBill:
     def test_each_unit_is_shared_by_the_seconds_of_its_holders(self):
         lease = replace(Lease("m1", SMALL, 0.0), until=60.0)
-        owed = bill([Paid(lease, (("a", 0.0, 40.0), ("b", 40.0, 60.0)))], 100.0)
+        owed = bill([SharedLease(lease, (("a", 0.0, 40.0), ("b", 40.0, 60.0)))], 100.0)
         assert owed == pytest.approx({"a": 1 + 1 / 3, "b": 2 / 3})
 
     def test_a_unit_without_a_holder_is_owed_by_the_last_holder(self):
         lease = replace(Lease("m1", SMALL, 0.0), until=90.0)
-        assert bill([Paid(lease, (("a", 0.0, 10.0),))], 100.0) == pytest.approx({"a": 3.0})
+        assert bill([SharedLease(lease, (("a", 0.0, 10.0),))], 100.0) == pytest.approx({"a": 3.0})
 
     @given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(1, 70), st.integers(0, 50)), min_size=1, max_size=6))
     def test_the_shares_are_together_the_cost_of_the_lease(self, turns):
@@ -271,7 +271,7 @@ class TestBill:
             spells.append((who, now, now + held))
             now += held + pause
         lease = replace(Lease("m1", SMALL, 0.0), until=now)
-        assert sum(bill([Paid(lease, tuple(spells))], now).values()) == pytest.approx(lease.cost(now))
+        assert sum(bill([SharedLease(lease, tuple(spells))], now).values()) == pytest.approx(lease.cost(now))
 
     @given(
         st.lists(st.tuples(st.sampled_from("abc"), st.integers(-40, 200), st.integers(0, 90)), min_size=1, max_size=10),
@@ -286,7 +286,7 @@ class TestBill:
         if open_at_the_end:
             spells[-1] = (*spells[-1][:2], None)
         lease = Lease("m1", SMALL, 0.0)
-        assert bill([Paid(lease, tuple(spells))], until) == pytest.approx(unit_by_unit(lease, spells, until))
+        assert bill([SharedLease(lease, tuple(spells))], until) == pytest.approx(unit_by_unit(lease, spells, until))
 
     @given(
         st.lists(st.tuples(st.sampled_from("abc"), st.integers(1, 70), st.integers(0, 90)), min_size=4, max_size=12),
@@ -298,8 +298,8 @@ class TestBill:
         for who, held, pause in turns:
             spells.append((who, now, now + held))
             now += held + pause
-        whole = Paid(Lease("m1", replace(SMALL, billing=billing), began), tuple(spells))
-        past, rest = parted(whole, now, max_spells=3)
+        whole = SharedLease(Lease("m1", replace(SMALL, billing=billing), began), tuple(spells))
+        past, rest = split_settled(whole, now, max_spells=3)
         assert past is None or (past.lease.until < now and len(rest.spells) <= len(whole.spells))
         for later in (now + 0.3, now + 7.3, now + 1000.3):
             both = Counter(bill([] if past is None else [past], later)) + Counter(bill([rest], later))

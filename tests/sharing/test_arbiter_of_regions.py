@@ -11,8 +11,7 @@ from elastream.policies.e2df import applications, regions
 from elastream.policies.e2df.applications import Application, ApplicationRules
 from elastream.policies.e2df.regions import Region, RegionRules
 from elastream.sharing import holder
-from elastream.sharing.arbiter import decide
-from elastream.sharing.ledger import Ledger
+from elastream.sharing.arbiter import Ledger, decide
 from elastream.sharing.messages import Claim, RegionOrder, RegionReport, View
 from elastream.sharing.rules import ArbiterRules, RegionFacts
 from elastream.sharing.state import TRANSITIONS, Arbiter, HostRecord, Tenure, adopt, order_for, view_for

@@ -46,20 +46,20 @@ def test_machines_are_shared_by_the_rule(capacity, needs, expected):
 def test_never_more_than_exist_and_never_more_than_wanted(capacity, needs):
     dealt = shares(capacity, needs)
     assert sum(dealt.values()) <= capacity
-    assert all(0 <= dealt[name] <= need.wanted for name, need in needs.items())
+    assert all(0 <= dealt[name] <= need.requested for name, need in needs.items())
 
 
 @given(CAPACITY, NEEDS)
 def test_no_requested_host_is_left_over(capacity, needs):
     dealt = shares(capacity, needs)
-    assert sum(dealt.values()) == min(capacity, sum(need.wanted for need in needs.values()))
+    assert sum(dealt.values()) == min(capacity, sum(need.requested for need in needs.values()))
 
 
 @given(CAPACITY, NEEDS)
 def test_where_the_minima_can_be_had_each_has_its_own(capacity, needs):
     if sum(need.minimum for need in needs.values()) <= capacity:
         dealt = shares(capacity, needs)
-        assert all(dealt[name] >= min(need.minimum, need.wanted) for name, need in needs.items())
+        assert all(dealt[name] >= min(need.minimum, need.requested) for name, need in needs.items())
 
 
 @given(CAPACITY, NEEDS, PRIORITIES)

@@ -148,7 +148,7 @@ def kill_executor(number: str, application: str) -> bool:
 
 def settings_on(cloud: Any, provider: Any) -> dict[str, str]:
     """Settings of a session whose executors are those of `cloud`, none of them here yet."""
-    reach = provider.terms.reach
+    reach = provider.terms.endpoint
     (kind,) = cloud.types
     return {
         **settings_for(
@@ -168,7 +168,7 @@ def session_on(cloud: Any, folder: Path) -> Iterator[tuple[SparkSession, Any, Al
     forget_jvm()
     folder.mkdir(parents=True, exist_ok=True)
     provider = cloud.open(folder)
-    reach = provider.terms.reach
+    reach = provider.terms.endpoint
     spark = open_session(
         reach.master, "tests", folder, settings_on(cloud, provider), python=reach.python, packaged=reach.packaged
     )
@@ -232,7 +232,7 @@ def conforming(
                         provider.release([f"other{number}" for number in range(room)])
 
                 def reopen() -> Any:
-                    session = ExistingSession(spark.sparkContext.master, 0, kind.slots, granting=client, allowed=0)
+                    session = ExistingSession(spark.sparkContext.master, 0, kind.slots, allocator=client, allowed=0)
                     return leases.open(place, session=session)
 
                 yield Made(

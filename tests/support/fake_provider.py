@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass, field
 
-from elastream.clouds.provider import HostStatus, Measured, Phase, RunState, Terms
+from elastream.clouds.provider import HostStatus, HostUsage, Phase, ProviderOffer, RunState
 from elastream.core.hosts import HostType
 from elastream.errors import CloudError
 
@@ -33,8 +33,8 @@ class FakeProvider:
     up: list[str] = field(default_factory=list)
 
     @property
-    def terms(self) -> Terms:
-        return Terms(self.types, max_hosts=10, patience=self.patience)
+    def terms(self) -> ProviderOffer:
+        return ProviderOffer(self.types, max_hosts=10, patience=self.patience)
 
     def lease(self, hosts):
         if self.refuses:
@@ -61,7 +61,7 @@ class FakeProvider:
         return {name: self._status(name, kind) for name, kind in self.known.items()}
 
     def measure(self):
-        return {name: Measured(1.0, 100.0) for name in self.up}
+        return {name: HostUsage(1.0, 100.0) for name in self.up}
 
     def report(self, state):
         self.reports.append(state)

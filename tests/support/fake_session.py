@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 
-from elastream.clouds.provider import ClusterWord
+from elastream.clouds.provider import PendingReason
 
 
 @dataclass
@@ -22,7 +22,7 @@ class FakeSession:
     buried: list = field(default_factory=list)
     obliging: int = 0
     active: dict = field(default_factory=dict)
-    says: ClusterWord = field(default_factory=ClusterWord)
+    says: PendingReason = field(default_factory=PendingReason)
     ended: dict = field(default_factory=dict)
     application: str = "app-1"
     _number: int = 100
@@ -30,10 +30,10 @@ class FakeSession:
     context = None
 
     @property
-    def seen(self):
+    def registered(self):
         return {n: SimpleNamespace(host=host) for n, (host, slots, _, _) in self.there.items() if slots}
 
-    def word(self):
+    def pending_reason(self):
         return self.says
 
     def ending(self, executor):
@@ -61,7 +61,7 @@ class FakeSession:
             del self.there[executor]
             self.oblige()
 
-    def bury(self, application):
+    def release_leftovers(self, application):
         self.buried.append(application)
 
     def fence(self, executor):

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from elastream.observability.monitoring import written
+from elastream.observability.monitoring import write_files
 from support.waiting import wait_until
 
 PROMETHEUS, PROMTOOL = shutil.which("prometheus"), shutil.which("promtool")
@@ -29,7 +29,7 @@ def promtool(*words, given: str | None = None) -> subprocess.CompletedProcess[st
 @contextlib.contextmanager
 def prometheus(folder: Path, port: int, *, scrapes: int) -> Iterator[str]:
     """The address of a Prometheus at `port` with the shipped files, which reads the page at `scrapes` each second."""
-    written(folder)
+    write_files(folder)
     config = folder / "prometheus.yaml"
     config.write_text(
         config.read_text().replace("9400", str(scrapes)).replace("scrape_interval: 5s", "scrape_interval: 1s")

@@ -21,7 +21,7 @@ from elastream.api.arguments import check_hosts, check_observers, check_policy
 from elastream.api.pilot_log import PilotLog
 from elastream.api.result import RunResult
 from elastream.api.showing import told_to_cluster
-from elastream.clouds.executors import STABILIZATION_DOWN, GrantedExecutors
+from elastream.clouds.executors import STABILIZATION_DOWN, ExecutorProvider
 from elastream.clouds.provider import Cloud, Provider
 from elastream.control.journal import Journal
 from elastream.control.loop import Loop
@@ -266,7 +266,7 @@ class Autopilot:
 
         Executors of one session are of one shape. Those beside hosts of another cloud are not that cloud's to price.
         """
-        requested = isinstance(provider, GrantedExecutors) or (provider is None and self._settings.host_type is not None)
+        requested = isinstance(provider, ExecutorProvider) or (provider is None and self._settings.host_type is not None)
         return (lambda slots: kind) if requested else self._executor
 
     def _joined(self, cloud: Cloud, stack: ExitStack, client: AllocationClient | None, allowed: int) -> Provider | None:

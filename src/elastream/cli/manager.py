@@ -33,7 +33,7 @@ def manager(
 def _arbiter(setting: "ArbiterSetting") -> None:
     from elastream.pool.arbiter import ArbiterNode
     from elastream.pool.service import listening, serve
-    from elastream.pool.state_log import StateLog, steady
+    from elastream.pool.state_log import StateLog, steady_clock
 
     with listening(setting.host, setting.port) as at:
         log = StateLog(setting.journal, f"arbiter {setting.offer.name!r}")
@@ -41,10 +41,10 @@ def _arbiter(setting: "ArbiterSetting") -> None:
             setting.offer,
             setting.rules,
             log,
-            steady(),
+            steady_clock(),
             machines=setting.machines,
             regions=setting.regions,
-            standings=setting.standings,
+            entitlements=setting.entitlements,
             period=setting.period,
         )
         kinds = [*setting.machines.values()]
@@ -62,8 +62,7 @@ def _arbiter(setting: "ArbiterSetting") -> None:
 
 def _region(setting: "RegionSetting") -> None:
     from elastream.clouds.host_directory import HostDirectory
-    from elastream.pool.region import RegionNode
-    from elastream.pool.region_link import RegionLink, follow
+    from elastream.pool.region import RegionLink, RegionNode, follow
     from elastream.pool.state_log import StateLog
 
     # A signal only wakes the wait between two rounds: what is under way is finished and written before the process ends.

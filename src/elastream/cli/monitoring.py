@@ -8,7 +8,7 @@ import typer
 
 def monitoring(folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Where the files are written.")]) -> None:
     """Write what Prometheus and Grafana need to watch runs: dashboard.json, alerts.yaml, prometheus.yaml."""
-    from elastream.observability.monitoring import written
+    from elastream.observability.monitoring import write_files
 
-    for path in written(folder):
+    for path in write_files(folder):
         typer.echo(str(path))

@@ -1,4 +1,4 @@
-"""The HTTP connection of an application or a region manager to the arbiter of shared hosts."""
+"""HTTP connection to the arbiter of shared hosts."""
 
 import ipaddress
 import ssl
@@ -13,23 +13,24 @@ from elastream.errors import CloudError, ElastreamError, EnvironmentProblem, nee
 if TYPE_CHECKING:
     import httpx
 
-ANSWER_WITHIN = 5.0
-"""Seconds after which a message counts as lost."""
+RESPONSE_TIMEOUT_S = 5.0  # a message without a response by then counts as lost
 
 Answer = TypeVar("Answer")
 
 
 class ArbiterLink:
-    """A connection to the arbiter at `url`; a context manager. transport: replaces the network in tests.
+    """Connection to the arbiter at `url`; a context manager. Subclasses define names and errors.
 
-    certificate: file of the certificate, or of the authority, by which the arbiter is known; by default those that this
-    machine trusts. Raises CloudError where `url` is none, or a token would travel to another machine as it is.
+    Args:
+        certificate: File of the arbiter's certificate or authority; default: those that this machine trusts.
+        transport: Replaces the network in tests.
 
-    Subclasses define what the arbiter is called, and the errors for another service there and for a refusal, by status.
+    Raises:
+        CloudError: The URL is invalid, or would carry a token unencrypted to another machine.
     """
 
-    called: ClassVar[str]
-    mistaken: ClassVar[type[ElastreamError]]
+    service_name: ClassVar[str]
+    wrong_service_error: ClassVar[type[ElastreamError]]
     refusals: ClassVar[Mapping[int, type[ElastreamError]]] = {}
     sender = ""
 
@@ -41,7 +42,7 @@ class ArbiterLink:
         certificate: Path | str | None = None,
         transport: "httpx.BaseTransport | None" = None,
     ) -> None:
-        with needed_by(f"the connection to the {self.called}"):
+        with needed_by(f"the connection to the {self.service_name}"):
             import httpx
 
         self.url = url
@@ -51,28 +52,32 @@ class ArbiterLink:
             self._client = httpx.Client(
                 base_url=url,
                 headers=headers,
-                timeout=ANSWER_WITHIN,
+                timeout=RESPONSE_TIMEOUT_S,
                 transport=transport,
                 trust_env=False,
                 verify=True if certificate is None else ssl.create_default_context(cafile=certificate),
             )
         except (httpx.InvalidURL, ValueError) as error:
-            raise CloudError(f"{url!r} is not the address of a {self.called}: {error}") from None
+            raise CloudError(f"{url!r} is not the address of a {self.service_name}: {error}") from None
         except OSError as error:
             raise CloudError(f"the certificate {certificate} cannot be used: {error.strerror or error}") from None
-        where = self._client.base_url
-        if token and where.scheme == "http" and not of_this_machine(where.host):
+        base = self._client.base_url
+        if token and base.scheme == "http" and not is_this_machine(base.host):
             raise CloudError(f"{url} is on another machine, and a token for it would be read on the way: use https://")
 
     def ask(self, form: TypeAdapter[Answer], method: str, path: str, body: Any = None, key: str = "") -> Answer:
-        """The answer to a message. Raises EnvironmentProblem if there is none, or the arbiter fails."""
+        """Send a message and return the response.
+
+        Raises:
+            EnvironmentProblem: There is no response, or the arbiter fails.
+        """
         import httpx
 
         try:
             response = self._client.request(method, path, json=body, headers={"key": key})
         except (httpx.HTTPError, httpx.InvalidURL) as error:
-            said = str(error) or type(error).__name__
-            raise EnvironmentProblem(f"no {self.called} answers at {self.url}: {said}") from None
+            message = str(error) or type(error).__name__
+            raise EnvironmentProblem(f"no {self.service_name} answers at {self.url}: {message}") from None
         status = response.status_code
         try:
             if status == 200:
@@ -80,11 +85,11 @@ class ArbiterLink:
             refusal = f"{self.sender}: {response.json()['error']}"
         except (ValueError, KeyError, TypeError):
             if status >= 500:
-                raise EnvironmentProblem(f"the {self.called} at {self.url} fails: HTTP {status}") from None
-            raise self.mistaken(f"the service at {self.url} is no {self.called} (HTTP {status})") from None
+                raise EnvironmentProblem(f"the {self.service_name} at {self.url} fails: HTTP {status}") from None
+            raise self.wrong_service_error(f"the service at {self.url} is no {self.service_name} (HTTP {status})") from None
         if status >= 500:
-            raise EnvironmentProblem(f"the {self.called} at {self.url} fails{refusal}")
-        raise self.refusals.get(status, self.refusals[409])(f"the {self.called} at {self.url} refuses{refusal}")
+            raise EnvironmentProblem(f"the {self.service_name} at {self.url} fails{refusal}")
+        raise self.refusals.get(status, self.refusals[409])(f"the {self.service_name} at {self.url} refuses{refusal}")
 
     def close(self) -> None:
         """Close the connection."""
@@ -97,8 +102,8 @@ class ArbiterLink:
         self.close()
 
 
-def of_this_machine(host: str) -> bool:
-    """Whether only this machine reaches what listens at `host`, an address or a name."""
+def is_this_machine(host: str) -> bool:
+    """Return True if only this machine reaches services at `host`, an address or a name."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

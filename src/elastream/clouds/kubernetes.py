@@ -1,28 +1,24 @@
-"""`Kubernetes`, the cloud that is a namespace of a cluster: its hosts are executors in pods of one shape and image.
-
-Requests go through Spark's scheduler backend, which makes and deletes pods; why one is pending, failed or was evicted is
-the reason that a host waits, or is gone.
-"""
+"""`Kubernetes`: hosts are executors in pods of one shape and image."""
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
 from urllib.parse import urlsplit
 
 from elastream.clouds.executors import (
-    SURVIVES_LOSSES,
+    TOLERATE_LOSSES,
     ExecutorCloud,
-    GrantedExecutors,
-    heap_and_rest,
-    of_our_own,
-    refuse_silent,
+    ExecutorProvider,
+    address_towards,
+    for_own_session,
+    memory_settings,
 )
 from elastream.errors import CloudError
 
 SCHEME = "k8s://"
+# a pod finds its own API server by these environment variables
 IN_CLUSTER = ("KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT")
-"""Environment variables by which a pod finds its own API server."""
 PORTS = {"https": 443, "http": 80}
 
 
@@ -30,17 +26,18 @@ PORTS = {"https": 443, "http": 80}
 class Kubernetes(ExecutorCloud):
     """Executors in pods: `Kubernetes(namespace="etl", image="registry.example/elastream:1", cores=1, memory="2 GB")`.
 
-    image: with Spark, Python, Elastream and the program's modules, that executors run. namespace: where their pods are.
-    master: `k8s://https://HOST:PORT` of the API server, by default that of the cluster in which this program runs; who asks
-    it is said by the usual configuration (a pod's service account, else the kubeconfig), or by `settings`. host_type, or
-    cores, memory (megabytes of the pod, or text) and price: what a pod is taken for, and requests; of its memory the heap
-    takes 70 %. min_hosts, max_hosts: how many may be leased at a time. service_account: of the executors' pods. python: the
-    interpreter in the image. driver_address: at which pods reach this program, by default the one that it has towards the
-    API server. shared: that the run's folder is on a volume that all pods have under the same path (`settings` mount it);
-    otherwise executors on other machines are refused. settings: further Spark settings.
+    `ExecutorCloud` describes the other arguments.
 
-    Raises CloudError without an image, for a namespace or a URL that is none, an unknown type, and numbers of hosts that
-    make no sense.
+    Args:
+        image: Image with Spark, Python, Elastream and the program's modules.
+        namespace: Namespace of the pods.
+        master: `k8s://https://HOST:PORT` of the API server; default: that of the cluster in which this program runs.
+            Credentials come from the pod's service account, the kubeconfig or `settings`.
+        service_account: Service account of the executors' pods.
+        python: Interpreter in the image.
+
+    Raises:
+        CloudError: No image, or an invalid namespace or URL.
     """
 
     image: str
@@ -61,24 +58,24 @@ class Kubernetes(ExecutorCloud):
         ExecutorCloud.__post_init__(self)
 
     @property
-    def named(self) -> str:
-        """The cloud in a sentence."""
+    def title(self) -> str:
+        """Description for messages."""
         return f"Kubernetes' namespace {self.namespace!r}"
 
     @property
     def _server(self) -> str:
-        """URL of the API server; empty where none is known."""
         if self.master:
-            given = self.master.removeprefix(SCHEME)
-            return given if "://" in given else f"https://{given}"
+            url = self.master.removeprefix(SCHEME)
+            return url if "://" in url else f"https://{url}"
         host, port = (os.environ.get(name, "") for name in IN_CLUSTER)
         return f"https://{host}:{port or PORTS['https']}" if host else ""
 
-    def begun(self, folder: Path) -> GrantedExecutors:
+    def open_own_session(self, folder: Path) -> ExecutorProvider:
+        """Return the provider for a session that is opened only for its hosts."""
         if not self._server:
             raise CloudError(f"say master={SCHEME}https://HOST:PORT: this program does not run in a pod of a cluster")
         url = urlsplit(self._server)
-        towards = refuse_silent(
+        towards = address_towards(
             f"the API server {self._server}", [(url.hostname or "", url.port or PORTS.get(url.scheme, 443))]
         )
         (kind,) = self.types
@@ -87,7 +84,7 @@ class Kubernetes(ExecutorCloud):
             if self.service_account
             else {}
         )
-        wanted = {
+        settings = {
             "spark.kubernetes.namespace": self.namespace,
             "spark.kubernetes.container.image": self.image,
             "spark.kubernetes.executor.request.cores": f"{kind.cores * 1000:.0f}m",
@@ -96,17 +93,10 @@ class Kubernetes(ExecutorCloud):
             "spark.scheduler.minRegisteredResourcesRatio": "0",
             # How long a pod that is pending and no longer wanted is left alone.
             "spark.dynamicAllocation.executorIdleTimeout": "5s",
-            **SURVIVES_LOSSES,
-            **heap_and_rest(kind),
+            **TOLERATE_LOSSES,
+            **memory_settings(kind),
             **account,
             **self.settings,
         }
-        return of_our_own(
-            self,
-            f"{SCHEME}{self._server}",
-            self.driver_address or towards,
-            wanted,
-            folder,
-            begins_with=self.min_hosts,
-            python=self.python,
-        )
+        endpoint = self.endpoint(f"{SCHEME}{self._server}", self.driver_address or towards, settings)
+        return for_own_session(self, replace(endpoint, python=self.python), folder, initial_executors=self.min_hosts)

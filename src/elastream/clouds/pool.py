@@ -1,7 +1,7 @@
-"""An application's membership of a pool: it claims machines over HTTP, and locks each that it uses.
+"""Membership of an application in a pool of shared machines.
 
-The kernel gives a machine's lock to one process at a time: so no machine has two users, even where the pool counts one of
-them as gone. While the pool does not answer, what was granted stays granted.
+The application claims machines over HTTP and locks each one that it uses. The kernel grants a lock to one process, so no
+machine has two users even if the pool counts a user as dead. While the pool is silent, granted machines stay granted.
 """
 
 import contextlib
@@ -21,11 +21,11 @@ from urllib.parse import quote
 
 from pydantic import TypeAdapter
 
-from elastream.clouds.arbiter_link import ANSWER_WITHIN, ArbiterLink
-from elastream.clouds.local.closed import POOL_TOKEN
+from elastream.clouds.arbiter_link import RESPONSE_TIMEOUT_S, ArbiterLink
+from elastream.clouds.local.authentication import POOL_TOKEN
 from elastream.clouds.local.hosts import LocalHosts
 from elastream.clouds.local.local import Local
-from elastream.clouds.provider import Cloud, ExistingSession, HostStatus, Measured, Phase, Provider, RunState
+from elastream.clouds.provider import Cloud, ExistingSession, HostStatus, HostUsage, Phase, Provider, RunState
 from elastream.core.alarm import AlarmedThread, Alarms
 from elastream.core.hosts import HostType
 from elastream.errors import CloudError, ElastreamError, EnvironmentProblem, in_one_line
@@ -36,15 +36,13 @@ from elastream.sharing.messages import Claim, Offer, View
 
 if TYPE_CHECKING:
     import httpx
-if TYPE_CHECKING:
-    import httpx
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class Welcome:
-    """A pool's answer to who asks for its offer, or joins and gets a key."""
+    """Response of a pool to a request for its offer, or to an application that joins."""
 
     offer: Offer
     key: str = ""
@@ -54,27 +52,29 @@ WELCOME: TypeAdapter[Welcome] = TypeAdapter(Welcome)
 VIEW: TypeAdapter[View] = TypeAdapter(View)
 NOTHING: TypeAdapter[dict[str, Any]] = TypeAdapter(dict[str, Any])
 
-THREAD = "pool membership"
-"""Name of the thread that claims, and of its alarms."""
+THREAD_NAME = "pool membership"  # name of the thread that claims, and of its alarm
 
-BEAT = 0.5
-"""Seconds from one claim to the next; the pool counts an application as gone after many times that."""
+CLAIM_INTERVAL_S = 0.5  # the pool counts an application as dead after many missing claims
 
 
 class MembershipLost(CloudError):
-    """The pool no longer counts this application as a member: it was silent for too long, or the pool lost its journal."""
+    """The pool no longer counts this application as a member: it was silent too long, or the pool lost its journal."""
 
 
 class PoolClient(ArbiterLink):
-    """An application's connection to its pool.
+    """Connection of an application to its pool.
 
-    Every method raises EnvironmentProblem where no pool answers, CloudError with its reason where it refuses, and
-    MembershipLost if this application is no longer a member. kept: file of the key of this membership, by which the
-    application that goes on after one that was killed is known as the same; None keeps it nowhere.
+    Args:
+        key_file: File of the membership key, by which a restarted application replaces a killed one.
+
+    Raises:
+        EnvironmentProblem: No pool answers (every method).
+        CloudError: The pool refuses (every method).
+        MembershipLost: The application is no longer a member (every method).
     """
 
-    called = "pool"
-    mistaken = EnvironmentProblem
+    service_name = "pool"
+    wrong_service_error = EnvironmentProblem
     refusals = {409: CloudError, 410: MembershipLost}  # noqa: RUF012 - a constant
 
     def __init__(
@@ -87,43 +87,47 @@ class PoolClient(ArbiterLink):
         token: str | None = None,
         certificate: Path | str | None = None,
         transport: "httpx.BaseTransport | None" = None,
-        kept: Path | None = None,
+        key_file: Path | None = None,
     ) -> None:
         super().__init__(url, token or os.environ.get(POOL_TOKEN), certificate=certificate, transport=transport)
         self.application = application
         self.sender = f" application {application!r}"
-        self._wanted = {"priority": priority, "minimum": minimum}
-        self._place = f"/applications/{quote(application, safe='')}"
-        self._kept = kept
-        self._key = "" if kept is None or not kept.exists() else kept.read_text()
+        self._entitlement = {"priority": priority, "minimum": minimum}
+        self._path = f"/applications/{quote(application, safe='')}"
+        self._key_file = key_file
+        self._key = "" if key_file is None or not key_file.exists() else key_file.read_text()
 
     def offer(self) -> Offer:
-        """The hosts that the pool offers."""
+        """Return the hosts that the pool offers."""
         return self.ask(WELCOME, "GET", "/").offer
 
     def join(self) -> Offer:
-        """Become a member; returns the pool's offer."""
-        welcome = self.ask(WELCOME, "POST", self._place, self._wanted, self._key)
+        """Join the pool and return its offer."""
+        welcome = self.ask(WELCOME, "POST", self._path, self._entitlement, self._key)
         self._key = welcome.key
-        if self._kept is not None:
-            create_private(self._kept).write_text(self._key)
+        if self._key_file is not None:
+            create_private(self._key_file).write_text(self._key)
         return welcome.offer
 
     def claim(self, claim: Claim) -> View:
-        """Send the hosts held and requested; returns those that may be used, and the money owed."""
-        return self.ask(VIEW, "PUT", self._place, asdict(claim), self._key)
+        """Send a claim and return the hosts that may be used and the amount due."""
+        return self.ask(VIEW, "PUT", self._path, asdict(claim), self._key)
 
     def leave(self) -> None:
         """End the membership."""
-        self.ask(NOTHING, "DELETE", self._place, key=self._key)
-        if self._kept is not None:
-            self._kept.unlink(missing_ok=True)
+        self.ask(NOTHING, "DELETE", self._path, key=self._key)
+        if self._key_file is not None:
+            self._key_file.unlink(missing_ok=True)
 
 
 class Membership:
-    """The hosts that this application holds and requests of its pool. Thread-safe.
+    """Machines that this application holds and requests. Thread-safe.
 
-    Raises ElastreamError if the pool refuses the application. alarms: sounds while the pool does not answer.
+    Args:
+        alarms: Receives an alarm while the pool does not answer.
+
+    Raises:
+        ElastreamError: The pool refuses the application.
     """
 
     def __init__(self, client: PoolClient, alarms: Alarms | None = None) -> None:
@@ -131,10 +135,10 @@ class Membership:
         self._alarms = alarms or Alarms(time.monotonic)
         self.offer = client.join()
         # Hashed, because the kernel limits the length of a socket's name.
-        self._place = hashlib.sha256(self.offer.name.encode()).hexdigest()[:16]
+        self._lock_name = hashlib.sha256(self.offer.name.encode()).hexdigest()[:16]
         self._lock = threading.RLock()
-        self._held = Holder(client.application)
-        self._owed = 0.0
+        self._holder = Holder(client.application)
+        self._amount_due = 0.0
         self._refusal = ""
         self._bound: dict[str, str] = {}  # machine by host
         self._locks: dict[str, socket.socket] = {}
@@ -145,7 +149,7 @@ class Membership:
         self._occupied: Callable[[], Collection[str]] = lambda: ()
         self._use: Callable[[], Mapping[str, tuple[int, float | None]]] = dict
         self._evict: Callable[[str], None] = lambda host: None
-        self._thread = AlarmedThread(self._alarms, THREAD, self._beat)
+        self._thread = AlarmedThread(self._alarms, THREAD_NAME, self._beat)
 
     def start(
         self,
@@ -153,57 +157,60 @@ class Membership:
         evict: Callable[[str], None],
         use: Callable[[], Mapping[str, tuple[int, float | None]]] = dict,
     ) -> None:
-        """Begin to send claims.
+        """Start to send claims.
 
-        occupied: hosts whose machines are in use. evict: ends a host whose machine is reassigned. use: by host, replicas
-        and CPU utilisation, None if unknown.
+        Args:
+            occupied: Returns the hosts whose machines are in use.
+            evict: Ends a host whose machine the pool reassigned.
+            use: Returns the replicas and CPU utilisation (None if unknown) of each host.
         """
         self._occupied, self._evict, self._use = occupied, evict, use
         self._thread.start()
 
     def stop(self) -> None:
-        """Send no further claim."""
+        """Stop sending claims."""
         self._stopping.set()
         if self._thread.ident is not None:
-            self._thread.join(2 * ANSWER_WITHIN)
+            self._thread.join(2 * RESPONSE_TIMEOUT_S)
 
     def close(self) -> None:
-        """Give all machines back and leave; an unreachable pool notices the silence."""
+        """Return all machines and leave; an unreachable pool notices the silence."""
         self.stop()
         for lock in self._locks.values():
             lock.close()
         try:
             self._client.leave()
         except ElastreamError as error:
-            log.warning("%s did not leave its pool, which will count it as gone: %s", self._held.name, error)
+            log.warning("%s did not leave its pool, which will count it as gone: %s", self._holder.name, error)
         self._client.close()
 
     def recalled(self) -> Mapping[str, str]:
-        """Hosts on machines that are recalled, with the reason."""
+        """Return hosts on recalled machines, with the reason."""
         with self._lock:
-            leave = self._held.leave
+            leave = self._holder.leave
             return {host: leave[machine] for host, machine in self._bound.items() if machine in leave}
 
     def refusal(self) -> str:
-        """Why a request is not granted; empty if none is refused."""
+        """Return why a request is not granted; empty if none is refused."""
         return self._refusal
 
-    def report(self, kept: Collection[str], critical: bool) -> None:
-        """Store for the next claim which recalled hosts are kept, and whether the service level is missed."""
+    def report(self, indispensable: Collection[str], critical: bool) -> None:
+        """Store indispensable hosts and the service level for the next claim."""
         with self._lock:
-            self._refused = {self._bound[host] for host in kept if host in self._bound}
+            self._refused = {self._bound[host] for host in indispensable if host in self._bound}
             self._critical = critical
 
-    def owed(self) -> float:
-        """Money owed to the pool, by its last answer."""
-        return self._owed
+    def amount_due(self) -> float:
+        """Return the amount due to the pool as of its last response."""
+        return self._amount_due
 
     def place(self, waiting: Mapping[str, HostType], start: Callable[[str, HostType], None]) -> list[str]:
-        """Start those of `waiting`, by `start`, for which there is a machine; the next claim requests only the others."""
+        """Start waiting hosts that have a machine and return their names; the next claim requests the others."""
         with self._lock:
             free, placed = self._free(), []
             for host, kind in waiting.items():
-                machine = next((each for each in free if self._held.hosts[each] == kind.name and self._locked(each)), None)
+                fits = (each for each in free if self._holder.hosts[each] == kind.name and self._locked(each))
+                machine = next(fits, None)
                 if machine is not None:
                     start(host, kind)
                     free.remove(machine)
@@ -213,17 +220,15 @@ class Membership:
             return placed
 
     def _free(self) -> list[str]:
-        """Granted machines without a host."""
-        taken = set(self._bound.values())
-        return [machine for machine in self._held.open if machine not in taken]
+        bound = set(self._bound.values())
+        return [machine for machine in self._holder.open if machine not in bound]
 
     def _locked(self, machine: str) -> bool:
-        """Whether this process has the machine's lock; tries to get it."""
         if machine not in self._locks:
             lock = socket.socket(socket.AF_UNIX)
             try:
                 # An abstract name: the kernel frees it when its holder ends, in whatever way.
-                lock.bind(f"\0elastream-pool-{self._place}-{machine}")
+                lock.bind(f"\0elastream-pool-{self._lock_name}-{machine}")
             except OSError as error:
                 lock.close()
                 if error.errno != errno.EADDRINUSE:
@@ -234,32 +239,36 @@ class Membership:
 
     def _beat(self) -> None:
         while not self._stopping.is_set():
-            self.once()
-            self._stopping.wait(BEAT)
+            self.try_claim()
+            self._stopping.wait(CLAIM_INTERVAL_S)
 
-    def once(self) -> None:
-        """One claim, its faults included."""
+    def try_claim(self) -> None:
+        """Send one claim; raise an alarm if it fails."""
         try:
             self.beat()
-            self._alarms.clear(THREAD)
+            self._alarms.clear(THREAD_NAME)
         except ElastreamError as error:
-            self._alarms.sound(THREAD, f"no claim was answered; machines granted so far are kept: {error}")
+            self._alarms.sound(THREAD_NAME, f"no claim was answered; machines granted so far are kept: {error}")
         except Exception as error:
-            self._alarms.sound(THREAD, f"a claim failed: {in_one_line(error)}", error)
+            self._alarms.sound(THREAD_NAME, f"a claim failed: {in_one_line(error)}", error)
 
     def beat(self) -> None:
-        """Send one claim and process the answer; raises ElastreamError without one."""
+        """Send one claim and process the response.
+
+        Raises:
+            ElastreamError: There is no response.
+        """
         try:
             view = self._client.claim(self._claim())
         except MembershipLost:
             # A new member regains hosts not assigned meanwhile, and learns which it has lost.
             self._client.join()
             with self._lock:
-                self._held = Holder(self._held.name, hosts=self._held.hosts)
+                self._holder = Holder(self._holder.name, hosts=self._holder.hosts)
             view = self._client.claim(self._claim())
         with self._lock:
-            self._held, self._owed, self._refusal = holder.hear(self._held, view), view.owed, view.refused
-            lost = [host for host, machine in self._bound.items() if machine not in self._held.hosts]
+            self._holder, self._amount_due, self._refusal = holder.hear(self._holder, view), view.owed, view.refused
+            lost = [host for host, machine in self._bound.items() if machine not in self._holder.hosts]
         for host in lost:
             self._evict(host)
 
@@ -272,47 +281,49 @@ class Membership:
             used = set(self._bound.values())
             asks = [type.name for type in self._waiting.values()]
             gone = []
-            for machine in [machine for machine in self._held.hosts if machine not in used]:
+            for machine in [machine for machine in self._holder.hosts if machine not in used]:
                 # Granted and unused: kept for a waiting host, else given back.
-                if machine not in self._held.leave and self._held.hosts[machine] in asks:
-                    asks.remove(self._held.hosts[machine])
+                if machine not in self._holder.leave and self._holder.hosts[machine] in asks:
+                    asks.remove(self._holder.hosts[machine])
                     continue
                 gone.append(machine)
                 if lock := self._locks.pop(machine, None):
                     lock.close()
-            refused = tuple(sorted(self._refused & self._held.leave.keys()))
+            refused = tuple(sorted(self._refused & self._holder.leave.keys()))
             # A machine whose host is starting counts as used.
             on = {machine: host for host, machine in self._bound.items()}
             # Hosts given back are unused from now on, before the pool receives it.
-            self._held, said = holder.claim(
-                self._held,
+            self._holder, message = holder.claim(
+                self._holder,
                 gone,
                 refused=refused,
                 asks=tuple(asks),
                 critical=self._critical,
-                used=tuple((machine, *use.get(on.get(machine, ""), (1, None))) for machine in self._held.hosts),
+                used=tuple((machine, *use.get(on.get(machine, ""), (1, None))) for machine in self._holder.hosts),
             )
-            return said
+            return message
 
 
-USE_EVERY = 5.0
-"""Seconds from one measurement of the hosts for the pool to the next: each reads every process of every host."""
-KEY = "pool.key"
-"""File of the key of a membership, in the folder of the application's cluster."""
-EMPTY_AFTER = 30.0
-"""Seconds without state after which a host counts as empty: a new one gets its tasks in one of the policy's next rounds."""
+USAGE_INTERVAL_S = 5.0  # each measurement reads every process of every host
+KEY_FILE = "pool.key"
+# A host without state counts as empty after this time: a new one receives its tasks within the policy's next rounds.
+EMPTY_AFTER_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
 class Pool(Cloud):
-    """Machines of a pool that other applications use too: `Pool("http://127.0.0.1:8471", application="wc", priority=2)`.
+    """Machines that several applications share: `Pool("http://127.0.0.1:8471", application="wc", priority=2)`.
 
-    url: of the arbiter of the machines (`elastream manager`). application: its name there, unique. priority: weight when
-    requests exceed the machines. minimum: machines guaranteed to it. token: for the arbiter, by default the environment
-    variable ELASTREAM_POOL_TOKEN. certificate: file of the certificate, or its authority, of a pool that is reached by
-    https.
+    Args:
+        url: URL of the arbiter (`elastream manager`).
+        application: Unique name of the application.
+        priority: Weight when requests exceed the machines.
+        minimum: Guaranteed machines.
+        token: Token of the arbiter; default: ELASTREAM_POOL_TOKEN in the environment.
+        certificate: File of the certificate, or its authority, of an https pool.
 
-    Raises CloudError for an empty name, a priority not above 0, or a minimum below 1.
+    Raises:
+        CloudError: An empty name, a priority not above 0, or a minimum below 1.
     """
 
     url: str
@@ -332,8 +343,8 @@ class Pool(Cloud):
                 f"application {self.application!r} has a minimum of {self.minimum}: it needs at least one host"
             )
 
-    def client(self, transport: "httpx.BaseTransport | None" = None, kept: Path | None = None) -> PoolClient:
-        """The application's HTTP client of the pool. transport: replaces the network in tests. kept: file of its key."""
+    def client(self, transport: "httpx.BaseTransport | None" = None, key_file: Path | None = None) -> PoolClient:
+        """Return an HTTP client of the pool; `transport` replaces the network in tests."""
         return PoolClient(
             self.url,
             self.application,
@@ -342,18 +353,26 @@ class Pool(Cloud):
             token=self.token,
             certificate=self.certificate,
             transport=transport,
-            kept=kept,
+            key_file=key_file,
         )
 
     @property
     def types(self) -> tuple[HostType, ...]:
-        """Request the host types of the pool. Raises ElastreamError if it does not answer."""
+        """Host types of the pool, requested from it.
+
+        Raises:
+            ElastreamError: The pool does not answer.
+        """
         with self.client() as client:
             return client.offer().kinds
 
     @property
     def max_hosts(self) -> int:
-        """Request the number of machines of the pool. Raises ElastreamError if it does not answer."""
+        """Number of machines of the pool, requested from it.
+
+        Raises:
+            ElastreamError: The pool does not answer.
+        """
         with self.client() as client:
             return client.offer().max_hosts
 
@@ -365,19 +384,19 @@ class Pool(Cloud):
         session: ExistingSession | None = None,
         alarms: Alarms | None = None,
     ) -> "PoolHosts":
-        """Join the pool and start the cluster, as `Local.open` does; the application is a member until it is closed.
+        """Join the pool and start the cluster; a restart in the same `folder` replaces a killed application.
 
-        One that was killed is replaced at once by the next one in the same `folder`, which has its key. Raises
-        EnvironmentProblem where the folder cannot be written.
+        Raises:
+            EnvironmentProblem: The folder cannot be written.
         """
         try:
             folder.mkdir(mode=PRIVATE, parents=True, exist_ok=True)
-            client = self.client(kept=create_private(folder / KEY))
+            client = self.client(key_file=create_private(folder / KEY_FILE))
         except OSError as error:
             raise EnvironmentProblem(f"the cluster's folder {folder} cannot be written: {error.strerror}") from None
         membership = Membership(client, alarms)
         try:
-            local = local_of(membership.offer, self.minimum).open(folder, ports=ports, session=session)
+            local = local_cloud(membership.offer, self.minimum).open(folder, ports=ports, session=session)
         except BaseException:
             membership.close()
             raise
@@ -385,10 +404,7 @@ class Pool(Cloud):
 
 
 class PoolHosts(Provider):
-    """Hosts of `local`, each on a machine that the pool has granted to `membership`; both are closed with it.
-
-    clock: monotonic seconds.
-    """
+    """Local hosts, each on a machine that the pool granted; `close` closes both."""
 
     def __init__(self, membership: Membership, local: LocalHosts, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -397,23 +413,23 @@ class PoolHosts(Provider):
         self._waiting: dict[str, HostType] = {}
         self._evicted: set[str] = set()
         self._closed = False
-        self._held: dict[str, float] = {}  # when each host last held state, or was not ready yet
-        self._seen: dict[str, tuple[float, float]] = {}  # (time, CPU seconds) of each host
+        self._last_needed: dict[str, float] = {}  # when each host last held state, or was not ready yet
+        self._previous_cpu: dict[str, tuple[float, float]] = {}  # (time, CPU seconds) of each host
         self._state = RunState()
         self._used: Mapping[str, tuple[int, float | None]] = {}
         self._next_use = 0.0
         membership.start(local.occupied, self._evict, self._use)
 
     def lease(self, hosts: Mapping[str, HostType]) -> None:
-        """Start `hosts` once the pool has granted machines for them."""
+        """Start hosts once the pool has granted machines for them."""
         with self._lock:
             self.local.check(hosts)
-            known = self.local.hosts()
-            self._waiting |= {name: kind for name, kind in hosts.items() if name not in known}
+            listed = self.local.hosts()
+            self._waiting |= {name: kind for name, kind in hosts.items() if name not in listed}
             self._place()
 
     def release(self, hosts: Collection[str]) -> None:
-        """End `hosts`; their machines go back to the pool with the next claim."""
+        """End hosts; the next claim returns their machines."""
         with self._lock:
             for name in hosts:
                 self._waiting.pop(name, None)
@@ -421,26 +437,26 @@ class PoolHosts(Provider):
             self.local.release(hosts)
 
     def hosts(self) -> Mapping[str, HostStatus]:
-        """Every host; starts those for which the pool has granted a machine."""
+        """Return every host; start those with a granted machine."""
         with self._lock:
             self._place()
             recalled = self._membership.recalled()
-            found = {
+            hosts = {
                 name: replace(host, recalled=True, reason=recalled[name]) if name in recalled else host
                 for name, host in self.local.hosts().items()
             }
-            for name in self._evicted & set(found):
-                if found[name].phase is Phase.GONE:
-                    found[name] = replace(found[name], reason="the pool gave its machine to another application")
+            for name in self._evicted & set(hosts):
+                if hosts[name].phase is Phase.GONE:
+                    hosts[name] = replace(hosts[name], reason="the pool gave its machine to another application")
             refusal = self._membership.refusal()
             waits = f"it waits until {self._membership.offer.name!r} grants a machine" + (f": {refusal}" if refusal else "")
-            return found | {
+            return hosts | {
                 name: HostStatus(kind.name, Phase.REQUESTED, waits, refused=bool(refusal))
                 for name, kind in self._waiting.items()
             }
 
-    def measure(self) -> Mapping[str, Measured]:
-        """CPU time and memory of the hosts' processes on this machine."""
+    def measure(self) -> Mapping[str, HostUsage]:
+        """Return CPU time and memory of the hosts' processes."""
         return self.local.measure()
 
     def report(self, state: RunState) -> None:
@@ -450,11 +466,11 @@ class PoolHosts(Provider):
         self._membership.report(state.kept, state.critical)
 
     def owed(self) -> float | None:
-        """This application's part of the pool's bill, by its last answer."""
-        return self._membership.owed()
+        """Return this application's part of the pool's bill."""
+        return self._membership.amount_due()
 
     def close(self) -> None:
-        """End everything, then leave the pool; may be called twice."""
+        """End all hosts, then leave the pool; may be called twice."""
         if not self._closed:
             self._closed = True
             self._membership.stop()
@@ -466,36 +482,37 @@ class PoolHosts(Provider):
             del self._waiting[name]
 
     def _use(self) -> Mapping[str, tuple[int, float | None]]:
-        """Use of each host: (replicas, CPU utilisation). Only for the membership's thread."""
+        """Return replicas and CPU utilisation of each host, for the membership's thread."""
         now, state = self._clock(), self._state
         if now < self._next_use:
             return self._used
-        self._next_use = now + USE_EVERY
+        self._next_use = now + USAGE_INTERVAL_S
         cores = {kind.name: kind.cores for kind in self.terms.types}
         types, measured = {name: host.type for name, host in self.local.hosts().items()}, self.local.measure()
         # While nothing at all is placed, the run is starting, which may take long.
         placing = not state.holding
-        self._held = {
-            host: now if placing or host in state.holding or host not in state.ready else self._held.get(host, now)
+        self._last_needed = {
+            host: now if placing or host in state.holding or host not in state.ready else self._last_needed.get(host, now)
             for host in measured
         }
-        seen = {host: (now, used.cpu_seconds) for host, used in measured.items() if used.cpu_seconds is not None}
+        cpu = {host: (now, used.cpu_seconds) for host, used in measured.items() if used.cpu_seconds is not None}
         busy: dict[str, float] = {}
-        for host, (_, seconds) in seen.items():
-            before, then = self._seen.get(host, (now, 0.0))
+        for host, (_, seconds) in cpu.items():
+            before, then = self._previous_cpu.get(host, (now, 0.0))
             if now > before and host in types:
                 busy[host] = max(0.0, seconds - then) / (now - before) / cores[types[host]]
-        self._seen = seen
-        self._used = {host: (int(now - held <= EMPTY_AFTER), busy.get(host)) for host, held in self._held.items()}
+        self._previous_cpu = cpu
+        self._used = {
+            host: (int(now - needed <= EMPTY_AFTER_S), busy.get(host)) for host, needed in self._last_needed.items()
+        }
         return self._used
 
     def _evict(self, host: str) -> None:
-        """End a host at once, because another application got its machine. Called by the membership's thread."""
         self._evicted.add(host)
         with contextlib.suppress(CloudError):  # released, and its last process ended meanwhile
             self.local.cluster.kill(host)
 
 
-def local_of(offer: Offer, minimum: int = 1) -> Local:
-    """A `Local` with the host types of `offer`."""
+def local_cloud(offer: Offer, minimum: int = 1) -> Local:
+    """Return a `Local` with the host types of `offer`."""
     return Local(host_types=offer.kinds, min_hosts=minimum, max_hosts=offer.max_hosts, latency=offer.latency)

@@ -1,39 +1,28 @@
-"""The interface between users of hosts (a run, Autopilot, a region's manager) and their providers.
+"""Interface between users of hosts and the providers of hosts.
 
-A `Cloud` is the value that users write; `open` gives its `Provider`. Requests are asynchronous: a call stores the request
-and returns; its outcome is read from `hosts()`. A new provider is one module here, one line in the table of
-clouds (`elastream.documents.registry`) and one `ProviderCase` for `tests/conformance/provider_suite.py`.
+A `Cloud` is declared by users; `Cloud.open` returns its `Provider`. A new provider needs one module here, one line in the
+table of clouds (`elastream.documents.registry`) and one `ProviderCase` in `tests/conformance/provider_suite.py`.
 
-**The contract of every provider.**
+**The contract of every provider**
 
-*A host* is known by the name that its requester chose. It goes through the phases of `EDGES`, forwards only. A reader
-that polls may miss short phases, but never sees a phase earlier than one it has seen.
+*Requests* are asynchronous: a call stores the request and returns; `hosts()` shows the outcome.
 
-    REQUESTED -> STARTING   the provider had room (a free machine, a grant, a quota) and began to start it
-    REQUESTED -> GONE       refused for good, or released before it began to start
-    STARTING  -> UP         its machine runs; whether an executor has registered is the session's to see
-    STARTING  -> GONE       it failed to start
-    STARTING, UP -> ENDING  released: it still runs, or still takes room
-    UP        -> GONE       it died, or was taken away
-    ENDING    -> GONE       nothing is left of it
+*Phases.* The requester names each host. A host moves forward through `EDGES`, never backward.
 
-*Room* is the provider's affair: it starts at once what it can, and the rest later, in the order in which it was requested.
-A host that waits is REQUESTED, with the reason. A provider without a thread of its own goes on with this inside `hosts()`.
+*Room.* The provider starts at once what fits, and the rest in request order. A waiting host is REQUESTED, with a reason.
 
-*Idempotence.* `lease` of a name that is listed, in whatever phase, and `release` of a name that is not, change nothing. So
-every request may be repeated, and must be where its outcome is not known. A name is free again once it is not listed.
+*Idempotence.* `lease` of a listed name and `release` of an unlisted one change nothing. A caller that does not know the
+outcome of a call repeats it.
 
-*Forgetting.* A host that is GONE stays listed, with the reason, until it is released: none disappears unseen. One that was
-released leaves the list when it is gone. So the list is as long as what is wanted, however many hosts there were.
+*Forgetting.* A GONE host stays listed until it is released; a released host leaves the list when it is gone, and its name
+is free.
 
-*Failures.* What happens to a host is its status, GONE with a reason, not an exception. A verb raises CloudError for what
-can never be (a name or a type that this provider does not take), with nothing of the call done. It raises another
-ElastreamError, EnvironmentProblem as a rule, where the provider cannot answer at all: the outcome of the call is then
-unknown, and the caller repeats it. It raises nothing else.
+*Failures.* A failed host is GONE with a reason; that is no exception. A method raises CloudError for an impossible
+request, such as an unknown type, and then does nothing. Another ElastreamError means that the provider cannot answer and
+the outcome is unknown. It raises nothing else.
 
-*Threads.* Every method may be called from several threads at a time and returns within milliseconds: what takes longer, a
-network above all, is the provider's own thread's. Such a thread survives every fault: it logs it with its traceback, or
-sounds an alarm where it was given `Alarms`, and goes on. A provider never calls its user.
+*Threads.* Methods are thread-safe and return within milliseconds. Slow work runs in the provider's own thread, which logs
+faults or raises alarms, and continues. A provider never calls its user.
 """
 
 import math
@@ -54,7 +43,7 @@ NAN = math.nan
 
 
 class Phase(StrEnum):
-    """Phases of a provider's host; the module's docstring and `EDGES` define the transitions."""
+    """Phases of a provider's host; `EDGES` defines the transitions."""
 
     REQUESTED = "requested"
     STARTING = "starting"
@@ -64,267 +53,235 @@ class Phase(StrEnum):
 
 
 EDGES: Mapping[Phase, frozenset[Phase]] = {
-    Phase.REQUESTED: frozenset({Phase.STARTING, Phase.GONE}),
-    Phase.STARTING: frozenset({Phase.UP, Phase.ENDING, Phase.GONE}),
-    Phase.UP: frozenset({Phase.ENDING, Phase.GONE}),
-    Phase.ENDING: frozenset({Phase.GONE}),
+    Phase.REQUESTED: frozenset(
+        {
+            Phase.STARTING,  # the provider has room (a free machine, a grant, quota) and begins to start the host
+            Phase.GONE,  # refused for good, or released before it began to start
+        }
+    ),
+    Phase.STARTING: frozenset(
+        {
+            Phase.UP,  # the machine runs; the session sees whether an executor has registered
+            Phase.ENDING,  # released; processes or reservations remain
+            Phase.GONE,  # the start failed
+        }
+    ),
+    Phase.UP: frozenset({Phase.ENDING, Phase.GONE}),  # released; died or was taken away
+    Phase.ENDING: frozenset({Phase.GONE}),  # nothing remains
     Phase.GONE: frozenset(),
 }
 
 
 @dataclass(frozen=True, slots=True)
 class HostStatus:
-    """A host as its provider sees it now.
+    """Status of a host as its provider sees it."""
 
-    type: name of its host type. reason: why it waits, or why it is gone; one sentence, empty where there is nothing to say.
-    address: what its executors register with, empty before that is known. executor: id of its executor where the provider
-    knows that itself; otherwise its executor is the one that registers from `address`. refused: the request was refused for
-    now and waits. recalled: its owner wants it back (see `RunState.kept`). namespace: file of its network namespace if it
-    has one of its own on this machine.
-    """
-
-    type: str
+    type: str  # name of the host type
     phase: Phase
-    reason: str = ""
-    address: str = ""
-    executor: str = ""
-    refused: bool = False
-    recalled: bool = False
-    namespace: Path | None = None
+    reason: str = ""  # why the host waits or is gone
+    address: str = ""  # address of its executors; empty while unknown
+    executor: str = ""  # id of its executor, if known. Otherwise it is the one that registers from `address`.
+    refused: bool = False  # refused for now, and waiting
+    recalled: bool = False  # the owner wants the host back (see `RunState.kept`)
+    namespace: Path | None = None  # file of its network namespace on this machine, if any
 
     @property
     def there(self) -> bool:
-        """Whether its machine runs, or is on its way."""
+        """Return True if the machine runs or starts."""
         return self.phase in (Phase.STARTING, Phase.UP)
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
-    """What a host uses, as far as its provider knows.
+class HostUsage:
+    """Resources that a host uses."""
 
-    cpu_seconds: CPU time used so far; memory: megabytes now; None where unknown. cpu: utilisation, 0 to 1, where the
-    provider knows it and no total; NaN where unknown. replicas: operator instances on it (E2DF's A_n), as far as known.
-    """
-
-    cpu_seconds: float | None = None
-    memory: float | None = None
-    cpu: float = NAN
-    replicas: int = 0
+    cpu_seconds: float | None = None  # CPU time so far; None if unknown
+    memory: float | None = None  # megabytes now; None if unknown
+    cpu: float = NAN  # utilisation from 0 to 1, if the CPU time is unknown
+    replicas: int = 0  # operator instances on the host (A_n in E2DF)
 
 
 @dataclass(frozen=True, slots=True)
 class RunState:
-    """What a run reports to its provider, each time in full, so that a report that is lost or repeated does no harm.
+    """State that a run reports to its provider, always complete."""
 
-    ready: hosts that take tasks: their start is over. settled: of these, those that have worked off their first batches and
-    can be held to their type. holding: hosts that hold state of the run. kept: recalled hosts that the run will not leave,
-    because nothing else could do their work. critical: whether the service level is missed, which gives a claim more weight
-    where several share hosts.
-    """
-
-    ready: frozenset[str] = frozenset()
-    settled: frozenset[str] = frozenset()
-    holding: frozenset[str] = frozenset()
-    kept: frozenset[str] = frozenset()
-    critical: bool = False
+    ready: frozenset[str] = frozenset()  # hosts that take tasks
+    settled: frozenset[str] = frozenset()  # ready hosts past their first batches, which can be limited to their type
+    holding: frozenset[str] = frozenset()  # hosts that hold state
+    kept: frozenset[str] = frozenset()  # recalled hosts that the run keeps, because no other host could do their work
+    critical: bool = False  # the service level is missed, so claims on shared hosts weigh more
 
 
 @dataclass(frozen=True, slots=True)
-class Reach:
-    """How a Spark session reaches the provider's hosts, as plain values.
+class ClusterEndpoint:
+    """Address and settings with which a Spark session reaches the provider's hosts."""
 
-    master: its master URL. driver_address: the address at which hosts reach the driver. executor_memory: mebibytes of heap
-    for each executor. executor_cores: its slots, None where host types differ. settings: further Spark settings.
-    java_options: of the executors' JVMs, beside those that the session wants itself. secret: what the session has to know;
-    None where nobody asks.
-    """
-
-    master: str
-    driver_address: str
-    executor_memory: int
-    executor_cores: int | None = None
-    settings: Mapping[str, str] = field(default_factory=dict)
-    java_options: tuple[str, ...] = ()
-    secret: str | None = field(default=None, repr=False)
-    python: str = ""
-    packaged: bool = False
+    master: str  # master URL
+    driver_address: str  # address of the driver as hosts see it
+    executor_memory: int  # heap of an executor (MiB)
+    executor_cores: int | None = None  # slots of an executor; None if host types differ
+    settings: Mapping[str, str] = field(default_factory=dict)  # further Spark settings
+    java_options: tuple[str, ...] = ()  # further JVM options of executors
+    secret: str | None = field(default=None, repr=False)  # shared secret, if the master asks for one
+    python: str = ""  # interpreter on the hosts; empty for the driver's path
+    packaged: bool = False  # the session ships its modules to the hosts
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
-    """What a provider has to offer; it does not change while the provider lasts.
+class ProviderOffer:
+    """Host types and limits of a provider, constant over its life."""
 
-    types: what can be leased; the first is that of a run's first hosts. min_hosts, max_hosts: how many. patience: seconds
-    for which a request is left waiting for room while other hosts do the work, before the run withdraws it. reach: None
-    where no session can use the hosts. confinement: one sentence on how hosts are held to their type. link_rate: bytes/s of
-    a host's link in one direction, NaN where nothing limits it.
-    """
-
-    types: tuple[HostType, ...]
+    types: tuple[HostType, ...]  # host types, that of a run's first hosts first
     max_hosts: int
     min_hosts: int = 1
-    patience: float = 30.0
-    reach: Reach | None = None
-    confinement: str = ""
-    link_rate: float = NAN
+    patience: float = 30.0  # how long a request may wait while other hosts work, before the run withdraws it (seconds)
+    endpoint: ClusterEndpoint | None = None  # None if no session can use the hosts
+    confinement: str = ""  # one sentence on how hosts are limited to their type
+    link_rate: float = NAN  # capacity of a host's link (bytes/s); NaN if unlimited
 
 
 class Provider(ABC):
-    """Hosts that can be leased; the module's docstring is the contract.
+    """Source of leased hosts; the module's docstring is the contract.
 
-    Required are `terms` and the four verbs `lease`, `release`, `hosts` and `close`. The others have defaults.
+    `terms`, `lease`, `release`, `hosts` and `close` are required. Users' own classes implement these names, `owed`
+    included.
     """
 
-    terms: Terms
-    """The provider's host types and bounds."""
+    terms: ProviderOffer
 
     @abstractmethod
     def lease(self, hosts: Mapping[str, HostType]) -> None:
-        """Request `hosts` by name. Names that are listed already change nothing."""
+        """Request hosts by name; names that are already listed change nothing."""
 
     @abstractmethod
     def release(self, hosts: Collection[str]) -> None:
-        """End `hosts` and all that runs on them, withdraw those that still wait, forget those that are gone."""
+        """End running hosts, withdraw waiting ones and forget those that are gone."""
 
     @abstractmethod
     def hosts(self) -> Mapping[str, HostStatus]:
-        """Return every host that was leased and is not forgotten, by name.
-
-        Cheap: called every quarter second while hosts come and go, every second otherwise.
-        """
+        """Return the status of every host that is not forgotten; must be cheap (called four times a second)."""
 
     @abstractmethod
     def close(self) -> None:
-        """End every host that lives through this provider, and return when nothing is left of any.
+        """End every host that depends on this provider, and return when nothing is left.
 
-        May be called twice; no other verb may follow.
+        May be called twice; no other method may follow.
         """
 
-    def measure(self) -> Mapping[str, Measured]:
-        """Return what hosts use, by name, as far as the provider knows. Dearer than `hosts`: called once an observation."""
+    def measure(self) -> Mapping[str, HostUsage]:
+        """Return the usage of each host, as far as known."""
         return {}
 
     def report(self, state: RunState) -> None:  # noqa: B027 - a default
-        """Take note of how the run does."""
+        """Receive the state of the run."""
 
     def owed(self) -> float | None:
-        """Return the money due so far as billed by the provider; None: the cost of the leases."""
+        """Return the amount due so far as the provider bills it; None to charge the cost of the leases."""
         return None
 
 
-UNLIMITED = 2**31 - 1
-"""Spark's value for "as many executors as the cluster has room for"."""
+UNLIMITED = 2**31 - 1  # Spark's value for "as many executors as the cluster has room for"
 
 
-class SeenExecutor(Protocol):
-    """An executor that has registered with a session. host: its address."""
+class RegisteredExecutor(Protocol):
+    """An executor that has registered with a session; `host` is its address."""
 
     @property
-    def host(self) -> str: ...
+    def host(self) -> str:
+        """Its address."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
-class ClusterWord:
-    """What a cluster manager says of the executors that a session has requested and not got, as far as it says anything.
+class PendingReason:
+    """Reason of the cluster manager why requested executors have not come."""
 
-    reason: why they do not come, one sentence. refused: it has refused them for now. never: it never will grant them.
-    starting: how many it has granted that have not registered.
-    """
-
-    reason: str = ""
-    refused: bool = False
-    never: bool = False
-    starting: int = 0
+    reason: str = ""  # one sentence, or empty
+    refused: bool = False  # refused for now
+    never: bool = False  # will never be granted
+    starting: int = 0  # number of granted executors that have not registered
 
 
-class Granting(Protocol):
-    """How a session is granted executors by its cluster manager: Spark's allocation client, as plain values.
+class ExecutorAllocator(Protocol):
+    """Spark's allocation client of one session.
 
-    Spark takes a number, not names: how many executors the session may have in all. Calls return within milliseconds and
-    raise what the session raises once it has stopped.
+    Spark takes a total number of executors, not names. Calls return within milliseconds and raise the session's error
+    once it has stopped.
     """
 
     @property
     def application(self) -> str:
-        """The id of the session's application, which its cluster manager gave it."""
+        """Id of the session's application at its cluster manager."""
         ...
 
     @property
-    def seen(self) -> Mapping[str, SeenExecutor]:
-        """The executors that were registered at the session's last look, by id."""
+    def registered(self) -> Mapping[str, RegisteredExecutor]:
+        """Registered executors by id, as of the session's last poll."""
         ...
 
     def request(self, total: int) -> None:
-        """Let the session have `total` executors in all."""
+        """Set the total number of executors that the session may have."""
         ...
 
     def kill(self, executor: str) -> None:
-        """Give an executor back, whatever runs there. Does not change the total: set it first."""
+        """Release an executor with all its tasks; lower the total first."""
         ...
 
     def fence(self, executor: str) -> None:
-        """Let an executor get no further task, for good. It stays, and nothing replaces it."""
+        """Exclude an executor from scheduling for good; it stays, and nothing replaces it."""
         ...
 
-    def word(self) -> ClusterWord:
-        """What the cluster manager last said of what was requested and has not come."""
+    def pending_reason(self) -> PendingReason:
+        """Return why requested executors have not come."""
         ...
 
     def ending(self, executor: str) -> str:
-        """Why an executor that was registered is gone; empty where that is not known."""
+        """Return why a registered executor ended; empty if unknown."""
         ...
 
-    def bury(self, application: str) -> None:
-        """End what an earlier application has left on the cluster, whose driver was killed. Called once, may take long."""
+    def release_leftovers(self, application: str) -> None:
+        """Release what an earlier application left on the cluster; may take long."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class ExistingSession:
-    """A session that is there already, whose master hosts are to join.
-
-    executor_memory (mebibytes), executor_slots: what it asks of a host for each executor. secret: what its master asks for;
-    None: nothing. granting: how it is granted executors; None where it cannot request any. allowed: how many it may have
-    before anyone asks.
-    """
+    """A running Spark session that hosts join."""
 
     master: str
-    executor_memory: int
-    executor_slots: int
-    secret: str | None = field(default=None, repr=False)
-    granting: Granting | None = None
-    allowed: int = UNLIMITED
+    executor_memory: int  # memory of each executor (MiB)
+    executor_slots: int  # task slots of each executor
+    secret: str | None = field(default=None, repr=False)  # secret of its master, if any
+    allocator: ExecutorAllocator | None = None  # None if the session cannot request executors
+    allowed: int = UNLIMITED  # executors that it may have before any request
 
 
 class Cloud(ABC):
-    """Where hosts come from, as users write it: `elastream.Local`, `elastream.Pool`, or a class of their own.
+    """Source of hosts as users declare it, such as `elastream.Local` or `elastream.Pool`.
 
-    Required are `types`, `max_hosts` and `open`.
+    Subclasses define `types`, `max_hosts` and `open`.
     """
 
     __slots__ = ()
 
     @overridable
     def types(self) -> tuple[HostType, ...]:
-        """Host types that can be leased; the first is that of a run's first hosts."""
+        """Host types, that of a run's first hosts first."""
         raise NotImplementedError
 
     @overridable
     def max_hosts(self) -> int:
-        """The highest number of hosts at a time."""
+        """Highest number of hosts at a time."""
         raise NotImplementedError
 
     @overridable
     def min_hosts(self) -> int:
-        """The lowest number of hosts of a run."""
+        """Lowest number of hosts of a run."""
         return 1
 
     @overridable
     def stabilization_down(self) -> float:
-        """Seconds for which the default policy keeps unneeded hosts, if neither rules nor the policy say otherwise.
-
-        A cloud whose hosts take long to come again has a higher value.
-        """
+        """Seconds for which the default policy keeps unneeded hosts; rules and the policy take precedence."""
         return 0.0
 
     @abstractmethod
@@ -339,10 +296,10 @@ class Cloud(ABC):
         """Return the provider, ready to lease.
 
         Args:
-            folder: Place for its files.
-            ports: Ports for what it listens at; None: free ones.
-            session: The session that hosts are to join; None: one will be opened as `terms.reach` says.
-            alarms: Where faults of the provider's own threads sound.
+            folder: Folder for its files.
+            ports: Ports to listen at; None for free ones.
+            session: Session that hosts join; None if one is opened later.
+            alarms: Receives faults of the provider's threads.
 
         Raises:
             ElastreamError: It cannot be opened; nothing is left running.
@@ -354,12 +311,12 @@ class SupportsOpen(Protocol):
 
     @property
     def types(self) -> tuple[HostType, ...]:
-        """Host types that can be leased."""
+        """Host types."""
         ...
 
     @property
     def max_hosts(self) -> int:
-        """The highest number of hosts at a time."""
+        """Highest number of hosts at a time."""
         ...
 
     def open(
@@ -375,19 +332,19 @@ class SupportsOpen(Protocol):
 
 
 class PlainCloud(Cloud):
-    """A cloud around an object that is no `Cloud`. All but the required members have their defaults."""
+    """Cloud around an object that is no `Cloud`; its optional members have their defaults."""
 
     def __init__(self, own: SupportsOpen) -> None:
         self.own = own
 
     @property
     def types(self) -> tuple[HostType, ...]:
-        """The object's host types."""
+        """Host types of the object."""
         return self.own.types
 
     @property
     def max_hosts(self) -> int:
-        """The object's highest number of hosts."""
+        """Limit of the object."""
         return self.own.max_hosts
 
     def open(
@@ -402,39 +359,33 @@ class PlainCloud(Cloud):
         return self.own.open(folder, ports=ports, session=session, alarms=alarms)
 
 
-def as_cloud(given: Cloud | SupportsOpen) -> Cloud:
-    """Return `given` as a cloud. Every entrance calls it once, so that all behind it may use each member.
+def as_cloud(cloud: Cloud | SupportsOpen) -> Cloud:
+    """Return `cloud` as a `Cloud`.
 
     Raises:
-        InputError: `given` has optional members of `Cloud` and is not derived from it: they would be ignored.
+        InputError: Another object has optional members, which would be ignored.
     """
-    if isinstance(given, Cloud):
-        return given
-    if ignored := [name for name in ("min_hosts", "stabilization_down") if getattr_static(given, name, None) is not None]:
-        kind = type(given).__name__
+    if isinstance(cloud, Cloud):
+        return cloud
+    if ignored := [name for name in ("min_hosts", "stabilization_down") if getattr_static(cloud, name, None) is not None]:
+        kind = type(cloud).__name__
         raise InputError(f"{kind} has {ignored[0]!r} and is no elastream Cloud: derive the class from it", ("cloud",))
-    return PlainCloud(given)
+    return PlainCloud(cloud)
 
 
 @runtime_checkable
 class SessionHosts(Protocol):
-    """A provider whose hosts are executors that the session itself is granted: it must know the session once that is open.
+    """A provider whose hosts are executors of the session, which it learns once the session is open."""
 
-    Hosts that are leased earlier wait for it.
-    """
-
-    def bind(self, granting: Granting) -> None:
-        """Lease through `granting` from now on."""
+    def bind(self, allocator: ExecutorAllocator) -> None:
+        """Lease through `allocator` from now on; earlier requests wait for this call."""
         ...
 
 
-def lacks_as_provider(given: Any) -> str:
-    """Return what `given` lacks to be a `Provider`, in one sentence; an empty string if it lacks nothing.
-
-    An object of another class must have each member: only subclasses have defaults.
-    """
-    if isinstance(given, Provider):
+def lacks_as_provider(candidate: Any) -> str:
+    """Return one sentence on the members that `candidate` lacks to be a `Provider`, or an empty string."""
+    if isinstance(candidate, Provider):
         return ""
-    members = [name for name in vars(Provider) if not name.startswith("_")]
-    missing = [name for name in members if getattr_static(given, name, None) is None]
-    return f"{type(given).__name__} is no provider of hosts: it has no {', '.join(missing)}" if missing else ""
+    members = ["terms", *(name for name in vars(Provider) if not name.startswith("_"))]
+    missing = [name for name in members if getattr_static(candidate, name, None) is None]
+    return f"{type(candidate).__name__} is no provider of hosts: it has no {', '.join(missing)}" if missing else ""

@@ -1,49 +1,45 @@
-"""`Standalone`, the cloud that is a Spark Standalone cluster which exists: its hosts are executors on the master's workers.
-
-Executors are requested and given back one by one. With the cores and memory of a worker declared, a host is a worker.
-"""
+"""`Standalone`: hosts are executors on the workers of an existing Spark Standalone master."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import ClassVar
 
 from elastream.clouds.executors import (
     ExecutorCloud,
-    GrantedExecutors,
+    ExecutorProvider,
     address_of,
-    of_our_own,
-    refuse_silent,
+    address_towards,
+    for_own_session,
 )
 from elastream.errors import CloudError
 
 SCHEME = "spark://"
 PORT = 7077
 
-NONE_AT_FIRST: Mapping[str, str] = {
+# A Standalone master gives a new application an executor on every worker at once, unless dynamic allocation is on.
+# Elastream then stops Spark's own manager as soon as the session is open
+# (`spark.jvm.executors.AllocationClient.take_over`) and requests executors itself.
+NO_INITIAL_EXECUTORS: Mapping[str, str] = {
     "spark.dynamicAllocation.enabled": "true",
     "spark.dynamicAllocation.minExecutors": "0",
     "spark.dynamicAllocation.initialExecutors": "0",
     "spark.dynamicAllocation.shuffleTracking.enabled": "true",
 }
-"""A Standalone master gives a new application an executor on every worker at once, unless it says that it will ask for
-them. Who then asks is Elastream: Spark's own manager of executors is stopped as soon as the session is open
-(`spark.jvm.executors.AllocationClient.take_over`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Standalone(ExecutorCloud):
     """Executors of an existing Standalone master: `Standalone("spark://10.0.0.5:7077", max_hosts=8)`.
 
-    master: its URL; of several (`spark://a:7077,b:7077`) the first that answers is enough. host_type, or cores, memory
-    (megabytes, or text such as `"4 GB"`) and price: what one executor is taken for, and takes of a worker; of its memory
-    the heap takes 70 %, and that is all that a worker counts. min_hosts, max_hosts: how many may be leased at a time.
-    driver_address: at which workers reach this machine, by default the one that it has towards the master. shared: that the
-    run's folder, this interpreter and the program's modules are on a file system that all workers have under the same path;
-    otherwise executors on other machines are refused. secret: what the master asks for (`spark.authenticate.secret`).
-    settings: further Spark settings.
+    A host is a worker if the worker's cores and memory are declared. `ExecutorCloud` describes the other arguments.
 
-    Raises CloudError for a URL that is none, an unknown type, and numbers of hosts that make no sense.
+    Args:
+        master: Master URL. Of several (`spark://a:7077,b:7077`) one has to answer.
+        secret: Secret of the master (`spark.authenticate.secret`).
+
+    Raises:
+        CloudError: An invalid URL.
     """
 
     master: str
@@ -57,22 +53,17 @@ class Standalone(ExecutorCloud):
         ExecutorCloud.__post_init__(self)
 
     @property
-    def named(self) -> str:
-        """The cloud in a sentence."""
+    def title(self) -> str:
+        """Description for messages."""
         return f"the Standalone master {self.master}"
 
-    def begun(self, folder: Path) -> GrantedExecutors:
+    def open_own_session(self, folder: Path) -> ExecutorProvider:
+        """Return the provider for a session that is opened only for its hosts."""
         masters = [address_of(each, PORT) for each in self.master.removeprefix(SCHEME).split(",")]
-        towards = refuse_silent(self.named, masters)
+        towards = address_towards(self.title, masters)
         (kind,) = self.types
         most = {"spark.cores.max": str(kind.slots * self.max_hosts)}
         closed = {} if self.secret is None else {"spark.authenticate": "true"}
-        return of_our_own(
-            self,
-            self.master,
-            self.driver_address or towards,
-            {**NONE_AT_FIRST, **most, **closed, **self.settings},
-            folder,
-            begins_with=0,
-            secret=self.secret,
-        )
+        settings = {**NO_INITIAL_EXECUTORS, **most, **closed, **self.settings}
+        endpoint = self.endpoint(self.master, self.driver_address or towards, settings)
+        return for_own_session(self, replace(endpoint, secret=self.secret), folder, initial_executors=0)

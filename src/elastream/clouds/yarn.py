@@ -1,24 +1,20 @@
-"""`Yarn`, the cloud that is a queue of a Hadoop cluster: its hosts are executors in containers of one shape.
-
-Requests go through Spark's application master, which asks the resource manager for containers; what the queue refuses or
-takes back (preemption) is the reason that a host waits, or is gone.
-"""
+"""`Yarn`: hosts are executors in containers of a Hadoop cluster."""
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
 from xml.etree import ElementTree
 
 from elastream.clouds.executors import (
-    SURVIVES_LOSSES,
+    TOLERATE_LOSSES,
     ExecutorCloud,
-    GrantedExecutors,
+    ExecutorProvider,
     address_of,
-    heap_and_rest,
-    of_our_own,
-    refuse_silent,
+    address_towards,
+    for_own_session,
+    memory_settings,
 )
 from elastream.errors import CloudError, EnvironmentProblem
 
@@ -31,15 +27,15 @@ PORT = 8032
 class Yarn(ExecutorCloud):
     """Executors in containers of YARN: `Yarn(queue="etl", cores=2, memory="4 GB", price=0.2, max_hosts=8)`.
 
-    The cluster is that of HADOOP_CONF_DIR or YARN_CONF_DIR. queue: where containers are requested. host_type, or cores
-    (one task each), memory (megabytes of the container, or text) and price: what a container is taken for, and takes; of
-    its memory the heap takes 70 %. min_hosts, max_hosts: how many may be leased at a time. jars: where Spark's jars are,
-    such as `"local:/opt/spark/jars/*"`; empty: they are uploaded. python: the interpreter on the nodes, by default the
-    driver's path. driver_address: at which nodes reach this machine, by default the one that it has towards the resource
-    manager. shared: that the run's folder, and the program's modules, are on a file system that all nodes have under the
-    same path; otherwise executors on other machines are refused. settings: further Spark settings.
+    HADOOP_CONF_DIR or YARN_CONF_DIR names the cluster. `ExecutorCloud` describes the other arguments.
 
-    Raises CloudError for an empty queue, an unknown type, and numbers of hosts that make no sense.
+    Args:
+        queue: Queue for container requests.
+        jars: Location of Spark's jars, such as `"local:/opt/spark/jars/*"`; empty to upload them.
+        python: Interpreter on the nodes; default: the driver's path.
+
+    Raises:
+        CloudError: An empty queue.
     """
 
     queue: str = "default"
@@ -54,22 +50,23 @@ class Yarn(ExecutorCloud):
         ExecutorCloud.__post_init__(self)
 
     @property
-    def named(self) -> str:
-        """The cloud in a sentence."""
+    def title(self) -> str:
+        """Description for messages."""
         return f"YARN's queue {self.queue!r}"
 
-    def begun(self, folder: Path) -> GrantedExecutors:
-        places = resource_managers(os.environ)
-        towards = refuse_silent("YARN's resource manager", places) if places else ""
+    def open_own_session(self, folder: Path) -> ExecutorProvider:
+        """Return the provider for a session that is opened only for its hosts."""
+        managers = resource_managers(os.environ)
+        towards = address_towards("YARN's resource manager", managers) if managers else ""
         (kind,) = self.types
         jars = {"spark.yarn.jars": self.jars} if self.jars else {}
-        wanted = {
+        settings = {
             "spark.yarn.queue": self.queue,
             "spark.executor.instances": str(self.min_hosts),
             # Executors come one by one: a session that waited for the first ones would hide why they do not come.
             "spark.scheduler.minRegisteredResourcesRatio": "0",
-            **SURVIVES_LOSSES,
-            **heap_and_rest(kind),
+            **TOLERATE_LOSSES,
+            **memory_settings(kind),
             # Sockets of Python workers would be in the container's folder, whose path is longer than Linux takes, or in one
             # that all users of the node share.
             "spark.python.unix.domain.socket.enabled": "false",
@@ -83,29 +80,29 @@ class Yarn(ExecutorCloud):
             raise CloudError(
                 "the resource managers are named by their ids: say driver_address, where nodes reach this machine"
             )
-        return of_our_own(
-            self, MASTER, address, wanted, folder, begins_with=self.min_hosts, python=self.python, packaged=True
-        )
+        endpoint = replace(self.endpoint(MASTER, address, settings), python=self.python, packaged=True)
+        return for_own_session(self, endpoint, folder, initial_executors=self.min_hosts)
 
 
 def resource_managers(environment: Mapping[str, str]) -> Sequence[tuple[str, int]]:
-    """Host and port of the resource manager, by Hadoop's configuration; none where several are named by their ids.
+    """Return host and port of the resource manager from Hadoop's configuration; empty if only ids name it.
 
-    Raises EnvironmentProblem where there is no configuration.
+    Raises:
+        EnvironmentProblem: There is no readable configuration.
     """
     folder = next((environment[name] for name in FOLDERS if environment.get(name)), None)
     if folder is None:
         raise EnvironmentProblem(f"neither {' nor '.join(FOLDERS)} is set: Spark finds YARN by the files in that folder")
     file = Path(folder) / "yarn-site.xml"
     try:
-        properties = ElementTree.parse(file).getroot().iter("property")
-        said = {str(each.findtext("name")): str(each.findtext("value") or "") for each in properties}
+        elements = ElementTree.parse(file).getroot().iter("property")
+        properties = {str(each.findtext("name")): str(each.findtext("value") or "") for each in elements}
     except OSError as error:
         raise EnvironmentProblem(f"{file} cannot be read: {error.strerror}") from None
     except ElementTree.ParseError as error:
         raise EnvironmentProblem(f"{file} is no XML: {error}") from None
-    if said.get("yarn.resourcemanager.ha.enabled", "").lower() == "true":
+    if properties.get("yarn.resourcemanager.ha.enabled", "").lower() == "true":
         return ()
-    host = said.get("yarn.resourcemanager.hostname") or "0.0.0.0"
-    address = said.get("yarn.resourcemanager.address") or f"{host}:{PORT}"
+    host = properties.get("yarn.resourcemanager.hostname") or "0.0.0.0"
+    address = properties.get("yarn.resourcemanager.address") or f"{host}:{PORT}"
     return [address_of(address.replace("${yarn.resourcemanager.hostname}", host), PORT)]

@@ -1,6 +1,6 @@
-"""What a run meets: how many records are due when, how fast hosts are and how far apart, as shapes and recorded traces.
+"""Loads, host speeds and links of a run, as shapes and recorded traces.
 
-The records themselves are read by the plants; hosts and links vary in simulation only.
+Hosts and links vary in simulation only.
 """
 
 from elastream.loads.document import load_from, pattern_from

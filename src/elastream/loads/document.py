@@ -1,4 +1,4 @@
-"""Parses loads from YAML or JSON values, and from the argument of `--load`."""
+"""Loads from YAML or JSON values and from the argument of `--load`."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -17,6 +17,7 @@ def _steps(levels: Sequence[Any], every: Any = None) -> Pattern:
     return steps(*(tuple(level) if isinstance(level, list | tuple) else level for level in levels), every=every)
 
 
+# shape in a document -> (constructor, {field in the document: parameter})
 SHAPES: Mapping[str, tuple[Callable[..., Pattern], Mapping[str, str]]] = {
     "constant": (constant, {"rate": "rate", "lasts": "lasts"}),
     "steps": (_steps, {"levels": "levels", "every": "every"}),
@@ -25,25 +26,26 @@ SHAPES: Mapping[str, tuple[Callable[..., Pattern], Mapping[str, str]]] = {
     "random_walk": (random_walk, {n: n for n in ("start", "step", "low", "high", "every", "lasts", "seed")}),
     "trace": (trace, {"path": "path", "interval": "interval", "gaps": "gaps"}),
 }
-"""Shape name in a document -> (constructor, {field in the document: parameter of the constructor})."""
 
+# modifiers after the shape, applied in document order
 CHANGES: Mapping[str, Callable[[Pattern, Any], Pattern]] = {
     "hold": Pattern.hold,
-    "then_back": lambda pattern, wanted: pattern.then_back() if wanted else pattern,
+    "then_back": lambda pattern, enabled: pattern.then_back() if enabled else pattern,
     "scaled": Pattern.scaled,
     "faster": Pattern.faster,
     "lasting": Pattern.lasting,
     "repeated": lambda pattern, times: pattern.repeated(None if times is True else times),
 }
-"""Modifiers that follow the shape in a document, applied in document order."""
 
 
 def pattern_from(document: Any, folder: Path | None = None) -> Pattern:
-    """Build the load that a document value describes.
+    """Return the load that a document value describes; relative paths of traces are below `folder`.
 
-    A rate (`550`, `"550/s"`) is a constant load; a list is a sequence of loads; a mapping is one shape followed by
-    modifiers, in order: `{"ramp": {"from": "5/s", "to": "550/s", "over": "60s"}, "hold": "20s", "then_back": True}`.
-    The path of a trace is relative to `folder`. Raises ElastreamError that names the field.
+    A rate (`550`, `"550/s"`) is a constant load, a list a sequence of loads, and a mapping one shape with modifiers in
+    order: `{"ramp": {"from": "5/s", "to": "550/s", "over": "60s"}, "hold": "20s", "then_back": True}`.
+
+    Raises:
+        ElastreamError: The value is invalid; names the field.
     """
     match document:
         case int() | float() | str() if not isinstance(document, bool):
@@ -56,42 +58,43 @@ def pattern_from(document: Any, folder: Path | None = None) -> Pattern:
             (shape, fields), *changes = document.items()
             pattern = _shape(shape, fields, folder)
             for name, value in changes:
-                pattern = _changed(pattern, name, value)
+                pattern = _apply_change(pattern, name, value)
             return pattern
     raise DataflowError(f"{document!r} is not a load: write a rate such as '550/s', or one of {', '.join(SHAPES)}")
 
 
 def load_from(text: str | Path) -> Pattern:
-    """Read the argument of `--load`: a CSV file of counts (`.gz` too), a YAML or JSON file, or an inline load.
+    """Return the load in the argument of `--load`: a CSV, YAML or JSON file, or an inline value.
 
-    Raises InputError if it is none of these.
+    Raises:
+        InputError: It is none of these.
     """
     path = Path(text)
     if path.suffixes and (path.suffix == ".csv" or path.suffixes[-2:] == [".csv", ".gz"]):
         return trace(path)
     if path.suffix in (".yaml", ".yml", ".json"):
         try:
-            return pattern_from(_parsed(path.read_text(encoding="utf-8"), str(path)), path.parent)
+            return pattern_from(_parse(path.read_text(encoding="utf-8"), str(path)), path.parent)
         except (OSError, UnicodeDecodeError) as error:
             raise InputError(f"cannot read the load {path}: {getattr(error, 'strerror', None) or error}") from None
         except InputError:
             raise
         except ElastreamError as error:
             raise InputError(f"{path}: {error}") from None
-    written = _parsed(str(text), "the load")
-    if isinstance(written, int | float) and not isinstance(written, bool):
+    value = _parse(str(text), "the load")
+    if isinstance(value, int | float) and not isinstance(value, bool):
         raise InputError(f"the load {str(text)!r} has no unit: write a rate such as '{text}/s' or '{text}k/h'")
     try:
-        return pattern_from(written)
+        return pattern_from(value)
     except ElastreamError as error:
         raise InputError(f"{str(text)!r} is neither a file of counts nor a load: {error}") from None
 
 
-def _parsed(text: str, where: str) -> Any:
+def _parse(text: str, name: str) -> Any:
     try:
         return YAML(typ="safe", pure=True).load(text)
     except YAMLError as error:
-        raise InputError(f"{where} is not YAML: {' '.join(str(error).split())}") from None
+        raise InputError(f"{name} is not YAML: {' '.join(str(error).split())}") from None
 
 
 def _shape(name: str, fields: Any, folder: Path | None) -> Pattern:
@@ -112,7 +115,7 @@ def _shape(name: str, fields: Any, folder: Path | None) -> Pattern:
         raise DataflowError(f"load {name!r} lacks {missing[0]!r}" if missing else f"load {name!r}: {error}") from None
 
 
-def _changed(pattern: Pattern, name: str, value: Any) -> Pattern:
+def _apply_change(pattern: Pattern, name: str, value: Any) -> Pattern:
     if name not in CHANGES:
         raise DataflowError(f"a load cannot be changed by {name!r} (it can by: {', '.join(CHANGES)})")
     try:

@@ -1,7 +1,6 @@
-"""How far apart the hosts of a run are while it lasts: traces of latency and bandwidth by pair of hosts.
+"""Links between hosts during a run: traces of latency and bandwidth.
 
-As with speeds, a trace holds factors on what is declared, for regions and host types. A link is the same in both
-directions.
+A trace holds factors on declared values. A link is equal in both directions.
 """
 
 import math
@@ -12,79 +11,88 @@ import numpy as np
 
 from elastream.errors import InputError
 from elastream.loads.pattern import Floats, Integers
-from elastream.loads.speeds import BETWEEN, SLOT, WITHIN, drifting, logistic, refuse_misshapen, slot_at, table_of
+from elastream.loads.speeds import (
+    DEVIATION_BETWEEN,
+    DEVIATION_WITHIN,
+    SLOT_S,
+    as_table,
+    check_shape,
+    drifts_of,
+    logistic,
+    slot_at,
+)
 
-PAIRS = 2016
-"""Rows of a generated trace: the pairs of 64 hosts. Assumed: a run with more pairs begins again with the first row."""
+# rows of a generated trace: the pairs of 64 hosts; assumed: further pairs start again at the first row
+GENERATED_PAIRS = 2016
 
-NEAR, WIDE = 0.51, 2.05
-"""Of `Ec2Links`, in units of the logistic scale: centre of a link's closeness (rated latency over that observed) and of
-its bandwidth over the rated one. Section 1.3: over 45 % of pairs are below 0.70 in latency, 22 % below 0.80 in bandwidth
-(held by tests/workload/test_links.py). Of fluctuations it gives no figures for links but calls them similar: they are
-those of hosts."""
+# `Ec2Links`, in units of the logistic scale: centres of closeness (rated over observed latency) and bandwidth. Section
+# 1.3: over 45 % of pairs are below 0.70 in latency, 22 % below 0.80 in bandwidth (tests/loads/test_links.py). It calls
+# fluctuations of links similar to those of hosts.
+CLOSENESS_CENTRE, BANDWIDTH_CENTRE = 0.51, 2.05
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LinkTrace:
-    """Latency and bandwidth between hosts, as factors on what is declared: 2 and 0.5 are twice as far and half as wide.
+    """Latency and bandwidth between hosts, as factors on declared values.
 
-    latency, bandwidth: a row a pair of hosts in the order of `pair_number`, a column a slot of `interval` seconds. The
-    first row follows the last, and the first slot. Raises InputError for values that are not above 0.
+    Attributes:
+        latency: One row per pair (`pair_number`), one column per slot of `interval` seconds; both wrap around.
+        bandwidth: The same shape.
+
+    Raises:
+        InputError: A value is not above 0.
     """
 
     latency: Floats
     bandwidth: Floats
-    interval: float = SLOT
+    interval: float = SLOT_S
 
     def __post_init__(self) -> None:
         for name in ("latency", "bandwidth"):
-            object.__setattr__(self, name, table_of("links between hosts", getattr(self, name)))
-        refuse_misshapen("links between hosts", self.interval, self.latency, self.bandwidth)
+            object.__setattr__(self, name, as_table("links between hosts", getattr(self, name)))
+        check_shape("links between hosts", self.interval, self.latency, self.bandwidth)
 
     def slot(self, now: float) -> int:
-        """Number of the slot that `now` is in."""
+        """Return the number of the slot of `now`."""
         return slot_at(now, self.interval)
 
     def at(self, source: Integers, target: Integers, now: float) -> tuple[Floats, Floats]:
-        """(Factors on latency, on bandwidth) at `now` from each of `source` to each of `target`, hosts by `number_of`.
-
-        Shape (sources, targets) each; 1 from a host to itself.
-        """
-        rows, same = self.rows_of(source, target), source[:, None] == target[None, :]
+        """Return (latency, bandwidth) factors at `now` from each source to each target, by host number; 1 to itself."""
+        rows, is_self = self.rows_of(source, target), source[:, None] == target[None, :]
         latency, bandwidth = self.column(now)
-        return np.where(same, 1.0, latency[rows]), np.where(same, 1.0, bandwidth[rows])
+        return np.where(is_self, 1.0, latency[rows]), np.where(is_self, 1.0, bandwidth[rows])
 
     def rows_of(self, source: Integers, target: Integers) -> Integers:
-        """Row of the link from each of `source` to each of `target`, hosts by `number_of`; shape (sources, targets)."""
-        found: Integers = pair_number(source[:, None], target[None, :]) % self.latency.shape[0]
-        return found
+        """Return the row of the link from each source to each target, by host number."""
+        rows: Integers = pair_number(source[:, None], target[None, :]) % self.latency.shape[0]
+        return rows
 
     def column(self, now: float) -> tuple[Floats, Floats]:
-        """(Factors on latency, on bandwidth) of every row at `now`; shape (rows,) each."""
+        """Return (latency, bandwidth) factors of every row at `now`."""
         slot = self.slot(now) % self.latency.shape[1]
         return self.latency[:, slot], self.bandwidth[:, slot]
 
     def over(self, seconds: float) -> "LinkTrace":
-        """Itself, whatever the length of the run: it begins anew where it is shorter."""
+        """Return this trace, which repeats in longer runs."""
         return self
 
 
 class LinkSource(Protocol):
-    """What gives a trace for a run: a generator, or a trace itself."""
+    """Source of link traces."""
 
     def over(self, seconds: float) -> LinkTrace:
-        """The trace for a run of `seconds`; one for a longer run begins with the same values."""
+        """Return the trace for a run of `seconds`; a longer one starts with the same values."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Ec2Links:
-    """Links as section 1.3 of the thesis measured EC2's: 47 % of pairs below 0.70 in latency, 22 % below 0.80 in bandwidth.
+    """EC2 links as in section 1.3 of the thesis: 47 % of pairs below 0.70 in latency, 22 % below 0.80 in bandwidth.
 
-    "More than 45%" is taken as 47. Latency and bandwidth of a pair vary independently, which is assumed.
+    "More than 45%" is taken as 47. Latency and bandwidth vary independently (assumed).
     """
 
-    pairs: int = PAIRS
+    pairs: int = GENERATED_PAIRS
     seed: int = 1
 
     def __post_init__(self) -> None:
@@ -92,24 +100,24 @@ class Ec2Links:
             raise InputError(f"a trace of {self.pairs} pairs of hosts: at least one is needed")
 
     def over(self, seconds: float) -> LinkTrace:
-        """Each pair for `seconds`."""
-        closeness, bandwidth = (self._drawn(kind, centre, seconds) for kind, centre in enumerate((NEAR, WIDE)))
-        return LinkTrace(1 / closeness, bandwidth, SLOT)
+        """Return the links of each pair."""
+        closeness = self._drawn(0, CLOSENESS_CENTRE, seconds)
+        return LinkTrace(1 / closeness, self._drawn(1, BANDWIDTH_CENTRE, seconds), SLOT_S)
 
     def _drawn(self, kind: int, centre: float, seconds: float) -> Floats:
         draw = np.random.default_rng((self.seed, kind))
-        level = centre + BETWEEN * draw.standard_normal(self.pairs)
-        drifts = drifting(draw, self.pairs, math.ceil(seconds / SLOT))
-        return np.stack([logistic(level + WITHIN * drift) for drift in drifts], axis=1)
+        level = centre + DEVIATION_BETWEEN * draw.standard_normal(self.pairs)
+        drifts = drifts_of(draw, self.pairs, math.ceil(seconds / SLOT_S))
+        return np.stack([logistic(level + DEVIATION_WITHIN * drift) for drift in drifts], axis=1)
 
 
 def pair_number(a: Integers, b: Integers) -> Integers:
-    """Numbers of the pairs of hosts `a` and `b`, by their numbers: those among the first n hosts come before all others."""
+    """Return the number of each pair of hosts; pairs among the first n hosts come before all others."""
     later = np.maximum(a, b)
-    found: Integers = later * (later - 1) // 2 + np.minimum(a, b)
-    return found
+    numbers: Integers = later * (later - 1) // 2 + np.minimum(a, b)
+    return numbers
 
 
 def pairs_of(hosts: int) -> list[tuple[int, int]]:
-    """The pairs of the first `hosts` hosts in the order of `pair_number`."""
+    """Return the pairs of the first hosts, in the order of `pair_number`."""
     return [(earlier, later) for later in range(hosts) for earlier in range(later)]

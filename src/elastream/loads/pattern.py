@@ -1,7 +1,6 @@
-"""Represents every load as a piecewise linear rate, so that counts are exact and identical on every machine.
+"""Loads as piecewise linear rates, with counts that are identical on every machine.
 
-Counts use only +, -, *, / and comparisons, which IEEE 754 defines to the last bit, unlike the sines and random generators
-of numeric libraries. `shapes` and `trace` build the pieces.
+Counts use only +, -, *, / and comparisons, which IEEE 754 defines to the last bit. `shapes` and `trace` build the pieces.
 """
 
 import math
@@ -23,15 +22,16 @@ from elastream.units import LONGEST, duration
 Floats: TypeAlias = NDArray[np.float64]
 Integers: TypeAlias = NDArray[np.int64]
 
-RECORD_TOLERANCE = 1e-6
-"""A record is due when all but this fraction has arrived (100/s has 29 records at 0.29 s, not 28)."""
+RECORD_TOLERANCE = 1e-6  # A record is due when all but this fraction has arrived: 100/s has 29 records at 0.29 s, not 28.
 
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A section of `seconds` in which the rate changes linearly from `first` to `last` (records/s).
+    """Part of a load in which the rate changes linearly from `first` to `last` (records/s).
 
-    total: records in it, by default the integral of the rate; a trace sets it to the recorded, whole count.
+    Attributes:
+        seconds: Its length.
+        total: Records in it; default: the integral of the rate. A trace sets the recorded count.
     """
 
     seconds: float
@@ -55,10 +55,11 @@ class Section:
             object.__setattr__(self, "total", (self.first + self.last) / 2 * self.seconds)
 
     def reversed(self) -> "Section":
+        """Return the section backward in time."""
         return Section(self.seconds, self.last, self.first, self.total)
 
     def until(self, seconds: float) -> "Section":
-        """The first `seconds` of the piece; itself if it is not longer."""
+        """Return the first `seconds` of the section."""
         share = seconds / self.seconds
         if share >= 1:
             return self
@@ -69,9 +70,9 @@ class Section:
 
 @dataclass(frozen=True)
 class Pattern:
-    """A load over time (an `ArrivalPattern`): a sequence of pieces, repeated without end if `endless`.
+    """Load over time (an `ArrivalPattern`): a sequence of sections, repeated if `endless`.
 
-    `rate` is exact in every piece and `count` its integral, rounded down. Immutable: every method returns a new pattern.
+    `count` is the integral of `rate`, rounded down. Immutable: methods return new patterns.
     """
 
     pieces: tuple[Section, ...]
@@ -87,31 +88,31 @@ class Pattern:
 
     @property
     def seconds(self) -> float:
-        """Length in seconds; inf if endless."""
+        """Length (seconds); inf if endless."""
         return math.inf if self.endless else self.period
 
     @cached_property
     def ends(self) -> tuple[float, ...]:
-        """End of each piece, seconds after the start of a period."""
+        """End of each section within a period (seconds)."""
         return tuple(accumulate(piece.seconds for piece in self.pieces))
 
     @cached_property
     def totals(self) -> tuple[float, ...]:
-        """Cumulative records at the end of each piece of a period."""
+        """Cumulative records at the end of each section."""
         return tuple(accumulate(piece.total for piece in self.pieces))
 
     @property
     def period(self) -> float:
-        """Total length of all pieces, seconds."""
+        """Length of all sections (seconds)."""
         return self.ends[-1]
 
     @property
     def period_total(self) -> float:
-        """Total records of all pieces."""
+        """Records of all sections."""
         return self.totals[-1]
 
     def rate(self, time: float) -> float:
-        """Records/s at `time` (right-continuous at jumps); 0 before the start and after the end."""
+        """Return the rate at `time` (records/s), right-continuous; 0 outside the load."""
         if time < 0 or time >= self.seconds:
             return 0.0
         within = math.fmod(time, self.period)
@@ -121,11 +122,11 @@ class Pattern:
         return piece.first + (piece.last - piece.first) * min(1.0, since / piece.seconds)
 
     def count(self, time: float) -> int:
-        """Records due by `time` (finite): the integral of `rate`, rounded down; non-decreasing in `time`."""
+        """Return the records due by `time`: the integral of `rate`, rounded down."""
         return int(counts(self, time))
 
     def due(self, number: int) -> float:
-        """When record `number` (from 0) is due: the smallest time with `count(time) > number`; inf if never."""
+        """Return the smallest time with `count(time) > number`; inf if never."""
         if number < 0:
             return 0.0
         guess = float(dues(self, [number])[0])
@@ -143,14 +144,14 @@ class Pattern:
         return high
 
     def then(self, other: "Pattern") -> "Pattern":
-        """This load followed by `other`. Raises DataflowError if either is endless."""
+        """Return this load followed by `other`; raises DataflowError if either is endless."""
         self._must_end("followed")
         if other.endless:
             raise DataflowError("an endless load cannot be the second part of another; give it an end with .lasting(...)")
         return Pattern(self.pieces + other.pieces)
 
     def then_back(self) -> "Pattern":
-        """This load followed by its mirror image; a constant section at the end is not repeated."""
+        """Return this load and its mirror image, without a constant end twice."""
         self._must_end("turned back")
         top = self.pieces[-1].last
         turn = len(self.pieces)
@@ -159,13 +160,13 @@ class Pattern:
         return Pattern(self.pieces + tuple(piece.reversed() for piece in reversed(self.pieces[:turn])))
 
     def hold(self, lasts: float | str) -> "Pattern":
-        """This load followed by its last rate for `lasts`."""
+        """Return this load followed by its last rate for `lasts`."""
         self._must_end("held")
         level = self.pieces[-1].last
         return Pattern((*self.pieces, Section(duration(lasts), level, level)))
 
     def scaled(self, factor: float) -> "Pattern":
-        """`factor` times as many records at every time."""
+        """Return `factor` times as many records."""
         if not 0 <= factor < math.inf:
             raise DataflowError(f"a load cannot be scaled by {factor:g}; the factor must be finite and not negative")
         return Pattern(
@@ -174,7 +175,7 @@ class Pattern:
         )
 
     def faster(self, factor: float) -> "Pattern":
-        """The same records in 1/`factor` of the time: a recorded day becomes minutes."""
+        """Return the same records in 1/`factor` of the time."""
         if not 0 < factor < math.inf:
             raise DataflowError(f"a load cannot run {factor:g} times faster; the factor must be finite and above 0")
         return Pattern(
@@ -183,7 +184,7 @@ class Pattern:
         )
 
     def repeated(self, times: int | None = None) -> "Pattern":
-        """This load repeated `times` times, or without end."""
+        """Return this load `times` times, or endless."""
         self._must_end("repeated")
         if times is None:
             return Pattern(self.pieces, endless=True)
@@ -192,7 +193,7 @@ class Pattern:
         return Pattern(self.pieces * times)
 
     def lasting(self, lasts: float | str) -> "Pattern":
-        """The first `lasts` of this load. Raises DataflowError if it is shorter."""
+        """Return the first `lasts` of this load; raises DataflowError if it is shorter."""
         left = duration(lasts)
         if left > self.seconds:
             raise DataflowError(f"a load of {self.seconds:g} s cannot be cut to {left:g} s, which is longer")
@@ -211,16 +212,16 @@ class Pattern:
 
     @cached_property
     def _table(self) -> tuple[Floats, Floats, Floats, Floats, Floats, Floats]:
-        """Columns of the pieces, shape (pieces,) each: ends, totals, seconds, first, last, total."""
+        """Columns of the sections: ends, totals, seconds, first, last, total."""
         rows = np.array([(p.seconds, p.first, p.last, p.total) for p in self.pieces])
         return np.array(self.ends), np.array(self.totals), rows[:, 0], rows[:, 1], rows[:, 2], rows[:, 3]
 
 
 def counts(pattern: ArrivalPattern, edges: ArrayLike) -> Integers:
-    """`pattern.count` at every time in `edges` (seconds), same shape; vectorised for a `Pattern`.
+    """Return `pattern.count` at each time in `edges`, vectorised.
 
-    Every float operation is monotone in time, so that a count never decreases; for a falling rate, records are therefore
-    the total minus those still to come.
+    Every operation is monotone in time, so counts never decrease. For a falling rate, records are the total minus those
+    to come.
     """
     times = np.asarray(edges, dtype=np.float64)
     if not isinstance(pattern, Pattern):
@@ -244,14 +245,14 @@ def counts(pattern: ArrivalPattern, edges: ArrayLike) -> Integers:
 
 
 def dues(pattern: ArrivalPattern, numbers: ArrayLike) -> Floats:
-    """When each record in `numbers` is due, seconds, same shape: `pattern.due` to within rounding; vectorised."""
-    wanted = np.asarray(numbers, dtype=np.float64)
+    """Return `pattern.due` of each record in `numbers`, to within rounding, vectorised."""
+    targets = np.asarray(numbers, dtype=np.float64)
     if not isinstance(pattern, Pattern):
-        return np.array([pattern.due(int(number)) for number in wanted.ravel()]).reshape(wanted.shape)
+        return np.array([pattern.due(int(number)) for number in targets.ravel()]).reshape(targets.shape)
     if pattern.period_total <= RECORD_TOLERANCE:
-        return np.full(wanted.shape, math.inf)
+        return np.full(targets.shape, math.inf)
     ends, totals, seconds, first, last, total = pattern._table
-    target = wanted + (1 - RECORD_TOLERANCE)
+    target = targets + (1 - RECORD_TOLERANCE)
     rounds = np.maximum(0.0, np.ceil(target / pattern.period_total) - 1)
     missing = np.maximum(0.0, target - rounds * pattern.period_total)
     at = np.minimum(np.searchsorted(totals, missing, side="left"), len(ends) - 1)
@@ -264,11 +265,11 @@ def dues(pattern: ArrivalPattern, numbers: ArrayLike) -> Floats:
         root = 2 * need / (first[at] + np.sqrt(np.maximum(0.0, first[at] ** 2 + 4 * half * need)))
     within = np.where(half == 0, share * seconds[at], np.nan_to_num(root))
     times = rounds * pattern.period + begin + np.clip(within, 0.0, seconds[at])
-    return np.where((rounds > 0) & (not pattern.endless), math.inf, np.where(wanted < 0, 0.0, times))
+    return np.where((rounds > 0) & (not pattern.endless), math.inf, np.where(targets < 0, 0.0, times))
 
 
 def chain(patterns: Iterable[Pattern]) -> Pattern:
-    """Concatenate at least one pattern. Raises DataflowError if one of several is endless."""
+    """Return at least one pattern in sequence; raises DataflowError if one of several is endless."""
     first, *others = patterns
     for other in others:
         first = first.then(other)

@@ -1,7 +1,6 @@
-"""Reads recorded speeds of hosts and links between them: CSV files of factors; errors name file and line.
+"""Recorded host speeds and links: CSV files of factors. Errors name file and line.
 
-A line a value, as measuring programs write them: a time, the host or the two hosts, the factor. What a file lacks is not
-made up: a gap is refused.
+A line holds one measurement: a time, one or two hosts, the factor. Gaps are refused.
 """
 
 import math
@@ -18,18 +17,16 @@ from elastream.core.wording import counted
 from elastream.errors import InputError
 from elastream.loads.links import LinkTrace, pairs_of
 from elastream.loads.pattern import Floats
-from elastream.loads.speeds import HOSTS, SpeedTrace
-from elastream.loads.trace import UNITS, lines_of, seconds_of, words_in
+from elastream.loads.speeds import GENERATED_HOSTS, SpeedTrace
+from elastream.loads.trace import TIME_UNITS, read_lines, seconds_of, words_in
 
-INTERVAL_TOLERANCE = 1e-6
-"""Error of the distance of two lines, as a part of an interval."""
-SCORES = ("value", "score", "speed")
-MACHINES = ("vm_id", "vm", "host", "machine")
-"""Names of the columns of a benchmark's results, and of the machines that it ran on."""
+INTERVAL_TOLERANCE = 1e-6  # part of an interval by which two lines may miss a whole number of intervals
+SCORE_COLUMNS = ("value", "score", "speed")
+MACHINE_COLUMNS = ("vm_id", "vm", "host", "machine")  # column names of benchmark results and of their machines
 
 
 class RecordedLine(NamedTuple):
-    """A line of a file: its number, its time in seconds and its values."""
+    """Line of a file: its number, time (seconds) and values."""
 
     number: int
     time: float
@@ -37,99 +34,104 @@ class RecordedLine(NamedTuple):
 
 
 def recorded_speeds(path: str | Path) -> SpeedTrace:
-    """Speeds of hosts from a CSV file (`.gz` too) with the columns `host` and `speed`, a factor on what its type declares.
+    """Read host speeds from a CSV file (`.gz` too) with columns `host` and `speed`, a factor on the type's speed.
 
-    A column of times (`seconds`, `minutes`, `time`, ... as for loads) says when; without one each host has one value for
-    good. Hosts in the order of their first lines are `h1`, `h2`, ... of a run. Every host needs a value at every time,
-    and times are equally far apart. Raises InputError with file and line for a gap, and for what is no factor above 0.
+    A column of times is named as for loads; without one, speeds are constant. Hosts are `h1`, `h2`, ... in the order of
+    their first lines. Every host needs a value at every time, at equal distances.
+
+    Raises:
+        InputError: A gap, or a factor that is not above 0; names file and line.
     """
     file = Path(path)
-    found = _read(file, ("host",), ("speed",))
-    interval, table = _slots(file, {f"host {host!r}": lines for (host,), lines in found.items()})
+    lines_by_host = _read(file, ("host",), ("speed",))
+    interval, table = _slots(file, {f"host {host!r}": lines for (host,), lines in lines_by_host.items()})
     return SpeedTrace(table[:, :, 0], interval)
 
 
 def recorded_links(path: str | Path) -> LinkTrace:
-    """Links from a CSV file as `recorded_speeds` reads it, with `from`, `to`, `latency` and `bandwidth`.
+    """Read links from a CSV file with columns `from`, `to`, `latency` and `bandwidth`, as `recorded_speeds` does.
 
-    The last two are factors on what is declared: a latency of 2 is twice as long, a bandwidth of 0.5 half as wide. A link
-    is the same in both directions and is listed once; every pair of the hosts in the file is needed.
+    A latency of 2 is twice as long, a bandwidth of 0.5 half as wide. Every pair of hosts is listed once, in either
+    direction.
     """
     file = Path(path)
-    found = _read(file, ("from", "to"), ("latency", "bandwidth"))
-    hosts = list(dict.fromkeys(host for pair in found for host in pair))
+    lines_by_pair = _read(file, ("from", "to"), ("latency", "bandwidth"))
+    hosts = list(dict.fromkeys(host for pair in lines_by_pair for host in pair))
     ordered: dict[str, Sequence[RecordedLine]] = {}
     for earlier, later in pairs_of(len(hosts)):
         pair, back = (hosts[earlier], hosts[later]), (hosts[later], hosts[earlier])
-        if pair in found and back in found:
-            twice = max(found[pair][0].number, found[back][0].number)
+        if pair in lines_by_pair and back in lines_by_pair:
+            twice = max(lines_by_pair[pair][0].number, lines_by_pair[back][0].number)
             raise InputError(f"{file}, line {twice}: the link {pair[0]}>{pair[1]} is listed as {back[0]}>{back[1]} as well")
-        if pair not in found and back not in found:
+        if pair not in lines_by_pair and back not in lines_by_pair:
             raise InputError(f"{file} has no line of the link {pair[0]}>{pair[1]}: every pair of its hosts is needed")
-        ordered[f"the link {pair[0]}>{pair[1]}"] = found[pair] if pair in found else found[back]
+        ordered[f"the link {pair[0]}>{pair[1]}"] = lines_by_pair[pair] if pair in lines_by_pair else lines_by_pair[back]
     interval, table = _slots(file, ordered)
     return LinkTrace(table[:, :, 0], table[:, :, 1], interval)
 
 
 @dataclass(frozen=True, slots=True)
 class SpeedSpread:
-    """Hosts that differ as those of a benchmark did, each the same all the time: only their spread is taken of the file.
+    """Constant hosts that differ as those of a benchmark did.
 
-    file: a CSV file (`.gz` too) with the results (`value`, more is faster) by machine (`VM_id`); further columns are
-    ignored. A machine's factor is its mean over the best machine's. Hosts are drawn from them, with repetition.
+    A machine's factor is its mean result over the best machine's. Hosts are drawn from the machines, with repetition.
+
+    Args:
+        file: CSV file (`.gz` too) with results (`value`, more is faster) by machine (`VM_id`).
     """
 
     file: str | Path
-    hosts: int = HOSTS
+    hosts: int = GENERATED_HOSTS
     seed: int = 1
 
     def over(self, seconds: float) -> SpeedTrace:
-        """Each host for good; raises InputError with file and line for a result that is no number above 0."""
+        """Return constant speeds; raises InputError for a result that is not above 0."""
         scores: dict[str, list[float]] = {}
-        for machine, lines in _read(Path(self.file), (MACHINES,), (SCORES,)).items():
+        for machine, lines in _read(Path(self.file), (MACHINE_COLUMNS,), (SCORE_COLUMNS,)).items():
             scores.setdefault(machine[0], []).extend(line.values[0] for line in lines)
         means = np.array([statistics.fmean(each) for each in scores.values()])
-        drawn = np.random.default_rng(self.seed).integers(means.size, size=self.hosts)
-        return SpeedTrace((means / means.max())[drawn, None], math.inf)
+        rows = np.random.default_rng(self.seed).integers(means.size, size=self.hosts)
+        return SpeedTrace((means / means.max())[rows, None], math.inf)
 
 
-Name: TypeAlias = str | tuple[str, ...]
-"""Name of a column, or several that it may have."""
+Name: TypeAlias = str | tuple[str, ...]  # name of a column, or several alternatives
 
 
 def _read(file: Path, keys: Sequence[Name], values: Sequence[Name]) -> Mapping[tuple[str, ...], list[RecordedLine]]:
-    """Lines by what they are about. A column of times is one whose name is none of the others'."""
-    lines = lines_of(file)
+    """Return lines by their keys; the column of times is the first unused one with a time's name."""
+    lines = read_lines(file)
     _, header = next(lines, (0, []))
     names = [name.strip().lower() for name in header]
-    about, wanted = [_column(file, names, each) for each in keys], [_column(file, names, each) for each in values]
-    times = next((at for at, name in enumerate(names) if UNITS.keys() & set(words_in(name)) and at not in about), None)
-    found: dict[tuple[str, ...], list[RecordedLine]] = {}
+    key_columns = [_column(file, names, each) for each in keys]
+    value_columns = [_column(file, names, each) for each in values]
+    named_times = (at for at, name in enumerate(names) if TIME_UNITS.keys() & set(words_in(name)))
+    times = next((at for at in named_times if at not in key_columns), None)
+    groups: dict[tuple[str, ...], list[RecordedLine]] = {}
     for number, fields in lines:
         place = f"{file}, line {number}"
         if len(fields) < len(names):
             raise InputError(f"{place}: {counted(len(fields), 'field')}, and the first line names {len(names)}")
         when = 0.0 if times is None else _time(fields[times], names[times], place)
-        key = tuple(fields[at].strip() for at in about)
-        given = tuple(_factor(fields[at], names[at], place) for at in wanted)
-        found.setdefault(key, []).append(RecordedLine(number, when, given))
-    if not found:
+        key = tuple(fields[at].strip() for at in key_columns)
+        factors = tuple(_factor(fields[at], names[at], place) for at in value_columns)
+        groups.setdefault(key, []).append(RecordedLine(number, when, factors))
+    if not groups:
         raise InputError(f"{file} holds no value: it needs a line for each, below a line with the names of the columns")
-    return found
+    return groups
 
 
-def _column(file: Path, names: Sequence[str], wanted: Name) -> int:
-    choices = (wanted,) if isinstance(wanted, str) else wanted
-    found = next((names.index(name) for name in choices if name in names), None)
-    if found is None:
-        there = ", ".join(map(repr, names)) or "nothing"
-        raise InputError(f"{file}, line 1: no column is called {' or '.join(map(repr, choices))}; there is {there}")
-    return found
+def _column(file: Path, names: Sequence[str], name: Name) -> int:
+    choices = (name,) if isinstance(name, str) else name
+    column = next((names.index(each) for each in choices if each in names), None)
+    if column is None:
+        present = ", ".join(map(repr, names)) or "nothing"
+        raise InputError(f"{file}, line 1: no column is called {' or '.join(map(repr, choices))}; there is {present}")
+    return column
 
 
 def _time(text: str, name: str, place: str) -> float:
     try:
-        return seconds_of(text, min(UNITS[word] for word in words_in(name) if word in UNITS), place)
+        return seconds_of(text, min(TIME_UNITS[word] for word in words_in(name) if word in TIME_UNITS), place)
     except ValueError:
         raise InputError(f"{place}: {text.strip()!r} is no time") from None
 
@@ -144,28 +146,28 @@ def _factor(text: str, name: str, place: str) -> float:
     return value
 
 
-def _slots(file: Path, found: Mapping[str, Sequence[RecordedLine]]) -> tuple[float, Floats]:
-    """(Seconds of a slot, values of shape (rows, slots, values)); inf where there is one slot only."""
-    times = sorted({line.time for lines in found.values() for line in lines})
+def _slots(file: Path, rows: Mapping[str, Sequence[RecordedLine]]) -> tuple[float, Floats]:
+    """Return (seconds per slot, values of shape (rows, slots, values)); inf for a single slot."""
+    times = sorted({line.time for lines in rows.values() for line in lines})
     interval = statistics.median_low([b - a for a, b in pairwise(times)]) if len(times) > 1 else math.inf
-    for what, lines in found.items():
+    for what, lines in rows.items():
         for before, line in pairwise(lines):
             place = f"{file}, line {line.number}"
             if not line.time > before.time:
                 raise InputError(
                     f"{place}: {what} has a value at {line.time:g} s or later already, in line {before.number}"
                 )
-            apart = (line.time - before.time) / interval
-            if abs(apart - round(apart)) > INTERVAL_TOLERANCE:
+            intervals = (line.time - before.time) / interval
+            if abs(intervals - round(intervals)) > INTERVAL_TOLERANCE:
                 raise InputError(
                     f"{place}: {line.time - before.time:g} s after the last line of {what}, no multiple of {interval:g} s"
                 )
-            if round(apart) > 1:
-                raise _gap(file, line, what, round(apart) - 1, interval, "before it")
+            if round(intervals) > 1:
+                raise _gap(file, line, what, round(intervals) - 1, interval, "before it")
         for line, border, where in ((lines[0], times[0], "before it"), (lines[-1], times[-1], "after it")):
             if line.time != border:
                 raise _gap(file, line, what, round(abs(line.time - border) / interval), interval, where)
-    return interval, np.array([[line.values for line in lines] for lines in found.values()])
+    return interval, np.array([[line.values for line in lines] for lines in rows.values()])
 
 
 def _gap(file: Path, line: RecordedLine, what: str, missing: int, interval: float, where: str) -> InputError:

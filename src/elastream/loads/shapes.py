@@ -1,4 +1,4 @@
-"""Synthetic loads: constant, steps, ramp, sine and random walk, with rates and durations as numbers or text."""
+"""Synthetic loads: constant, steps, ramp, sine and random walk."""
 
 import math
 import random
@@ -9,22 +9,20 @@ from elastream.loads.pattern import Pattern, Section
 from elastream.units import duration
 from elastream.units import rate as rate_of
 
-LINES_PER_PERIOD = 360
-"""Linear pieces per period of a sine; the error is at most (pi / 360)^2 / 2 = 0.004 % of its amplitude."""
+LINES_PER_PERIOD = 360  # linear pieces of a sine; the error is at most (pi / 360)^2 / 2 = 0.004 % of its amplitude
 
-FEWER, MORE = 0.4, 0.6
-"""VISP's Eq. (6): a step down where R < 0.4, none where 0.4 <= R <= 0.6, up where R > 0.6."""
+STEP_DOWN_BELOW, STEP_UP_ABOVE = 0.4, 0.6  # VISP's Eq. (6): a step down where R < 0.4, up where R > 0.6
 
 
 def constant(rate: float | str, lasts: float | str | None = None) -> Pattern:
-    """A constant `rate` (records/s, or `"5/s"`) for `lasts`, or without end."""
+    """Return a constant `rate` (records/s, or `"5/s"`) for `lasts`, or endless."""
     level = rate_of(rate)
     seconds = 1.0 if lasts is None else duration(lasts)
     return Pattern((Section(seconds, level, level),), endless=lasts is None)
 
 
 def steps(*levels: float | str | tuple[float | str, float | str], every: float | str | None = None) -> Pattern:
-    """A sequence of constant rates: each lasts `every`, or is a pair (rate, duration)."""
+    """Return a sequence of rates: each lasts `every`, or is a pair (rate, duration)."""
     pieces = []
     for level in levels:
         rate, lasts = level if isinstance(level, tuple) else (level, every)
@@ -35,12 +33,12 @@ def steps(*levels: float | str | tuple[float | str, float | str], every: float |
 
 
 def ramp(start: float | str, end: float | str, over: float | str) -> Pattern:
-    """A rate that changes linearly from `start` to `end` within `over`."""
+    """Return a rate that changes linearly from `start` to `end`."""
     return Pattern((Section(duration(over), rate_of(start), rate_of(end)),))
 
 
 def sine(low: float | str, high: float | str, period: float | str) -> Pattern:
-    """An endless sine from `low` at time 0 to `high` after half a `period`; limit it with `Pattern.lasting`."""
+    """Return an endless sine from `low` to `high` after half a `period`; `Pattern.lasting` limits it."""
     bottom, top, seconds = rate_of(low), rate_of(high), duration(period)
     # Rounded, because the last bit of a cosine differs between machines and a count must not.
     waves = [round((1 - math.cos(2 * math.pi * k / LINES_PER_PERIOD)) / 2, 12) for k in range(LINES_PER_PERIOD + 1)]
@@ -59,10 +57,10 @@ def random_walk(
     lasts: float | str,
     seed: int,
 ) -> Pattern:
-    """A random walk: every `every` the rate goes a `step` down, stays, or goes a `step` up, within [`low`, `high`].
+    """Return a random walk: each `every`, the rate moves a `step` down or up (probability 0.4 each) or stays.
 
-    Down and up have probability 0.4 each; a step that would leave the bounds is not taken. The same seed gives the same
-    load on every machine. Source: VISP, Eq. (6), there in machines (start 4, step 1, low 1, high 8).
+    Steps beyond [`low`, `high`] are not taken. A seed gives the same load on every machine. Source: VISP, Eq. (6), there
+    in machines (start 4, step 1, low 1, high 8).
     """
     level, size, bottom, top = (rate_of(value) for value in (start, step, low, high))
     each, left = duration(every), duration(lasts)
@@ -76,6 +74,6 @@ def random_walk(
         level = began + place * size
         pieces.append(Section(min(each, left - number * each), level, level))
         chance = draw.random()
-        moved = place - 1 if chance < FEWER else place + 1 if chance > MORE else place
+        moved = place - 1 if chance < STEP_DOWN_BELOW else place + 1 if chance > STEP_UP_ABOVE else place
         place = moved if bottom <= began + moved * size <= top else place
     return Pattern(tuple(pieces))

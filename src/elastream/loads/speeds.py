@@ -1,7 +1,7 @@
-"""How fast the hosts of a run are while it lasts: traces of their speed, and generators of such traces.
+"""Host speeds during a run: traces, and generators of traces.
 
-Clouds do not keep what they promise: the thesis (Kumbhare 2015, section 1.3) measured EC2 hosts for weeks. A trace is a
-table of factors, so that one trace varies hosts of any type. Files are `recorded`'s, links between hosts are `links`'.
+Cloud hosts vary: the thesis (Kumbhare 2015, section 1.3) measured EC2 hosts for weeks. A trace is a table of factors, so
+it applies to hosts of any type.
 """
 
 import math
@@ -16,77 +16,77 @@ from elastream.errors import InputError
 from elastream.loads.pattern import Floats, Integers
 from elastream.units import ROUNDING, duration
 
-SLOT = 120.0
-"""Seconds. Thesis, section 1.3: its hosts and links were measured every two minutes."""
-HOSTS = 256
-"""Rows of a generated trace. Assumed: a run that leases more hosts begins again with the first row."""
+SLOT_S = 120.0  # thesis, section 1.3: hosts and links were measured every two minutes
+GENERATED_HOSTS = 256  # rows of a generated trace; assumed: further hosts start again at the first row
 
-MEAN, STEP, RATED = 0.85, 0.1, 1.0
-"""Mean, greatest step and upper bound of the documented walk: the thesis's published simulator (IaaSSimulator) has the
-first two. The third is what a host is rated at: section 1.3 divides by the best that was observed."""
+# Mean and largest step are from the thesis's published simulator (IaaSSimulator). The upper bound is the rated speed:
+# section 1.3 divides by the best observation.
+WALK_MEAN, WALK_STEP, MAX_FACTOR = 0.85, 0.1, 1.0
 
-LEAST = 0.3
-"""Lower bound of the factors of `Ec2Speeds`: that of Figure 1.3, which shows each EC2 host with its outliers."""
-CENTRE, BETWEEN, WITHIN, PERSISTENCE = 2.0, 0.88, 1.63, 0.5
-"""Of `Ec2Speeds`, in units of the logistic scale: centre, deviation between hosts and within one, and how much of a slot's
-deviation is left in the next. Section 1.3 has 23 % of EC2 hosts below 0.80 on average, and a change above 20 % in 25 % of
-consecutive slots; the walk above has the mean of 0.85. The three numbers are what satisfies these three (by Newton's method
-on draws; held by tests/workload/test_speeds.py). Persistence is assumed: at 0 no plan could answer a slow slot, and near 1
-slots that differ by 20 % need hosts that stop."""
+MIN_FACTOR = 0.3  # lower bound of `Ec2Speeds`: Figure 1.3, outliers included
+# `Ec2Speeds`, in units of the logistic scale: centre, deviation between hosts, deviation within a host, and the share of
+# a deviation left in the next slot. Section 1.3: 23 % of EC2 hosts are below 0.80 on average, and 25 % of consecutive
+# slots change by over 20 %; the walk's mean is 0.85. Newton's method on draws gives the first three numbers
+# (tests/loads/test_speeds.py). Persistence is assumed: at 0 no plan could answer a slow slot, and near 1 such changes
+# need hosts that stop.
+LEVEL_CENTRE, DEVIATION_BETWEEN, DEVIATION_WITHIN, PERSISTENCE = 2.0, 0.88, 1.63, 0.5
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SpeedTrace:
-    """Speeds of hosts, as factors on the speed that each host's type declares.
+    """Speeds of hosts, as factors on their types' speed.
 
-    factors: a row a host, a column a slot of `interval` seconds. Host `h1` of a run has the first row, and the first
-    follows the last, of hosts and of slots. Raises InputError for values that are not above 0.
+    Attributes:
+        factors: One row per host, one column per slot of `interval` seconds; both wrap around. Host `h1` has the first
+            row.
+
+    Raises:
+        InputError: A value is not above 0.
     """
 
     factors: Floats
-    interval: float = SLOT
+    interval: float = SLOT_S
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "factors", table_of("speeds of hosts", self.factors))
-        refuse_misshapen("speeds of hosts", self.interval, self.factors)
+        object.__setattr__(self, "factors", as_table("speeds of hosts", self.factors))
+        check_shape("speeds of hosts", self.interval, self.factors)
 
     def slot(self, now: float) -> int:
-        """Number of the slot that `now` is in."""
+        """Return the number of the slot of `now`."""
         return slot_at(now, self.interval)
 
     def at(self, numbers: Integers, now: float) -> Floats:
-        """Factors at `now` of the hosts with these numbers (`number_of`); same shape."""
+        """Return the factors at `now` of hosts by number (`number_of`)."""
         rows, slots = self.factors.shape
-        found: Floats = self.factors[numbers % rows, self.slot(now) % slots]
-        return found
+        factors: Floats = self.factors[numbers % rows, self.slot(now) % slots]
+        return factors
 
     def over(self, seconds: float) -> "SpeedTrace":
-        """Itself, whatever the length of the run: it begins anew where it is shorter."""
+        """Return this trace, which repeats in longer runs."""
         return self
 
 
 class SpeedSource(Protocol):
-    """What gives a trace for a run: a generator, or a trace itself."""
+    """Source of speed traces."""
 
     def over(self, seconds: float) -> SpeedTrace:
-        """The trace for a run of `seconds`; one for a longer run begins with the same values."""
+        """Return the trace for a run of `seconds`; a longer one starts with the same values."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class SpeedWalk:
-    """The documented walk: `every` two minutes each host's factor goes a step of at most `step` up or down.
+    """Random walk: after each `every`, a host's factor moves by at most `step`.
 
-    Reflected at `highest` and as far below `mean`, so that any value between is equally likely at any time, the first
-    included. Source: the thesis's published simulator; the bounds are the narrowest that have its mean and end at the rated
-    speed.
+    It is reflected at `highest` and as far below `mean`, so all values between are equally likely. Source: the thesis's
+    published simulator, with the narrowest bounds that have its mean and end at the rated speed.
     """
 
-    mean: float = MEAN
-    step: float = STEP
-    every: float | str = SLOT
-    highest: float = RATED
-    hosts: int = HOSTS
+    mean: float = WALK_MEAN
+    step: float = WALK_STEP
+    every: float | str = SLOT_S
+    highest: float = MAX_FACTOR
+    hosts: int = GENERATED_HOSTS
     seed: int = 1
 
     def __post_init__(self) -> None:
@@ -94,10 +94,10 @@ class SpeedWalk:
             raise InputError(f"a walk of mean {self.mean:g} up to {self.highest:g} would go down to 0 or has no room")
         if not 0 < self.step <= 2 * (self.highest - self.mean):
             raise InputError(f"a step of {self.step:g} is wider than a walk of mean {self.mean:g} up to {self.highest:g}")
-        _refuse_few(self.hosts, self.every)
+        _check_counts(self.hosts, self.every)
 
     def over(self, seconds: float) -> SpeedTrace:
-        """The walk of each host for `seconds`."""
+        """Return the walk of each host."""
         draw, every = np.random.default_rng(self.seed), duration(self.every)
         low, high = 2 * self.mean - self.highest, self.highest
         level = draw.uniform(low, high, self.hosts)
@@ -111,28 +111,28 @@ class SpeedWalk:
 
 @dataclass(frozen=True, slots=True)
 class Ec2Speeds:
-    """Hosts as section 1.3 of the thesis measured EC2's: 23 % are below 0.80; in 25 % of slots one changes by over 20 %.
+    """EC2 hosts as in section 1.3 of the thesis: 23 % below 0.80; 25 % of slots change by over 20 %.
 
-    A factor is the logistic function of a sum: a level of its own for each host, and a deviation that drifts from slot to
-    slot. So it never exceeds the rated speed, is near it most of the time, and falls now and then.
+    A factor is the logistic function of a host's level plus a drift, so it is mostly near the rated speed and never
+    above.
     """
 
-    hosts: int = HOSTS
+    hosts: int = GENERATED_HOSTS
     seed: int = 1
 
     def __post_init__(self) -> None:
-        _refuse_few(self.hosts, SLOT)
+        _check_counts(self.hosts, SLOT_S)
 
     def over(self, seconds: float) -> SpeedTrace:
-        """Each host for `seconds`."""
+        """Return the speeds of each host."""
         draw = np.random.default_rng(self.seed)
-        level = CENTRE + BETWEEN * draw.standard_normal(self.hosts)
-        drifts = drifting(draw, self.hosts, math.ceil(seconds / SLOT))
-        return SpeedTrace(np.stack([logistic(level + WITHIN * drift) for drift in drifts], axis=1), SLOT)
+        level = LEVEL_CENTRE + DEVIATION_BETWEEN * draw.standard_normal(self.hosts)
+        drifts = drifts_of(draw, self.hosts, math.ceil(seconds / SLOT_S))
+        return SpeedTrace(np.stack([logistic(level + DEVIATION_WITHIN * drift) for drift in drifts], axis=1), SLOT_S)
 
 
-def drifting(draw: np.random.Generator, count: int, slots: int) -> Iterator[Floats]:
-    """`count` independent deviations of mean 0 and variance 1, slot by slot, of which `PERSISTENCE` is left in the next."""
+def drifts_of(draw: np.random.Generator, count: int, slots: int) -> Iterator[Floats]:
+    """Yield independent deviations of mean 0 and variance 1 per slot; `PERSISTENCE` carries over to the next."""
     state = draw.standard_normal(count)
     for _ in range(max(1, slots)):
         yield state
@@ -140,31 +140,31 @@ def drifting(draw: np.random.Generator, count: int, slots: int) -> Iterator[Floa
 
 
 def logistic(values: Floats) -> Floats:
-    """Any number as one between `LEAST` and 1; rounded, since the last bit of an exponential differs between machines."""
-    found: Floats = np.round(LEAST + (1 - LEAST) / (1 + np.exp(-values)), 9)
-    return found
+    """Map numbers to between `MIN_FACTOR` and 1, rounded because exponentials differ between machines."""
+    factors: Floats = np.round(MIN_FACTOR + (1 - MIN_FACTOR) / (1 + np.exp(-values)), 9)
+    return factors
 
 
-def number_of(host: str, otherwise: int) -> int:
-    """Number of a host in traces, from 0: `h3` has 2, whenever it was leased. otherwise: of one called something else."""
-    return int(host[1:]) - 1 if host[:1] == "h" and host[1:].isdecimal() and int(host[1:]) else otherwise
+def number_of(host: str, default: int) -> int:
+    """Return a host's number in traces, from 0 (`h3` has 2), or `default` for other names."""
+    return int(host[1:]) - 1 if host[:1] == "h" and host[1:].isdecimal() and int(host[1:]) else default
 
 
 def slot_at(now: float, interval: float) -> int:
-    """Number of the slot of `interval` seconds that `now` is in."""
+    """Return the number of the slot of `now`."""
     return int(now / interval + ROUNDING)
 
 
-def table_of(what: str, values: ArrayLike) -> Floats:
-    """`values` as a table of numbers; raises InputError where they are none."""
+def as_table(what: str, values: ArrayLike) -> Floats:
+    """Return `values` as a table of numbers; raises InputError."""
     try:
         return np.asarray(values, dtype=np.float64)
     except (TypeError, ValueError):
         raise InputError(f"a trace of {what} is a table of numbers with rows of one length") from None
 
 
-def refuse_misshapen(what: str, interval: float, *tables: Floats) -> None:
-    """Raise InputError unless each table has rows and columns, all of one shape, with finite values above 0."""
+def check_shape(what: str, interval: float, *tables: Floats) -> None:
+    """Raise InputError unless the tables have one shape, not empty, with finite values above 0."""
     for table in tables:
         if table.ndim != 2 or not table.size or table.shape != tables[0].shape:
             raise InputError(f"a trace of {what} has a row each and a column a slot; its shape is {table.shape}")
@@ -174,7 +174,7 @@ def refuse_misshapen(what: str, interval: float, *tables: Floats) -> None:
         raise InputError(f"a trace of {what} has slots of {interval:g} s; they must be above 0")
 
 
-def _refuse_few(hosts: int, every: float | str) -> None:
+def _check_counts(hosts: int, every: float | str) -> None:
     if hosts < 1:
         raise InputError(f"a trace of {hosts} hosts: at least one is needed")
     if not duration(every) > 0:

@@ -1,1 +1,1 @@
-"""What listens on a port: the arbiter of shared hosts, managers in processes of their own, metrics."""
+"""Metrics, events and traces of runs for other systems."""

@@ -1,6 +1,6 @@
-"""Makes events of what a run observes and decides, each once while it repeats, and writes them where people look for them.
+"""Events of a run's observations and decisions, each once while it repeats.
 
-The reasons are those of `core.event`. Nothing here decides anything.
+`core.event` defines the reasons. Nothing here decides anything.
 """
 
 import json
@@ -25,48 +25,47 @@ from elastream.recording.observer import Ending, Header
 
 log = logging.getLogger("elastream.events")
 
-REPEATED = 1800.0
-"""Seconds for which an event that repeats is not sent again: Flink's `job.autoscaler.event.interval`."""
-REMEMBERED = 86_400.0
-"""Seconds for which is known how often an event was not sent: a run of months has hosts of thousands of names."""
-ACTED = frozenset({Reason.SCALED_UP, Reason.SCALED_DOWN, Reason.SWITCHED, Reason.PAUSED, Reason.UNPAUSED, Reason.HOST_LOST})
-"""Reasons of which every event is another thing that happened."""
-EXPECTED = ("observe only", "paused", "it is under way", "the plan has it", "it contradicts")
-"""How refusals begin that keep nothing from being done, or nothing that was wanted."""
-HOSTS = (LeaseHost, DrainHost, ReleaseHost)
-"""Actions that say how many hosts there are."""
+REPEAT_INTERVAL_S = 1800.0  # as Flink's `job.autoscaler.event.interval`
+HISTORY_S = 86_400.0  # A run of months has thousands of host names, so counts of unsent events expire.
+# each such event is another occurrence
+ALWAYS_SENT = frozenset(
+    {Reason.SCALED_UP, Reason.SCALED_DOWN, Reason.SWITCHED, Reason.PAUSED, Reason.UNPAUSED, Reason.HOST_LOST}
+)
+# starts of refusals that prevent nothing wanted
+HARMLESS_REFUSALS = ("observe only", "paused", "it is under way", "the plan has it", "it contradicts")
+HOST_ACTIONS = (LeaseHost, DrainHost, ReleaseHost)  # actions that change the number of hosts
 Sink: TypeAlias = Callable[[RunEvent], None]
 
 
 class EventBook:
-    """Turns observations and decisions into events; what repeats within REPEATED seconds is counted and not sent."""
+    """Turns observations and decisions into events; counts repetitions within REPEAT_INTERVAL_S instead of sending them."""
 
     def __init__(self) -> None:
         self._leases: Mapping[str, Lease] = {}
         self._left: set[str] = set()
         self._alarms: dict[str, str] = {}
         self._mode = ""
-        self._sent: dict[tuple[Reason, str], tuple[float, int]] = {}
+        self._history: dict[tuple[Reason, str], tuple[float, int]] = {}
 
     def observed(self, observation: Observation) -> list[RunEvent]:
-        """Events of hosts and alarms."""
-        return list(self._new(observation.time, self._seen(observation)))
+        """Return events of hosts and alarms."""
+        return list(self._new(observation.time, self._host_and_alarm_events(observation)))
 
     def decided(self, decision: Decision) -> list[RunEvent]:
-        """Events of a planning round; none where it is repeated with its actual effect."""
-        return [] if decision.actual else list(self._new(decision.time, self._round(decision)))
+        """Return events of a planning round; none if the decision repeats with its actual effect."""
+        return [] if decision.actual else list(self._new(decision.time, self._round_events(decision)))
 
-    def _seen(self, observation: Observation) -> Iterator[tuple[Reason, str, str]]:
+    def _host_and_alarm_events(self, observation: Observation) -> Iterator[tuple[Reason, str, str]]:
         leases = observation.leases
         for host, lease in self._leases.items():
             if host in leases or host in self._left or lease.state in (HostState.DRAINING, HostState.RELEASING):
                 continue
-            came = lease.ready_at() is not None
+            ready = lease.ready_at() is not None
             why = f": {lease.note}" if lease.note else ""
             yield (
                 Reason.HOST_LOST,
                 host,
-                f"host {host} was lost" if came else f"host {host} was requested and did not come{why}",
+                f"host {host} was lost" if ready else f"host {host} was requested and did not come{why}",
             )
         self._left &= leases.keys()
         self._leases = leases
@@ -84,28 +83,24 @@ class EventBook:
             yield Reason.ALARM_CLEARED, source, f"{source} recovered (was: {self._alarms[source]})"
         self._alarms = alarms
 
-    def _round(self, decision: Decision) -> Iterator[tuple[Reason, str, str]]:
+    def _round_events(self, decision: Decision) -> Iterator[tuple[Reason, str, str]]:
         if decision.mode != self._mode:
             if decision.mode == "paused":
                 yield Reason.PAUSED, "", "paused: what is planned is recorded and not applied"
             elif self._mode == "paused":
                 yield Reason.UNPAUSED, "", "what is planned is applied again"
             self._mode = decision.mode
-        yield from self._done(decision)
+        yield from self._action_events(decision)
         for proposal in decision.proposals:
-            if proposal.refused and isinstance(proposal.action, HOSTS):
-                yield from _refused(proposal)
-        for said in decision.note.split("; "):
-            if said.startswith((NO_HELP, HALF_HELP)):
-                yield Reason.INEFFECTIVE_SCALING, "", said
-            elif rule := rule_of(said):
-                yield Reason.SCALING_LIMITED, rule, said
+            if proposal.refused and isinstance(proposal.action, HOST_ACTIONS):
+                yield from _refusal_events(proposal)
+        yield from _note_events(decision.note)
         for unknown in decision.standing:
             yield Reason.METRICS_MISSING, "/".join((unknown.rows, unknown.row, unknown.metric)), str(unknown)
         for fault in decision.faults:
             yield Reason.FAULT, fault.source, fault.said + fault.place
 
-    def _done(self, decision: Decision) -> Iterator[tuple[Reason, str, str]]:
+    def _action_events(self, decision: Decision) -> Iterator[tuple[Reason, str, str]]:
         up = [each.action for each in decision.done if isinstance(each.action, LeaseHost | CancelDrain)]
         down, switched = [], []
         for outcome in decision.outcomes:
@@ -118,9 +113,9 @@ class EventBook:
                 self._left.discard(action.host)
             elif outcome.succeeded and isinstance(action, Switch):
                 switched.append(action.describe())
-            elif not outcome.succeeded and isinstance(action, HOSTS):
-                said = f"{action.describe()}: {outcome.reason}"
-                yield Reason.SCALING_VETOED, _kind(outcome.reason), said
+            elif not outcome.succeeded and isinstance(action, HOST_ACTIONS):
+                message = f"{action.describe()}: {outcome.reason}"
+                yield Reason.SCALING_VETOED, _subject(outcome.reason), message
         for reason, actions, one, many in (
             (Reason.SCALED_UP, up, "comes", "come"),
             (Reason.SCALED_DOWN, down, "goes", "go"),
@@ -133,46 +128,57 @@ class EventBook:
         if switched:
             yield Reason.SWITCHED, "", "; ".join(switched)
 
-    def _new(self, time: float, found: Iterable[tuple[Reason, str, str]]) -> Iterator[RunEvent]:
-        for reason, about, message in found:
-            if reason in ACTED:
+    def _new(self, time: float, events: Iterable[tuple[Reason, str, str]]) -> Iterator[RunEvent]:
+        for reason, about, message in events:
+            if reason in ALWAYS_SENT:
                 yield RunEvent(time, reason, message, about, since=time)
                 continue
-            at, count = self._sent.get((reason, about), (-REPEATED, 0))
-            if time - at < REPEATED:
-                self._sent[reason, about] = at, count + 1
+            at, count = self._history.get((reason, about), (-REPEAT_INTERVAL_S, 0))
+            if time - at < REPEAT_INTERVAL_S:
+                self._history[reason, about] = at, count + 1
                 continue
             self._forget(time)
-            self._sent[reason, about] = time, 0
+            self._history[reason, about] = time, 0
             yield RunEvent(time, reason, message, about, count + 1, at if count else time)
 
     def _forget(self, time: float) -> None:
-        """Forget what would be sent in any case, and of what nothing has to be said."""
-        self._sent = {
+        self._history = {
             key: (at, count)
-            for key, (at, count) in self._sent.items()
-            if time - at < REPEATED or (count and time - at < REMEMBERED)
+            for key, (at, count) in self._history.items()
+            if time - at < REPEAT_INTERVAL_S or (count and time - at < HISTORY_S)
         }
 
 
-def _refused(proposal: Proposal) -> Iterator[tuple[Reason, str, str]]:
-    said = f"{proposal.action.describe()}: {proposal.refused}"
+def _note_events(note: str) -> Iterator[tuple[Reason, str, str]]:
+    for sentence in note.split("; "):
+        if sentence.startswith((NO_HELP, HALF_HELP)):
+            yield Reason.INEFFECTIVE_SCALING, "", sentence
+        elif rule := rule_of(sentence):
+            yield Reason.SCALING_LIMITED, rule, sentence
+
+
+def _refusal_events(proposal: Proposal) -> Iterator[tuple[Reason, str, str]]:
     if rule := rule_of(proposal.refused):
         yield Reason.SCALING_LIMITED, rule, f"{proposal.refused} ({proposal.action.describe()})"
-    elif not proposal.refused.startswith(EXPECTED):
-        yield Reason.SCALING_VETOED, _kind(proposal.refused), said
+    elif not proposal.refused.startswith(HARMLESS_REFUSALS):
+        yield Reason.SCALING_VETOED, _subject(proposal.refused), f"{proposal.action.describe()}: {proposal.refused}"
 
 
-def _kind(said: str) -> str:
-    """A reason without its numbers and names of hosts: what repeats is told by it."""
-    return gist(re.sub(r"\bh(?=\d)", "", said))[:80]
+def _subject(reason: str) -> str:
+    """Return a reason without numbers and host names, which identifies repetitions."""
+    return gist(re.sub(r"\bh(?=\d)", "", reason))[:80]
 
 
 class EventLog:
-    """An observer that logs events (logger "elastream.events"), and writes them to `path` as JSON lines.
+    """Observer that logs events ("elastream.events") and writes them as JSON lines.
 
-    path: `"-"` is standard error. sinks: are called with each event, too. logged: whether they are logged. Raises
-    EnvironmentProblem where `path` cannot be written.
+    Args:
+        path: File; `"-"` for standard error.
+        sinks: Called with each event.
+        logged: Log events.
+
+    Raises:
+        EnvironmentProblem: `path` cannot be written.
     """
 
     def __init__(self, path: Path | str | None = None, sinks: Iterable[Sink] = (), logged: bool = True) -> None:
@@ -189,7 +195,7 @@ class EventLog:
                 raise EnvironmentProblem(f"events cannot be written to {path}: {error.strerror or error}") from error
 
     def started(self, header: Header) -> None:
-        """Say that the run begins."""
+        """Send the start of the run."""
         self._epoch = header.started
         self._send(RunEvent(0.0, Reason.RUN_STARTED, f"{header.flow} runs with policy {header.policy}"))
 
@@ -204,7 +210,7 @@ class EventLog:
             self._send(event)
 
     def ended(self, ending: Ending) -> None:
-        """Say how the run ended, and close the file."""
+        """Send the end of the run and close the file."""
         reason = f": {ending.reason}" if ending.reason else ""
         self._send(RunEvent(ending.time, Reason.RUN_ENDED, f"{ending.status}{reason}"))
         if self._file is not None and self._file is not sys.stderr:

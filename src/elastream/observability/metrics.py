@@ -1,6 +1,6 @@
-"""Exports the observations and actions of a run as Prometheus metrics, by Prometheus' rules for names.
+"""Prometheus metrics of a run, under Prometheus' naming rules.
 
-A scrape gets what was observed last. The library is imported only where metrics are exported.
+A scrape returns the last observation. The library is imported only if metrics are exported.
 """
 
 import math
@@ -25,15 +25,13 @@ if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
     from prometheus_client.metrics_core import Metric as Family
 
-HERE = "127.0.0.1"
-"""Where metrics are served: they name hosts, and nobody who reads them is asked for anything. Elsewhere a registry of one's
-own can be served, behind what asks."""
-EXPORTED = (Rows.APPLICATION, Rows.OPERATOR, Rows.HOST)
-"""Tasks and links are left out: there may be tens of thousands."""
-COUNTED = frozenset({Metric.SCALINGS, Metric.MIXED_RECORDS, Metric.LEFT_OUT, Metric.COST})
-"""Metrics that only grow while a run lasts: counters."""
-BOUNDS = tuple(base * power for power in (0.001, 0.01, 0.1, 1.0, 10.0, 100.0, 1000.0) for base in (1.0, 2.5, 5.0))[1:-1]
-"""Upper bounds of the buckets of histograms, seconds: 2.5 ms to 2500 s, three a decade."""
+# Metrics name hosts and need no login. To serve them elsewhere, use a registry of one's own behind a login.
+LISTEN_ADDRESS = "127.0.0.1"
+EXPORTED_ROWS = (Rows.APPLICATION, Rows.OPERATOR, Rows.HOST)  # tasks and links may be tens of thousands
+# metrics that only grow during a run
+COUNTERS = frozenset({Metric.SCALINGS, Metric.MIXED_RECORDS, Metric.LEFT_OUT, Metric.COST})
+# upper bounds of histogram buckets: 2.5 ms to 2500 s, three a decade
+BUCKETS_S = tuple(base * power for power in (0.001, 0.01, 0.1, 1.0, 10.0, 100.0, 1000.0) for base in (1.0, 2.5, 5.0))[1:-1]
 LABELS: Mapping[Rows, tuple[str, ...]] = {
     Rows.APPLICATION: ("application",),
     Rows.OPERATOR: ("query", "operator"),
@@ -42,36 +40,34 @@ LABELS: Mapping[Rows, tuple[str, ...]] = {
 
 
 def metric_name(rows: Rows, metric: Metric) -> str:
-    """Name of `metric` in Prometheus' base units, `"elastream_application_latency_p99_seconds"`."""
+    """Return the Prometheus name of a metric, such as `"elastream_application_latency_p99_seconds"`."""
     name, unit = f"elastream_{rows}_{metric}", metric.quantity.base_unit
     name = name if not unit or name.endswith(f"_{unit}") else f"{name}_{unit}"
-    return f"{name}_total" if metric in COUNTED else name
+    return f"{name}_total" if metric in COUNTERS else name
 
 
 class _Buckets:
-    """Counts in the buckets of a histogram, and the sum of what was counted."""
-
     def __init__(self) -> None:
-        self.below = [0.0] * len(BOUNDS)
+        self.below = [0.0] * len(BUCKETS_S)
         self.count = self.sum = 0.0
 
     def add(self, records: float, oldest: float, newest: float) -> None:
         """Count `records` values, spread evenly from `newest` to `oldest`."""
-        for place, bound in enumerate(BOUNDS):
+        for place, bound in enumerate(BUCKETS_S):
             self.below[place] += records * share_within(bound, oldest, newest)
         self.count += records
         self.sum += records * (oldest + newest) / 2
 
     @property
     def cumulative(self) -> list[tuple[str, float]]:
-        return [*((f"{bound:g}", below) for bound, below in zip(BOUNDS, self.below, strict=True)), ("+Inf", self.count)]
+        return [*((f"{bound:g}", below) for bound, below in zip(BUCKETS_S, self.below, strict=True)), ("+Inf", self.count)]
 
 
 class PrometheusObserver:
-    """Metrics named `elastream_…` in `registry`, or, where that is None, in one that this machine is served at `port`.
+    """Metrics named `elastream_...` in `registry`, or served on this machine at `port`.
 
-    A gauge for every metric of the application, of operators and of hosts that any plant measures, a counter for those that
-    only grow; histograms of the batches of each query and of the latency of their records; what the controller did.
+    A gauge or counter for every metric of application, operators and hosts that a plant measures; histograms of batch
+    durations and latencies; the controller's actions.
     """
 
     def __init__(self, registry: "CollectorRegistry | None" = None, port: int | None = None) -> None:
@@ -82,8 +78,8 @@ class PrometheusObserver:
         self._server: Any = None
         self._about: dict[str, str] = {}
         self._currency = ""
-        self._seen: Observation | None = None
-        self._decided: Decision | None = None
+        self._observation: Observation | None = None
+        self._decision: Decision | None = None
         self._durations: dict[str, _Buckets] = {}
         self._latencies: dict[str, _Buckets] = {}
         self._actions: Counter[tuple[str, ...]] = Counter()
@@ -98,10 +94,10 @@ class PrometheusObserver:
         self._rounds = 0
         self._registry.register(self)
         if port is not None:
-            self._server, _ = start_http_server(port, addr=HERE, registry=self._registry)
+            self._server, _ = start_http_server(port, addr=LISTEN_ADDRESS, registry=self._registry)
 
     def started(self, header: Header) -> None:
-        """Note what runs."""
+        """Store facts about the run."""
         from elastream import __version__
 
         self._about = {
@@ -116,8 +112,8 @@ class PrometheusObserver:
         self._currency = str(header.environment.get("currency", ""))
 
     def observed(self, observation: Observation) -> None:
-        """Keep the observation for the next scrape, and count its batches."""
-        self._seen = observation
+        """Store the observation for the next scrape, and count its batches."""
+        self._observation = observation
         self._count(self._book.observed(observation))
         self._costs.observed(observation)
         for batch in observation.batches:
@@ -126,10 +122,10 @@ class PrometheusObserver:
                 self._latencies.setdefault(batch.segment, _Buckets()).add(batch.records, batch.oldest, batch.newest)
 
     def decided(self, decision: Decision) -> None:
-        """Count actions by outcome; a decision that is repeated with its actual effect is not counted again."""
+        """Count actions by outcome; a repeated decision counts once."""
         if decision.actual:
             return
-        self._decided = decision
+        self._decision = decision
         self._count(self._book.decided(decision))
         self._rounds += 1
         self._actions.update((each.action.describe().split()[0], each.status.value) for each in decision.outcomes)
@@ -146,21 +142,21 @@ class PrometheusObserver:
         self._events.update((event.reason.value, event.type) for event in events)
 
     def describe(self) -> "Iterable[Family]":
-        """Nothing: names are known to be ours, and nothing is observed when this is registered."""
+        """Return nothing: all names are ours."""
         return ()
 
     def collect(self) -> "Iterator[Family]":
-        """What Prometheus scrapes; what is unknown has no sample."""
+        """Yield metric families for a scrape; unknown values have no sample."""
         from prometheus_client.core import HistogramMetricFamily, InfoMetricFamily
 
         if self._about:
             yield InfoMetricFamily("elastream_build", "Versions, plant and policy of the run", value=self._about)
-        observation, decision = self._seen, self._decided
-        yield from self._measured(observation)
+        observation, decision = self._observation, self._decision
+        yield from self._plant_metrics(observation)
         yield from self._hosts(observation)
         if decision is not None:
-            wanted = [((), decision.hosts)]
-            yield _gauge("elastream_recommended_hosts", "Hosts that the policy wants, parts of one included", (), wanted)
+            samples = [((), decision.hosts)]
+            yield _gauge("elastream_recommended_hosts", "Hosts that the policy wants, parts of one included", (), samples)
             paused, advisory = (float(decision.mode == mode) for mode in ("paused", "observe only"))
             yield _gauge("elastream_paused", "1 while the controller is paused", (), [((), paused)])
             yield _gauge("elastream_observe_only", "1 where nothing is applied", (), [((), advisory)])
@@ -168,40 +164,38 @@ class PrometheusObserver:
         yield _counter("elastream_actions_total", "Actions by kind and outcome", ("action", "status"), self._actions)
         events = "Events by reason, each once while it repeats"
         yield _counter("elastream_events_total", events, ("reason", "type"), self._events)
-        refused = "Proposals that were refused, by the user's rule that did; none: by no such rule"
-        yield _counter("elastream_refusals_total", refused, ("rule",), self._refusals)
+        meaning = "Proposals that were refused, by the user's rule that did; none: by no such rule"
+        yield _counter("elastream_refusals_total", meaning, ("rule",), self._refusals)
         yield _counter("elastream_errors_total", "Faults that the run survived, by their source", ("source",), self._errors)
         yield from self._money()
-        for name, said, found in (
+        for name, meaning, histograms in (
             ("elastream_query_batch_duration_seconds", "Durations of micro-batches", self._durations),
             ("elastream_query_latency_seconds", "Latencies of records", self._latencies),
         ):
-            family = HistogramMetricFamily(name, said, labels=("query",))
-            for query, buckets in list(found.items()):
+            family = HistogramMetricFamily(name, meaning, labels=("query",))
+            for query, buckets in list(histograms.items()):
                 family.add_metric((query,), buckets.cumulative, buckets.sum)
             yield family
 
     def _money(self) -> "Iterator[Family]":
-        """What the run cost so far, by query and by a million records; hosts without a price cost nothing."""
         costs, currency = self._costs, self._currency
         yield _counter("elastream_records_total", "Records taken from sources and committed", (), {(): costs.records})
-        said = "Money by query, in proportion to the cores that it kept busy"
+        meaning = "Money by query, in proportion to the cores that it kept busy"
         by_query: dict[tuple[str, ...], float] = {(query, currency): money for query, money in list(costs.by_query.items())}
-        yield _counter("elastream_query_cost_total", said, ("query", "currency"), by_query)
-        said, spent = "Money for a million records, since the start", math.fsum(by_query.values())
+        yield _counter("elastream_query_cost_total", meaning, ("query", "currency"), by_query)
+        meaning, spent = "Money for a million records, since the start", math.fsum(by_query.values())
         each = [((currency,), 1e6 * spent / costs.records)] if costs.records > 0 else []
-        yield _gauge("elastream_cost_per_million_records", said, ("currency",), each)
+        yield _gauge("elastream_cost_per_million_records", meaning, ("currency",), each)
 
-    def _measured(self, observation: Observation | None) -> "Iterator[Family]":
-        """Every metric of the table that some plant measures."""
+    def _plant_metrics(self, observation: Observation | None) -> "Iterator[Family]":
         for metric in Metric:
-            for rows in EXPORTED:
+            for rows in EXPORTED_ROWS:
                 if not any(rows is each for each, _ in metric.promises):
                     continue
                 labels = (*LABELS[rows], "currency") if metric is Metric.COST else LABELS[rows]
                 samples = [] if observation is None else self._samples(observation, rows, metric)
                 name = metric_name(rows, metric)
-                if metric in COUNTED:
+                if metric in COUNTERS:
                     yield _counter(name, metric.meaning, labels, dict(samples))
                 else:
                     yield _gauge(name, metric.meaning, labels, samples)
@@ -209,15 +203,14 @@ class PrometheusObserver:
     def _samples(self, observation: Observation, rows: Rows, metric: Metric) -> list[tuple[tuple[str, ...], float]]:
         frame = observation.frames[rows]
         values = zip(frame.ids, frame.column(metric).tolist(), strict=True)
-        known = [(row, value * metric.quantity.base_units) for row, value in values if not math.isnan(value)]
+        samples = [(row, value * metric.quantity.base_units) for row, value in values if not math.isnan(value)]
         if rows is Rows.OPERATOR:
             stages = observation.context.layout.stage_of
-            return [((stages[row].segment if row in stages else "", row), value) for row, value in known]
+            return [((stages[row].segment if row in stages else "", row), value) for row, value in samples]
         money = (self._currency,) if metric is Metric.COST else ()
-        return [((row, *money), value) for row, value in known]
+        return [((row, *money), value) for row, value in samples]
 
     def _hosts(self, observation: Observation | None) -> "Iterator[Family]":
-        """Hosts by state, their bounds, the service level, and alarms."""
         states = Counter() if observation is None else Counter(lease.state for lease in observation.leases.values())
         by_state = [] if observation is None else [((state.value,), float(states[state])) for state in HostState]
         yield _gauge("elastream_hosts", "Leased hosts by state", ("state",), by_state)
@@ -234,20 +227,20 @@ class PrometheusObserver:
             yield _gauge("elastream_target_latency_seconds", "Service level of the application's latency", (), level)
 
 
-def _gauge(name: str, said: str, labels: Sequence[str], samples: Iterable[tuple[tuple[str, ...], float]]) -> "Family":
+def _gauge(name: str, meaning: str, labels: Sequence[str], samples: Iterable[tuple[tuple[str, ...], float]]) -> "Family":
     from prometheus_client.core import GaugeMetricFamily
 
-    family = GaugeMetricFamily(name, said, labels=labels)
+    family = GaugeMetricFamily(name, meaning, labels=labels)
     for values, value in samples:
         if not math.isnan(value):
             family.add_metric(values, value)
     return family
 
 
-def _counter(name: str, said: str, labels: Sequence[str], counts: Mapping[tuple[str, ...], float]) -> "Family":
+def _counter(name: str, meaning: str, labels: Sequence[str], counts: Mapping[tuple[str, ...], float]) -> "Family":
     from prometheus_client.core import CounterMetricFamily
 
-    family = CounterMetricFamily(name, said, labels=labels)
+    family = CounterMetricFamily(name, meaning, labels=labels)
     for values, value in list(counts.items()):
         family.add_metric(values, value)
     return family

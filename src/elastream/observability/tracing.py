@@ -1,7 +1,7 @@
-"""Exports planning rounds and actions as OpenTelemetry spans, to whatever the program has set up to receive them.
+"""OpenTelemetry spans of planning rounds and actions.
 
-Only the API of OpenTelemetry is used, as is meant for libraries: the program, or `opentelemetry-instrument`, chooses the
-SDK and the exporter; without one nothing is sent. The library is imported only where spans are made.
+It uses only OpenTelemetry's API: the program, or `opentelemetry-instrument`, chooses SDK and exporter. The library is
+imported only if spans are made.
 """
 
 from collections.abc import Mapping
@@ -16,16 +16,18 @@ from elastream.recording.observer import Ending, Header
 if TYPE_CHECKING:
     from opentelemetry.trace import Span, TracerProvider
 
-ROUND = "elastream.round"
-"""Name of the span of a planning round; that of an action is `elastream.` and its class."""
+ROUND_SPAN = "elastream.round"  # an action's span is `elastream.` and its class
 Attributes = Mapping[str, str | int | float]
 
 
 class SpanObserver:
-    """An observer that makes a span for each planning round, and in its trace one for each action.
+    """Observer that makes a span for each planning round, and in its trace one for each action.
 
-    The span of a round is what planning took. That of an action on a host lasts until the host has come, or is gone; of any
-    other action until it was applied. provider: OpenTelemetry's; by default the program's.
+    A round's span covers planning. A host action's span ends when the host is ready or gone, another action's when it is
+    applied.
+
+    Args:
+        provider: OpenTelemetry's provider; default: the program's.
     """
 
     def __init__(self, provider: "TracerProvider | None" = None) -> None:
@@ -39,43 +41,43 @@ class SpanObserver:
         self._open: dict[str, tuple[Action, Span]] = {}
 
     def started(self, header: Header) -> None:
-        """Take note of what runs."""
+        """Store facts about the run."""
         self._epoch = header.started
         self._run = {"elastream.flow": header.flow, "elastream.policy": header.policy}
 
     def observed(self, observation: Observation) -> None:
-        """End the spans of hosts that have come, or are gone."""
+        """End the spans of hosts that are ready or gone."""
         for host, (action, span) in list(self._open.items()):
             lease = observation.leases.get(host)
             if lease is None or (isinstance(action, LeaseHost) and lease.ready_at() is not None):
                 if lease is None and isinstance(action, LeaseHost):
-                    self._fails(span, f"{host} did not come")
+                    self._set_error(span, f"{host} did not come")
                 del self._open[host]
-                span.end(self._at(observation.time))
+                span.end(self._nanoseconds(observation.time))
 
     def decided(self, decision: Decision) -> None:
-        """Make the spans of a round; nothing where it is repeated with its actual effect."""
+        """Make the spans of a round; nothing if the decision repeats with its actual effect."""
         if decision.actual:
             return
-        begin, end = self._at(decision.time), self._at(decision.time + decision.seconds)
-        known = {f"elastream.seen.{name}": value for name, value in decision.seen.items() if value == value}
-        wanted = {"elastream.hosts.wanted": decision.hosts} if decision.hosts == decision.hosts else {}
+        begin, end = self._nanoseconds(decision.time), self._nanoseconds(decision.time + decision.seconds)
+        metrics = {f"elastream.seen.{name}": value for name, value in decision.seen.items() if value == value}
+        hosts = {"elastream.hosts.wanted": decision.hosts} if decision.hosts == decision.hosts else {}
         about: Attributes = {
             "elastream.round": decision.round,
             "elastream.note": decision.said,
             "elastream.mode": decision.mode,
         }
-        span = self._tracer.start_span(ROUND, start_time=begin, attributes={**self._run, **about, **known, **wanted})
+        span = self._tracer.start_span(ROUND_SPAN, start_time=begin, attributes={**self._run, **about, **metrics, **hosts})
         for proposal in decision.proposals:
             if proposal.refused:
                 span.add_event("refused", {"action": proposal.action.describe(), "reason": proposal.refused}, end)
         for fault in decision.faults:
             span.add_event("exception", {"exception.message": fault.said, "exception.stacktrace": fault.traceback}, end)
-            self._fails(span, fault.said)
+            self._set_error(span, fault.said)
         within = self._api.set_span_in_context(span)
         for outcome in decision.outcomes:
             action = outcome.action
-            made = self._tracer.start_span(
+            action_span = self._tracer.start_span(
                 f"elastream.{type(action).__name__}",
                 context=within,
                 start_time=end,
@@ -87,20 +89,20 @@ class SpanObserver:
                     "elastream.why": action.why,
                 },
             )
-            self._begun(outcome, made, end)
+            self._track(outcome, action_span, end)
         span.end(end)
 
     def ended(self, ending: Ending) -> None:
-        """End the spans of what is still under way."""
+        """End all open spans."""
         for _, span in self._open.values():
             span.set_attribute("elastream.status", "under way at the end")
-            span.end(self._at(ending.time))
+            span.end(self._nanoseconds(ending.time))
         self._open.clear()
 
-    def _begun(self, outcome: Outcome, span: "Span", at: int) -> None:
+    def _track(self, outcome: Outcome, span: "Span", at: int) -> None:
         action = outcome.action
         if not outcome.succeeded:
-            self._fails(span, outcome.reason)
+            self._set_error(span, outcome.reason)
         elif isinstance(action, LeaseHost | DrainHost | ReleaseHost):
             if (before := self._open.pop(action.host, None)) is not None:
                 before[1].end(at)
@@ -108,9 +110,8 @@ class SpanObserver:
             return
         span.end(at)
 
-    def _fails(self, span: "Span", why: str) -> None:
+    def _set_error(self, span: "Span", why: str) -> None:
         span.set_status(self._api.Status(self._api.StatusCode.ERROR, why))
 
-    def _at(self, time: float) -> int:
-        """Nanoseconds since 1970 of a time of the run, in seconds."""
+    def _nanoseconds(self, time: float) -> int:
         return round((self._epoch + time) * 1e9)

@@ -1,1 +1,1 @@
-"""Pool."""
+"""Processes that share hosts: the arbiter, region managers and their journals."""

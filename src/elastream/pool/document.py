@@ -1,4 +1,4 @@
-"""The YAML document of a manager process: the arbiter of shared hosts, or the manager of a region.
+"""YAML document of a manager process: the arbiter of shared hosts, or a region manager.
 
     arbiter:                               arbiter:                            region:
       name: demo                             name: demo                          name: east
@@ -7,7 +7,7 @@
                                              host_types:                         host_types: {small: {cores: 1}}
                                                small: {cores: 1, region: east}   hosts: {directory: hosts/east}
 
-Paths are relative to the document. Every error names file, line and field in one sentence.
+Paths are relative to the document. Errors name file, line and field.
 """
 
 import math
@@ -19,66 +19,56 @@ from urllib.parse import urlsplit
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from elastream.clouds.arbiter_link import of_this_machine
+from elastream.clouds.arbiter_link import is_this_machine
 from elastream.clouds.local.local import HOST_TYPES
-from elastream.clouds.pool import local_of
+from elastream.clouds.pool import local_cloud
 from elastream.core.hosts import HostType
 from elastream.documents.located import Located, read_yaml
 from elastream.documents.schema import Duration, HostTypeKeys, Keys, Names, declared_types
 from elastream.documents.user_code import near
 from elastream.errors import InputError
 from elastream.policies.e2df.regions import RegionRules
-from elastream.pool.arbiter import HIGHEST_PRIORITY, MOST_ASKED, Entitlement
+from elastream.pool.arbiter import MAX_HOSTS_OF_MEMBER, MAX_PRIORITY, Entitlement
 from elastream.sharing.messages import Offer
 from elastream.sharing.rules import ArbiterRules, RegionFacts
 
 
 def _host_and_port(written: object) -> tuple[str, int]:
-    """`127.0.0.1:8470` or `[::1]:8470` as (host, port)."""
     host, _, port = str(written).rpartition(":")
     if not host or not port.isdigit() or not 0 < int(port) < 65536:
         raise ValueError(f"{written!r} is not an address and a port such as '127.0.0.1:8470'")
     return host.strip("[]"), int(port)
 
 
-Listen = Annotated[tuple[str, int], BeforeValidator(_host_and_port)]
-"""Where a service listens: (host, port)."""
+Listen = Annotated[tuple[str, int], BeforeValidator(_host_and_port)]  # (host, port)
 
 
-SHORTEST_TOKEN = 16
-"""Fewest characters of a token; shorter ones can be guessed."""
+MIN_TOKEN_LENGTH = 16  # shorter ones can be guessed
 FORM = "a manager's document is a mapping with one of the keys 'arbiter' and 'region'"
-MOST_HOSTS = 100
-"""Hosts that an application may have where the document sets no bound for its regions."""
+DEFAULT_MAX_HOSTS = 100  # of an application, if the document does not limit its regions
 
 
 @dataclass(frozen=True)
 class ArbiterSetting:
-    """Settings of an arbiter: listen address, token, hosts and rules. token: None for none. certificate, key: its files for
-    TLS; None for none.
-
-    machines: kind of each fixed machine by name; none where regions have the hosts. standings: applications that may
-    join, with priority and minimum; none: any may join, with its own.
-    """
+    """Settings of an arbiter."""
 
     offer: Offer
-    machines: Mapping[str, str]
+    machines: Mapping[str, str]  # kind of each fixed machine; none if regions have the hosts
     regions: tuple[str, ...]
     rules: ArbiterRules
-    standings: Mapping[str, Entitlement]
+    entitlements: Mapping[str, Entitlement]  # applications that may join; none: any may join with its own values
     host: str
     port: int
     journal: Path
     period: float
-    token: str | None = None
-    certificate: Path | None = None
-    key: Path | None = None
+    token: str | None = None  # None for no token
+    certificate: Path | None = None  # TLS certificate; None for plain HTTP
+    key: Path | None = None  # private key of the certificate
 
 
 @dataclass(frozen=True)
 class RegionSetting:
-    """Settings of a region manager: its arbiter, host types, and the directory where hosts are leased.
-    certificate: by which the arbiter is known; None: those that this machine trusts."""
+    """Settings of a region manager; `hosts` is the directory of leases."""
 
     name: str
     arbiter: str
@@ -91,7 +81,7 @@ class RegionSetting:
     certificate: Path | None = None
 
 
-def _mapped(value: object) -> object:
+def _fill_empty(value: object) -> object:
     """Read a name without a value as one without parameters."""
     return {name: {} if below is None else below for name, below in value.items()} if isinstance(value, Mapping) else value
 
@@ -100,7 +90,7 @@ Positive = Annotated[Duration, Field(gt=0)]
 
 
 class RegionFactsKeys(Keys):
-    """Keys of a region: price a second, latency, capacity in hosts."""
+    """Keys of a region: price per second, latency, capacity in hosts."""
 
     price: float = Field(0.0, ge=0)
     latency: Duration = 0.0
@@ -108,10 +98,10 @@ class RegionFactsKeys(Keys):
 
 
 class ApplicationKeys(Keys):
-    """An application: its weight, and hosts that are guaranteed to it."""
+    """Keys of an application: weight and guaranteed hosts."""
 
-    priority: float = Field(1.0, gt=0, le=HIGHEST_PRIORITY)
-    minimum: int = Field(1, ge=1, le=MOST_ASKED)
+    priority: float = Field(1.0, gt=0, le=MAX_PRIORITY)
+    minimum: int = Field(1, ge=1, le=MAX_HOSTS_OF_MEMBER)
 
 
 class ArbiterKeys(Keys):
@@ -124,10 +114,10 @@ class ArbiterKeys(Keys):
     key: str | None = None
     journal: str | None = None
     machines: dict[str, Annotated[int, Field(ge=0)]] = Field(default_factory=dict)
-    regions: Annotated[dict[str, RegionFactsKeys], BeforeValidator(_mapped)] = Field(default_factory=dict)
+    regions: Annotated[dict[str, RegionFactsKeys], BeforeValidator(_fill_empty)] = Field(default_factory=dict)
     host_types: dict[str, HostTypeKeys] = Field(default_factory=dict)
     latency: dict[str, dict[str, Duration]] = Field(default_factory=dict)
-    applications: Annotated[dict[str, ApplicationKeys], BeforeValidator(_mapped)] = Field(default_factory=dict)
+    applications: Annotated[dict[str, ApplicationKeys], BeforeValidator(_fill_empty)] = Field(default_factory=dict)
     period: Positive = 0.5
     patience: Positive = 45.0
     silence: Positive = 15.0
@@ -142,17 +132,17 @@ class ArbiterKeys(Keys):
 
     @field_validator("machines")
     @classmethod
-    def _some(cls, value: Mapping[str, int]) -> Mapping[str, int]:
+    def _some_machines(cls, value: Mapping[str, int]) -> Mapping[str, int]:
         if not sum(value.values()):
             raise ValueError("there are no machines")
         return {kind: count for kind, count in value.items() if count}
 
     @field_validator("prefer")
     @classmethod
-    def _known(cls, value: list[str], info: Any) -> list[str]:
-        known = info.data.get("regions", {})
-        if unknown := [name for name in value if name not in known]:
-            raise ValueError(f"there is no region {unknown[0]!r} (there are: {', '.join(known)})")
+    def _known_regions(cls, value: list[str], info: Any) -> list[str]:
+        regions = info.data.get("regions", {})
+        if unknown := [name for name in value if name not in regions]:
+            raise ValueError(f"there is no region {unknown[0]!r} (there are: {', '.join(regions)})")
         return value
 
     @model_validator(mode="after")
@@ -163,7 +153,7 @@ class ArbiterKeys(Keys):
             raise ValueError("an arbiter of regions must know the host types that they have ('host_types')")
         if (self.certificate is None) != (self.key is None):
             raise ValueError("TLS needs both: a certificate ('certificate') and its key ('key')")
-        if not of_this_machine(self.listen[0]) and None in (self.token_file, self.certificate):
+        if not is_this_machine(self.listen[0]) and None in (self.token_file, self.certificate):
             raise ValueError(
                 f"it listens at {self.listen[0]}, where other machines reach it: that needs a token ('token_file') and TLS"
                 " ('certificate', 'key')"
@@ -171,12 +161,12 @@ class ArbiterKeys(Keys):
         return self
 
 
-RULES = {each.name for each in fields(ArbiterRules)} & ArbiterKeys.model_fields.keys() - {"prefer", "regions"}
-"""Keys of an arbiter that are its rules as they are written."""
+# keys that are rules under the same name
+RULE_KEYS = {each.name for each in fields(ArbiterRules)} & ArbiterKeys.model_fields.keys() - {"prefer", "regions"}
 
 
 class HostsKeys(Keys):
-    """Where a region's hosts are leased."""
+    """Keys of a region's hosts."""
 
     directory: str
 
@@ -207,22 +197,24 @@ class RegionKeys(Keys):
 
 
 class ManagerKeys(Keys):
-    """The document: an arbiter or a region."""
+    """Keys of the document: an arbiter or a region."""
 
     arbiter: ArbiterKeys | None = None
     region: RegionKeys | None = None
 
     @model_validator(mode="after")
-    def _one(self) -> "ManagerKeys":
+    def _exactly_one(self) -> "ManagerKeys":
         if (self.arbiter is None) == (self.region is None):
             raise ValueError(FORM)
         return self
 
 
 def load_manager(path: Path) -> ArbiterSetting | RegionSetting:
-    """The manager that the document `path` describes.
+    """Return the settings in the document `path`.
 
-    Raises InputError if it cannot be read, DataflowError with file, line and field for errors in it.
+    Raises:
+        InputError: It cannot be read.
+        DataflowError: It has an error; the message names file, line and field.
     """
     file = read_yaml(path, FORM)
     keys: ManagerKeys = file.validate(ManagerKeys)
@@ -233,33 +225,33 @@ def load_manager(path: Path) -> ArbiterSetting | RegionSetting:
 
 
 def _arbiter(file: Located, keys: ArbiterKeys, folder: Path) -> ArbiterSetting:
-    own = declared_types(file, ("arbiter", "host_types"), keys.host_types)
+    own_types = declared_types(file, ("arbiter", "host_types"), keys.host_types)
     if keys.machines:
-        known = {**HOST_TYPES, **own}
+        types = {**HOST_TYPES, **own_types}
         for name in keys.machines:
-            if name not in known:
-                raise file.error(("arbiter", "machines", name), f"there is no host type {name!r}{near(name, known)}")
-        kinds = tuple(known[name] for name in keys.machines)
-        most = sum(keys.machines.values())
+            if name not in types:
+                raise file.error(("arbiter", "machines", name), f"there is no host type {name!r}{near(name, types)}")
+        kinds = tuple(types[name] for name in keys.machines)
+        max_hosts = sum(keys.machines.values())
     else:
-        for name, kind in own.items():
+        for name, kind in own_types.items():
             if kind.region not in keys.regions:
-                known_regions = ", ".join(keys.regions)
+                regions = ", ".join(keys.regions)
                 raise file.error(
-                    ("arbiter", "host_types", name), f"there is no region {kind.region!r} (there are: {known_regions})"
+                    ("arbiter", "host_types", name), f"there is no region {kind.region!r} (there are: {regions})"
                 )
-        kinds = tuple(own.values())
-        most = int(min(sum(each.capacity for each in keys.regions.values()), keys.max_hosts, MOST_HOSTS))
-    offer = Offer(keys.name, kinds, most, keys.latency)
+        kinds = tuple(own_types.values())
+        max_hosts = int(min(sum(each.capacity for each in keys.regions.values()), keys.max_hosts, DEFAULT_MAX_HOSTS))
+    offer = Offer(keys.name, kinds, max_hosts, keys.latency)
     with file.at(("arbiter", "machines" if keys.machines else "regions")):
-        local_of(offer)
+        local_cloud(offer)
     names = [kind for kind, count in keys.machines.items() for _ in range(count)]
     return ArbiterSetting(
         offer,
         {f"m{number}": kind for number, kind in enumerate(names, start=1)},
         tuple(keys.regions),
         ArbiterRules(
-            **{rule: value for rule, value in keys if rule in RULES},
+            **{rule: value for rule, value in keys if rule in RULE_KEYS},
             prefer=tuple(keys.prefer),
             regions={name: RegionFacts(**dict(each)) for name, each in keys.regions.items()},
         ),
@@ -268,14 +260,14 @@ def _arbiter(file: Located, keys: ArbiterKeys, folder: Path) -> ArbiterSetting:
         folder / (keys.journal or f"{keys.name}.journal"),
         keys.period,
         _token(file, "arbiter", keys.token_file, folder),
-        _there(file, "arbiter", "certificate", keys.certificate, folder),
-        _there(file, "arbiter", "key", keys.key, folder),
+        _existing_file(file, "arbiter", "certificate", keys.certificate, folder),
+        _existing_file(file, "arbiter", "key", keys.key, folder),
     )
 
 
 def _region(file: Located, keys: RegionKeys, folder: Path) -> RegionSetting:
-    placed = {name: each.model_copy(update={"region": keys.name}) for name, each in keys.host_types.items()}
-    types = declared_types(file, ("region", "host_types"), placed)
+    keys_by_type = {name: each.model_copy(update={"region": keys.name}) for name, each in keys.host_types.items()}
+    types = declared_types(file, ("region", "host_types"), keys_by_type)
     enough = tuple(kind for kind in types.values() if kind.cores >= keys.replica_cores)
     if not enough:
         raise file.error(("region", "replica_cores"), f"no host type has {keys.replica_cores:g} cores for a replica")
@@ -288,12 +280,12 @@ def _region(file: Located, keys: RegionKeys, folder: Path) -> RegionSetting:
         RegionRules(keys.spare, keys.low, keys.settle),
         enough,
         folder / keys.hosts.directory,
-        _there(file, "region", "certificate", keys.certificate, folder),
+        _existing_file(file, "region", "certificate", keys.certificate, folder),
     )
 
 
 def _token(file: Located, whose: str, written: str | None, folder: Path) -> str | None:
-    """The token in the file `written`, apart from the document, so that documents can be shared without it."""
+    """Return the token in a file, separate from the document so that documents can be shared."""
     if written is None:
         return None
     path = folder / written
@@ -303,13 +295,12 @@ def _token(file: Located, whose: str, written: str | None, folder: Path) -> str 
         except (OSError, UnicodeDecodeError) as error:
             reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
             raise InputError(f"{path} cannot be read: {reason}") from None
-        if len(token) < SHORTEST_TOKEN or not token.isascii():
-            raise InputError(f"the token in {path} must have at least {SHORTEST_TOKEN} characters, all of them ASCII")
+        if len(token) < MIN_TOKEN_LENGTH or not token.isascii():
+            raise InputError(f"the token in {path} must have at least {MIN_TOKEN_LENGTH} characters, all of them ASCII")
         return token
 
 
-def _there(file: Located, whose: str, key: str, written: str | None, folder: Path) -> Path | None:
-    """The file `written`, which is read by what is started with it."""
+def _existing_file(file: Located, whose: str, key: str, written: str | None, folder: Path) -> Path | None:
     if written is None:
         return None
     path = folder / written

@@ -1,158 +1,163 @@
-"""The process of a region manager: a journal, and hosts that a provider leases by the arbiter's orders.
+"""Region manager: reports to its arbiter and leases hosts by the arbiter's orders.
 
-`elastream.policies.e2df.regions` decides its proposals. State is on disk before it is reported or acted on.
-`elastream.pool.region_link` is the transport.
+`elastream.policies.e2df.regions` decides its proposals. State is on disk before it is reported or acted on. The region is
+an HTTP client, so only the arbiter needs a server.
 """
 
+import logging
 import math
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
+from urllib.parse import quote
 
 import numpy as np
+from pydantic import TypeAdapter
 
-from elastream.clouds.provider import HostStatus, Measured, Phase, Provider
+from elastream.clouds.arbiter_link import ArbiterLink
+from elastream.clouds.provider import HostStatus, HostUsage, Phase, Provider
 from elastream.core.hosts import HostType
-from elastream.errors import ElastreamError
+from elastream.errors import ElastreamError, EnvironmentProblem, InputError
 from elastream.policies.e2df import regions
 from elastream.policies.e2df.columns import Applications, LeasedHosts, Operators, Replicas, Snapshot, identities
 from elastream.policies.e2df.regions import Region, RegionRules
-from elastream.pool.state_log import StateLog
+from elastream.pool.state_log import StateLog, steady_clock
+from elastream.recording.lines import JournalProblem
 from elastream.sharing.messages import RegionOrder, RegionReport
+
+LOG = logging.getLogger("elastream.managers")
+ORDER: TypeAdapter[RegionOrder] = TypeAdapter(RegionOrder)
 
 
 @dataclass(frozen=True)
 class RegionState:
-    """State of a region's process. kinds: type of each host on the order. lease, release: hosts still to lease and release.
-
-    trying: the host being leased; after a crash the outcome is unknown. leaving: hosts whose applications are requested
-    to leave them.
-    """
+    """State of a region manager."""
 
     region: Region
-    kinds: Mapping[str, str] = field(default_factory=dict)
-    lease: tuple[str, ...] = ()
-    trying: str = ""
-    release: tuple[str, ...] = ()
-    leaving: frozenset[str] = frozenset()
+    kinds: Mapping[str, str] = field(default_factory=dict)  # type of each host on the order
+    lease: tuple[str, ...] = ()  # hosts still to lease
+    trying: str = ""  # host being leased; after a crash the outcome is unknown
+    release: tuple[str, ...] = ()  # hosts still to release
+    leaving: frozenset[str] = frozenset()  # hosts whose applications must leave them
 
 
 class RegionNode:
-    """The region manager `name`: reports its hosts and proposals, and carries out orders.
+    """Region manager that reports its hosts and proposals, and carries out orders.
 
-    types: that it may lease; it requests the one of fewest slots. Without orders it keeps its hosts.
+    It requests the type with the fewest slots. Without orders it keeps its hosts.
     """
 
     def __init__(self, name: str, rules: RegionRules, types: Iterable[HostType], provider: Provider, log: StateLog) -> None:
         self.rules = rules
         self.types = {kind.name: kind for kind in types}
         self.provider = provider
-        self.state = _region(name, log.read)
+        self.state = _restore_state(name, log.read)
+        # Use of hosts by the last order; None before this process has received one
         self._used: Mapping[str, tuple[int, float]] | None = None
-        """Use of hosts by the last order; None before this process has received one."""
         self._log = log
-        log.known(_region_tables(self.state))
+        log.set_baseline(_state_tables(self.state))
 
     def report(self, now: float) -> RegionReport:
-        """The next report. Its number is on disk before it is sent."""
+        """Return the next report; its number is on disk first."""
         mine = self.state.region
-        there = {
+        live = {
             name: host
             for name, host in self.provider.hosts().items()
             if name in mine.hosts and (host.there or host.phase is Phase.REQUESTED)
         }
-        snapshot = self._snapshot(now, there)
-        found = regions.survey(
+        snapshot = self._snapshot(now, live)
+        survey = regions.survey(
             self.rules, snapshot, np.array([h in self.state.leaving for h in mine.hosts], dtype=np.bool_)
         )
         if self._used is None:
             # While the use of hosts is unknown, none may count as empty.
             none = np.zeros(len(mine.hosts), dtype=np.bool_)
-            found = replace(found, release=none, drain=none, empty=none, idlest=np.full(1, -1))
+            survey = replace(survey, release=none, drain=none, empty=none, idlest=np.full(1, -1))
         smallest = min(self.types.values(), key=lambda kind: (kind.slots, kind.price / kind.billing.unit, kind.name))
-        up = {name: host.phase is Phase.UP for name, host in there.items()}
-        (region,), (said,) = regions.reports(self.rules, [mine], snapshot, found, up, {mine.name: smallest})
-        self._become(replace(self.state, region=region))
-        return said
+        up = {name: host.phase is Phase.UP for name, host in live.items()}
+        (region,), (message,) = regions.reports(self.rules, [mine], snapshot, survey, up, {mine.name: smallest})
+        self._commit(replace(self.state, region=region))
+        return message
 
     def hear(self, order: RegionOrder, now: float) -> None:
-        """Receive an order: the steps for it are on disk when this returns, and `act` carries them out.
+        """Store the steps of an order on disk; `act` carries them out.
 
-        An order for a later report than this region remembers shows that its journal was lost: numbering continues from it.
+        If the order knows a later report than this region, the journal was lost, and numbering continues from the
+        order's.
         """
         before = self.state
         if order.region != before.region.name or order.term < before.region.term:
             return
         self._used = {host: (replicas, math.nan if cpu is None else cpu) for host, replicas, cpu in order.used}
         region, lease, release = regions.hear(before.region, order, now)
-        wanted = tuple(host for host in (*before.lease, *dict(lease)) if host in region.hosts)
-        back = tuple(dict.fromkeys(h for h in (*before.release, *release) if h not in region.hosts))
-        self._become(
+        pending = tuple(host for host in (*before.lease, *dict(lease)) if host in region.hosts)
+        releasing = tuple(dict.fromkeys(h for h in (*before.release, *release) if h not in region.hosts))
+        self._commit(
             RegionState(
                 replace(region, number=max(region.number, order.heard)),
                 dict(order.hosts),
-                wanted,
+                pending,
                 before.trying,
-                back,
+                releasing,
                 frozenset(order.leaving),
             )
         )
 
     def act(self) -> list[str]:
-        """Lease and release pending hosts; returns a sentence for each failure, which is retried the next time.
+        """Lease and release pending hosts; return a sentence for each failure, which is retried.
 
-        Each attempt to lease is written to disk first. One interrupted by a crash is not repeated: either the host exists,
-        or it counts as lost after a while, and the region requests another. So no host is leased twice.
+        Each lease is on disk before it is tried and is not repeated after a crash: the host exists, or is lost later and
+        requested again.
         """
         problems: list[str] = []
         if self.state.trying:
-            self._become(replace(self.state, trying=""))
+            self._commit(replace(self.state, trying=""))
         for host in self.state.lease:
             kind = self.types.get(self.state.kinds[host])
             if kind is None:
                 problems.append(f"{host} cannot be leased: there is no host type {self.state.kinds[host]!r} here")
                 continue
-            self._become(replace(self.state, lease=_without(self.state.lease, host), trying=host))
+            self._commit(replace(self.state, lease=_without(self.state.lease, host), trying=host))
             try:
                 self.provider.lease({host: kind})
             except ElastreamError as error:
                 problems.append(f"{host} cannot be leased: {error}")
-                self._become(replace(self.state, lease=(*self.state.lease, host), trying=""))
+                self._commit(replace(self.state, lease=(*self.state.lease, host), trying=""))
             else:
-                self._become(replace(self.state, trying=""))
+                self._commit(replace(self.state, trying=""))
         for host in self.state.release:
             try:
                 self.provider.release([host])
             except ElastreamError as error:
                 problems.append(f"{host} cannot be released: {error}")
             else:
-                self._become(replace(self.state, release=_without(self.state.release, host)))
+                self._commit(replace(self.state, release=_without(self.state.release, host)))
         return problems
 
-    def strays(self) -> tuple[str, ...]:
-        """Hosts leased without an order. They are kept, because it is unknown here whether they are in use."""
-        known = {*self.state.region.hosts, *self.state.release}
-        return tuple(host for host in self.provider.hosts() if host not in known)
+    def unordered_hosts(self) -> tuple[str, ...]:
+        """Return hosts leased without an order, which may be in use."""
+        expected = {*self.state.region.hosts, *self.state.release}
+        return tuple(host for host in self.provider.hosts() if host not in expected)
 
-    def _become(self, state: RegionState) -> None:
-        self._log.commit(_region_tables(state))
+    def _commit(self, state: RegionState) -> None:
+        self._log.commit(_state_tables(state))
         self.state = state
 
-    def _snapshot(self, now: float, there: Mapping[str, HostStatus]) -> Snapshot:
-        """The input of the survey: the hosts on the order; those not leased yet count as coming.
+    def _snapshot(self, now: float, present: Mapping[str, HostStatus]) -> Snapshot:
+        """Return the input of the survey; hosts not leased yet count as coming.
 
-        The use and replicas of a host are from its provider, else from its application, by the order.
+        Usage comes from the provider, else from the applications through the order.
         """
         names = tuple(self.state.region.hosts)
         coming = (HostStatus(self.state.kinds.get(name, ""), Phase.REQUESTED) for name in names)
-        hosts = [there.get(name, later) for name, later in zip(names, coming, strict=True)]
+        hosts = [present.get(name, later) for name, later in zip(names, coming, strict=True)]
         slots = [self.types[host.type].slots if host.type in self.types else 0 for host in hosts]
         measured = self.provider.measure()
-        seen = [measured.get(name, Measured()) for name in names]
-        used = self._used or {}
-        reported = [used.get(name, (0, math.nan)) for name in names]
-        replicas = [mine.replicas or said[0] for mine, said in zip(seen, reported, strict=True)]
-        cpu = [said[1] if math.isnan(mine.cpu) else mine.cpu for mine, said in zip(seen, reported, strict=True)]
+        usage = [measured.get(name, HostUsage()) for name in names]
+        applications_use = self._used or {}
+        reported = [applications_use.get(name, (0, math.nan)) for name in names]
+        replicas = [own.replicas or use[0] for own, use in zip(usage, reported, strict=True)]
+        cpu = [use[1] if math.isnan(own.cpu) else own.cpu for own, use in zip(usage, reported, strict=True)]
         on = np.repeat(np.arange(len(hosts)), replicas).astype(np.int64)
         zeros = np.zeros(len(on), dtype=np.int64)
         return Snapshot(
@@ -175,7 +180,7 @@ def _without(hosts: tuple[str, ...], host: str) -> tuple[str, ...]:
     return tuple(each for each in hosts if each != host)
 
 
-def _region_tables(state: RegionState) -> dict[str, Mapping[str, Any]]:
+def _state_tables(state: RegionState) -> dict[str, Mapping[str, Any]]:
     return {
         "hosts": state.region.hosts,
         "kinds": state.kinds,
@@ -187,7 +192,7 @@ def _region_tables(state: RegionState) -> dict[str, Mapping[str, Any]]:
     }
 
 
-def _region(name: str, tables: Mapping[str, Mapping[str, Any]]) -> RegionState:
+def _restore_state(name: str, tables: Mapping[str, Mapping[str, Any]]) -> RegionState:
     counters = tables.get("counters", {})
     return RegionState(
         Region(name, counters.get("term", 0), counters.get("number", 0), dict(tables.get("hosts", {}))),
@@ -197,3 +202,73 @@ def _region(name: str, tables: Mapping[str, Mapping[str, Any]]) -> RegionState:
         tuple(tables.get("release", {})),
         frozenset(tables.get("leaving", {})),
     )
+
+
+class RegionLink(ArbiterLink):
+    """Connection of a region to its arbiter."""
+
+    service_name = "arbiter"
+    wrong_service_error = InputError
+    refusals = {409: InputError}  # noqa: RUF012 - a constant
+
+    def report(self, report: RegionReport) -> RegionOrder:
+        """Send a report and return the current order.
+
+        Raises:
+            EnvironmentProblem: There is no response in time.
+            InputError: The arbiter refuses.
+        """
+        return self.ask(ORDER, "PUT", f"/regions/{quote(report.region, safe='')}", asdict(report))
+
+
+def follow(
+    node: RegionNode,
+    link: RegionLink,
+    period: float,
+    *,
+    stopped: Callable[[float], bool],
+    clock: Callable[[], float] | None = None,
+) -> None:
+    """Run a region manager until `stopped(period)` returns True.
+
+    While the arbiter is silent, the region keeps its last grants. Refusals after the first report are warnings.
+
+    Raises:
+        InputError: The arbiter refuses the first report: the configuration is wrong.
+        JournalProblem: The journal cannot be written.
+    """
+    problem_before, accepted, name, clock = "", False, node.state.region.name, clock or steady_clock()
+    while True:
+        try:
+            _exchange(node, link, clock)
+            if problem_before:
+                LOG.warning("the arbiter at %s answers again", link.url)
+            problem_before, accepted = "", True
+        except JournalProblem:
+            raise
+        except EnvironmentProblem as problem:
+            if not problem_before:
+                LOG.warning("%s; region %s goes on with its last grants", problem, name)
+            problem_before = str(problem)
+        except InputError as problem:
+            if not accepted:
+                raise
+            LOG.warning("%s; region %s goes on with its last grants", problem, name)
+        for sentence in node.act():
+            LOG.warning("%s; it is retried", sentence)
+        if stopped(period):
+            return
+
+
+def _exchange(node: RegionNode, link: RegionLink, clock: Callable[[], float]) -> None:
+    order = link.report(node.report(clock()))
+    node.hear(order, clock())
+    for sentence in _refusals(order):
+        LOG.info("%s", sentence)
+    if order.term and (hosts := node.unordered_hosts()):
+        LOG.warning("hosts leased without an order: %s", ", ".join(hosts))
+
+
+def _refusals(order: RegionOrder) -> list[str]:
+    sentences = [f"no more hosts in {order.region}: infrastructure manager: {order.refused}"] if order.refused else []
+    return sentences + [f"{host} stays: {manager}: {why}" for host, manager, why in order.kept]

@@ -1,8 +1,7 @@
-"""The arbiter of shared hosts over HTTP: applications claim, regions report, and receive their current views and orders.
+"""HTTP service of the arbiter of shared hosts.
 
-Transport only: `elastream.pool.arbiter` decides, and keeps the journal. Bodies are validated here. A shared token
-authenticates callers, and a key from joining each application. Both travel in headers: beyond this machine only by TLS
-(`manager_document` refuses anything else).
+A shared token authenticates callers, and a key from joining identifies each application. Both are in headers, beyond this
+machine only over TLS (`pool.document` refuses anything else).
 """
 
 import asyncio
@@ -31,8 +30,7 @@ if TYPE_CHECKING:
     from starlette.types import Lifespan
 
 LOG = logging.getLogger("elastream.managers")
-LARGEST = 16 * 2**20
-"""Bytes of a message beyond which it is not read: a hundred thousand hosts are some two million."""
+MAX_BODY_BYTES = 16 * 2**20  # a hundred thousand hosts are some two million bytes
 
 
 def arbiter_service(
@@ -42,10 +40,13 @@ def arbiter_service(
     period: float = 0.0,
     failed: Callable[[Exception], None] = lambda error: None,
 ) -> FastAPI:
-    """The arbiter as an application for a web server, with a round every `period` seconds; 0: only as messages come.
+    """Return the arbiter as a web application; GET of / shows the state.
 
-    POST, PUT and DELETE of /applications/NAME join, claim and leave; PUT of /regions/NAME reports; GET of / shows who holds
-    what. All ask for `token`, where one is given. failed: called, once, when the journal cannot be written any more.
+    Args:
+        node: The arbiter.
+        token: Required of all requests; None for none.
+        period: Seconds between rounds; 0 for rounds only with messages.
+        failed: Called once when the journal cannot be written.
     """
     service = FastAPI(
         title=f"arbiter {node.offer.name}",
@@ -56,34 +57,41 @@ def arbiter_service(
     )
 
     @service.middleware("http")
-    async def door(request: Request, proceed: Callable[[Request], Awaitable[Response]]) -> Response:
-        """Refuse unauthorised and oversized requests before the body is read."""
-        given = request.headers.get("authorization", "").encode()
-        if token is not None and not hmac.compare_digest(given, f"Bearer {token}".encode()):
-            return refused(401, "the token is wrong")
+    async def check_request(request: Request, proceed: Callable[[Request], Awaitable[Response]]) -> Response:
+        authorization = request.headers.get("authorization", "").encode()
+        if token is not None and not hmac.compare_digest(authorization, f"Bearer {token}".encode()):
+            return error_response(401, "the token is wrong")
         length = request.headers.get("content-length", "")
-        if request.method in ("POST", "PUT") and not (length.isdigit() and int(length) <= LARGEST):
-            return refused(413, f"a message says how long it is, and has at most {LARGEST} bytes")
+        if request.method in ("POST", "PUT") and not (length.isdigit() and int(length) <= MAX_BODY_BYTES):
+            return error_response(413, f"a message says how long it is, and has at most {MAX_BODY_BYTES} bytes")
         return await proceed(request)
 
+    _add_error_handlers(service, failed)
+    _add_routes(service, node)
+    return service
+
+
+def _add_error_handlers(service: FastAPI, failed: Callable[[Exception], None]) -> None:
     @service.exception_handler(UnknownMember)
     async def unknown(_: Request, error: UnknownMember) -> Response:
-        return refused(410, str(error))
+        return error_response(410, str(error))
 
     @service.exception_handler(CloudError)
     @service.exception_handler(InputError)
     async def denied(_: Request, error: ElastreamError) -> Response:
-        return refused(409, str(error))
+        return error_response(409, str(error))
 
     @service.exception_handler(JournalProblem)
     async def unwritten(_: Request, error: JournalProblem) -> Response:
         failed(error)
-        return refused(503, str(error))
+        return error_response(503, str(error))
 
     @service.exception_handler(RequestValidationError)
     async def malformed(_: Request, error: RequestValidationError) -> Response:
-        return refused(422, f"malformed request: {_first_problem(error)}")
+        return error_response(422, f"malformed request: {_first_problem(error)}")
 
+
+def _add_routes(service: FastAPI, node: ArbiterNode) -> None:
     @service.get("/")
     def show() -> dict[str, Any]:
         return {"offer": asdict(node.offer), **_status(node)}
@@ -109,11 +117,13 @@ def arbiter_service(
             raise InputError(f"a report of {body.region!r} came for {name!r}")
         return asdict(node.report(body))
 
-    return service
-
 
 def listening(host: str, port: int) -> socket.socket:
-    """Open a listening socket; raises EnvironmentProblem if that fails."""
+    """Return a listening socket.
+
+    Raises:
+        EnvironmentProblem: The address cannot be used.
+    """
     try:
         return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET, backlog=64)
     except (OSError, OverflowError) as error:
@@ -123,7 +133,7 @@ def listening(host: str, port: int) -> socket.socket:
 
 def serve(
     node: ArbiterNode,
-    at: socket.socket,
+    listener: socket.socket,
     token: str | None = None,
     *,
     certificate: Path | None = None,
@@ -132,8 +142,10 @@ def serve(
 ) -> None:
     """Serve at a listening socket until SIGTERM, or Ctrl-C, which raises KeyboardInterrupt at the end.
 
-    certificate, key: files for TLS; None: without. Raises JournalProblem if the journal cannot be written any more: only
-    state on disk is sent.
+    With a certificate and its key, it serves TLS.
+
+    Raises:
+        JournalProblem: The journal cannot be written; only state on disk is sent.
     """
     import uvicorn
 
@@ -147,13 +159,17 @@ def serve(
     signal.signal(signal.SIGTERM, lambda *_: None)
     service = arbiter_service(node, token, period=period, failed=failed)
     server = uvicorn.Server(web_settings(service, certificate, key))
-    server.run(sockets=[at])
+    server.run(sockets=[listener])
     if problems:
         raise problems[0]
 
 
 def web_settings(service: Any, certificate: Path | None, key: Path | None) -> "uvicorn.Config":
-    """Settings of a web server for `service`, by TLS where there is a certificate. Raises EnvironmentProblem."""
+    """Return the web server's settings, with TLS if there is a certificate.
+
+    Raises:
+        EnvironmentProblem: The files cannot be used.
+    """
     import uvicorn
 
     try:
@@ -171,14 +187,12 @@ def web_settings(service: Any, certificate: Path | None, key: Path | None) -> "u
     return settings
 
 
-def refused(status: int, sentence: str) -> Response:
-    """An error response with the reason."""
+def error_response(status: int, sentence: str) -> Response:
+    """Return an error response with the reason."""
     return JSONResponse({"error": sentence}, status)
 
 
 def _rounds(node: ArbiterNode, period: float, failed: Callable[[Exception], None]) -> "Lifespan[FastAPI]":
-    """The server's lifespan: runs a round every `period` seconds, also without messages."""
-
     async def rounds() -> None:
         while True:
             await asyncio.sleep(period)
@@ -199,26 +213,25 @@ def _rounds(node: ArbiterNode, period: float, failed: Callable[[Exception], None
 
 
 def _first_problem(error: RequestValidationError) -> str:
-    """The first validation error of a body."""
     first = error.errors()[0]
     field = ".".join(str(step) for step in first["loc"] if step != "body")
     if first["type"] == "json_invalid":
         return "its body is no JSON"
     if first["type"] == "missing":
         return f"field {field!r} is missing" if field else "it has no body"
-    said = f"{first['msg'][:1].lower()}{first['msg'][1:]}"
-    return f"field {field!r}: {said}" if field else said
+    message = f"{first['msg'][:1].lower()}{first['msg'][1:]}"
+    return f"field {field!r}: {message}" if field else message
 
 
 def _status(node: ArbiterNode) -> dict[str, Any]:
-    """Holders of hosts, and money owed."""
     state = node.state
-    shown = ("kind", "region", "tenure", "owner", "why")
-    told = ("priority", "minimum", "critical", "refused")
+    host_fields = ("kind", "region", "tenure", "owner", "why")
+    member_fields = ("priority", "minimum", "critical", "refused")
     return {
-        "hosts": {name: {field: getattr(record, field) for field in shown} for name, record in state.hosts.items()},
+        "hosts": {name: {field: getattr(record, field) for field in host_fields} for name, record in state.hosts.items()},
         "applications": {
-            name: {"holds": len(member.hosts), "asks": len(member.asks)} | {field: getattr(member, field) for field in told}
+            name: {"holds": len(member.hosts), "asks": len(member.asks)}
+            | {field: getattr(member, field) for field in member_fields}
             for name, member in state.applications.items()
         },
         "regions": {name: {"hosts": len(party.hosts), "heard": party.heard} for name, party in state.regions.items()},

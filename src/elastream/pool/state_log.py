@@ -1,7 +1,7 @@
-"""The journal of a manager: tables that survive its process; a change is one line, on disk before it takes effect.
+"""Journal of a manager: tables that survive its process.
 
-A manager writes here before it sends or does anything that depends on a change, so that after a crash it knows all that
-it has sent. `arbiter_node` and `region_node` define the tables.
+A change is one line, on disk before it is sent or acted on, so after a crash the manager knows everything that it has
+sent. `pool.arbiter` and `pool.region` define the tables.
 """
 
 import fcntl
@@ -18,23 +18,21 @@ from elastream.recording.directory import create_private
 from elastream.recording.formats import marked
 from elastream.recording.lines import JournalProblem, Lines, line, write_whole
 
-LONGEST = 1_000
-"""Lines after which the file is compacted to the current state, which time does not lengthen."""
+MAX_LINES = 1_000  # the file is then compacted to the current state, whose size does not grow with time
 
 
 class StateLog:
-    """Tables of values by key, for `manager`, in the file `path`; None: in memory only.
+    """Tables of JSON-like values for `manager`, in the file `path` or in memory (None).
 
-    Values are what JSON knows, or dataclasses and mappings of it. Raises JournalProblem where the file cannot be
-    written or another process has it, InputError where it is damaged other than by a torn last line or is another
-    manager's.
+    Raises:
+        JournalProblem: The file cannot be written, or another process has it.
+        InputError: The file is another manager's, or damaged beyond a torn last line.
     """
 
-    def __init__(self, path: Path | str | None, manager: str, *, max_lines: int = LONGEST) -> None:
+    def __init__(self, path: Path | str | None, manager: str, *, max_lines: int = MAX_LINES) -> None:
         self.manager, self._max_lines = manager, max_lines
-        self.read: dict[str, dict[str, Any]] = {}
-        """The tables as an earlier process left them, as JSON has them."""
-        self._known: dict[str, dict[str, Any]] = {}
+        self.read: dict[str, dict[str, Any]] = {}  # the tables as an earlier process left them, as JSON has them
+        self._baseline: dict[str, dict[str, Any]] = {}
         self._lines: Lines | None = None
         self._count = 0
         if path is None:
@@ -47,24 +45,24 @@ class StateLog:
             self._append({"manager": manager})
 
     def commit(self, tables: Mapping[str, Mapping[str, Any]]) -> None:
-        """Write `tables`: one line with the differences from the last commit, none if there are none."""
+        """Write the differences from the last commit as one line, if there are any."""
         put: dict[str, dict[str, Any]] = {}
-        gone: dict[str, list[str]] = {}
+        removed: dict[str, list[str]] = {}
         for name, table in tables.items():
-            before = self._known.get(name, {})
+            before = self._baseline.get(name, {})
             if changed := {key: value for key, value in table.items() if key not in before or before[key] != value}:
                 put[name] = changed
-            if lost := [key for key in before if key not in table]:
-                gone[name] = lost
-        if put or gone:
-            self._append({"put": put, "gone": gone})
-        self._known = {name: dict(table) for name, table in tables.items()}
+            if removed_keys := [key for key in before if key not in table]:
+                removed[name] = removed_keys
+        if put or removed:
+            self._append({"put": put, "gone": removed})
+        self._baseline = {name: dict(table) for name, table in tables.items()}
         if self._count > self._max_lines:
-            self._write_anew()
+            self._compact()
 
-    def known(self, tables: Mapping[str, Mapping[str, Any]]) -> None:
-        """Set the values of `read`, so that the next commit writes only the differences from them."""
-        self._known = {name: dict(table) for name, table in tables.items()}
+    def set_baseline(self, tables: Mapping[str, Mapping[str, Any]]) -> None:
+        """Set the tables that the next commit is compared with."""
+        self._baseline = {name: dict(table) for name, table in tables.items()}
 
     def close(self) -> None:
         """Close and unlock the file; may be called twice."""
@@ -91,16 +89,15 @@ class StateLog:
                 raise InputError(f"{lines.path}, line {number}: not an entry of a manager's journal ({error})") from error
             self._count = number
 
-    def _write_anew(self) -> None:
-        """Atomically replace the file by an equivalent one of two lines."""
+    def _compact(self) -> None:
         assert self._lines is not None
         path = self._lines.path
-        entry = plain({"put": self._known, "gone": {}})
-        fresh = path.with_name(path.name + ".new")
+        entry = plain({"put": self._baseline, "gone": {}})
+        replacement = path.with_name(path.name + ".new")
         try:
-            with create_private(fresh).open("wb", buffering=0) as file:
+            with create_private(replacement).open("wb", buffering=0) as file:
                 write_whole(file, line(marked({"manager": self.manager})) + line(entry))
-            fresh.replace(path)
+            replacement.replace(path)
             folder = os.open(path.parent, os.O_RDONLY)
             os.fsync(folder)
             os.close(folder)
@@ -111,22 +108,23 @@ class StateLog:
         self._count = 2
 
 
-def steady(wall: Callable[[], float] = time.time, monotonic: Callable[[], float] = time.monotonic) -> Callable[[], float]:
-    """A clock of epoch seconds for one process, which go on from now whoever sets the machine's clock meanwhile.
+def steady_clock(
+    wall: Callable[[], float] = time.time, monotonic: Callable[[], float] = time.monotonic
+) -> Callable[[], float]:
+    """Return a clock of epoch seconds that ignores later changes of the machine's clock.
 
-    Managers wait for each other by it: a clock that is set forward must not make members silent, or orders overdue.
+    Managers wait for each other by it: a clock set forward must not make members silent or orders overdue.
     """
     zero = wall() - monotonic()
     return lambda: zero + monotonic()
 
 
 def plain(value: Any) -> Any:
-    """`value` as JSON types; infinite numbers become text, because JSON has none."""
+    """Return `value` as JSON types; infinite numbers become text."""
     return from_json(to_json(value, inf_nan_mode="strings"))
 
 
 def _locked(path: Path, manager: str) -> Any:
-    """Lock the journal for this process, until the file is closed."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         file = create_private(path.with_name(path.name + ".lock")).open("wb")

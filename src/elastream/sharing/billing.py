@@ -1,34 +1,33 @@
-"""Bills the leases of shared hosts to applications."""
+"""Bills of applications for leases of shared hosts."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from elastream.core.hosts import Lease
 
-MANY = 20
-"""Spells of a running lease beyond which those of units that are over become a sum: every claim goes through all."""
+MAX_SPELLS = 20  # Every claim goes through all spells; beyond this number, those of ended units become a sum.
 
 
 @dataclass(frozen=True)
-class Paid:
-    """One lease of a host, and its holders: (application, from, until or None), oldest first."""
+class SharedLease:
+    """A lease and its holders: (application, from, until or None), oldest first."""
 
     lease: Lease
     spells: tuple[tuple[str, float, float | None], ...] = ()
 
-    def held_by(self, application: str, now: float) -> "Paid":
-        """A copy with another holder from `now` on; empty: no holder."""
+    def with_holder(self, application: str, now: float) -> "SharedLease":
+        """Return a copy with another holder from `now` on; an empty name for no holder."""
         spells = tuple((who, start, now if end is None else end) for who, start, end in self.spells)
-        return Paid(self.lease, (*spells, (application, now, None)) if application else spells)
+        return SharedLease(self.lease, (*spells, (application, now, None)) if application else spells)
 
 
-def bill(paid: Iterable[Paid], now: float) -> dict[str, float]:
-    """Money that each application owes by `now` for `paid`; together the cost of the leases that had a holder.
+def bill(paid: Iterable[SharedLease], now: float) -> dict[str, float]:
+    """Return the amount due by application.
 
-    Each unit's price is shared by those who held the host in it, by the seconds for which they did; a unit without a
-    holder is owed by the last holder before it, or the first after it if there was none.
+    Holders share the price of a unit by their seconds in it. A unit without a holder is due from the last holder before
+    it, else from the first one after it.
     """
     owed: dict[str, float] = {}
     for each in paid:
@@ -37,9 +36,8 @@ def bill(paid: Iterable[Paid], now: float) -> dict[str, float]:
     return owed
 
 
-def _bill_one(paid: Paid, now: float, owed: dict[str, float]) -> None:
-    """Add what is owed for one lease. Each unit is looked at once, and of the spells those that touch it: a lease of months
-    has many of both."""
+def _bill_one(paid: SharedLease, now: float, owed: dict[str, float]) -> None:
+    """Add the amounts due for one lease; each unit and spell is visited once, because long leases have many."""
     lease, spells = paid.lease, [(who, since, now if until is None else until) for who, since, until in paid.spells]
     start, unit, price = lease.since, lease.type.billing.unit, lease.type.price
     in_order = all(before[1] <= after[1] for before, after in pairwise(spells))  # a clock may have been set back
@@ -53,17 +51,12 @@ def _bill_one(paid: Paid, now: float, owed: dict[str, float]) -> None:
         number += 1
         while first < len(spells) and spells[first][2] <= begin:  # over before this unit, and every later one
             first += 1
-        touching = []
-        for place in range(first, len(spells)):
-            if spells[place][1] < end:
-                touching.append(spells[place])
-            elif in_order:
-                break
+        touching = _begun_before(end, spells, first, in_order)
         # Of units that one holder had from beginning to end, or nobody had, there may be a month's: they are one product.
         whole = next(((who, until) for who, since, until in touching if since <= begin and until >= end), None)
         if whole is not None:
-            last, had = whole
-            further = max(number, min(units, int((had - start) // unit)))
+            last, last_end = whole
+            further = max(number, min(units, int((last_end - start) // unit)))
             add(last, price * (further - number + 1))
             number = further
         elif in_order and not touching:
@@ -74,21 +67,39 @@ def _bill_one(paid: Paid, now: float, owed: dict[str, float]) -> None:
                 add(last, price * (further - number))
                 number = further
         else:
-            held: dict[str, float] = {}
-            for who, since, until in touching:
-                if (seconds := min(end, until) - max(begin, since)) > 0:
-                    held[who] = held.get(who, 0.0) + seconds
-            total = sum(held.values())
-            for who, seconds in (held or {last: 1.0}).items():
+            seconds_held = _seconds_in(touching, begin, end)
+            total = sum(seconds_held.values())
+            for who, seconds in (seconds_held or {last: 1.0}).items():
                 add(who, price * seconds / (total or 1.0))
             latest = touching if in_order else spells
             last = next((who for who, since, _ in reversed(latest) if since < end), last)
 
 
-def parted(paid: Paid, now: float, *, max_spells: int = MANY) -> tuple[Paid | None, Paid]:
-    """What of `paid` changes no more by `now`, and the rest: `bill` says of both together what it says of the whole.
+def _begun_before(
+    end: float, spells: Sequence[tuple[str, float, float]], first: int, in_order: bool
+) -> list[tuple[str, float, float]]:
+    """Return the spells from number `first` on that begin before `end`; stops early if spells are in order."""
+    touching = []
+    for number in range(first, len(spells)):
+        if spells[number][1] < end:
+            touching.append(spells[number])
+        elif in_order:
+            break
+    return touching
 
-    None, and all of it, where there are few holders yet: a host that changes hands for months must cost no more to bill.
+
+def _seconds_in(spells: Iterable[tuple[str, float, float]], begin: float, end: float) -> dict[str, float]:
+    seconds: dict[str, float] = {}
+    for who, since, until in spells:
+        if (length := min(end, until) - max(begin, since)) > 0:
+            seconds[who] = seconds.get(who, 0.0) + length
+    return seconds
+
+
+def split_settled(paid: SharedLease, now: float, *, max_spells: int = MAX_SPELLS) -> tuple[SharedLease | None, SharedLease]:
+    """Split a lease into a part that can no longer change and the rest; both together have the same bill.
+
+    The first part is None while there are few holders.
     """
     lease, billing = paid.lease, paid.lease.type.billing
     # Each part pays for at least the minimum: so neither is shorter than that.
@@ -98,5 +109,5 @@ def parted(paid: Paid, now: float, *, max_spells: int = MANY) -> tuple[Paid | No
     cut = lease.since + units * billing.unit
     before = max(1, sum(since < cut for _, since, _ in paid.spells))
     # Half a unit earlier is the same number of units, and no rounding of epoch seconds adds one.
-    past = Paid(replace(lease, until=cut - billing.unit / 2), paid.spells[:before])
-    return past, Paid(replace(lease, since=cut), paid.spells[before - 1 :])
+    past = SharedLease(replace(lease, until=cut - billing.unit / 2), paid.spells[:before])
+    return past, SharedLease(replace(lease, since=cut), paid.spells[before - 1 :])

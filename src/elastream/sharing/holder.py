@@ -1,4 +1,4 @@
-"""An application's state towards the arbiter: hosts that it may use, and hosts that it has released."""
+"""State of an application towards the arbiter."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
@@ -9,18 +9,14 @@ from elastream.sharing.messages import Claim, View
 
 @dataclass(frozen=True)
 class Holder:
-    """An application's state towards its arbiter.
-
-    term: of the last view heard. number: claims sent so far. hosts: those of the view that it has not let go of, with their
-    kinds. leave: of them those that are recalled, with the reason. let_go: hosts that it has let go of as long as views
-    name them, with the last term seen when a claim was silent about them.
-    """
+    """State of an application towards its arbiter."""
 
     name: str
-    term: int = 0
-    number: int = 0
-    hosts: Mapping[str, str] = field(default_factory=dict)
-    leave: Mapping[str, str] = field(default_factory=dict)
+    term: int = 0  # term of the last view
+    number: int = 0  # claims sent so far
+    hosts: Mapping[str, str] = field(default_factory=dict)  # kinds of the hosts that it has not let go of
+    leave: Mapping[str, str] = field(default_factory=dict)  # reasons of recalled hosts
+    # Hosts let go that views still name, with the last term seen when a claim omitted them.
     let_go: Mapping[str, int] = field(default_factory=dict)
 
     @property
@@ -29,27 +25,27 @@ class Holder:
         return tuple(host for host in self.hosts if host not in self.leave)
 
 
-Held = TypeVar("Held", bound=Holder)
+AnyHolder = TypeVar("AnyHolder", bound=Holder)
 
 
-def hear(holder: Held, view: View) -> Held:
-    """The application's state after a view; one not newer than the last is ignored.
+def hear(holder: AnyHolder, view: View) -> AnyHolder:
+    """Return the state after a view; ignore one that is not newer than the last.
 
-    A host that it has let go of is its own again only if it changed after the last claim without it: otherwise the view is
-    older than that claim, and the arbiter may assign the host to another at any moment.
+    A host let go returns only if it changed after the last claim without it. Otherwise the view is older than that claim,
+    and the arbiter may reassign the host.
     """
     if view.term <= holder.term:
         return holder
     let_go: dict[str, int] = {}
     if holder.let_go:
-        let_go = {host: seen for host, _, term in view.hosts if term <= (seen := holder.let_go.get(host, -1))}
+        let_go = {host: term_seen for host, _, term in view.hosts if term <= (term_seen := holder.let_go.get(host, -1))}
     hosts = {host: kind for host, kind, _ in view.hosts if host not in let_go}
     leave = {host: why for host, why in view.recalled if host not in let_go}
     return replace(holder, term=view.term, hosts=hosts, leave=leave, let_go=let_go)
 
 
 def claim(
-    holder: Held,
+    holder: AnyHolder,
     gone: Collection[str] = (),
     *,
     refused: tuple[str, ...] = (),
@@ -57,13 +53,13 @@ def claim(
     critical: bool = False,
     spare: tuple[tuple[str, int], ...] = (),
     used: tuple[tuple[str, int, float | None], ...] = (),
-) -> tuple[Held, Claim]:
-    """The next claim, which lets go of the hosts `gone`; they must be empty, and stay so from now on."""
+) -> tuple[AnyHolder, Claim]:
+    """Return the state and the next claim, which lets go of the hosts `gone`; they must be and stay empty."""
     hosts, leave = holder.hosts, holder.leave
     if gone:
         hosts = {host: kind for host, kind in hosts.items() if host not in gone}
         leave = {host: why for host, why in leave.items() if host not in gone}
     let_go = dict.fromkeys((*holder.let_go, *gone), holder.term)
-    kept = replace(holder, number=holder.number + 1, hosts=hosts, leave=leave, let_go=let_go)
-    said = Claim(holder.name, kept.number, holder.term, tuple(hosts), refused, asks, critical, spare, used)
-    return kept, said
+    updated = replace(holder, number=holder.number + 1, hosts=hosts, leave=leave, let_go=let_go)
+    message = Claim(holder.name, updated.number, holder.term, tuple(hosts), refused, asks, critical, spare, used)
+    return updated, message

@@ -1,4 +1,4 @@
-"""The state of an arbiter: hosts with their lifecycle as a table, applications, regions, and paid leases."""
+"""State of an arbiter: hosts, applications, regions and paid leases."""
 
 import math
 from collections.abc import Iterable, Mapping, Set
@@ -6,76 +6,73 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from elastream.core.hosts import HostType
-from elastream.sharing.billing import Paid
+from elastream.sharing.billing import SharedLease
 from elastream.sharing.messages import RegionOrder, View
 
 
 class Tenure(StrEnum):
     """Assignment states of a host."""
 
-    IDLE = "idle"
-    """A fixed machine that is not leased and costs nothing."""
-    ORDERED = "ordered"
-    """Its region is to lease it, or starts it."""
-    FREE = "free"
-    """Leased, without a holder."""
-    HELD = "held"
-    """In the view of an application, which may use it."""
-    RECALLED = "recalled"
-    """Its application is requested to leave it."""
+    IDLE = "idle"  # a fixed machine that is not leased and costs nothing
+    ORDERED = "ordered"  # its region must lease or start it
+    FREE = "free"  # leased, without a holder
+    HELD = "held"  # an application may use it
+    RECALLED = "recalled"  # its application must leave it
 
 
+# A fixed machine starts IDLE. A host is ORDERED when a region or an application requests one, none is free and the rules
+# of regions allow it. A region's host is removed when it is lost, or returned from FREE or RECALLED.
 TRANSITIONS: Mapping[Tenure, Set[Tenure]] = {
-    Tenure.IDLE: {Tenure.HELD},  # an application requests it: its lease begins
+    Tenure.IDLE: {Tenure.HELD},  # an entitled application requests it, and no leased host is free: its lease begins
     Tenure.ORDERED: {Tenure.FREE},  # its region reports it up
-    Tenure.FREE: {Tenure.HELD, Tenure.IDLE},  # an application gets it; its lease ends
-    Tenure.HELD: {Tenure.FREE, Tenure.RECALLED},  # given back unasked; recalled
-    Tenure.RECALLED: {Tenure.HELD, Tenure.FREE},  # cancelled, or left for its heir; left
+    Tenure.FREE: {
+        Tenure.HELD,  # an application gets it, or its holder was only cut off
+        Tenure.IDLE,  # a fixed machine's paid unit ends soon, and nobody requests it: its lease ends
+    },
+    Tenure.HELD: {
+        Tenure.FREE,  # its application returned it unasked, ended, or was silent too long
+        Tenure.RECALLED,  # another application is entitled to it, or its region returns it: no new placements there
+    },
+    Tenure.RECALLED: {
+        Tenure.HELD,  # its application refuses, is late, or is no longer asked to leave; or the heir has it
+        Tenure.FREE,  # its application has left it, ended, or was silent too long
+    },
 }
-"""Besides, a region's host may be struck off: lost, or given back from FREE and RECALLED. The package says when."""
 
 
 @dataclass(frozen=True, slots=True)
 class HostRecord:
-    """A host. region: empty for a fixed machine. owner: the application that may place on it, if any. term: of the view or
-    order that last changed this. since: when it came to be its owner's. spared: it is not recalled for others before.
+    """A host."""
 
-    Of a recalled one: until: when it is to be left. why: the reason. goes: whether it is given back to its region then.
-    heir: the application that gets it then; empty: the one entitled then.
-    """
-
-    region: str
+    region: str  # empty for a fixed machine
     kind: str
     tenure: Tenure = Tenure.ORDERED
-    owner: str = ""
-    term: int = 0
-    since: float = 0.0
-    spared: float = 0.0
-    until: float = math.inf
-    why: str = ""
-    goes: bool = False
-    heir: str = ""
+    owner: str = ""  # application that may place on it, if any
+    term: int = 0  # term of the last change
+    since: float = 0.0  # start of its owner's hold
+    spared: float = 0.0  # earliest time to recall it for others
+    until: float = math.inf  # time by which a recalled host must be left
+    why: str = ""  # reason of the recall
+    goes: bool = False  # the recalled host returns to its region
+    heir: str = ""  # next application of the recalled host; empty for the one then entitled
 
 
 @dataclass(frozen=True, slots=True)
 class Party:
-    """A region, or an application, as the arbiter knows it: the last term sent, heard back, and its hosts.
-
-    number: of its last message that counted. heard: when that was.
-    """
+    """A region or an application: last term sent and acknowledged, and its hosts."""
 
     term: int = 0
     seen: int = 0
-    number: int = 0
+    number: int = 0  # number of its last message that counted
     hosts: tuple[str, ...] = ()
-    heard: float = 0.0
+    heard: float = 0.0  # time of that message
 
 
 @dataclass(frozen=True, slots=True)
 class Member(Party):
-    """An application. priority: its weight. minimum: hosts of the arbiter's first kind that are guaranteed to it.
+    """An application with its priority and guaranteed hosts of the first kind (`minimum`).
 
-    asks, critical, used: of its last claim. refused: why it does not have all that it requests.
+    `asks`, `critical` and `used` are from its last claim; `refused` is why a request is not granted.
     """
 
     priority: float = 1.0
@@ -88,25 +85,21 @@ class Member(Party):
 
 @dataclass(frozen=True)
 class Arbiter:
-    """The state of an arbiter.
-
-    unsettled: hosts that are not HELD, so that a round need not look at all. next_number: of the next host name never used.
-    kinds: host types by name; those of the first are what minima are about. leases: by host, those that run;
-    settled: by application, what it owes for those that have ended. Hosts of kinds that are not known cost nothing here.
-    """
+    """State of an arbiter."""
 
     hosts: Mapping[str, HostRecord] = field(default_factory=dict)
-    unsettled: frozenset[str] = frozenset()
+    unsettled: frozenset[str] = frozenset()  # hosts that are not HELD, so that a round need not scan all
     regions: Mapping[str, Party] = field(default_factory=dict)
     applications: Mapping[str, Member] = field(default_factory=dict)
-    next_number: int = 1
+    next_number: int = 1  # number of the next new host name
+    # Host types by name; minima refer to the first. Hosts of unknown kinds cost nothing here.
     kinds: Mapping[str, HostType] = field(default_factory=dict)
-    leases: Mapping[str, Paid] = field(default_factory=dict)
-    settled: Mapping[str, float] = field(default_factory=dict)
+    leases: Mapping[str, SharedLease] = field(default_factory=dict)  # running leases by host
+    settled: Mapping[str, float] = field(default_factory=dict)  # amounts due for ended leases, by application
 
 
-def fixed(kinds: Iterable[HostType], machines: Mapping[str, str]) -> Arbiter:
-    """The initial state of an arbiter of fixed machines, none assigned. machines: name of its kind by the name of each."""
+def initial_state(kinds: Iterable[HostType], machines: Mapping[str, str]) -> Arbiter:
+    """Return the state of an arbiter of fixed machines; `machines` maps names to kinds."""
     hosts = {name: HostRecord("", kind, Tenure.IDLE) for name, kind in machines.items()}
     return Arbiter(hosts, frozenset(hosts), kinds={kind.name: kind for kind in kinds})
 
@@ -114,9 +107,11 @@ def fixed(kinds: Iterable[HostType], machines: Mapping[str, str]) -> Arbiter:
 def adopt(
     hosts: Mapping[str, HostRecord], regions: Iterable[str], applications: Mapping[str, float], number: int
 ) -> Arbiter:
-    """An arbiter with existing hosts, counted as ordered and assigned in term 1.
+    """Return an arbiter with existing hosts, assigned in term 1.
 
-    applications: priorities by name. number: of the next host.
+    Args:
+        applications: Priorities by name.
+        number: Number of the next host.
     """
     records = {name: replace(record, term=1) for name, record in hosts.items()}
     of_region: dict[str, list[str]] = {name: [] for name in regions}
@@ -128,24 +123,26 @@ def adopt(
     return Arbiter(
         records,
         frozenset(name for name, record in records.items() if record.tenure is not Tenure.HELD),
-        {name: Party(1, 1, 0, tuple(held)) for name, held in of_region.items()},
-        {name: Member(1, 1, 0, tuple(held), priority=applications[name]) for name, held in of_application.items()},
+        {name: Party(1, 1, 0, tuple(names)) for name, names in of_region.items()},
+        {name: Member(1, 1, 0, tuple(names), priority=applications[name]) for name, names in of_application.items()},
         number,
     )
 
 
-def order_for(state: Arbiter, region: str, refused: str = "", kept: tuple[tuple[str, str, str], ...] = ()) -> RegionOrder:
-    """The current order for `region`; of term 0 and without hosts if the region is unknown."""
+def order_for(
+    state: Arbiter, region: str, refused: str = "", retained: tuple[tuple[str, str, str], ...] = ()
+) -> RegionOrder:
+    """Return the current order of a region; term 0 and no hosts if the region is unknown."""
     party = state.regions.get(region, Party())
     hosts = tuple((host, state.hosts[host].kind) for host in party.hosts)
-    going = tuple(host for host in _recalled(state, party) if state.hosts[host].goes)
+    leaving = tuple(host for host in _recalled(state, party) if state.hosts[host].goes)
     reports = [use for member in state.applications.values() for use in member.used]
     used = tuple(use for use in reports if use[0] in state.hosts and state.hosts[use[0]].region == region)
-    return RegionOrder(region, party.term, hosts, refused, kept, going, party.number, used)
+    return RegionOrder(region, party.term, hosts, refused, retained, leaving, party.number, used)
 
 
 def view_for(state: Arbiter, application: str, owed: float = 0.0) -> View:
-    """The current view of a known application."""
+    """Return the current view of a known application."""
     member = state.applications[application]
     records = state.hosts
     hosts = tuple((host, (record := records[host]).kind, record.term) for host in member.hosts)

@@ -13,8 +13,8 @@ from typing import TypeAlias
 
 from pyspark.sql import SparkSession
 
-from elastream.clouds.executors import GrantedExecutors
-from elastream.clouds.provider import UNLIMITED, Cloud, ExistingSession, Provider, Terms
+from elastream.clouds.executors import ExecutorProvider
+from elastream.clouds.provider import UNLIMITED, Cloud, ExistingSession, Provider, ProviderOffer
 from elastream.core.action import LeaseHost, ReleaseHost
 from elastream.core.alarm import Alarms
 from elastream.core.hosts import HostState, HostType
@@ -73,7 +73,7 @@ def join(
     context = java_context(spark)
     secret = secret_of(spark)
     session = ExistingSession(
-        str(spark.sparkContext.master), int(context.executorMemory()), slots, secret, granting=client, allowed=allowed
+        str(spark.sparkContext.master), int(context.executorMemory()), slots, secret, allocator=client, allowed=allowed
     )
     return cloud.open(folder, session=session, alarms=alarms)
 
@@ -132,10 +132,10 @@ def attach(
     clock = RunClock()
     alarms = Alarms(clock.now)
     client = client or AllocationClient(spark, Executors(driver), word_of(spark))
-    if isinstance(provider, GrantedExecutors):
+    if isinstance(provider, ExecutorProvider):
         session = provider
     else:
-        session = GrantedExecutors(Terms(tuple(kinds), max_hosts, patience=PATIENCE), client, allowed=can.allowed)
+        session = ExecutorProvider(ProviderOffer(tuple(kinds), max_hosts, patience=PATIENCE), client, allowed=can.allowed)
 
     # Executors that Spark brings may run where nothing of ours is installed; those on leased hosts are made ready.
     warm = None if provider is None or observe_only else lambda executor: warm_up(spark, driver, executor, None)
@@ -160,7 +160,7 @@ def attach(
     copies = desk_of(spark) if settings.replicas else None
     instruments = Instruments(spark, driver, placing, can.task_loads, traffic, recovery=can.recovery, copies=copies)
     leasable = tuple(kinds) if leasing.asks or provider is not None else ()
-    terms = Terms(leasable, max_hosts, settings.min_hosts)
+    terms = ProviderOffer(leasable, max_hosts, settings.min_hosts)
     scope = Scope(terms, settings.latency, observe_only, LOOK_SHARE, settings.replicas)
 
     def leave(plant: AttachedPlant) -> None:

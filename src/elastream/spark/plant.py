@@ -15,7 +15,7 @@ from typing import Any, Generic, TypeVar
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
-from elastream.clouds.provider import Terms
+from elastream.clouds.provider import ProviderOffer
 from elastream.core.action import (
     Action,
     ActionTable,
@@ -68,7 +68,7 @@ class Scope:
     answer, as long again; None: every observation looks. replicas: copies of each state partition that are to be kept.
     """
 
-    terms: Terms
+    terms: ProviderOffer
     target_latency: float | None = None
     observe_only: bool = False
     look_share: float | None = None

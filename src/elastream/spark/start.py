@@ -176,7 +176,7 @@ def _on_hosts(name: str, directory: RunDirectory, settings: RunSettings, resumed
         if directory.files is not None and isinstance(cloud, ExecutorCloud):
             cloud = replace(cloud, shared=True)
         provider = cloud.open(directory.cluster, ports=settings.ports, alarms=alarms)
-        terms, reach = provider.terms, provider.terms.reach
+        terms, reach = provider.terms, provider.terms.endpoint
         if reach is None:
             raise CloudError(f"no Spark session can reach the hosts of {type(cloud).__name__}")
         partitions = settings.state_partitions or state_partitions_of(terms.types, terms.max_hosts)

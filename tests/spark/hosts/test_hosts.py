@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastream.clouds.executors import GrantedExecutors
-from elastream.clouds.provider import UNLIMITED, RunState, Terms
+from elastream.clouds.executors import ExecutorProvider
+from elastream.clouds.provider import UNLIMITED, ProviderOffer, RunState
 from elastream.core.hosts import TRANSITIONS, Billing, HostState, HostType
 from elastream.errors import CloudError
 from elastream.spark.hosts import hosts as module
@@ -40,7 +40,7 @@ def provider():
 
 def test_executors_that_are_there_cost_what_they_are_taken_for(session, clock):
     priced = HostType("executor", cores=2, slots=2, price=0.5, billing=Billing(10.0))
-    granted = GrantedExecutors(Terms((priced,), 10), session)
+    granted = ExecutorProvider(ProviderOffer((priced,), 10), session)
     hosts = Hosts(
         Executors(session), granted, clock.now, fence=session.fence, session=granted, found=lambda slots: priced
     )  # fmt: skip
@@ -53,7 +53,7 @@ def test_executors_that_are_there_cost_what_they_are_taken_for(session, clock):
 def asked_of_spark(session, clock, allowed=UNLIMITED):
     """Hosts that are executors of the session, more of which Spark is asked for."""
     executors = Executors(session)
-    provider = GrantedExecutors(Terms((TYPE,), 10, patience=90.0), session, allowed=allowed)
+    provider = ExecutorProvider(ProviderOffer((TYPE,), 10, patience=90.0), session, allowed=allowed)
     found = Hosts(executors, provider, clock.now, fence=session.fence, session=provider)
     found.look()
     return found
@@ -77,7 +77,7 @@ def run(provider, clock):
 def beside(session, provider, clock):
     """Hosts of a provider beside those that the session has anyway."""
     executors = Executors(session)
-    others = GrantedExecutors(Terms((TYPE,), 10), session)
+    others = ExecutorProvider(ProviderOffer((TYPE,), 10), session)
     hosts = Hosts(executors, provider, clock.now, fence=session.fence, session=others)
     hosts.look()
     return hosts

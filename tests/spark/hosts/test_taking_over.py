@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastream.clouds.provider import Terms
+from elastream.clouds.provider import ProviderOffer
 from elastream.core.hosts import HostState, HostType, Lease
 from elastream.recording.lease_log import LeaseLog
 from elastream.recording.lines import JournalProblem
@@ -136,7 +136,7 @@ def test_a_run_goes_on_as_wide_as_it_was_within_its_bounds(gone, adopted, expect
         adopted={name: Lease(name, SMALL, 0.0) for name in names[gone:]},
         gone={name: Lease(name, SMALL, 0.0).to(HostState.LOST, 1.0) for name in names[:gone]},
     )
-    first = first_hosts(Terms((SMALL,), max_hosts=10, min_hosts=2), before)
+    first = first_hosts(ProviderOffer((SMALL,), max_hosts=10, min_hosts=2), before)
     assert len(first) == expected
     assert not first.keys() & set(names)
 

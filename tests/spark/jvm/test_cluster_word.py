@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from elastream.clouds.provider import ClusterWord
+from elastream.clouds.provider import PendingReason
 from elastream.spark.jvm import cluster_word
 from elastream.spark.jvm.cluster_word import SOURCES, WordOfCluster, word_in
 from elastream.spark.jvm.driver_side import HERE, DriverSide
@@ -28,7 +28,7 @@ class Asked:
             raise answer
         return answer
 
-    def after(self, seconds: float, registered: int = 0) -> ClusterWord:
+    def after(self, seconds: float, registered: int = 0) -> PendingReason:
         """What it says once the question that is put `seconds` later has been answered."""
         self.clock.advance(seconds)
         self.word(registered)
@@ -37,16 +37,16 @@ class Asked:
 
 
 def test_lines_become_a_word():
-    assert word_in([["starting", "2"], ["waits", "no room"]]) == ClusterWord("no room", refused=True, starting=2)
-    assert word_in([["starting", "0"], ["never", "no such image"]]) == ClusterWord(
+    assert word_in([["starting", "2"], ["waits", "no room"]]) == PendingReason("no room", refused=True, starting=2)
+    assert word_in([["starting", "0"], ["never", "no such image"]]) == PendingReason(
         "no such image", refused=True, never=True
     )
-    assert word_in([["starting", "0"], ["says", "not yet"]]) == ClusterWord("not yet")
-    assert word_in([]) == ClusterWord()
+    assert word_in([["starting", "0"], ["says", "not yet"]]) == PendingReason("not yet")
+    assert word_in([]) == PendingReason()
 
 
 def test_it_is_asked_at_most_every_two_seconds_and_the_newest_answer_holds():
-    asked = Asked(ClusterWord("full"), ClusterWord("free"))
+    asked = Asked(PendingReason("full"), PendingReason("free"))
     assert asked.after(0, registered=1).reason == "full"
     assert asked.after(1, registered=1).reason == "full"
     assert asked.after(1, registered=2).reason == "free"
@@ -54,7 +54,7 @@ def test_it_is_asked_at_most_every_two_seconds_and_the_newest_answer_holds():
 
 
 def test_an_executor_is_starting_from_two_answers_on_until_it_registers():
-    asked = Asked(*[ClusterWord(starting=1)] * 3)
+    asked = Asked(*[PendingReason(starting=1)] * 3)
     assert asked.after(0, registered=1).starting == 0
     assert asked.after(2, registered=1).starting == 1
     assert asked.after(1, registered=2).starting == 0  # an answer of before says nothing of a request of now
@@ -62,22 +62,22 @@ def test_an_executor_is_starting_from_two_answers_on_until_it_registers():
 
 
 def test_an_executor_that_has_just_ended_is_not_one_that_starts():
-    asked = Asked(ClusterWord(), ClusterWord(starting=1), ClusterWord())
+    asked = Asked(PendingReason(), PendingReason(starting=1), PendingReason())
     said = [asked.after(0, registered=2), asked.after(2, registered=1), asked.after(2, registered=1)]
     assert [each.starting for each in said] == [0, 0, 0]
 
 
 def test_what_was_said_of_requests_of_long_ago_is_forgotten():
-    asked = Asked(ClusterWord("full"), ClusterWord("free"))
+    asked = Asked(PendingReason("full"), PendingReason("free"))
     assert asked.after(0).reason == "full"
     asked.clock.advance(60)
-    assert asked.word(0) == ClusterWord()
+    assert asked.word(0) == PendingReason()
 
 
 def test_a_manager_that_cannot_be_read_is_a_warning_once_and_asked_again(caplog):
-    asked = Asked(ValueError("no such method"), ValueError("no such method"), ClusterWord("full"))
+    asked = Asked(ValueError("no such method"), ValueError("no such method"), PendingReason("full"))
     with caplog.at_level(logging.WARNING, cluster_word.__name__):
-        assert asked.after(0) == asked.after(2) == ClusterWord()
+        assert asked.after(0) == asked.after(2) == PendingReason()
         assert asked.after(2).reason == "full"
     assert [record.message for record in caplog.records] == [
         "why executors do not come cannot be said: ValueError: no such method"

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from elastream import Dataflow
-from elastream.clouds.provider import Measured
+from elastream.clouds.provider import HostUsage
 from elastream.core.frames import Frame, whole_batches
 from elastream.core.hosts import HostState, HostType, Lease
 from elastream.core.metrics import Metric
@@ -113,8 +113,8 @@ def test_the_exchange_of_hosts_without_links_or_measured_links_is_unknown(leases
 def test_a_hosts_use_is_its_providers_measurement_or_that_of_its_tasks(leases):
     running = {name: each.to(HostState.STARTING, 0.0).to(HostState.RUNNING, 0.0) for name, each in leases.items()}
     watch = HostCpuUsage()
-    host_frame(running, {}, Frame(), {"h1": Measured(cpu_seconds=5.0)}, 0.0, watch)
-    frame = host_frame(running, {}, Frame(), {"h1": Measured(cpu_seconds=6.0, memory=70.0)}, 2.0, watch)
+    host_frame(running, {}, Frame(), {"h1": HostUsage(cpu_seconds=5.0)}, 0.0, watch)
+    frame = host_frame(running, {}, Frame(), {"h1": HostUsage(cpu_seconds=6.0, memory=70.0)}, 2.0, watch)
     assert frame.column(Metric.CPU).tolist() == [0.5, 0.25]
     assert frame.value("h1", Metric.MEMORY) == 70.0
     assert math.isnan(frame.value("h2", Metric.MEMORY))
@@ -129,7 +129,7 @@ def test_an_impossible_cpu_counter_makes_its_differences_unknown(leases, odd):
     running = {name: lease.to(HostState.STARTING, 0).to(HostState.RUNNING, 0) for name, lease in leases.items()}
     watch, seen = HostCpuUsage(), []
     for now, seconds in enumerate([5.0, 5.5, odd, odd, 7.0, 7.5]):
-        frame = host_frame(running, {}, Frame(), {"h1": Measured(cpu_seconds=seconds, memory=odd)}, float(now), watch)
+        frame = host_frame(running, {}, Frame(), {"h1": HostUsage(cpu_seconds=seconds, memory=odd)}, float(now), watch)
         seen.append(frame.value("h1", Metric.CPU))
         assert not math.isinf(frame.value("h1", Metric.MEMORY))
     assert seen[1] == seen[-1] == 0.5
@@ -147,7 +147,7 @@ def test_use_is_that_of_whole_batches_wherever_one_is_looked_at():
         ended = 100.0 + now // 2 * 2
         span = whole_batches([[ended - 2.0 * back for back in range(5, -1, -1)]], 100.0 + now)
         found = watch.frame(
-            {"h1": lease}, {}, Frame(), lambda host: math.nan, {"h1": Measured(cpu_seconds=seconds)}, now, span=span
+            {"h1": lease}, {}, Frame(), lambda host: math.nan, {"h1": HostUsage(cpu_seconds=seconds)}, now, span=span
         )
         if now >= 8.0:
             assert found.value("h1", Metric.CPU) == pytest.approx(0.3)

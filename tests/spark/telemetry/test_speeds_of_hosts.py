@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastream.clouds.provider import Measured
+from elastream.clouds.provider import HostUsage
 from elastream.core.frames import Frame
 from elastream.core.hosts import HostState, HostType, Lease
 from elastream.core.metrics import Metric
@@ -121,7 +121,7 @@ def test_a_host_that_uses_all_that_it_gets_is_full(tmp_path):
     readings = Readings(tmp_path, h1=(2.0, 1.0))
     told, watch = readings.told(h1=(0.4, 1.0, 1.0)), HostCpuUsage()
     for now, used in ((0.0, 0.0), (2.0, 2.0)):
-        frame = watch.frame(readings.leases, {}, Frame(), lambda _: 0.0, {"h1": Measured(used)}, now, told)
+        frame = watch.frame(readings.leases, {}, Frame(), lambda _: 0.0, {"h1": HostUsage(used)}, now, told)
     assert frame.value("h1", Metric.CPU) == pytest.approx(1.0)
     assert frame.value("h1", Metric.SPEED) == pytest.approx(0.5)
     assert frame.age(Metric.SPEED) == 0.0

@@ -1,1 +1,1 @@
-"""Hosts that are processes of this machine: the default provider, and what tests use."""
+"""Hosts that are processes on this machine."""

@@ -1,8 +1,7 @@
-"""An archive of the classes that Spark loads, from which its JVMs start with half of the CPU time (Java's AppCDS).
+"""Archive of the classes that Spark loads (Java's AppCDS), which halves the CPU time of JVM starts.
 
-A run that finds none records the classes that its JVMs load, and makes one from that in idle time once a host has worked
-for a while. It lies in the user's cache folder, under a name that changes with Java, Spark's jars and the options. Whatever
-goes wrong with it costs time at the next start and nothing else.
+A run without one records loaded classes and makes the archive in idle time, in the user's cache folder, under a name that
+depends on Java, jars and options. A fault costs time at the next start and nothing else.
 """
 
 import contextlib
@@ -26,36 +25,31 @@ from elastream.clouds.local.processes import end_with_parent, take_only_idle_tim
 
 log = logging.getLogger(__name__)
 
-FORMAT = 2
-"""Counted up where what is archived changes, so that older archives are not used."""
+FORMAT = 2  # increase it when the contents of archives change, so that older ones are not used
 ARCHIVE, MANIFEST, LOCK = "classes.jsa", "manifest.json", "making.lock"
-HOME = "spark_home"
-"""In a manifest: the folder of the jars that the archive is for."""
-RECORDED = "classes.lst"
-"""File name of a list of loaded classes, in the folder of what loaded them."""
+HOME = "spark_home"  # key of the folder of the archived jars, in a manifest
+RECORDED = "classes.lst"  # list of loaded classes, in the folder of the JVM that loaded them
+# Spark adds this module to each JVM; some versions of Java refuse an archive made with other modules.
 MODULES = ("--add-modules=jdk.incubator.vector",)
-"""Spark adds this module to each executor and driver: an archive made with others is refused by some versions of Java."""
-LEAST_FREE = 300e6
-"""Bytes that must be free where one is made: it takes 130 MB."""
-HEADER = 4096
-"""First bytes of an archive, in which Java writes which Java it is for."""
+MIN_FREE_BYTES = 300e6  # an archive takes 130 MB
+HEADER_BYTES = 4096  # Java writes its version there
 CHUNK = 1 << 24
 
 
 @dataclass(frozen=True, slots=True)
 class ClassArchive:
-    """The archive for one Java, one set of jars and one set of options. folder: takes it and its manifest."""
+    """Archive for one Java, one set of jars and one set of options, in `folder` with its manifest."""
 
     java: Path
     folder: Path
 
     @property
     def file(self) -> Path:
-        """The archive, whether it is there or not."""
+        """File of the archive, which may not exist."""
         return self.folder / ARCHIVE
 
     def usable(self) -> bool:
-        """Whether it is there, whole and for this Java. One that is not is removed, with a warning."""
+        """Return True if the archive is complete and for this Java; remove an unusable one with a warning."""
         try:
             manifest = json.loads((self.folder / MANIFEST).read_text())
             why = self._flaw(manifest)
@@ -71,24 +65,24 @@ class ClassArchive:
     def _flaw(self, manifest: dict[str, object]) -> str:
         if self.file.stat().st_size != manifest["bytes"]:
             return f"it has {self.file.stat().st_size} bytes of {manifest['bytes']}"
-        if version_of(self.java).encode() not in self.file.open("rb").read(HEADER):
+        if version_of(self.java).encode() not in self.file.open("rb").read(HEADER_BYTES):
             return "it was made by another Java"
         return "" if checksum(self.file) == manifest["crc32"] else "its content has changed"
 
-    def refused(self) -> str:
-        """Why none can be made where it would lie; empty where one can."""
+    def unwritable_reason(self) -> str:
+        """Return why no archive can be written; empty if one can."""
         try:
             self.folder.parent.mkdir(parents=True, exist_ok=True)
             with (self.folder.parent / LOCK).open("a"):
                 free = shutil.disk_usage(self.folder.parent).free
         except OSError as error:
             return f"{self.folder.parent} cannot be written ({error.strerror})"
-        return f"the disk of {self.folder.parent} is full" if free < LEAST_FREE else ""
+        return f"the disk of {self.folder.parent} is full" if free < MIN_FREE_BYTES else ""
 
     def make(self, lists: Sequence[Path]) -> str:
-        """Make it from recorded classes; why there is none, empty where it was made, by this process or another.
+        """Make the archive from recorded classes; return why that failed, or an empty string.
 
-        It appears whole or not at all, whoever else makes one at the same time.
+        It appears atomically, even if several processes make one.
         """
         self.folder.parent.mkdir(parents=True, exist_ok=True)
         with _only_one(self.folder.parent / LOCK) as alone:
@@ -106,7 +100,7 @@ class ClassArchive:
                 shutil.rmtree(making, ignore_errors=True)
 
     def _make(self, making: Path, lists: Sequence[Path]) -> str:
-        (making / RECORDED).write_text("\n".join(merged(lists)) + "\n")
+        (making / RECORDED).write_text("\n".join(merge_lists(lists)) + "\n")
         target, classes = making / ARCHIVE, ("-cp", class_path())
         dump = ("-Xshare:dump", f"-XX:SharedClassListFile={making / RECORDED}", f"-XX:SharedArchiveFile={target}")
         for options in ((*dump, *MODULES, *classes), (*options_for(target), "-Xshare:on", *MODULES, *classes, "-version")):
@@ -121,25 +115,23 @@ class ClassArchive:
         (making / MANIFEST).write_text(json.dumps(manifest))
         with contextlib.suppress(OSError):  # another process was faster
             making.rename(self.folder)
-        _forget_environments_that_are_gone(self.folder.parent)
+        _remove_stale(self.folder.parent)
         return ""
 
     def link(self, link: Path) -> bool:
-        """Let `link` refer to the archive, or to the one that comes with Java where there is none; whether there is one.
+        """Point `link` to the archive or to Java's own one; return True for the archive.
 
-        A JVM whose archive does not exist would do without the one that comes with Java too, and start slower than ever.
+        With a missing archive, a JVM would skip Java's own one too.
         """
-        there = self.usable()
-        target = self.file if there else default_archive(self.java) or self.file
+        usable = self.usable()
+        target = self.file if usable else default_archive(self.java) or self.file
         fresh = link.with_name(f"{link.name}.{secrets.token_hex(4)}")
         fresh.symlink_to(target)
         fresh.replace(link)
-        return there
+        return usable
 
 
-def _forget_environments_that_are_gone(folder: Path) -> None:
-    """Remove archives in `folder` for jars that are not where they were any more: of an environment that was removed; and
-    links to them."""
+def _remove_stale(folder: Path) -> None:
     for manifest in folder.glob(f"*/{MANIFEST}"):
         with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
             if not Path(json.loads(manifest.read_text())[HOME]).exists():
@@ -150,34 +142,31 @@ def _forget_environments_that_are_gone(folder: Path) -> None:
 
 
 def archive_for(java: Path) -> ClassArchive | None:
-    """The archive of what Spark loads in this Java from its present jars; None where this Java has no archives at all."""
+    """Return the archive of Spark's present jars for this Java; None if this Java has no archives."""
     if default_archive(java) is None:
         return None
     jars = sorted((spark_home() / "jars").glob("*.jar"))
-    known = [FORMAT, str(java), version_of(java), _look(java.resolve()), class_path(), *MODULES, *SMALL_JVM]
-    known += [(jar.name, *_look(jar)) for jar in jars]
-    key = hashlib.sha256(json.dumps(known).encode()).hexdigest()[:16]
+    identity = [FORMAT, str(java), version_of(java), _size_and_time(java.resolve()), class_path(), *MODULES, *SMALL_JVM]
+    identity += [(jar.name, *_size_and_time(jar)) for jar in jars]
+    key = hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:16]
     return ClassArchive(java, cache_folder() / "java-classes" / key)
 
 
 def options_for(file: Path) -> tuple[str, ...]:
-    """Options of a JVM that is to use the archive `file`."""
+    """Return the JVM options that use the archive `file`."""
     # Mapped where it was made for, the JVMs of all hosts share its pages; anywhere else each would rewrite its own copy.
     return (f"-XX:SharedArchiveFile={file}", "-XX:+UnlockDiagnosticVMOptions", "-XX:ArchiveRelocationMode=0")
 
 
 @functools.cache
 def default_archive(java: Path) -> Path | None:
-    """The archive of its own classes that comes with most builds of Java."""
+    """Return the archive of its own classes that most builds of Java include."""
     library = java.resolve().parent.parent / "lib"
-    return next((found for found in sorted(library.glob(f"**/{ARCHIVE}"))), None)
+    return next((file for file in sorted(library.glob(f"**/{ARCHIVE}"))), None)
 
 
 class Classes:
-    """What the JVMs of one cluster load their classes from: a link in `folder`, which may come to refer to another archive.
-
-    Where there is no archive they record what they load.
-    """
+    """Class archive of one cluster: a link in `folder`. Without an archive, JVMs record what they load."""
 
     def __init__(self, java: Path, folder: Path) -> None:
         self._link, self._recording = folder / ARCHIVE, False
@@ -188,18 +177,18 @@ class Classes:
         except OSError as error:  # a file system without symbolic links
             log.info("hosts start without an archive of Java classes: %s", error)
             self._archive = None
-        if self._recording and self._archive is not None and (why := self._archive.refused()):
+        if self._recording and self._archive is not None and (why := self._archive.unwritable_reason()):
             log.warning("hosts start slower than they could, without an archive of Java classes: %s", why)
             self._recording = False
 
     def options(self, recorded: Path) -> tuple[str, ...]:
-        """Options of a JVM, which writes what it loads into `recorded` where there is no archive yet."""
+        """Return the options of a JVM, which records loaded classes to `recorded` if there is no archive yet."""
         if self._archive is None:
             return ()
         return (*options_for(self._link), *((f"-XX:DumpLoadedClassList={recorded}",) if self._recording else ()))
 
     def maker(self, lists: Iterable[Path]) -> Sequence[str]:
-        """The command that makes the archive from recorded lists; empty where there is one, or it was asked for before."""
+        """Return the command that makes the archive; empty if it exists or the command was returned before."""
         if not self._recording or self._archive is None:
             return ()
         self._recording = False
@@ -207,19 +196,19 @@ class Classes:
         return [sys.executable, "-m", "elastream.clouds.local.archive", *map(str, paths)]
 
 
-def merged(lists: Iterable[Path]) -> Sequence[str]:
-    """The lines of recorded lists, each once; those of class loaders that numbers refer to are left out."""
-    found: dict[str, None] = {}
+def merge_lists(lists: Iterable[Path]) -> Sequence[str]:
+    """Return the unique lines of recorded lists, without classes of loaders that are known only by number."""
+    classes: dict[str, None] = {}
     for each in lists:
         with contextlib.suppress(OSError):  # the host that wrote it is being removed
             whole = each.read_text(errors="replace").rpartition("\n")[0]  # the last line may be under way
-            kept = (line for line in whole.splitlines() if line[:1] != "#" and " source: " not in line)
-            found |= dict.fromkeys(re.sub(r"^([^@ ]+) id: .*", r"\1", line) for line in kept)
-    return list(found)
+            lines = (line for line in whole.splitlines() if line[:1] != "#" and " source: " not in line)
+            classes |= dict.fromkeys(re.sub(r"^([^@ ]+) id: .*", r"\1", line) for line in lines)
+    return list(classes)
 
 
 def checksum(file: Path) -> int:
-    """CRC-32 of a file's content: it tells damage, not malice."""
+    """Return the CRC-32 of a file; it detects damage, not malice."""
     value = 0
     with file.open("rb") as content:
         while chunk := content.read(CHUNK):
@@ -227,7 +216,7 @@ def checksum(file: Path) -> int:
     return value
 
 
-def _look(file: Path) -> tuple[int, int]:
+def _size_and_time(file: Path) -> tuple[int, int]:
     return file.stat().st_size, file.stat().st_mtime_ns
 
 
@@ -243,7 +232,7 @@ def _only_one(file: Path) -> Iterator[bool]:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """`JAVA FOLDER LINK LIST...`: make the archive in FOLDER from lists, in idle time, and let LINK refer to it."""
+    """Make the archive (`JAVA FOLDER LINK LIST...`) in idle time and point LINK to it."""
     take_only_idle_time()
     java, folder, link, *lists = map(Path, arguments)
     archive = ClassArchive(java, folder)

@@ -1,18 +1,21 @@
-"""The processes of hosts on this machine: a Spark Standalone master, and per host one worker with an address of its own.
+"""Processes of local hosts: a Spark Standalone master, and one worker with its own address per host.
 
-They belong to a supervisor (`supervisor.py`), which ends them when this process does. What a host may use is held to its
-type where the machine allows (`confinement.py`). Sessions, executors and tasks are left to the other modules here.
+A supervisor process owns them (`supervisor.py`); `confinement.py` limits them where the machine allows it.
 """
 
 import contextlib
 import http.client
 import json
 import math
+import os
 import re
 import secrets
 import shutil
 import signal
 import socket
+import subprocess
+import sys
+import threading
 import time
 import zlib
 from collections import deque
@@ -23,83 +26,153 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from elastream.clouds.local.archive import RECORDED, Classes
-from elastream.clouds.local.closed import Secrets, quiet_executors
+from elastream.clouds.local.authentication import Secrets, for_others, quiet_executors
 from elastream.clouds.local.java import daemon_command, daemon_environment, find_java, temporary_folder
 from elastream.clouds.local.network import Link
-from elastream.clouds.local.supervision import Connection
-from elastream.clouds.provider import Measured
+from elastream.clouds.provider import HostUsage
 from elastream.core.hosts import HostType
-from elastream.errors import CloudError, EnvironmentProblem
-from elastream.recording.directory import PRIVATE
+from elastream.errors import CloudError, EnvironmentProblem, HostsGone
+from elastream.recording.directory import PRIVATE, create_private
 
-HEAP_SHARE = 0.7
-"""Of a host's memory, what the executor's heap takes; the rest is for its Python workers, RocksDB and the worker."""
-MOST_HOSTS = 200
-"""Addresses 127.0.x.10 to .209."""
-LEAST_FREE = 50e6
-"""Bytes that must be free in the cluster's folder: logs and shuffle files of a few minutes."""
-MASTER = "master"
-"""What the supervisor and the log file call the master; no host can have this name."""
-KEPT = 50
-"""Ended hosts of which the logs are kept."""
-USUAL = re.compile(r"\d\d/\d\d/\d\d \d\d:\d\d:\d\d (INFO |WARN NativeCodeLoader)|Using Spark's default log4j")
-"""How lines begin that Spark's daemons write of their usual work."""
-GRACE = 3.0
-"""Seconds that a worker has to end its executors before its whole tree is killed."""
+HEAP_SHARE = 0.7  # share of a host's memory for the executor's heap; the rest is for Python workers, RocksDB and the worker
+MAX_HOSTS = 200  # addresses 127.0.x.10 to .209
+MIN_FREE_BYTES = 50e6  # in the cluster's folder: logs and shuffle files of a few minutes
+MASTER = "master"  # name of the master at the supervisor and of its log file; no host can have it
+ENDED_HOST_LOGS = 50  # number of ended hosts whose logs remain
+# start of lines that Spark's daemons write about usual work
+USUAL_LINE = re.compile(r"\d\d/\d\d/\d\d \d\d:\d\d:\d\d (INFO |WARN NativeCodeLoader)|Using Spark's default log4j")
+TERMINATION_GRACE_S = 3.0  # time for a worker to end its executors before its whole tree is killed
+RESPONSE_TIMEOUT_S = 60.0  # a request takes milliseconds, or seconds on an overloaded machine
 
 
 def executor_memory(host: HostType) -> int:
-    """Mebibytes of heap for the executor on a host of type `host`: what `spark.executor.memory` should say, with an `m`."""
+    """Return the heap of an executor on this type of host (MiB), for `spark.executor.memory`."""
     return int(host.memory * 1e6 * HEAP_SHARE / 2**20)
 
 
-def told(log: Path, lines: int) -> str:
-    """How a sentence about a process that ended goes on: with the last lines of its log that are not its usual ones."""
+def log_excerpt(log: Path, count: int) -> str:
+    """Return the end of a sentence about an ended process: the last `count` unusual lines of its log."""
     try:
-        written = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
+        lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
     except OSError:
-        written = []
-    if not written:
+        lines = []
+    if not lines:
         return f" and wrote nothing into {log}"
-    telling = [line for line in written if not USUAL.match(line)][-lines:]
-    return f"; the end of {log}: " + "\n".join(telling) if telling else f"; {log} says nothing of why"
+    unusual = [line for line in lines if not USUAL_LINE.match(line)][-count:]
+    return f"; the end of {log}: " + "\n".join(unusual) if unusual else f"; {log} says nothing of why"
+
+
+class SupervisorConnection:
+    """Connection to the supervisor process, whose own output goes to `log`. Thread-safe.
+
+    Programs that the driver starts do not inherit the socket, so it ends with the driver. A response after `patience`
+    seconds is recognised by its number and dropped.
+    """
+
+    def __init__(self, log: Path, patience: float = RESPONSE_TIMEOUT_S) -> None:
+        self._lock = threading.Lock()
+        self._socket, theirs = socket.socketpair()
+        self._patience, self._requests, self._pending = patience, 0, b""
+        with theirs, create_private(log).open("wb") as out:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "elastream.clouds.local.supervisor", str(theirs.fileno())],
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=out,
+                env=for_others(os.environ),
+            )
+
+    def ask(self, method: str, /, **arguments: Any) -> Any:
+        """Send a request (a method of `Supervisor`) and return its result.
+
+        Raises:
+            EnvironmentProblem: The request fails or gets no response in time.
+            HostsGone: The supervisor has ended.
+        """
+        try:
+            with self._lock:
+                self._requests += 1
+                until = time.monotonic() + self._patience + float(arguments.get("grace", 0.0))
+                self._socket.settimeout(self._patience)
+                self._socket.sendall(json.dumps({"do": method, "request": self._requests, **arguments}).encode() + b"\n")
+                while (reply := self._reply(until)) is not None and reply["request"] != self._requests:
+                    pass  # to a request that nobody waits for any more
+        except TimeoutError:
+            late = f"its supervisor has not answered for {self._patience:g} s"
+            raise EnvironmentProblem(f"the local cluster could not {method}: {late}") from None
+        except OSError:
+            reply = None
+        if reply is None:
+            raise HostsGone("the supervisor of the local cluster is gone, and all hosts with it")
+        if "error" in reply:
+            raise EnvironmentProblem(f"the local cluster could not {method}: {reply['error']}")
+        return reply["value"]
+
+    def _reply(self, until: float) -> dict[str, Any] | None:
+        while b"\n" not in self._pending:
+            if (left := until - time.monotonic()) <= 0:
+                raise TimeoutError
+            self._socket.settimeout(left)
+            if not (arrived := self._socket.recv(1 << 16)):
+                return None
+            self._pending += arrived
+        line, self._pending = self._pending.split(b"\n", 1)
+        reply: dict[str, Any] = json.loads(line)
+        return reply
+
+    def close(self, grace: float) -> None:
+        """End everything within `grace` seconds, then by force; return when nothing is left."""
+        with contextlib.suppress(EnvironmentProblem):  # it has ended already, or hangs
+            self.ask("finish", grace=grace)
+        self._socket.close()  # at which it ends what it started, and itself
+        try:
+            self.process.wait(self._patience)
+        except subprocess.TimeoutExpired:
+            self.process.kill()  # the kernel then ends the first process of each host, and these end with their own
+            self.process.wait()
 
 
 class ClusterShape(Protocol):
-    """Host types, regions and limits of a cluster; `elastream.Local` is one."""
+    """Host types, regions and limits of a cluster, such as `elastream.Local`."""
 
     @property
     def types(self) -> tuple[HostType, ...]:
-        """Host types; the first is that of hosts of which nothing else is said."""
+        """Host types; the first is the default."""
         ...
 
     @property
     def network(self) -> Link | None:
-        """What limits the link of each host."""
+        """Limits of each host's link."""
         ...
 
     @property
     def regions(self) -> tuple[str, ...]:
-        """Regions that hosts may be in, beginning with the driver's."""
+        """Regions of hosts, the driver's first."""
         ...
 
     @property
     def delays(self) -> Mapping[tuple[str, str], float]:
-        """Seconds one way by (from, to)."""
+        """One-way delay by pair of regions (seconds)."""
         ...
 
 
 class LocalCluster:
-    """The processes of one `Local` cluster; its files (logs, work folders) go into `folder`.
+    """Processes of one `Local` cluster, with logs and work folders in `folder`.
 
-    `ports`: the first is the master's, the second its web page's; None lets it choose free ones. Nothing runs before
-    `start`. Hosts have names of the caller's choice. Fewer than two ports, and a method given a name that was never
-    spawned, raise CloudError.
+    Args:
+        ports: Ports of the master and its web page; None for free ones.
 
-    executor_memory_mb: for `spark.executor.memory`, mebibytes: what the least host type has. `start` sets `url`, what
-    a session calls its master (`spark://127.0.x.1:PORT`); `driver_address`, at which hosts reach this machine; and
-    `confinement`, a sentence on how hosts are held to their cores and links, or why they are not; and `secrets`, of which a
-    session has to know one.
+    Attributes:
+        url: Master URL (`spark://127.0.x.1:PORT`), set by `start`.
+        driver_address: Address of this machine as hosts see it, set by `start`.
+        confinement: One sentence on the limits of hosts, set by `start`.
+        secrets: Secrets of the cluster.
+        executor_memory_mb: `spark.executor.memory` that fits the smallest host type (MiB).
+
+    Raises:
+        CloudError: Fewer than two ports, or (any method) an unknown host.
     """
 
     url: str
@@ -116,14 +189,18 @@ class LocalCluster:
         self._hosts: dict[str, int] = {}
         self._ended: deque[str] = deque()
         self._spawned = 0
-        self._supervisor: Connection | None = None
+        self._supervisor: SupervisorConnection | None = None
 
     def start(self, master: str | None = None, secret: str | None = None) -> str:
-        """Start the master and return its URL once it answers. master: one that runs already and that hosts join instead.
-        secret: what that one asks for; None: nothing.
+        """Start the master and return its URL.
 
-        Raises EnvironmentProblem: no Java, a port in use, a folder that cannot be written or is full, a master that dies.
-        Raises CloudError where `master` is none that workers join, or is not to be reached from hosts with links.
+        Args:
+            master: URL of a running master that hosts join instead.
+            secret: Secret of that master, if any.
+
+        Raises:
+            EnvironmentProblem: No Java, a port in use, an unusable or full folder, or a master that ends.
+            CloudError: Workers cannot join `master`, or hosts with links cannot reach it.
         """
         if master is not None and not master.startswith("spark://"):
             raise CloudError(f"hosts of this machine join a Standalone master (spark://...), which {master!r} is not")
@@ -149,24 +226,27 @@ class LocalCluster:
 
     @property
     def page(self) -> str:
-        """Address of the master's web page, for requests with `secrets.headers`; with `json/` behind it for programs."""
+        """URL of the master's web page; requests need `secrets.headers`, and `json/` gives JSON."""
         return f"http://{self.driver_address}:{self._page_port}/"
 
     @property
     def link_rate(self) -> float:
-        """Bytes/s that the link of each host carries in one direction; NaN where no link is limited."""
+        """Capacity of each host's link in one direction (bytes/s); NaN if unlimited."""
         bits = self.local.network.bits_per_second if self.local.network and self._linked else None
         return math.nan if bits is None else bits / 8
 
     def spawn(self, host: str, type: HostType | None = None) -> None:
-        """Start a worker called `host` and return at once; it starts without a quota, as starting needs more than running.
+        """Start a worker called `host` without a CPU quota and return at once.
 
-        A name already used is not started again. Raises CloudError for one that `refusal` names.
+        A name in use is not started again.
+
+        Raises:
+            CloudError: `name_problem` rejects the name.
         """
         if host in self._hosts:
             return
-        if refused := self.refusal(host):
-            raise CloudError(refused)
+        if problem := self.name_problem(host):
+            raise CloudError(problem)
         type = type or self.local.types[0]
         running = {name for name, state in self.status().items() if not state["gone"]}
         scratch, work = self.folder / "scratch" / host, self.folder / "work" / host
@@ -194,105 +274,104 @@ class LocalCluster:
         )
 
     @staticmethod
-    def refusal(host: str) -> str:
-        """Why no host can be called `host`; empty where one can."""
+    def name_problem(host: str) -> str:
+        """Return why no host can have this name; empty if one can."""
         if host == MASTER or not re.fullmatch(r"[A-Za-z0-9][\w.-]{0,60}", host):
             return f"{host!r} cannot be a host's name: letters, digits, dots, dashes and underscores make one"
         return ""
 
     def status(self) -> Mapping[str, Mapping[str, Any]]:
-        """By host: `alive`, whether its first process runs, and `gone`, whether nothing is left of it."""
+        """Return by host: `alive` (the first process runs) and `gone` (nothing is left)."""
         return {name: state for name, state in self._ask("status").items() if name != MASTER}
 
     def forget(self, host: str) -> None:
-        """Know a host that is gone no longer; its name may be used again."""
+        """Drop a host that is gone, so that its name is free."""
         self._number_of(host)
         self._ask("forget", name=host)
         del self._hosts[host]
         self._ended.append(host)
-        while len(self._ended) > KEPT:
+        while len(self._ended) > ENDED_HOST_LOGS:
             self._remove(self._ended.popleft())
 
     def _remove(self, host: str) -> None:
-        """Remove what a host wrote that has ended."""
         if host not in self._hosts:
             shutil.rmtree(self.folder / "work" / host, ignore_errors=True)
             for file in (self.log(host), self.folder / f"{host}.{RECORDED}"):
                 file.unlink(missing_ok=True)
 
     def _free_number(self, running: Set[str]) -> int:
-        """Last part of a host's address: the next in turn that no running host has."""
-        taken = {self._hosts[name] for name in running}
+        used = {self._hosts[name] for name in running}
         first, self._spawned = self._spawned, self._spawned + 1
-        turns = (10 + (first + step) % MOST_HOSTS for step in range(MOST_HOSTS))
-        return next(number for number in turns if number not in taken)
+        turns = (10 + (first + step) % MAX_HOSTS for step in range(MAX_HOSTS))
+        return next(number for number in turns if number not in used)
 
     def address(self, host: str) -> str:
-        """The host's own address: what executors on it are called by."""
+        """Return the host's own address, at which its executors register."""
         return f"{self.driver_address.rpartition('.')[0]}.{self._number_of(host)}"
 
     def namespace(self, host: str) -> Path | None:
-        """The file of the host's network namespace; None where hosts share this machine's own network."""
+        """Return the file of the host's network namespace; None if hosts share this machine's network."""
         return Path(f"/run/netns/{self._namespaces}-{self._number_of(host)}") if self._namespaces else None
 
     def log(self, host: str) -> Path:
-        """What the host's worker writes; `master` for the master."""
+        """Return the log file of the host's worker, or of the `master`."""
         return self.folder / f"{host}.log"
 
     def alive(self, host: str) -> bool:
-        """Whether the host's worker process runs; also while it starts, and False for good once it is gone."""
+        """Return True if the host's worker process starts or runs."""
         self._number_of(host)
         return bool(self._ask("status")[host]["alive"])
 
     def failure(self, host: str) -> str:
-        """Why a host is not alive, as far as is known: the end of its worker's log; empty while it is alive."""
+        """Return why a host ended; empty while it is alive."""
         self._number_of(host)
         return self._failure(host, lines=12)
 
     @property
     def java_options(self) -> tuple[str, ...]:
-        """Options of the JVMs of executors, which start faster with them, and write warnings only."""
+        """JVM options of executors: the class archive, and warnings only."""
         return (*self._classes.options(Path(RECORDED)), self._quiet)
 
     @property
     def driver_options(self) -> tuple[str, ...]:
-        """Options of the JVM of a session's driver, which starts faster with them."""
+        """JVM options of a session's driver: the class archive."""
         return self._classes.options(self.folder / f"driver.{RECORDED}")
 
     def archive_classes(self) -> None:
-        """Begin to make the archive of Java classes, where there is none, from those loaded so far; in idle time."""
+        """Start to make the class archive in idle time, if there is none."""
         if command := self._classes.maker(self.loaded_classes()):
-            self._ask("aside", command=command, log=str(self.folder / "archive.log"))
+            self._ask("start_helper", command=command, log=str(self.folder / "archive.log"))
 
     def loaded_classes(self) -> list[Path]:
-        """Lists of the classes that the JVMs of hosts have loaded so far; none where there is an archive."""
+        """Return the recorded lists of loaded classes."""
         return [*self.folder.glob(f"*.{RECORDED}"), *self.folder.glob(f"work/*/*/*/{RECORDED}")]
 
     def confine(self, host: str, cores: float | None, weight: float = 1.0) -> None:
-        """Hold the host to `cores` cores of CPU time from now on; None lifts the quota. No effect on unconfined hosts.
+        """Limit the host to `cores` cores; None lifts the quota. Unconfined hosts are unaffected.
 
-        weight: its part of the CPU time that several want, relative to a host's at work.
+        Args:
+            weight: CPU weight relative to a host at work.
         """
         self._number_of(host)
         self._ask("confine", name=host, cores=cores, weight=weight)
 
-    def measure(self) -> Mapping[str, Measured]:
-        """CPU time that all of each host has used so far, ended processes included, and the memory that it holds now."""
-        found = self._ask("measure")
-        return {name: Measured(cpu, memory) for name, (cpu, memory) in found.items() if name != MASTER}
+    def measure(self) -> Mapping[str, HostUsage]:
+        """Return the CPU time of each host, ended processes included, and its current memory."""
+        usage = self._ask("measure")
+        return {name: HostUsage(cpu, memory) for name, (cpu, memory) in usage.items() if name != MASTER}
 
     def decommission(self, host: str) -> None:
-        """Let the host finish what it runs and take nothing new; its worker ends once its executors are gone."""
+        """Let the host finish its tasks and take no new ones; its worker ends after its executors."""
         self._number_of(host)
         self._ask("decommission", name=host)
 
     def terminate(self, host: str) -> None:
-        """End the host: SIGTERM to its worker, after 3 s SIGKILL to all that is left of it. Returns at once."""
+        """Send SIGTERM to the worker, and SIGKILL to all that is left after 3 s; return at once."""
         self._number_of(host)
-        self._ask("end", name=host, grace=GRACE)
+        self._ask("end", name=host, grace=TERMINATION_GRACE_S)
 
     def kill(self, host: str) -> None:
-        """SIGKILL to every process of the host, as if its plug had been pulled."""
+        """Send SIGKILL to every process of the host."""
         self._number_of(host)
         self._ask("end", name=host, grace=0.0)
 
@@ -301,16 +380,14 @@ class LocalCluster:
         supervisor, self._supervisor = self._supervisor, None
         if supervisor is None:
             return
-        supervisor.close(GRACE)
+        supervisor.close(TERMINATION_GRACE_S)
         self._claim.close()
 
     def __enter__(self) -> "LocalCluster":
-        """Start."""
         self.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Close."""
         self.close()
 
     # Starting.
@@ -324,14 +401,14 @@ class LocalCluster:
             free = shutil.disk_usage(self.folder).free
         except OSError as error:
             raise EnvironmentProblem(f"the cluster's folder {self.folder} cannot be written: {error.strerror}") from None
-        if free < LEAST_FREE:
+        if free < MIN_FREE_BYTES:
             raise EnvironmentProblem(
                 f"the disk of the cluster's folder {self.folder} is full: "
-                f"{free / 1e6:.0f} MB free, {LEAST_FREE / 1e6:.0f} MB needed"
+                f"{free / 1e6:.0f} MB free, {MIN_FREE_BYTES / 1e6:.0f} MB needed"
             )
 
     def _claim_addresses(self) -> None:
-        """Take a number x for addresses 127.0.x.* that no other run on this machine has while this process lives."""
+        # A number x for addresses 127.0.x.*, which no other run on this machine has while this process lives.
         first = zlib.crc32(str(self.folder).encode())
         for attempt in range(254):
             self._number = 1 + (first + attempt) % 254
@@ -345,7 +422,7 @@ class LocalCluster:
         raise EnvironmentProblem("254 local clusters run on this machine already; no loopback addresses are left")
 
     def _open_supervisor(self) -> None:
-        self._supervisor = Connection(self.folder / "supervisor.log")
+        self._supervisor = SupervisorConnection(self.folder / "supervisor.log")
         link = asdict(self.local.network) if self.local.network else None
         at = {region: number for number, region in enumerate(self.local.regions)}
         delays = [(at[source], at[target], seconds) for (source, target), seconds in self.local.delays.items()]
@@ -379,7 +456,6 @@ class LocalCluster:
         return daemon_command(self._java, main, "--properties-file", str(self._settings), *arguments, options=options)
 
     def _master_status(self) -> str:
-        """The master's status page: ALIVE once it accepts workers; empty while it does not answer."""
         page = http.client.HTTPConnection(self.driver_address, self._page_port, timeout=5.0)  # not by way of a proxy
         # No answer yet, or none that is a status: the caller tries again.
         with contextlib.closing(page), contextlib.suppress(OSError, http.client.HTTPException, ValueError):
@@ -388,20 +464,19 @@ class LocalCluster:
         return ""
 
     def _free_ports(self) -> tuple[int, int]:
-        """The two ports given, or two free ones; raises EnvironmentProblem naming the one that is in use."""
-        wanted = (0, 0) if self.ports is None else (self.ports[0], self.ports[1])
-        with contextlib.ExitStack() as held:
-            found = []
-            for port in wanted:
-                probe = held.enter_context(socket.socket())
+        ports = (0, 0) if self.ports is None else (self.ports[0], self.ports[1])
+        with contextlib.ExitStack() as probes:
+            free = []
+            for port in ports:
+                probe = probes.enter_context(socket.socket())
                 probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 try:
                     probe.bind((self.driver_address, port))
                 except OSError as error:
                     what = f"the Spark master cannot listen on port {port} on {self.driver_address}"
                     raise EnvironmentProblem(f"{what}: {error.strerror}") from None
-                found.append(probe.getsockname()[1])
-        return found[0], found[1]
+                free.append(probe.getsockname()[1])
+        return free[0], free[1]
 
     # Asking.
 
@@ -417,9 +492,9 @@ class LocalCluster:
         what = "the Spark master" if name == MASTER else f"the worker of host {name!r}"
         # Killed by us it may have been waited for already, or not.
         how = "was killed" if state["exit"] in (None, -signal.SIGKILL) else f"ended with status {state['exit']}"
-        return f"{what} {how}{told(self.log(name), lines)}"
+        return f"{what} {how}{log_excerpt(self.log(name), lines)}"
 
-    def _ask(self, wanted: str, **arguments: Any) -> Any:
+    def _ask(self, method: str, /, **arguments: Any) -> Any:
         if self._supervisor is None:
             raise CloudError("the local cluster is not running: it was closed, or never started")
-        return self._supervisor.ask(wanted, **arguments)
+        return self._supervisor.ask(method, **arguments)

@@ -1,7 +1,6 @@
-"""Limits a host to the cores that it was leased with, by a control group (cgroup) version 1 or 2, and finds its processes.
+"""CPU limits of hosts by control groups (cgroups, version 1 or 2), and the processes of a host.
 
-`find_cgroups` tests which version this machine allows; without one it returns the reason, and hosts run without a quota.
-This module runs inside the supervisor and therefore imports little.
+It runs inside the supervisor and imports little.
 """
 
 import contextlib
@@ -14,12 +13,11 @@ from functools import partial
 from pathlib import Path
 from typing import ClassVar, TypeAlias
 
-PERIOD = 100_000
-"""Microseconds of a quota's accounting period: the kernel's default, also used for containers."""
+PERIOD = 100_000  # accounting period of a quota (microseconds): the kernel's default
 
 
 def quota(cores: float) -> int:
-    """Microseconds of CPU of `cores` cores per `PERIOD`; at least 1,000, the kernel's minimum."""
+    """Return the CPU microseconds of `cores` per `PERIOD`, at least the kernel's minimum of 1,000."""
     return max(1000, round(cores * PERIOD))
 
 
@@ -38,77 +36,80 @@ class CgroupV1:
         (self.cpu / name / "cpu.cfs_period_us").write_text(f"{PERIOD}")
 
     def join(self, name: str) -> None:
-        """Move the calling process, and all processes that it starts from now on, into the group."""
+        """Move the calling process and its future children into the group."""
         for tree in (self.cpu, self.cpuacct):
             (tree / name / "cgroup.procs").write_text("0")
 
     def limit(self, name: str, cores: float | None, weight: float = 1.0) -> None:
-        """Set `cpu.cfs_quota_us`, -1 without a quota, and the weight, relative to that of other groups."""
+        """Set the quota (None lifts it) and the weight relative to other groups."""
         (self.cpu / name / "cpu.cfs_quota_us").write_text("-1" if cores is None else f"{quota(cores)}")
         (self.cpu / name / "cpu.shares").write_text(f"{round(1024 * weight)}")
 
     def cpu_seconds(self, name: str) -> float:
-        """`cpuacct.usage`, which is in nanoseconds."""
+        """Return the CPU time of the group."""
         return int((self.cpuacct / name / "cpuacct.usage").read_text()) / 1e9
 
     def members(self, name: str) -> set[int]:
-        """Ids of the processes in the group."""
+        """Return the ids of the group's processes."""
         return _members(self.cpu / name) | _members(self.cpuacct / name)
 
     def remove(self, name: str) -> bool:
-        """Remove the group in both trees."""
+        """Remove the group; return True if it is gone."""
         quota_gone, account_gone = _remove(self.cpu / name), _remove(self.cpuacct / name)
         return quota_gone and account_gone
 
 
 @dataclass(frozen=True, slots=True)
 class CgroupV2:
-    """Version 2: one tree; `root` is a group that delegates the controller `cpu` to its children."""
+    """Version 2: one tree; `root` delegates the controller `cpu` to its children."""
 
     root: Path
     version: ClassVar[int] = 2
 
     def create(self, name: str) -> None:
-        """Create the group; a new one has no quota."""
+        """Create the group, without a quota."""
         (self.root / name).mkdir(exist_ok=True)
 
     def join(self, name: str) -> None:
-        """Move the calling process, and all processes that it starts from now on, into the group."""
+        """Move the calling process and its future children into the group."""
         (self.root / name / "cgroup.procs").write_text("0")
 
     def limit(self, name: str, cores: float | None, weight: float = 1.0) -> None:
-        """Set `cpu.max`, the quota and its period, and the weight, relative to that of other groups."""
+        """Set the quota (None lifts it) and the weight relative to other groups."""
         (self.root / name / "cpu.max").write_text(f"{'max' if cores is None else quota(cores)} {PERIOD}")
         (self.root / name / "cpu.weight").write_text(f"{round(100 * weight)}")
 
     def cpu_seconds(self, name: str) -> float:
-        """`usage_usec` of `cpu.stat`."""
+        """Return the CPU time of the group."""
         fields = dict(line.split() for line in (self.root / name / "cpu.stat").read_text().splitlines())
         return int(fields["usage_usec"]) / 1e6
 
     def members(self, name: str) -> set[int]:
-        """Ids of the processes in the group."""
+        """Return the ids of the group's processes."""
         return _members(self.root / name)
 
     def remove(self, name: str) -> bool:
-        """Remove the group."""
+        """Remove the group; return True if it is gone."""
         return _remove(self.root / name)
 
 
-Cgroups: TypeAlias = CgroupV1 | CgroupV2
-"""A parent in which a control group can be created for each host; groups are identified by name."""
+Cgroups: TypeAlias = CgroupV1 | CgroupV2  # parent of the hosts' groups, which are identified by name
 
 
 def group_of(run: str, host: str) -> str:
-    """Name of the group of a host of the cluster `run`."""
+    """Return the name of a host's group in the cluster `run`."""
     return f"elastream-{run}-{host}"
 
 
 def mounted_cgroups(mountinfo: str, own: str) -> Iterator[Cgroups]:
-    """Candidate parents for groups, best first. mountinfo, own: contents of `/proc/self/mountinfo` and `/proc/self/cgroup`.
+    """Yield candidate parents for groups, best first.
 
-    Version 1 has one: below this process's group. Version 2 does not let a group with processes delegate controllers, so
-    that every ancestor of this process's group is a candidate, the nearest first.
+    In version 2 a group with processes cannot delegate controllers, so every ancestor of this process's group is a
+    candidate.
+
+    Args:
+        mountinfo: Contents of `/proc/self/mountinfo`.
+        own: Contents of `/proc/self/cgroup`.
     """
     trees, tops = _mounted(mountinfo, own)
     if "cpu" in trees and "cpuacct" in trees:
@@ -122,7 +123,7 @@ def mounted_cgroups(mountinfo: str, own: str) -> Iterator[Cgroups]:
 
 
 def _mounted(mountinfo: str, own: str) -> tuple[dict[str, Path], dict[str, Path]]:
-    """(Group of this process, root of its tree) by controller, "" for version 2."""
+    """Return this process's group and the root of its tree, by controller; "" is version 2."""
     groups: dict[str, str] = {}
     for line in own.splitlines():
         _, controllers, path = line.split(":", 2)
@@ -143,7 +144,7 @@ def _mounted(mountinfo: str, own: str) -> tuple[dict[str, Path], dict[str, Path]
 
 
 def own_groups() -> tuple[Path, ...]:
-    """The control groups whose quotas hold this process: its own, and those above it that can be seen."""
+    """Return the visible control groups whose quotas apply to this process."""
     try:
         trees, tops = _mounted(Path("/proc/self/mountinfo").read_text(), Path("/proc/self/cgroup").read_text())
     except OSError:  # no such system
@@ -151,14 +152,14 @@ def own_groups() -> tuple[Path, ...]:
     controller = "cpu" if "cpu" in trees else ""
     if controller not in trees:
         return ()
-    found = [trees[controller]]
-    while found[-1] != tops[controller]:
-        found.append(found[-1].parent)
-    return tuple(found)
+    groups_ = [trees[controller]]
+    while groups_[-1] != tops[controller]:
+        groups_.append(groups_[-1].parent)
+    return tuple(groups_)
 
 
 def cores_allowed(groups: Iterable[Path]) -> float:
-    """Cores that the quotas of `groups` leave a process in all of them; inf where none has any."""
+    """Return the cores that the quotas of `groups` allow together; inf without a quota."""
     return min(map(_quota_of, groups), default=math.inf)
 
 
@@ -174,7 +175,7 @@ def _quota_of(group: Path) -> float:
 
 
 def find_cgroups(name: str, candidates: Iterator[Cgroups] | None = None) -> tuple[Cgroups | None, str]:
-    """(parent in which groups with a quota can be created and joined, "") or (None, reason); tested with a group `name`."""
+    """Return (usable parent of groups, "") or (None, reason); tests a group called `name`."""
     if candidates is None:
         try:
             texts = Path("/proc/self/mountinfo").read_text(), Path("/proc/self/cgroup").read_text()
@@ -208,7 +209,7 @@ def _delegate_cpu(root: Path) -> None:
 
 
 def _in_a_child(action: Callable[[], None]) -> None:
-    """Execute `action` in a child process. Raises the OSError that it ended with."""
+    """Run `action` in a child process and raise its OSError here."""
     child = os.fork()
     if child == 0:
         status = 0
@@ -240,31 +241,30 @@ def _remove(group: Path) -> bool:
 
 
 def kill(pids: set[int]) -> None:
-    """Send SIGKILL to each process; ignores those that have ended."""
+    """Send SIGKILL to each process; ignore those that have ended."""
     for pid in pids:
         with contextlib.suppress(ProcessLookupError, PermissionError):  # it ended by itself meanwhile
             os.kill(pid, signal.SIGKILL)
 
 
-TAG = "ELASTREAM_HOST"
-"""Environment variable that every process of a host carries: `<run>/<host>`."""
+TAG = "ELASTREAM_HOST"  # every process of a host has this environment variable: `<run>/<host>`
 
 
 def tagged(run: str) -> dict[int, str]:
-    """Process id -> host of every living process whose environment carries `run`, wherever it hangs in the tree."""
-    found = {}
+    """Return the host of every living process of the cluster `run`, by process id."""
+    hosts = {}
     mark = f"{TAG}={run}/".encode()
     for entry in os.scandir("/proc"):
         if entry.name.isdigit():
             with contextlib.suppress(OSError), open(f"/proc/{entry.name}/environ", "rb") as environment:  # it ended
                 for variable in environment.read().split(b"\0"):
                     if variable.startswith(mark):
-                        found[int(entry.name)] = variable.removeprefix(mark).decode()
-    return found
+                        hosts[int(entry.name)] = variable.removeprefix(mark).decode()
+    return hosts
 
 
 def cpu_seconds(pid: int) -> float:
-    """User and system time of a process and of its children that it has waited for; 0 where it is gone."""
+    """Return the CPU time of a process and of children it has waited for; 0 if it is gone."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:  # it ended meanwhile
@@ -273,7 +273,7 @@ def cpu_seconds(pid: int) -> float:
 
 
 def megabytes(pid: int) -> float:
-    """Proportional set size of a process in megabytes; 0 where it is gone."""
+    """Return the proportional set size of a process; 0 if it is gone."""
     try:
         for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
             if line.startswith("Pss:"):

@@ -1,8 +1,7 @@
-"""The provider over the processes of one machine: decides which host may start now, and reports all.
+"""Provider over the processes of this machine.
 
-A host starts at once where there is room: below `max_hosts`, hosts that end included, and no more at a time than the cores
-of the machine allow. The others wait in the order of their requests; each `hosts()` starts what may start. Hosts that start
-weigh less than those at work, and of several the one that was asked for first weighs most, so that it is ready first.
+A host starts at once if `max_hosts` and the machine's cores allow it; the others wait in request order. Starting hosts
+have a lower CPU weight than working ones, the first of them the highest, so that it is ready first.
 """
 
 import os
@@ -15,29 +14,24 @@ from typing import Any, TypeAlias
 
 from elastream.clouds.local.cluster import LocalCluster
 from elastream.clouds.local.java import DRIVER_OPTIONS
-from elastream.clouds.provider import HostStatus, Measured, Phase, Provider, Reach, RunState, Terms
+from elastream.clouds.provider import ClusterEndpoint, HostStatus, HostUsage, Phase, Provider, ProviderOffer, RunState
 from elastream.core.hosts import HostType
 from elastream.errors import CloudError, ElastreamError
 
-STARTS_PER_CORE = 2
-"""Hosts that start at a time for each core of this machine: a start waits now and then, and the next one then goes on."""
-FIRST_WEIGHT, NEXT_WEIGHT = 0.5, 0.1
-"""CPU weights of the first host that starts and of each further one, to 1 of a host at work (benchmarks/start.py). If all
-weighed the same, three started at once would be ready at once, after the time of all three; and at full weight two of them
-would take half of two cores from those at work."""
-STARTING_FOR = 90.0
-"""Seconds after which a host no longer counts as one that starts, even without a report that it takes tasks."""
+STARTS_PER_CORE = 2  # concurrent starts per core: a start often waits, and the next one uses the time
+# CPU weights of the first starting host and of each further one; a working host has 1 (benchmarks/start.py). With equal
+# weights, three hosts would be ready together, after the time of all three. At full weight, two would take half of two
+# cores from working hosts.
+FIRST_START_WEIGHT, NEXT_START_WEIGHT = 0.5, 0.1
+START_TIMEOUT_S = 90.0  # after this time a host no longer counts as starting, even without a report that it is ready
 
-_States: TypeAlias = Mapping[str, Mapping[str, Any]]
-"""What the supervisor says of each process, by name of the host."""
+_States: TypeAlias = Mapping[str, Mapping[str, Any]]  # state of each process at the supervisor, by host
 
 
 @dataclass(slots=True)
 class _Host:
-    """What is known of a host beside its processes. started: when it was spawned, None while it waits for room."""
-
     type: HostType
-    started: float | None = None
+    started: float | None = None  # None while it waits for room
     ready: bool = False
     confined: bool = False
     weight: float = 1.0
@@ -46,7 +40,7 @@ class _Host:
 
 
 class LocalHosts(Provider):
-    """The hosts of `cluster`, which runs and is closed with it. clock: monotonic seconds."""
+    """Hosts of a running `cluster`, which `close` ends; `clock` gives monotonic seconds."""
 
     def __init__(
         self, cluster: LocalCluster, min_hosts: int, max_hosts: int, clock: Callable[[], float] = time.monotonic
@@ -57,11 +51,11 @@ class LocalHosts(Provider):
         self._hosts: dict[str, _Host] = {}
         types = cluster.local.types
         slots = {kind.slots for kind in types}
-        self.terms = Terms(
+        self.terms = ProviderOffer(
             types,
             max_hosts,
             min_hosts,
-            reach=Reach(
+            endpoint=ClusterEndpoint(
                 cluster.url,
                 cluster.driver_address,
                 cluster.executor_memory_mb,
@@ -75,24 +69,24 @@ class LocalHosts(Provider):
         )
 
     def check(self, hosts: Mapping[str, HostType]) -> None:
-        """Raise CloudError for a name or a type that hosts of this machine cannot have."""
+        """Raise CloudError for a name or region that hosts of this machine cannot have."""
         for name, kind in hosts.items():
-            if refused := self.cluster.refusal(name):
-                raise CloudError(refused)
+            if problem := self.cluster.name_problem(name):
+                raise CloudError(problem)
             if kind.region not in self.cluster.local.regions:
-                known = ", ".join(self.cluster.local.regions)
-                raise CloudError(f"no host of this machine is in the region {kind.region!r}; regions: {known}")
+                regions = ", ".join(self.cluster.local.regions)
+                raise CloudError(f"no host of this machine is in the region {kind.region!r}; regions: {regions}")
 
     def lease(self, hosts: Mapping[str, HostType]) -> None:
-        """Start `hosts`, at once where there is room, else as soon as there is."""
+        """Start hosts, or queue them until there is room."""
         self.check(hosts)
         with self._lock:
             for name, kind in hosts.items():
                 self._hosts.setdefault(name, _Host(kind))
-            self._weigh(self._start_where_there_is_room(self.cluster.status()))
+            self._weigh(self._start_waiting(self.cluster.status()))
 
     def release(self, hosts: Collection[str]) -> None:
-        """SIGTERM to the workers of `hosts`, after 3 s SIGKILL to all that is left of them."""
+        """Terminate the hosts' workers, then kill what is left."""
         with self._lock:
             for name in hosts:
                 host = self._hosts.get(name)
@@ -104,21 +98,21 @@ class LocalHosts(Provider):
             self._forget(self.cluster.status())
 
     def hosts(self) -> Mapping[str, HostStatus]:
-        """Every host; starts those that wait where there is room."""
+        """Return every host; start waiting ones if there is room."""
         with self._lock:
             states = self.cluster.status()
             self._forget(states)
-            states = self._start_where_there_is_room(states)
+            states = self._start_waiting(states)
             self._weigh(states)
             return {name: self._status(name, host, states) for name, host in self._hosts.items()}
 
-    def measure(self) -> Mapping[str, Measured]:
-        """CPU time and memory of each host."""
+    def measure(self) -> Mapping[str, HostUsage]:
+        """Return CPU time and memory of each host."""
         with self._lock:
             return {name: used for name, used in self.cluster.measure().items() if name in self._hosts}
 
     def report(self, state: RunState) -> None:
-        """Hold settled hosts to the cores of their type; let the next one start where one is ready."""
+        """Limit settled hosts to the cores of their type; let the next one start if one is ready."""
         with self._lock:
             for name, host in self._hosts.items():
                 host.ready = host.ready or name in state.ready
@@ -130,19 +124,18 @@ class LocalHosts(Provider):
                 self._weigh(self.cluster.status())
 
     def occupied(self) -> Collection[str]:
-        """Hosts that wait for room, run, or of which processes are left."""
+        """Return hosts that wait, run or have processes left."""
         with self._lock:
             left = {name for name, state in self.cluster.status().items() if not state["gone"]}
             return left | {name for name, host in self._hosts.items() if host.started is None}
 
     def close(self) -> None:
-        """End everything and return when nothing is left; may be called twice."""
+        """End everything; may be called twice."""
         self.cluster.close()
 
     # -- under the lock ------------------------------------------------------------------------------------------------
 
-    def _start_where_there_is_room(self, states: _States) -> _States:
-        """Start hosts that wait; returns the states of the processes after that."""
+    def _start_waiting(self, states: _States) -> _States:
         waiting = [name for name, host in self._hosts.items() if host.started is None and not host.reason]
         if not waiting:
             return states
@@ -159,19 +152,17 @@ class LocalHosts(Provider):
         return self.cluster.status() if free else states
 
     def _starting(self, states: _States) -> Sequence[str]:
-        """Hosts that have been started and have not taken tasks yet, in the order of their requests."""
         return [
             name
             for name, host in self._hosts.items()
             if host.started is not None and not host.released and name in states and states[name]["alive"]
-            if not host.ready and self._clock() - host.started < STARTING_FOR
+            if not host.ready and self._clock() - host.started < START_TIMEOUT_S
         ]
 
     def _weigh(self, states: _States) -> None:
-        """Set the CPU weight of every host that is not held to its cores yet, where it changed."""
         starting = self._starting(states)
         for name, host in self._hosts.items():
-            weight = 1.0 if name not in starting else FIRST_WEIGHT if name == starting[0] else NEXT_WEIGHT
+            weight = 1.0 if name not in starting else FIRST_START_WEIGHT if name == starting[0] else NEXT_START_WEIGHT
             if weight != host.weight and not host.confined and name in states and states[name]["alive"]:
                 host.weight = weight
                 self.cluster.confine(name, None, weight)
@@ -191,7 +182,6 @@ class LocalHosts(Provider):
         return HostStatus(kind, Phase.GONE, host.reason)
 
     def _forget(self, states: _States) -> None:
-        """Drop hosts that were released and of which nothing is left."""
         for name, host in list(self._hosts.items()):
             if host.released and (name not in states or states[name]["gone"]):
                 if name in states:

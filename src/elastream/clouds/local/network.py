@@ -1,7 +1,6 @@
-"""Creates a network per host with `ip` and `tc`: a namespace, a link with limits, and delays between regions.
+"""Network of each host, made with `ip` and `tc`: a namespace, a limited link, and delays between regions.
 
-If this machine does not allow a part, an OSError names it; the supervisor reports it and runs hosts without it. This module
-runs inside the supervisor and therefore imports little.
+An OSError names the part that this machine does not allow. It runs inside the supervisor and imports little.
 """
 
 import contextlib
@@ -22,9 +21,14 @@ SUBNET = "198.18"
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """Limits of a host's network link: `rate` such as `"100mbit"` or None, one-way `delay` such as `"5ms"` or None.
+    """Limits of a host's network link.
 
-    Raises CloudError for a malformed rate or delay, for a rate of 0, and for a link without any limit.
+    Args:
+        rate: Rate such as `"100mbit"`; None for no limit.
+        delay: One-way delay such as `"5ms"`; None for none.
+
+    Raises:
+        CloudError: A malformed rate or delay, a rate of 0, or no limit at all.
     """
 
     rate: str | float | None = None
@@ -44,12 +48,12 @@ class Link:
 
     @property
     def bits_per_second(self) -> int | None:
-        """The rate in whole bits per second; None without a limit."""
+        """Rate in whole bits per second; None if unlimited."""
         return None if self.rate is None else max(1, round(8 * bytes_per_second(self.rate)))
 
     @property
     def delay_microseconds(self) -> int | None:
-        """The one-way delay in microseconds; None without one."""
+        """One-way delay in microseconds; None if there is none."""
         return None if self.delay is None else round(1e6 * duration(self.delay))
 
     def __str__(self) -> str:
@@ -61,12 +65,12 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """One bridge per region on this machine, and per host a network namespace connected to its region's bridge by a pair
-    of virtual Ethernet devices.
+    """One bridge per region on this machine, and one network namespace per host, without routes beyond the bridges.
 
-    number: 1 to 254, determines the bridges' names and the addresses 198.18.number.0/24, one subnet over all regions.
-    netem: whether the kernel can delay packets. regions: their number; the machine itself is in the first. Namespaces have
-    no route beyond the bridges.
+    Args:
+        number: 1 to 254; determines the bridges' names and the subnet 198.18.number.0/24.
+        netem: The kernel can delay packets.
+        regions: Number of regions; the machine itself is in the first.
     """
 
     number: int
@@ -79,27 +83,31 @@ class Network:
         return self.bridge_of(0)
 
     def bridge_of(self, region: int) -> str:
-        """Name of a region's bridge."""
+        """Return the name of a region's bridge."""
         return f"elastream{self.number}r{region}" if region else f"elastream{self.number}"
 
     def end_of(self, region: int) -> str:
-        """Name of the device that connects the wire between regions to a region's bridge."""
+        """Return the name of the device that connects the wire to a region's bridge."""
         return f"es{self.number}w{region}"
 
     def address(self, index: int) -> str:
-        """Address of host number `index`; 1 is the machine itself, where master and driver listen."""
+        """Return the address of host number `index`; 1 is this machine, with master and driver."""
         return f"{SUBNET}.{self.number}.{index}"
 
     def namespace(self, index: int) -> str:
-        """Name of the namespace of host number `index`."""
+        """Return the name of a host's namespace."""
         return f"{self.bridge}-{index}"
 
     def device(self, index: int) -> str:
-        """Name of this machine's end of the link of host number `index`; the other end is `eth0` in the namespace."""
+        """Return the name of this machine's end of a host's link; the other end is `eth0`."""
         return f"es{self.number}-{index}"
 
     def open(self) -> "Network":
-        """Create the bridges and test for netem. Raises OSError that names what failed."""
+        """Create the bridges and test for netem.
+
+        Raises:
+            OSError: A step failed; the error names it.
+        """
         for command in ("ip", "tc", "nsenter"):
             if shutil.which(command) is None:
                 raise OSError(f"the command {command} is missing")
@@ -125,9 +133,10 @@ class Network:
         return self
 
     def join(self, delays: Mapping[tuple[int, int], float]) -> subprocess.Popen[str]:
-        """Connect the regions by a wire with these delays (seconds by pair of regions); returns its process.
+        """Connect the regions by a wire with these delays (seconds); return its process.
 
-        Raises OSError if that fails; the regions are then not connected.
+        Raises:
+            OSError: It failed; the regions are not connected.
         """
         ends = [self.end_of(region) for region in range(self.regions)]
         settings = {"ends": ends, "delays": [(source, target, seconds) for (source, target), seconds in delays.items()]}
@@ -160,7 +169,7 @@ class Network:
                 _run("ip", "link", "delete", self.bridge_of(region))
 
     def add(self, index: int, link: Link | None = None, region: int = 0) -> None:
-        """Create the namespace of host number `index` in a region, limited by `link` in both directions. Raises OSError."""
+        """Create the namespace of a host in a region, limited by `link` in both directions; raises OSError."""
         name, device = self.namespace(index), self.device(index)
         _run("ip", "netns", "add", name)
         # The kernel deletes a namespace asynchronously: the outer end of its link may still exist.
@@ -183,11 +192,11 @@ class Network:
                 _run("ip", *command)
 
     def inside(self, index: int) -> list[str]:
-        """Command prefix that executes a command in the namespace, under the same process id."""
+        """Return the command prefix that runs a command in the namespace, under the same process id."""
         return ["nsenter", f"--net=/run/netns/{self.namespace(index)}"]
 
     def discipline(self, link: Link) -> list[str]:
-        """The queueing discipline of `link` as arguments of `tc`: netem if available and needed, else a token bucket."""
+        """Return the queueing discipline of `link` for `tc`: netem if possible and needed, else a token bucket."""
         rate, delay = link.bits_per_second, link.delay_microseconds
         if delay is not None and self.netem:
             return ["netem", "delay", f"{delay}us"] + (["rate", f"{rate}bit"] if rate else [])

@@ -1,4 +1,4 @@
-"""What processes of a local cluster ask of the kernel for themselves, between fork and exec. Imports next to nothing."""
+"""Kernel settings of a cluster's processes, made between fork and exec. Imports next to nothing."""
 
 import ctypes
 import os
@@ -6,27 +6,26 @@ import signal
 
 SET_PARENT_DEATH_SIGNAL, SET_CHILD_SUBREAPER = 1, 36  # prctl(2)
 LIBC = ctypes.CDLL(None)  # loaded before any fork: loading takes locks
-SECRET = "_SPARK_AUTH_SECRET"
-"""Environment variable in which an executor gets the cluster's secret from the daemon that starts it."""
+SECRET = "_SPARK_AUTH_SECRET"  # an executor receives the cluster's secret in this environment variable
 
 
 def end_with_parent() -> None:
-    """The kernel kills the calling process once its parent is gone."""
+    """Let the kernel kill the calling process when its parent ends."""
     LIBC.prctl(SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)
 
 
 def adopt_orphans() -> None:
-    """Processes below the calling one whose parents end become its children."""
+    """Make orphaned descendants children of the calling process."""
     LIBC.prctl(SET_CHILD_SUBREAPER, 1)
 
 
 def take_only_idle_time() -> None:
-    """The calling process and its children get CPU time that nothing else wants."""
+    """Run the calling process and its children only in idle CPU time."""
     os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
 
 
 def wipe(name: str) -> None:
-    """Remove a variable from this process's environment, and its value from what the system shows of it."""
+    """Remove a variable from this process's environment, and its value from what the system shows."""
     if name not in os.environ:
         return
     find = ctypes.CDLL(None).getenv

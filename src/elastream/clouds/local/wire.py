@@ -1,9 +1,7 @@
-"""Delays packets between the regions of a local cluster, by a process that forwards frames between their bridges.
+"""Packet delays between the regions of a local cluster.
 
-Each region is a separate bridge on this machine; within one, packets pass in the kernel. This process
-(`python -m elastream.clouds.local.wire SETTINGS`) has a TAP device in each bridge and forwards a frame to another bridge
-after the latency of that pair of regions, in order and without loss. It needs network namespaces and TAP devices, but not
-the kernel's netem, which many kernels of virtual machines lack.
+`python -m elastream.clouds.local.wire SETTINGS` has a TAP device in each region's bridge and forwards frames after that
+pair's latency, in order and without loss. It does not need the kernel's netem, which many virtual machines lack.
 """
 
 import contextlib
@@ -22,14 +20,16 @@ from dataclasses import dataclass, field
 from elastream.clouds.local.processes import end_with_parent
 
 TUNSETIFF, IFF_TAP, IFF_NO_PI = 0x400454CA, 0x0002, 0x1000  # <linux/if_tun.h>
-LARGEST = 1 << 16
-"""Largest frame of a device, bytes."""
-AT_ONCE = 64
-"""Most frames read from one end before the next end is read."""
+MAX_FRAME_BYTES = 1 << 16
+MAX_FRAMES_PER_READ = 64  # frames read from one end before the next end
 
 
 def open_tap(name: str) -> int:
-    """Create a TAP device `name`; returns its descriptor. Closing it removes the device. Raises OSError."""
+    """Create a TAP device and return its descriptor; closing it removes the device.
+
+    Raises:
+        OSError: The device cannot be created.
+    """
     descriptor = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         fcntl.ioctl(descriptor, TUNSETIFF, struct.pack("16sH22x", name.encode(), IFF_TAP | IFF_NO_PI))
@@ -41,10 +41,7 @@ def open_tap(name: str) -> int:
 
 @dataclass
 class Wire:
-    """Frames in transit between `ends` ends. delays: seconds by (from, to), default 0.
-
-    `arrived` adds a frame, `due` removes and returns the frames whose delay has passed.
-    """
+    """Frames in transit between `ends` ends, with delays in seconds by (from, to)."""
 
     ends: int
     delays: Mapping[tuple[int, int], float]
@@ -52,18 +49,18 @@ class Wire:
     _queues: dict[tuple[int, int], deque[tuple[float, bytes]]] = field(default_factory=dict, repr=False)
 
     def arrived(self, end: int, frame: bytes, now: float) -> None:
-        """Queue a frame received at `end` for the end of its receiver, if known (as a learning switch), else for all."""
+        """Queue a frame for the end of its receiver, or for all ends while that is unknown."""
         receiver, sender = frame[:6], frame[6:12]
         self._at[sender] = end
-        known = None if receiver[0] & 1 else self._at.get(receiver)  # multicast: the first byte is odd
-        for other in range(self.ends) if known is None else (known,):
+        end_of_receiver = None if receiver[0] & 1 else self._at.get(receiver)  # multicast: the first byte is odd
+        for other in range(self.ends) if end_of_receiver is None else (end_of_receiver,):
             if other != end:
                 due = now + self.delays.get((end, other), 0.0)
                 self._queues.setdefault((end, other), deque()).append((due, frame))
 
     @property
     def next_due(self) -> float:
-        """When the next frame is due; inf without frames in transit."""
+        """Time of the next due frame; inf without frames in transit."""
         return min((queue[0][0] for queue in self._queues.values() if queue), default=float("inf"))
 
     def due(self, now: float) -> Sequence[tuple[int, bytes]]:
@@ -77,15 +74,15 @@ class Wire:
 
 
 def carry(wire: Wire, taps: Sequence[int], clock: Callable[[], float] = time.monotonic) -> None:
-    """Forward frames between the devices without end."""
+    """Forward frames between the devices forever."""
     ends = {tap: end for end, tap in enumerate(taps)}
     while True:
         wait = max(0.0, wire.next_due - clock())
         readable, _, _ = select.select(taps, (), (), None if wait == float("inf") else wait)
         for tap in readable:
-            for _ in range(AT_ONCE):
+            for _ in range(MAX_FRAMES_PER_READ):
                 try:
-                    frame = os.read(tap, LARGEST)
+                    frame = os.read(tap, MAX_FRAME_BYTES)
                 except BlockingIOError:
                     break
                 wire.arrived(ends[tap], frame, clock())
@@ -95,16 +92,17 @@ def carry(wire: Wire, taps: Sequence[int], clock: Callable[[], float] = time.mon
 
 
 def main(settings: str) -> None:
-    """Open the devices in `settings`, print "ready", and forward frames without end.
+    """Open the devices, print "ready", and forward frames forever.
 
-    settings: JSON with `ends`, the names of the devices, and `delays`, a list of (from, to, seconds). The parent process
-    connects the devices to their bridges.
+    Args:
+        settings: JSON with `ends` (names of devices) and `delays` (a list of [from, to, seconds]). The parent connects
+            the devices.
     """
     end_with_parent()
-    given = json.loads(settings)
-    wire = Wire(len(given["ends"]), {(source, target): seconds for source, target, seconds in given["delays"]})
+    parsed = json.loads(settings)
+    wire = Wire(len(parsed["ends"]), {(source, target): seconds for source, target, seconds in parsed["delays"]})
     try:
-        taps = [open_tap(name) for name in given["ends"]]
+        taps = [open_tap(name) for name in parsed["ends"]]
     except OSError as error:
         sys.exit(f"/dev/net/tun: {error.strerror}")
     os.setpriority(os.PRIO_PROCESS, 0, -20)  # waiting for a CPU would delay every packet

@@ -1,4 +1,4 @@
-"""A Grafana dashboard, alert rules and a scrape configuration for the metrics of runs, as files; `written` copies them."""
+"""A Grafana dashboard, alert rules and a scrape configuration for Prometheus."""
 
 from importlib.resources import files
 from pathlib import Path
@@ -8,6 +8,6 @@ from elastream.recording.directory import write_text
 FILES = ("dashboard.json", "alerts.yaml", "prometheus.yaml")
 
 
-def written(folder: Path) -> tuple[Path, ...]:
-    """Write the files to `folder`. Raises EnvironmentProblem where that is not possible."""
+def write_files(folder: Path) -> tuple[Path, ...]:
+    """Write the files to `folder` and return their paths; raises EnvironmentProblem."""
     return tuple(write_text(folder / name, files(__name__).joinpath(name).read_text("utf-8"), "file") for name in FILES)

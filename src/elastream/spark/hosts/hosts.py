@@ -26,7 +26,7 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from elastream.clouds.executors import GrantedExecutors
+from elastream.clouds.executors import ExecutorProvider
 from elastream.clouds.provider import HostStatus, Phase, Provider, RunState
 from elastream.core.alarm import Alarms
 from elastream.core.hosts import Billing, HostState, HostType, Lease
@@ -76,7 +76,7 @@ class Hosts(HostBook):
         *,
         fence: Callable[[str], None],
         warm: Callable[[Executor], None] | None = None,
-        session: GrantedExecutors | None = None,
+        session: ExecutorProvider | None = None,
         found: Callable[[int], HostType] = unpriced,
         log: LeaseLog | None = None,
         alone: bool = True,
@@ -201,7 +201,7 @@ class Hosts(HostBook):
         with self._lock:
             providers: list[Provider] = [self.provider]
             if self._session is not None and self._session is not self.provider:
-                self._session.beside(sum(self._is_leased(name) for name, lease in self.active.items() if lease.there))
+                self._session.count_others(sum(self._is_leased(name) for name, lease in self.active.items() if lease.there))
                 providers.append(self._session)
             self._listed = {provider: provider.hosts() for provider in providers}
             addresses = newest_by_address(seen)
@@ -295,7 +295,7 @@ class Hosts(HostBook):
             known.leaving = executor.leaving
             self._to(name, HostState.DRAINING if executor.leaving else HostState.RUNNING)
 
-    def _find(self, session: GrantedExecutors, executor: Executor) -> None:
+    def _find(self, session: ExecutorProvider, executor: Executor) -> None:
         """Take in an executor that was not leased."""
         name, now = f"h{self.next_number}", self._clock()
         kind = replace(self._found_as(executor.slots), name=f"executor-{executor.slots}")

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from elastream.clouds.provider import Phase, Provider, Terms
+from elastream.clouds.provider import Phase, Provider, ProviderOffer
 from elastream.core.hosts import HostState, HostType, Lease, by_zones
 from elastream.recording.lease_log import LeaseLog
 from elastream.spark.hosts.trying import tried
@@ -80,7 +80,7 @@ def take_over(leases: LeaseLog, provider: Provider, seen: float) -> TakenOver:
     return TakenOver(adopted, gone, ended)
 
 
-def first_hosts(terms: Terms, before: TakenOver, copies: int = 0) -> Mapping[str, HostType]:
+def first_hosts(terms: ProviderOffer, before: TakenOver, copies: int = 0) -> Mapping[str, HostType]:
     """What is leased at the start, by name: in place of what is gone, and at least as much as must be there.
 
     copies: of state, which are to be in other zones.

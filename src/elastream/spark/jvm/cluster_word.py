@@ -14,7 +14,7 @@ from dataclasses import replace
 from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
-from elastream.clouds.provider import ClusterWord
+from elastream.clouds.provider import PendingReason
 from elastream.errors import EnvironmentProblem, in_one_line
 from elastream.spark.jvm.driver_side import HERE, DriverSide
 from elastream.spark.jvm.gateway import why_in_java
@@ -32,19 +32,19 @@ class WordOfCluster:
     still counts an executor that has just ended, and an answer may be older than a request.
     """
 
-    def __init__(self, ask: Callable[[int], ClusterWord], clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, ask: Callable[[int], PendingReason], clock: Callable[[], float] = time.monotonic) -> None:
         self._ask, self._clock = ask, clock
-        self._word, self._before, self._granted = ClusterWord(), 0, 0  # before: those that started by the answer before
+        self._word, self._before, self._granted = PendingReason(), 0, 0  # before: those that started by the answer before
         self._asked, self._asking = -EVERY, False
         self._failed = False
         self._lock = threading.Lock()
 
-    def __call__(self, registered: int) -> ClusterWord:
+    def __call__(self, registered: int) -> PendingReason:
         """The newest answer; asks anew, on a thread of its own, where that is old."""
         with self._lock:
             now = self._clock()
             if now - self._asked > 5 * EVERY:
-                self._word, self._before, self._granted = ClusterWord(), 0, 0  # of requests of long ago
+                self._word, self._before, self._granted = PendingReason(), 0, 0  # of requests of long ago
             if not self._asking and now - self._asked >= EVERY:
                 self._asking, self._asked = True, now
                 threading.Thread(target=self._renew, args=(registered,), name="cluster-word", daemon=True).start()
@@ -52,7 +52,7 @@ class WordOfCluster:
             return replace(self._word, starting=starting)
 
     def _renew(self, registered: int) -> None:
-        word = ClusterWord()
+        word = PendingReason()
         try:
             word = self._ask(registered)
         except Exception as error:
@@ -66,15 +66,15 @@ class WordOfCluster:
                 self._word, self._asking = word, False
 
 
-def word_of(spark: SparkSession) -> Callable[[int], ClusterWord]:
+def word_of(spark: SparkSession) -> Callable[[int], PendingReason]:
     """What says why executors of `spark` do not come; a manager that is not known says nothing."""
     master = str(spark.sparkContext.master)
     source = next((source for scheme, source in SOURCES.items() if master.startswith(scheme)), None)
     if source is None:
-        return lambda registered: ClusterWord()
+        return lambda registered: PendingReason()
     readers: list[DriverSide] = []
 
-    def ask(registered: int) -> ClusterWord:
+    def ask(registered: int) -> PendingReason:
         if not readers:
             readers.append(DriverSide(spark, HERE / source))
         try:
@@ -108,9 +108,9 @@ BURYING: Mapping[str, str] = {"yarn": SOURCES["yarn"], "k8s://": SOURCES["k8s://
 """Those of managers that leave something behind of an application whose driver is gone."""
 
 
-def word_in(lines: list[list[str]]) -> ClusterWord:
+def word_in(lines: list[list[str]]) -> PendingReason:
     """A word from lines `starting N`, `says SENTENCE`, `waits SENTENCE` (refused for now) and `never SENTENCE`."""
     found = dict(lines)
     never, waits = found.get("never", ""), found.get("waits", "")
     reason = never or waits or found.get("says", "")
-    return ClusterWord(reason, bool(never or waits), bool(never), int(found.get("starting") or 0))
+    return PendingReason(reason, bool(never or waits), bool(never), int(found.get("starting") or 0))

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from pyspark.sql import SparkSession
 
-from elastream.clouds.provider import ClusterWord
+from elastream.clouds.provider import PendingReason
 from elastream.spark.jvm.cluster_word import bury
 from elastream.spark.jvm.driver_side import DriverSide
 from elastream.spark.jvm.gateway import gateway_of, java_context, jvm_of
@@ -77,15 +77,15 @@ def newest_by_address(executors: Mapping[str, Executor]) -> Mapping[str, Executo
 class AllocationClient:
     """Spark's allocation client: the calls of dynamic allocation, which every cluster manager that supports it has.
 
-    It is the `clouds.provider.Granting` of a session. executors: whose last look says what is there. word: what the cluster
-    manager says of requests. Every method raises Py4JError if the session has stopped.
+    It is the `clouds.provider.ExecutorAllocator` of a session. executors: whose last look says what is there. word: what
+    the cluster manager says of requests. Every method raises Py4JError if the session has stopped.
     """
 
     def __init__(
         self,
         spark: SparkSession,
         executors: Executors,
-        word: Callable[[int], ClusterWord] = lambda registered: ClusterWord(),
+        word: Callable[[int], PendingReason] = lambda registered: PendingReason(),
     ) -> None:
         self._spark, self.executors, self._word = spark, executors, word
 
@@ -95,7 +95,7 @@ class AllocationClient:
         return str(self._spark.sparkContext.applicationId)
 
     @property
-    def seen(self) -> Mapping[str, Executor]:
+    def registered(self) -> Mapping[str, Executor]:
         """The executors of the last look, by id."""
         return self.executors.seen
 
@@ -115,15 +115,15 @@ class AllocationClient:
         jvm = jvm_of(self._spark)
         java_context(self._spark).schedulerBackend().killExecutors(jvm.PythonUtils.toSeq([executor]), False, False, True)
 
-    def word(self) -> ClusterWord:
+    def pending_reason(self) -> PendingReason:
         """What the cluster manager last said of what was requested and has not registered."""
-        return self._word(len(self.seen))
+        return self._word(len(self.registered))
 
     def ending(self, executor: str) -> str:
         """Why an executor is gone, as Spark was told; empty where it was not."""
         return self.executors.ending(executor)
 
-    def bury(self, application: str) -> None:
+    def release_leftovers(self, application: str) -> None:
         """End what an earlier application of the same cluster has left there. Takes a round trip or two."""
         bury(self._spark, application)
 

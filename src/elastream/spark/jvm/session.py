@@ -23,8 +23,8 @@ from pyspark import __version__ as SPARK
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from elastream.clouds.local.closed import POOL_TOKEN
-from elastream.clouds.local.java import DRIVER_OPTIONS, SCALA, linked_home, scala_version, spark_home
+from elastream.clouds.local.authentication import POOL_TOKEN
+from elastream.clouds.local.java import DRIVER_OPTIONS, SCALA_VARIABLE, linked_home, scala_version, spark_home
 from elastream.errors import EnvironmentProblem, InputError
 from elastream.settings import StateStore
 from elastream.spark.jvm.adapters import for_release
@@ -347,12 +347,12 @@ def _enter(secret: str, settings: Mapping[str, str]) -> None:
 @contextlib.contextmanager
 def _environment(home: Path) -> Iterator[None]:
     """Let the JVM started inside, and its Python processes, take `home` for Spark's, and not see the pool's token."""
-    before = {name: os.environ.pop(name, None) for name in ("SPARK_HOME", SCALA, POOL_TOKEN)}
-    os.environ |= {"SPARK_HOME": str(home), SCALA: scala_version()}
+    before = {name: os.environ.pop(name, None) for name in ("SPARK_HOME", SCALA_VARIABLE, POOL_TOKEN)}
+    os.environ |= {"SPARK_HOME": str(home), SCALA_VARIABLE: scala_version()}
     try:
         yield
     finally:
-        for name in ("SPARK_HOME", SCALA):
+        for name in ("SPARK_HOME", SCALA_VARIABLE):
             del os.environ[name]
         os.environ |= {name: value for name, value in before.items() if value is not None}
 

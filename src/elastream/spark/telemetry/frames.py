@@ -7,7 +7,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from elastream.clouds.provider import Measured
+from elastream.clouds.provider import HostUsage
 from elastream.core.frames import CPU_WINDOW, LONGEST, Floats, Frame, TaskFrame
 from elastream.core.hosts import HostState, Lease
 from elastream.core.metrics import Metric
@@ -21,7 +21,7 @@ KEPT = CPU_WINDOW + 2 * LONGEST
 MOST_USED = 1000.0
 """Times its cores that a host can use at most, where nothing holds it to them: a counter that grew faster is wrong."""
 NAN = float("nan")
-UNMEASURED = Measured()
+UNMEASURED = HostUsage()
 
 
 def cores_used(hosts: Frame, working: Mapping[str, Lease], compiling: Collection[str]) -> float:
@@ -49,7 +49,7 @@ class HostCpuUsage:
         held: Mapping[TaskId, str],
         links: Frame,
         use: Callable[[str], float],
-        measured: Mapping[str, Measured],
+        measured: Mapping[str, HostUsage],
         now: float,
         speeds: Mapping[str, HostSpeed] = MappingProxyType({}),
         copies: Mapping[str, float] = MappingProxyType({}),
@@ -88,7 +88,7 @@ class HostCpuUsage:
     def _cpu_of(
         self,
         lease: Lease,
-        known: Measured,
+        known: HostUsage,
         use: Callable[[str], float],
         now: float,
         span: tuple[float, float],

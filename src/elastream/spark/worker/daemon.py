@@ -8,7 +8,7 @@ import gc
 import importlib
 import sys
 
-from elastream.clouds.local.forks import taken_over
+from elastream.clouds.local.forks import run_in_fork
 from elastream.clouds.local.processes import SECRET, wipe
 from elastream.spark.worker import probe
 
@@ -45,6 +45,6 @@ def run() -> None:
 if __name__ == "__main__":
     wipe(SECRET)  # the executor's secret must not reach user code
     probe.name_executor()  # before another daemon's fork may take over
-    if not taken_over("elastream.spark.worker.daemon"):
+    if not run_in_fork("elastream.spark.worker.daemon"):
         preload()
         run()

@@ -1,9 +1,7 @@
-"""What keeps other users of the machine out of a local cluster: secrets of its own, known to its own processes only.
+"""Secrets that keep other users of the machine out of a local cluster.
 
-Master, hosts and driver prove to each other that they know the cluster's secret; Spark's web pages want a token made with
-another one. Neither is on a command line, which anybody can read: daemons read them from a file of mode 600, and the
-driver's JVM gets its own by way of its gateway (`spark.jvm.session`). Spark hands the secret to executors in their
-environment.
+Master, hosts and driver prove that they know the shared secret; Spark's web pages require a token signed with another
+one. No secret is on a command line.
 """
 
 import base64
@@ -17,6 +15,7 @@ from types import MappingProxyType
 from elastream.clouds.local.processes import SECRET
 from elastream.recording.directory import create_private
 
+# limits of an executor's log (bytes)
 LOGS: Mapping[str, str] = MappingProxyType(
     {
         "spark.executor.logs.rolling.strategy": "size",
@@ -24,8 +23,8 @@ LOGS: Mapping[str, str] = MappingProxyType(
         "spark.executor.logs.rolling.maxRetainedFiles": "3",
     }
 )
-"""How much of what an executor writes is kept, bytes."""
 
+# at the default level, an executor logs twenty lines a task: 7 KB a micro-batch, for months
 QUIET = """\
 rootLogger.level = warn
 rootLogger.appenderRef.console.ref = console
@@ -35,22 +34,23 @@ appender.console.target = SYSTEM_ERR
 appender.console.layout.type = PatternLayout
 appender.console.layout.pattern = %d{yy/MM/dd HH:mm:ss.SSS} %p %c{1}: %m%n%ex
 """
-"""Left alone, an executor tells of each task in twenty lines: 7 KB a micro-batch, for months."""
 
 
 def quiet_executors(folder: Path) -> str:
-    """The option of an executor's JVM with which it writes warnings only; its file is written into `folder`.
+    """Return the JVM option that limits executors to warnings; writes its file into `folder`.
 
-    Raises OSError where that is not possible.
+    Raises:
+        OSError: The file cannot be written.
     """
     file = folder / "executor-log4j2.properties"
     file.write_text(QUIET)
     return f"-Dlog4j2.configurationFile={file.as_uri()}"
 
 
+# Environment variable with a pool's token: a program may be shown to others, a token may not.
 POOL_TOKEN = "ELASTREAM_POOL_TOKEN"
-"""Environment variable that holds a pool's token where none is given: a program may be shown to others, a token may not."""
 
+# With these settings, Spark ignores peers that do not know the secret, and encrypts all messages.
 CLOSED: Mapping[str, str] = MappingProxyType(
     {
         "spark.authenticate": "true",
@@ -59,16 +59,15 @@ CLOSED: Mapping[str, str] = MappingProxyType(
         "spark.network.crypto.authEngineVersion": "2",
     }
 )
-"""Settings of Spark by which nobody is listened to who does not know the secret, and nobody can read what is sent."""
 
 
 def for_others(environment: Mapping[str, str]) -> dict[str, str]:
-    """The part of the driver's environment that other processes of its run may see."""
+    """Return the part of the driver's environment that other processes of its run may see."""
     return {name: value for name, value in environment.items() if name not in (POOL_TOKEN, SECRET)}
 
 
 class Secrets:
-    """Of one cluster. shared: what all who talk in it have to know; None: it joins others, who ask for nothing."""
+    """Secrets of one cluster; `shared` is None if its master asks for none."""
 
     def __init__(self, shared: str | None) -> None:
         self.shared = shared
@@ -76,7 +75,7 @@ class Secrets:
 
     @classmethod
     def new(cls) -> "Secrets":
-        """Of a cluster with a master of its own."""
+        """Return the secrets of a cluster with its own master."""
         return cls(secrets.token_hex(32))
 
     @property
@@ -85,7 +84,7 @@ class Secrets:
         return {} if self.shared is None else CLOSED
 
     def write(self, file: Path) -> None:
-        """Write the settings of daemons to `file`, which only its owner can read."""
+        """Write the daemons' settings to `file`, readable only by its owner."""
         settings = {
             **LOGS,
             "spark.ui.filters": "org.apache.spark.ui.JWSFilter",
@@ -98,7 +97,7 @@ class Secrets:
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """Of a request that the web pages answer: a JSON web signature."""
+        """Headers that Spark's web pages require: a JSON web signature."""
         signed = ".".join(_encoded(json.dumps(part).encode()) for part in ({"alg": "HS256"}, {"sub": "elastream"}))
         return {"Authorization": f"Bearer {signed}.{_encoded(hmac.digest(self._key, signed.encode(), 'sha256'))}"}
 
